@@ -15,9 +15,9 @@ from pyspark.sql import SparkSession
 
 from conflicts_parts import expected, planted, write
 from harness import Result, at_most
-from penstock.apps.cli.pipeline_meter import Meter
-from penstock.pipeline.commits import counts_of
-from penstock.pipeline.jobs import run as run_job
+from penstock.apps.cli.pipeline.spark_session import SparkMeter
+from penstock.pipeline.jobs.job import run as run_job
+from penstock.pipeline.outputs.outputs import counts_of
 from spark_parts import spark_session
 
 RULES = int(os.environ.get("PENSTOCK_BENCH_RULES", "1000000"))
@@ -38,7 +38,7 @@ class Looked:
 
 
 @contextmanager
-def metered_session(meter: Meter, memory: str) -> Iterator[SparkSession]:
+def metered_session(meter: SparkMeter, memory: str) -> Iterator[SparkSession]:
     spark = spark_session(memory, meter.settings)
     try:
         yield spark
@@ -58,7 +58,7 @@ def look(spark: SparkSession, rules: int) -> Looked:
 
 def measure(name: str, rules: int, memory: str) -> list[Result]:
     """Compare a rule base with one of a tenth of its rules."""
-    with Meter() as meter, metered_session(meter, memory) as spark:
+    with SparkMeter() as meter, metered_session(meter, memory) as spark:
         look(spark, WARM)
         few, many = look(spark, rules // 10), look(spark, rules)
         # What was told long ago waits to be heard, and there is room for no more.

@@ -16,11 +16,11 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 
 from bench_policy import DOES_KEY, KIND_KEY, LEVEL_KEY, NOW, ROLE_KEY, Line, lines, root
 from harness import Result, at_least, observed
-from penstock.pipeline.evaluate import Policies, evaluate
-from penstock.pipeline.evaluate_answers import DECISION
-from penstock.pipeline.evaluate_mapping import RequestColumn
-from penstock.pipeline.frames import quoted
-from penstock.policy.compiled import CompiledPolicy
+from penstock.pipeline.evaluate.evaluate import TablePolicies, evaluate
+from penstock.pipeline.evaluate.mapping import RequestColumn
+from penstock.pipeline.evaluate.vectors import DECISION
+from penstock.pipeline.frames.frames import quoted
+from penstock.policy.engine.compiler import CompiledPolicy
 from spark_parts import medians, spark_session
 
 ROWS = int(os.environ.get("PENSTOCK_BENCH_ROWS", "5000000"))
@@ -84,7 +84,7 @@ def check(decided: DataFrame, known: list[Line]) -> None:
 def run() -> list[Result]:
     spark = spark_session("3g")
     known = policies()
-    deciding = Policies(root(known))
+    deciding = TablePolicies(root(known))
     with tempfile.TemporaryDirectory() as folder:
         source, copied, decided = (str(Path(folder) / name) for name in ("requests", "copied", "decided"))
         requests(spark, known).write.parquet(source)

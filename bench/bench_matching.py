@@ -9,15 +9,13 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness import Result, at_least, at_most, microseconds, observed, seconds
-from penstock.broker.coverage import Coverage
-from penstock.broker.interests import Interest
-from penstock.broker.matching import Matcher
+from penstock.broker.matching.coverage import Coverage, Interest
+from penstock.broker.matching.matcher import Matcher
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.values import AttributeSpec, Kind, Scalar, Schema
 from penstock.selector import Selector, compile_selector, conjunction, equals, parse
-from penstock.selector.ast import Attribute, Between, Condition, Like, literal
-from penstock.selector.text import render
+from penstock.selector.ast import AttributeReference, Between, Condition, Like, literal, render
 
 SIZES = (100, 10_000, 100_000)
 MATCHES = 10
@@ -67,9 +65,12 @@ def ranges(size: int) -> Load:
 def prefixes(size: int) -> Load:
     """`plate LIKE 'X%'`, before and after what the events have."""
     wanted = [
-        _selector(Like(Attribute("plate"), "MINE AND ONLY MINE"[:length] + "%")) for length in range(1, MATCHES + 1)
+        _selector(Like(AttributeReference("plate"), "MINE AND ONLY MINE"[:length] + "%"))
+        for length in range(1, MATCHES + 1)
     ]
-    others = [_selector(Like(Attribute("plate"), f"{'LN'[number % 2]}{number}%")) for number in range(size - MATCHES)]
+    others = [
+        _selector(Like(AttributeReference("plate"), f"{'LN'[number % 2]}{number}%")) for number in range(size - MATCHES)
+    ]
     return Load(wanted + others, [{"plate": f"MINE AND ONLY{step}", "speed": 50, "place": 0.0} for step in range(10)])
 
 
@@ -87,7 +88,7 @@ LOADS: dict[str, Callable[[int], Load]] = {"plates": plates, "ranges": ranges, "
 
 
 def _between(low: float, high: float) -> Selector:
-    return _selector(Between(Attribute("place"), literal(low), literal(high)))
+    return _selector(Between(AttributeReference("place"), literal(low), literal(high)))
 
 
 def _selector(root: Condition) -> Selector:

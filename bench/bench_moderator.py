@@ -21,12 +21,12 @@ from pathlib import Path
 from charts import Chart, Line, write_page
 from harness import Result, at_least, at_most, microseconds, observed
 from moderator_parts import Candidate, Says, World
-from penstock.moderator.base import RuleBase
-from penstock.moderator.conflicts import Kind, Mode
-from penstock.moderator.detect import Detector
-from penstock.moderator.requests import plan
-from penstock.moderator.rules import PublishRule
-from penstock.moderator.steps import Add, Note, Withdraw
+from penstock.moderator.base.base import RuleBase
+from penstock.moderator.detection.detector import Detector
+from penstock.moderator.rules.conflicts import ConflictKind, Mode
+from penstock.moderator.rules.rules import PublishRule
+from penstock.moderator.rules.steps import Add, Note, WithdrawRule
+from penstock.moderator.settlement.undo import plan
 from prolog_process import Prolog, found
 
 PAGE = Path(__file__).resolve().parent / "moderator.html"
@@ -203,7 +203,7 @@ def same_answers(programs: Programs) -> None:
         for conflict in detector.conflicts(world.rule(candidate))
         for rule in conflict.rules
     )
-    assert {line.split()[1] for line in expected} == set(Kind)
+    assert {line.split()[1] for line in expected} == set(ConflictKind)
     for program in (programs.walk, programs.scan):
         if program is not None:
             program.fill(standing)
@@ -316,7 +316,7 @@ def withdrawals() -> Result:
         for base, taken in zip(bases, times, strict=True):
             rule = base.detector.rules[sorted(base.detector.rules)[7 * number % len(base.detector.rules)]]
             start = time.process_time()
-            _take(base, Withdraw(rule.id), Note(rule.stated_by, NOW))
+            _take(base, WithdrawRule(rule.id), Note(rule.stated_by, NOW))
             taken.append(time.process_time() - start)
     gc.enable()
     few, many = map(statistics.median, times)
@@ -336,12 +336,12 @@ def _stated(world: World, count: int) -> RuleBase:
     return base
 
 
-def _take(base: RuleBase, request: Add | Withdraw, note: Note) -> None:
+def _take(base: RuleBase, request: Add | WithdrawRule, note: Note) -> None:
     base.apply(plan(base, request, note).step)
 
 
 def _resident() -> int:
-    """Return the octets of memory that this process has taken."""
+    """Return the bytes of memory that this process has taken."""
     statistics_file = Path("/proc/self/statm")
     return int(statistics_file.read_text().split()[1]) * 4096 if statistics_file.exists() else 0
 

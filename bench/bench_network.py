@@ -2,7 +2,7 @@
 
 Publisher, brokers, server and subscriber are processes of their own, and take turns: in each round every set-up carries
 the same events. Both sides give their reader events it can use: with NATS the program packs and unpacks them, as a
-program must; the figure with bare octets, which nobody could use, stands beside it.
+program must; the figure with bare bytes, which nobody could use, stands beside it.
 """
 
 import statistics
@@ -13,9 +13,9 @@ from itertools import count
 
 from harness import Result, at_least, at_most, microseconds, observed, seconds
 from network_parts import NETWORK, OWNER, READER, SIGHTING, SIGNED, TYPE, credentials
-from penstock.broker.door import Sources
-from penstock.broker.library import Library
-from penstock.broker.local import LocalBroker
+from penstock.broker.local.decisions import AuthoritySources
+from penstock.broker.local.local_broker import LocalBroker
+from penstock.broker.local.type_library import Library
 from penstock.guard import Recorder
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.types import EventType
@@ -71,7 +71,7 @@ def request(library: Library) -> Callable[[], None]:
         timer=lambda: 0,
         ids=lambda: str(next(numbers)),
     )
-    local = LocalBroker(NETWORK, recorder, library, Sources(credentials()))
+    local = LocalBroker(NETWORK, recorder, library, AuthoritySources(credentials()))
     local.connect(now, "reader", READER.principal, Credentials())
 
     def subscribe() -> None:

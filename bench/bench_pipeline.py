@@ -27,20 +27,19 @@ from penstock.model import (
     TypeDefinition,
     TypeName,
 )
-from penstock.pipeline.admit import admit, publishers
-from penstock.pipeline.commits import BATCH, commit
-from penstock.pipeline.deliver import PROGRAM, deliver
-from penstock.pipeline.frames import ID, SOURCE, TIME, to_transit, transit_sources
-from penstock.pipeline.jobs import run as run_job
-from penstock.pipeline.jobs_enforce import Admit, Deliver, Desk
-from penstock.pipeline.jobs_ingest import EVENTS
-from penstock.pipeline.layout import ROWS as ROWS_FOLDER
-from penstock.pipeline.layout import write_views
-from penstock.pipeline.policy import Policy, Subscriber
-from penstock.pipeline.restrict import deliver_one, environment_sources, mask
-from penstock.pipeline.tagging import TYPE as TYPE_COLUMN
-from penstock.pipeline.whatif import compare
-from penstock.pipeline.whatif_admission import compare_publishers
+from penstock.pipeline.enforce.admit import admit, publishers
+from penstock.pipeline.enforce.deliver import PROGRAM, deliver
+from penstock.pipeline.enforce.layout import ROWS as ROWS_FOLDER
+from penstock.pipeline.enforce.layout import write_views
+from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
+from penstock.pipeline.enforce.restrict import deliver_one, environment_sources, mask
+from penstock.pipeline.frames.frames import ID, SOURCE, TIME, to_transit, transit_sources
+from penstock.pipeline.ingest.event_frames import TYPE as TYPE_COLUMN
+from penstock.pipeline.jobs.enforce import Admit, DeliverJob, RecordingPolicy
+from penstock.pipeline.jobs.ingest import EVENTS
+from penstock.pipeline.jobs.job import run as run_job
+from penstock.pipeline.outputs.outputs import BATCH, commit
+from penstock.pipeline.whatif import compare, compare_publishers
 from penstock.selector import parse
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
@@ -79,7 +78,7 @@ class Rules:
         return Ruling(self.rules[request.principal].branches) if isinstance(request, EventRequest) else Ruling()
 
 
-class BenchPolicy(Policy):
+class BenchPolicy(PipelinePolicy):
     """A policy that knows its publishers."""
 
     def principals(self) -> tuple[Principal, ...]:
@@ -91,7 +90,7 @@ def branch(where: str, shown: Sequence[AttributeId], action: Right = Right.SUBSC
     return Branch(action=action, attributes=frozenset(shown), where=parse(where).rename(IDS))
 
 
-def policy(restrictions: Sequence[Restriction], readers: int) -> Policy:
+def policy(restrictions: Sequence[Restriction], readers: int) -> PipelinePolicy:
     everything = Restriction((Branch(action=Right.PUBLISH),))
     principals = [Principal((number + 2).to_bytes(32, "big")) for number in range(readers)]
     rules = {p: restrictions[number % len(restrictions)] for number, p in enumerate(principals)} | {OWNER: everything}
@@ -191,7 +190,7 @@ def hundred(events: Callable[[], DataFrame], folder: Path) -> list[Result]:
     admitted, delivered, at_once = (str(folder / name) for name in ("admitted", "delivered", "at once"))
 
     def jobs() -> None:
-        desk = Desk.of(
+        desk = RecordingPolicy.of(
             replace(mine, types=(TYPE,)),
             "urn:bench",
             clock=lambda: datetime.now(UTC),
@@ -199,7 +198,7 @@ def hundred(events: Callable[[], DataFrame], folder: Path) -> list[Result]:
             ids=lambda: uuid.uuid4().hex,
         )
         run_job(Admit(ingested, (SIGHTING,), desk), spark, admitted, overwrite=True)
-        run_job(Deliver(admitted, (SIGHTING,), desk), spark, delivered, overwrite=True)
+        run_job(DeliverJob(admitted, (SIGHTING,), desk), spark, delivered, overwrite=True)
 
     def one_plan() -> None:
         transit = admit(events(), TYPE, mine).events

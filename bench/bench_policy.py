@@ -20,13 +20,13 @@ from datetime import UTC, datetime
 from typing import TypeVar
 
 from harness import Result, at_least, at_most, microseconds, observed
-from penstock.policy.compiled import CompiledPolicy
-from penstock.policy.datatypes import INTEGER, STRING
-from penstock.policy.expressions import Designator, Expression, Literal, apply, function_of
-from penstock.policy.functions import V1
-from penstock.policy.policies import Effect, Match, Policy, PolicySet, Rule
-from penstock.policy.requests import ACTION, ACTION_ID, RESOURCE, SUBJECT, Key
-from penstock.policy.results import Decision
+from penstock.policy.engine.compiler import CompiledPolicy
+from penstock.policy.language.datatypes import INTEGER, STRING
+from penstock.policy.language.expressions import Designator, Expression, PolicyLiteral, apply, function_of
+from penstock.policy.language.functions import V1
+from penstock.policy.language.policies import Match, Policy, PolicySet, Rule, RuleEffect
+from penstock.policy.language.requests import ACTION, ACTION_ID, RESOURCE, SUBJECT, Key
+from penstock.policy.language.results import XacmlDecision
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 SEED = 7
@@ -115,11 +115,11 @@ def _policy(number: int, line: Line) -> Policy:
         condition = apply(
             f"{V1}and",
             [
-                apply(f"{V1}integer-greater-than-or-equal", [level, Literal(line.low, INTEGER)]),
-                apply(f"{V1}integer-less-than-or-equal", [level, Literal(line.high, INTEGER)]),
+                apply(f"{V1}integer-greater-than-or-equal", [level, PolicyLiteral(line.low, INTEGER)]),
+                apply(f"{V1}integer-less-than-or-equal", [level, PolicyLiteral(line.high, INTEGER)]),
             ],
         )
-    effect = Effect.DENY if line.denies else Effect.PERMIT
+    effect = RuleEffect.DENY if line.denies else RuleEffect.PERMIT
     return Policy(f"p{number}", "1.0", RULES, (Rule("r", effect, (), condition),), target)
 
 
@@ -143,7 +143,7 @@ def penstock(known: list[Line], *, ranges: bool = False) -> Callable[[Asked], bo
     def permitted(asked: Asked) -> bool:
         role, does, kind, level = asked
         facts = {ROLE_KEY: (role,), DOES_KEY: (does,), KIND_KEY: (kind,), LEVEL_KEY: (level,)}
-        return ask(facts, NOW).decision is Decision.PERMIT
+        return ask(facts, NOW).decision is XacmlDecision.PERMIT
 
     return permitted
 
@@ -277,7 +277,7 @@ def _compared_penstock(known: list[tuple[int, int, bool, bool]]) -> Callable[[Co
         if levels:
             above = apply(f"{V1}integer-greater-than-or-equal", [one(LEVEL), one(needed)])
             condition = apply(f"{V1}and", [condition, above])
-        rule = Rule("r", Effect.DENY if denies else Effect.PERMIT, (), condition)
+        rule = Rule("r", RuleEffect.DENY if denies else RuleEffect.PERMIT, (), condition)
         policies.append(Policy(f"p{number}", "1.0", RULES, (rule,)))
     ask = CompiledPolicy(PolicySet("all", "1.0", POLICIES, tuple(policies))).ask
     keys = [one.key for one in (*mine, *its)]
@@ -288,7 +288,7 @@ def _compared_penstock(known: list[tuple[int, int, bool, bool]]) -> Callable[[Co
             key: (value,) for key, value in zip(keys, (*own, *other), strict=True)
         }
         facts |= {LEVEL_KEY: (level,), needed.key: (wanted,)}
-        return ask(facts, NOW).decision is Decision.PERMIT
+        return ask(facts, NOW).decision is XacmlDecision.PERMIT
 
     return permitted
 

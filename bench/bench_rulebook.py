@@ -19,22 +19,19 @@ from pathlib import Path
 from harness import Result, at_most, observed
 from moderator_parts import Candidate, World
 from penstock.authority.rulebook import RuleBook
-from penstock.authority.rulebook_fold import Book, BookState, RuleBookFold
-from penstock.authority.rulebook_records import found, take
-from penstock.authority.rulebook_rights import Rights
-from penstock.authority.rulebook_snapshots import Snapshots
-from penstock.authority.signed_requests import Asked, Word
+from penstock.authority.rulebook_records import Snapshots, found, take
+from penstock.authority.rulebook_state import Book, BookState, Rights, RuleBookFold
+from penstock.authority.signed_requests import ModeratorRequest, SignedRequest
 from penstock.codec.sexp import canonical
 from penstock.crypto import SigningKey, private_key_to_sexp
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
-from penstock.moderator.base import RuleBase
-from penstock.moderator.deltas import Change, Delta, Standing, Status
-from penstock.moderator.founding import Founding
-from penstock.moderator.steps import Add, Note, Step
-from penstock.moderator.tables import Image
-from penstock.store.opening import open_store
-from penstock.store.records import Entry
+from penstock.moderator.base.base import RuleBase
+from penstock.moderator.base.tables import Image
+from penstock.moderator.files.founding import Founding
+from penstock.moderator.rules.steps import Add, Delta, Note, RuleChange, RuleState, RuleStatus, Step
+from penstock.store.ledgers.records import NewChange
+from penstock.store.ledgers.urls import open_store
 from penstock.trust.signed import sign_value
 
 LEDGER = "moderator"
@@ -73,10 +70,10 @@ class Books:
 
     def _fill(self) -> None:
         serials: dict[Principal, int] = {}
-        rules: dict[str, Standing] = {}
+        rules: dict[str, RuleState] = {}
         with open_store(self.url("large")) as store:
             ledger = store.ledger(LEDGER)
-            entries: list[Entry] = []
+            entries: list[NewChange] = []
             for number, candidate in enumerate(self.world.draw(RULES, seed=1, publishers=PUBLISHERS), 1):
                 entries += self._entries(number, candidate, serials, rules)
                 if len(entries) >= DEFAULT_LIMITS.store_batch or number == RULES:
@@ -93,17 +90,17 @@ class Books:
                 ledger.keep_snapshot(fold.name, ledger.head(), snapshots.wrap(ledger.head(), data))
 
     def _entries(
-        self, number: int, candidate: Candidate, serials: dict[Principal, int], rules: dict[str, Standing]
-    ) -> Iterator[Entry]:
+        self, number: int, candidate: Candidate, serials: dict[Principal, int], rules: dict[str, RuleState]
+    ) -> Iterator[NewChange]:
         signing = key(candidate.publisher)
         who = signing.principal
         rule = replace(self.world.rule(candidate), publishers=(who,), stated_by=who)
         serials[who] = serials.get(who, 0) + 1
-        rules[rule.id] = Standing(rule, Status.IN_FORCE, rule)
-        asked = sign_value(Asked(self._id, who, serials[who], self.now, Add(rule)), signing).unverified()
-        delta = Delta(rules={rule.id: Change(None, rules[rule.id])})
+        rules[rule.id] = RuleState(rule, RuleStatus.IN_FORCE, rule)
+        asked = sign_value(ModeratorRequest(self._id, who, serials[who], self.now, Add(rule)), signing).unverified()
+        delta = Delta(rules={rule.id: RuleChange(None, rules[rule.id])})
         step = Step(number, Note(who, self.now), Add(rule), delta)
-        yield from take(step, Word(asked), self.now).entries(DEFAULT_LIMITS)
+        yield from take(step, SignedRequest(asked), self.now).entries(DEFAULT_LIMITS)
 
     def add(self, name: str, candidate: Candidate) -> float:
         """Return the seconds that it takes to state a rule."""

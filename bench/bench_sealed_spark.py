@@ -23,13 +23,12 @@ from penstock.crypto.seal_keys import KeyRing
 from penstock.crypto.wrapping import Secret
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, Principal, TypeDefinition, TypeName
 from penstock.model.types import Sealing
-from penstock.pipeline.frames import ID, SOURCE, TIME
-from penstock.pipeline.sealed_log import FILES, KeyFiles, map_arrow
-from penstock.pipeline.sealed_reading import Reading, sealed_columns
-from penstock.pipeline.sealed_writing import Writing
-from penstock.pipeline.tagging import TYPE
-from penstock.store.keks import create_kek
-from penstock.store.key_rings import write_key_ring
+from penstock.pipeline.frames.frames import ID, SOURCE, TIME
+from penstock.pipeline.ingest.event_frames import TYPE
+from penstock.pipeline.sealed.log import FILES, KeyFiles, map_arrow
+from penstock.pipeline.sealed.reader import BlockReader, sealed_columns
+from penstock.pipeline.sealed.writer import Writing
+from penstock.store.files.key_rings import create_kek, write_key_ring
 from spark_parts import medians, nothing, spark_session
 
 ROWS = int(os.environ.get("PENSTOCK_BENCH_ROWS", "5000000"))
@@ -113,7 +112,7 @@ class Bench:
 
     def opened(self, name: str, event_type: EventType) -> DataFrame:
         blocks = self.read(name)
-        return Reading.of(self.keys, (event_type,), sealed_columns(blocks), (str(OWNER),)).events(blocks)
+        return BlockReader.of(self.keys, (event_type,), sealed_columns(blocks), (str(OWNER),)).events(blocks)
 
     def written(self) -> list[Result]:
         """Blocks of 64k rows, copied."""

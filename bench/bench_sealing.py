@@ -20,14 +20,14 @@ from types import MappingProxyType
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from harness import Result, at_least, at_most, microseconds, observed, seconds
-from penstock.broker.publications import Publications
+from penstock.broker.wire.publications import Publications
 from penstock.codec.blocks import Block, Level, read_header
 from penstock.crypto import SigningKey
-from penstock.crypto.aead import Algorithm
+from penstock.crypto.aead import CipherAlgorithm
 from penstock.crypto.key_tree import KeyTree, handle
 from penstock.crypto.opener import Opener
 from penstock.crypto.seal_keys import KeyRing
-from penstock.crypto.sealer import Sealer, Settings
+from penstock.crypto.sealer import Sealer, SealerSettings
 from penstock.crypto.wrapping import Secret
 from penstock.model.events import TransitEvent
 from penstock.model.names import AttributeId, TypeKey
@@ -237,9 +237,9 @@ def bare() -> Callable[[], object]:
     return both
 
 
-def there_and_back(attributes: int, rows: int, settings: Settings | None = None) -> Callable[[], object]:
+def there_and_back(attributes: int, rows: int, settings: SealerSettings | None = None) -> Callable[[], object]:
     keys, found = ring(), events_of(attributes, rows)
-    sealer = Sealer(keys, BROKER.principal, os.urandom, settings=settings or Settings())
+    sealer = Sealer(keys, BROKER.principal, os.urandom, settings=settings or SealerSettings())
     opener = Opener(keys)
 
     def both() -> list[TransitEvent]:
@@ -271,11 +271,11 @@ def per_attribute() -> Result:
 
 def algorithms() -> list[Result]:
     """Measure the other ciphers against AES-GCM: ten attributes, one event a block."""
-    jobs = [there_and_back(10, 1, Settings(algorithm)) for algorithm in Algorithm]
+    jobs = [there_and_back(10, 1, SealerSettings(algorithm)) for algorithm in CipherAlgorithm]
     gcm, *others = seconds(*jobs, repeat=50, rounds=15, clock=time.process_time)
     return [
         observed(f"sealing: {algorithm.name} / AES_GCM", taken / gcm, f"{microseconds(taken)} and {microseconds(gcm)}")
-        for algorithm, taken in zip([*Algorithm][1:], others, strict=True)
+        for algorithm, taken in zip([*CipherAlgorithm][1:], others, strict=True)
     ]
 
 

@@ -7,7 +7,7 @@ from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.values import AttributeSpec, Kind, Scalar, Schema
 from penstock.selector import compile_selector, covers, parse
 from penstock.selector.analysis import ask_solver
-from penstock.selector.question import Question
+from penstock.selector.question import RowQuestion
 
 SCHEMA: Schema = {
     "price": AttributeSpec(Kind.FLOAT),
@@ -94,7 +94,7 @@ def conjunctions() -> Result:
 
     def solver() -> None:
         for a, b in questions:
-            assert ask_solver(Question(SCHEMA, (b,), (a,)), DEFAULT_LIMITS).settled
+            assert ask_solver(RowQuestion(SCHEMA, (b,), (a,)), DEFAULT_LIMITS).settled
 
     fast, slow = seconds(algebra, solver, repeat=5)
     detail = f"algebra {microseconds(fast / len(questions))}, solver {microseconds(slow / len(questions))} a question"

@@ -29,12 +29,10 @@ from typing import Any
 from harness import Result, at_least, microseconds, observed
 from penstock.apps.http.authzen import facts_of, read_question
 from penstock.apps.http.bundles import Bundle, load
-from penstock.apps.http.callers import read_callers
 from penstock.apps.http.journal import Journal
-from penstock.apps.http.places import ENDPOINTS, JSON
-from penstock.apps.http.server import Answer, Asked, Bounds, HttpService, refused
-from penstock.apps.http.service import DecisionService, Settings
-from penstock.policy.results import Decision
+from penstock.apps.http.server import ENDPOINTS, JSON, Bounds, HttpRequest, HttpResponse, HttpService, refused
+from penstock.apps.http.service import DecisionService, ServiceSettings, read_callers
+from penstock.policy.language.results import XacmlDecision
 
 BUNDLE = Path(__file__).resolve().parents[1] / "examples" / "authzen-todo"
 EVALUATION = ENDPOINTS["access_evaluation_endpoint"]
@@ -48,22 +46,22 @@ PERMITTED = b'{"decision":true}'
 def serve(folder: Path) -> None:
     """Serve decisions, and at `/nothing` an answer that never changes; `/cpu` says what it took."""
     bundle, callers = load(BUNDLE), read_callers(folder / "callers")
-    service = DecisionService(bundle, Settings("http://bench", callers))
-    logged = DecisionService(bundle, Settings("http://bench", callers, Journal(folder / "log", "urn:bench")))
+    service = DecisionService(bundle, ServiceSettings("http://bench", callers))
+    logged = DecisionService(bundle, ServiceSettings("http://bench", callers, Journal(folder / "log", "urn:bench")))
     revision, numbers = bundle.revision.encode(), itertools.count(1)
 
-    def nothing(asked: Asked, _caller: str | None) -> Answer:
+    def nothing(asked: HttpRequest, _caller: str | None) -> HttpResponse:
         if asked.headers.get(b"content-type") != _JSON:
             return refused(HTTPStatus.BAD_REQUEST)
         headers = b"X-Decision-ID: 0-%x\r\nX-Policy-Revision: %b\r\n" % (next(numbers), revision)
-        return Answer(PERMITTED, content_type=JSON, headers=headers)
+        return HttpResponse(PERMITTED, content_type=JSON, headers=headers)
 
-    always = nothing(Asked(b"POST", b"", {b"content-type": _JSON}), None)
+    always = nothing(HttpRequest(b"POST", b"", {b"content-type": _JSON}), None)
     service.posts[NOTHING.encode()] = nothing
     service.posts[CONSTANT.encode()] = lambda _asked, _caller: always
-    service.pages[b"/cpu"] = lambda: Answer(str(time.process_time_ns()).encode())
+    service.pages[b"/cpu"] = lambda: HttpResponse(str(time.process_time_ns()).encode())
 
-    def answer(asked: Asked) -> Answer:
+    def answer(asked: HttpRequest) -> HttpResponse:
         return (logged if b"x-logged" in asked.headers else service).answer(asked)
 
     async def run() -> None:
@@ -96,7 +94,7 @@ def questions(bundle: Bundle) -> Iterator[Question]:
             "resource": {"type": "todo", "id": f"todo-{number:x}", "properties": {"ownerID": owner["email"]}},
         }
         facts = facts_of(read_question(found), bundle.entities)
-        permitted = bundle.policy.ask(facts, datetime.now(UTC)).decision is Decision.PERMIT
+        permitted = bundle.policy.ask(facts, datetime.now(UTC)).decision is XacmlDecision.PERMIT
         yield Question(json.dumps(found).encode(), permitted)
 
 

@@ -18,7 +18,7 @@ from penstock.model.values import AttributeSpec, Kind
 from penstock.selector import Selector
 from penstock.selector import parse as parse_selector
 from penstock.trust.caches import CertificateCache, TypeCache
-from penstock.trust.capabilities import Right, Terms, event_tag, read_terms, type_request
+from penstock.trust.capabilities import Right, RightTerms, event_tag, read_terms, type_request
 from penstock.trust.certificates import Authorisation, Certificate, issue, verify_certificate
 from penstock.trust.credentials import CertificateVerifier, Credentials, UnverifiedCredentials, read_credentials
 from penstock.trust.discovery import discover
@@ -91,7 +91,7 @@ def reduction() -> list[Result]:
     ]
 
 
-def check(event_type: EventType, credentials: Credentials) -> tuple[list[Terms], Selector]:
+def check(event_type: EventType, credentials: Credentials) -> tuple[list[RightTerms], Selector]:
     """Do what a local broker does with a subscription whose type it knows."""
     request = type_request(event_type.name, Right.SUBSCRIBE)
     findings = discover(credentials, event_type.name.owner, CLIENT.principal, request, NOW)

@@ -16,14 +16,14 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from penstock.model.profiles import alphabetic, numeric
-from penstock.model.tree import Scope
-from penstock.pipeline.conflicts_input import Table, TableFormat, read_rules, read_types
-from penstock.pipeline.conflicts_terms import Terms
-from penstock.pipeline.jobs_conflicts import Conflicts
+from penstock.model.tree import TreeScope
+from penstock.pipeline.conflicts.forms import RuleTerms
+from penstock.pipeline.conflicts.input import InputTable, StorageFormat, read_rules, read_types
+from penstock.pipeline.jobs.conflicts import Conflicts
 
 BELOW = 8
 ROOM = BELOW**12
-TERMS = Terms(Scope.UPWARD, {}, {"serial": numeric(0, ROOM - 1), "role": alphabetic("engineer", "worker")})
+TERMS = RuleTerms(TreeScope.UPWARD, {}, {"serial": numeric(0, ROOM - 1), "role": alphabetic("engineer", "worker")})
 
 
 def _level(types: int) -> list[int]:
@@ -96,5 +96,5 @@ def write(spark: SparkSession, folder: Path, rules: int) -> Conflicts:
     )
     # Rules come in the order in which they were stated, not in that of the tree.
     stated.repartition(8, "id").write.parquet(str(folder / "rules"))
-    tables = [Table(str(folder / part), TableFormat.PARQUET) for part in ("rules", "types")]
+    tables = [InputTable(str(folder / part), StorageFormat.PARQUET) for part in ("rules", "types")]
     return Conflicts(lambda on: read_rules(on, tables[0]), lambda on: read_types(on, tables[1]), TERMS, str(folder))

@@ -9,12 +9,12 @@ from functools import cached_property
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.profiles import ProfileSchema, alphabetic
-from penstock.model.tree import Scope, TypeTree
-from penstock.moderator.conflicts import Mode
-from penstock.moderator.detect import Detector
-from penstock.moderator.lists import AttributeList, Entry
-from penstock.moderator.rules import PublishRule
-from penstock.moderator.vocabulary import Vocabulary
+from penstock.model.tree import TreeScope, TypeTree
+from penstock.moderator.detection.detector import Detector
+from penstock.moderator.rules.conflicts import Mode
+from penstock.moderator.rules.lists import AttributeList, ListEntry
+from penstock.moderator.rules.rules import PublishRule
+from penstock.moderator.rules.vocabulary import Vocabulary
 from penstock.selector import ALWAYS, Selector, parse
 
 OWNER = Principal(b"\1" * 32)
@@ -79,7 +79,7 @@ class World:
         parents = {self.keys[n]: self.keys[n // 2] if n > 1 else None for n in range(1, self.types + 1)}
         names = [f"{letter}{n}" for letter in LETTERS for n in range(1, ATTRIBUTES + 1)]
         people = ProfileSchema({name: alphabetic(*map(str, range(VALUES))) for name in names})
-        return Vocabulary(TypeTree.of(parents, Scope.UPWARD), ProfileSchema({}), people)
+        return Vocabulary(TypeTree.of(parents, TreeScope.UPWARD), ProfileSchema({}), people)
 
     @cached_property
     def _functions(self) -> dict[Demanded, Selector]:
@@ -94,7 +94,7 @@ class World:
     def function(self, demanded: Demanded) -> Selector:
         if demanded not in self._functions:
             if self.lists:
-                made = AttributeList(tuple(Entry(name, str(value)) for name, value in demanded)).selector
+                made = AttributeList(tuple(ListEntry(name, str(value)) for name, value in demanded)).selector
             else:
                 # Each part reads two attributes, so that no box says it.
                 made = parse(" AND ".join(_parts(demanded)))

@@ -14,10 +14,10 @@ import msgpack
 import nats
 
 from penstock import connect
-from penstock.broker import effective
-from penstock.broker.node import Node
-from penstock.broker.node_settings import NodeSettings, TrustSettings
-from penstock.broker.ways import PeerAddress
+from penstock.broker.core.settings import NodeSettings, TrustSettings
+from penstock.broker.local import effective_requests as effective
+from penstock.broker.node.node import Node
+from penstock.broker.wire.transports import PeerAddress
 from penstock.crypto import SigningKey
 from penstock.guard import Delivery, Publication, Recorder
 from penstock.model import AttributeDefinition, AttributeSpec, Event, Kind, NetworkName, TypeDefinition, TypeName
@@ -147,7 +147,7 @@ async def subscriber(port: int) -> None:
 
 
 async def nats_publisher(port: int, bare: bool) -> None:
-    """Publish through a NATS server: each event packed, or always the same octets."""
+    """Publish through a NATS server: each event packed, or always the same bytes."""
     client = await nats.connect(f"nats://127.0.0.1:{port}")
     print("ready", flush=True)
     packed = msgpack.packb(["x-1", datetime.now(UTC), *VALUES.values()], datetime=True)

@@ -8,18 +8,17 @@ from datetime import UTC, datetime
 from itertools import count
 from pathlib import Path
 
-from penstock.broker import requests
-from penstock.broker.client import connect
-from penstock.broker.feeds import Subscription
-from penstock.broker.node import Node
-from penstock.broker.node_settings import NodeSettings, TrustSettings
-from penstock.broker.ways import PeerAddress
+from penstock.broker.client.client import Subscription, connect
+from penstock.broker.core.settings import NodeSettings, TrustSettings
+from penstock.broker.local import requests
+from penstock.broker.node.node import Node
+from penstock.broker.wire.transports import PeerAddress
 from penstock.crypto import SigningKey
 from penstock.guard import Recorder
 from penstock.model import AttributeDefinition, AttributeSpec, Kind, NetworkName, TypeDefinition, TypeName
 from penstock.model.instants import format_date
-from penstock.store.decision_file import DecisionFile
-from penstock.store.policy_folder import PolicyFolder
+from penstock.store.files.decision_file import DecisionFile
+from penstock.store.files.policy_files import PolicyFolder
 from penstock.trust.capabilities import BROKER_RIGHTS, Right, event_tag, network_tag
 from penstock.trust.certificates import Authorisation, Certificate, issue
 from penstock.trust.credentials import Credentials

@@ -23,12 +23,12 @@ from datetime import UTC, datetime
 from itertools import count
 
 from penstock import connect
-from penstock.broker.gathering import LINGERING, Lingering
-from penstock.broker.key_log import MemoryLog
-from penstock.broker.key_managing import Managing
-from penstock.broker.node import Node
-from penstock.broker.node_settings import NodeSettings, TrustSettings
-from penstock.broker.ways import PeerAddress
+from penstock.broker.core.settings import NodeSettings, TrustSettings
+from penstock.broker.keys.log import MemoryLog
+from penstock.broker.keys.managed_groups import Managing
+from penstock.broker.node.node import Node
+from penstock.broker.sealing.block_builder import LINGERING, Lingering
+from penstock.broker.wire.transports import PeerAddress
 from penstock.crypto import SigningKey
 from penstock.crypto.wrapping import Secret
 from penstock.guard import Recorder

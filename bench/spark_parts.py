@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.pipeline.session_settings import EVERYWHERE, LOCAL
+from penstock.pipeline.jobs.session_settings import EVERYWHERE, LOCAL
 
 WARM, ROUNDS = 3, 5
 

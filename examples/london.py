@@ -55,11 +55,11 @@ from london_refusals import Refusals
 from london_wire import Tap, carried, withdraw
 from penstock.guard import CapabilityAuthority, EventRequest, decide
 from penstock.model import Event, EventType, Principal, Scalar, TypeName
-from penstock.pipeline.policy import Policy
-from penstock.pipeline.sealed_log import KeyFiles
+from penstock.pipeline.enforce.policy import PipelinePolicy
+from penstock.pipeline.sealed.log import KeyFiles
 from penstock.trust import Right, TypeCache, UnverifiedType, VerifiedType
-from penstock.trust.policy_events import Revoke
-from penstock.trust.policy_state import PolicyAuthor
+from penstock.trust.policy.events import Revoke
+from penstock.trust.policy.state import PolicyAuthor
 from stage import progress
 
 Versions = Mapping[str, VerifiedType]
@@ -74,7 +74,7 @@ class Scene:
     versions: Versions
     library: Mapping[TypeName, UnverifiedType]
     issued: Issued
-    policy: Policy
+    policy: PipelinePolicy
     out: Path
 
     def chapter(self, title: str) -> None:
@@ -145,7 +145,7 @@ def prepare(console: Console, out: Path) -> Scene:
     versions = {"0": types.verify(first, NOW), "7f3a": types.verify(second, NOW)}
     issued = issue_credentials(versions["7f3a"].event_type)
     write_files(out / "network", library.values(), issued)
-    policy = Policy(issued.all + to_manager, subscribers(*versions.values()))
+    policy = PipelinePolicy(issued.all + to_manager, subscribers(*versions.values()))
     return Scene(console, versions, library, issued, policy, out)
 
 

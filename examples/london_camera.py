@@ -13,8 +13,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import penstock
-from penstock.apps.cli.files import read_sexp
-from penstock.broker.feeds import Feed
+from penstock.apps.cli.shared.files import read_sexp
+from penstock.broker.client.client import Feed
 from penstock.crypto import SigningKey, read_key
 from penstock.model.events import Event
 from penstock.model.instants import parse_instant

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from itertools import count
 from typing import Any
 
-from penstock.broker.membership import rendezvous
+from penstock.broker.routing.membership import rendezvous
 from penstock.crypto import SigningKey
 from penstock.model import (
     AttributeDefinition,
@@ -26,7 +26,7 @@ from penstock.model import (
 )
 from penstock.model.names import TypeKey
 from penstock.model.types import Sealing
-from penstock.pipeline.policy import Subscriber
+from penstock.pipeline.enforce.policy import Subscriber
 from penstock.selector import parse
 from penstock.trust import (
     BROKER_RIGHTS,
@@ -34,7 +34,7 @@ from penstock.trust import (
     Certificate,
     Credentials,
     Name,
-    Naming,
+    NameCertificate,
     Right,
     Subject,
     Tag,
@@ -229,7 +229,7 @@ def issue_credentials(plates: EventType) -> Issued:
         MET_BROKER: [
             grant(MET, met_brokers, broker),
             grant(MET, met_brokers, on_plates(Right.ROUTE, Right.SUBSCRIBE, Right.HISTORY)),
-            issue(Naming(MET.principal, b"Met Brokers", MET_BROKER.principal, YEAR), MET),
+            issue(NameCertificate(MET.principal, b"Met Brokers", MET_BROKER.principal, YEAR), MET),
         ],
         # An office that wants a broker of its own: it reads what the office reads.
         BROKER_OF_STATISTICS: [

@@ -38,13 +38,13 @@ from london_cast import (
     THAMES_BROKER,
     Issued,
 )
-from penstock.apps.cli.files import SECRET, as_text, write_bytes
+from penstock.apps.cli.shared.files import SECRET, as_text, write_bytes
 from penstock.crypto import SigningKey, private_key_to_sexp
 from penstock.crypto.wrapping import SECRET_BYTES, Secret
 from penstock.model import Event, Principal, Scalar
 from penstock.model.instants import parse_instant
-from penstock.pipeline.sealed_log import KeyFiles
-from penstock.store.keks import create_kek
+from penstock.pipeline.sealed.log import KeyFiles
+from penstock.store.files.key_rings import create_kek
 from penstock.trust import UnverifiedType
 
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))

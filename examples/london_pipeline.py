@@ -13,16 +13,16 @@ from rich.console import Console
 from rich.table import Table
 
 from penstock.model import Event, EventType, Principal
-from penstock.pipeline.admit import admit
-from penstock.pipeline.columns import micros
-from penstock.pipeline.deliver import Delivered, deliver
-from penstock.pipeline.frames import ID, SOURCE, TIME, quoted, typed_schema
-from penstock.pipeline.policy import Policy
-from penstock.pipeline.records import ORIGINAL
-from penstock.pipeline.sealed_log import KeyFiles, columns_of
-from penstock.pipeline.sealed_messages import split_messages
-from penstock.pipeline.sealed_reading import Reading, sealed_columns
-from penstock.pipeline.session_settings import EVERYWHERE
+from penstock.pipeline.enforce.admit import admit
+from penstock.pipeline.enforce.deliver import Delivered, deliver
+from penstock.pipeline.enforce.policy import PipelinePolicy
+from penstock.pipeline.frames.columns import micros
+from penstock.pipeline.frames.frames import ID, SOURCE, TIME, quoted, typed_schema
+from penstock.pipeline.ingest.records import ORIGINAL
+from penstock.pipeline.jobs.session_settings import EVERYWHERE
+from penstock.pipeline.sealed.log import KeyFiles, columns_of
+from penstock.pipeline.sealed.messages import split_messages
+from penstock.pipeline.sealed.reader import BlockReader, sealed_columns
 from penstock.trust import VerifiedType
 
 Sent = Sequence[tuple[Principal, Event]]
@@ -57,7 +57,7 @@ def frame_of(spark: SparkSession, event_type: EventType, sent: Sent) -> DataFram
 
 
 def batch(
-    spark: SparkSession, versions: Sequence[VerifiedType], sent: Sent, policy: Policy
+    spark: SparkSession, versions: Sequence[VerifiedType], sent: Sent, policy: PipelinePolicy
 ) -> tuple[DataFrame, Delivered]:
     """Admit and deliver all events in bulk. Return what was admitted, and what each reader gets of it."""
     types = [verified.event_type for verified in versions]
@@ -82,7 +82,7 @@ def unsealed(
     log = split_messages(spark.createDataFrame([(block,) for block in blocks], [ORIGINAL]), columns_of(types)).cache()
     table = Table("whose keys", "sightings", *(f"different values of {a.name}" for a in types[0].attributes))
     for name, (ring, expected) in rings.items():
-        events = Reading.of(ring, types, sealed_columns(log)).events(log)
+        events = BlockReader.of(ring, types, sealed_columns(log)).events(log)
         seen = events.select(F.count("*"), *(F.count_distinct(quoted(str(a.id))) for a in types[0].attributes)).first()
         assert seen is not None  # noqa: S101  # there is always a count
         if seen[0] != expected:

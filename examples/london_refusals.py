@@ -22,7 +22,7 @@ from london_cast import (
     Issued,
     grant,
 )
-from penstock.broker.client import Client
+from penstock.broker.client.client import Client
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
 from penstock.guard import CapabilityAuthority, EventRequest

@@ -13,17 +13,17 @@ from london_cast import CCS, NAMES, NOW, PITO, PLATE_TYPE, STATISTICS, grant
 from penstock.errors import MalformedError
 from penstock.model import Principal
 from penstock.pipeline.audit import audit, read_log, reason
-from penstock.pipeline.pages import number_text
-from penstock.pipeline.policy import Policy
-from penstock.pipeline.report import audit_html, whatif_html
-from penstock.pipeline.whatif import Reader, compare
+from penstock.pipeline.enforce.policy import PipelinePolicy
+from penstock.pipeline.jobs.report_pages import audit_html, whatif_html
+from penstock.pipeline.outputs.pages import number_text
+from penstock.pipeline.whatif import AffectedReader, compare
 from penstock.trust import Credentials, Right, VerifiedType, event_tag
 
 _SHOWN = 6
 
 
 def whatif(
-    console: Console, transit: DataFrame, policy: Policy, versions: Mapping[str, VerifiedType], out: Path
+    console: Console, transit: DataFrame, policy: PipelinePolicy, versions: Mapping[str, VerifiedType], out: Path
 ) -> None:
     """Compare the policy with one in which the statistics office may see the plate too."""
     plate = versions["0"].event_type.by_name["license-plate"].id
@@ -34,7 +34,7 @@ def whatif(
     types = [verified.event_type for verified in versions.values()]
     with console.status("  comparing"):
         found = compare(transit, policy, after, types=types, samples=3)
-    gains: dict[tuple[Reader, int, tuple[str, ...]], list[str]] = {}
+    gains: dict[tuple[AffectedReader, int, tuple[str, ...]], list[str]] = {}
     for change in found.gains:
         key = change.reader, change.gained, change.gained_samples
         gains.setdefault(key, []).append(change.name or "whole events")
@@ -49,7 +49,7 @@ def whatif(
     written(console, out / "whatif.html", page)
 
 
-def audit_logs(console: Console, spark: SparkSession, paths: Sequence[Path], policy: Policy, out: Path) -> None:
+def audit_logs(console: Console, spark: SparkSession, paths: Sequence[Path], policy: PipelinePolicy, out: Path) -> None:
     """Audit the decision logs of the brokers."""
     with console.status("  reading the decision logs"):
         log, quarantine = read_log(spark.read.text([str(path) for path in paths]))

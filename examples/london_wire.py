@@ -1,7 +1,7 @@
 """What lies between the brokers of the London example: sealed blocks, and who holds which keys of them.
 
 The statistics office may read places and not plates. Here it goes further than it should: it runs a broker of its own,
-which CCS has given the right to carry sightings, and which keeps every octet that others send it. And PITO takes from
+which CCS has given the right to carry sightings, and which keeps every byte that others send it. And PITO takes from
 the Metropolitan Police the right to read, upon which their broker loses its keys. The broker in the
 middle never had any.
 """
@@ -20,20 +20,20 @@ from rich.table import Table
 import penstock
 from london_cast import BROKER_OF_STATISTICS, CCS, NETWORK, PITO, STATISTICS, Issued
 from london_network import eventually
-from penstock.broker.messages import Hop
-from penstock.broker.node import Node
-from penstock.broker.node_settings import NodeSettings
-from penstock.broker.outputs import Output
-from penstock.broker.sealed import SealedPublications
-from penstock.broker.ways import PeerAddress
+from penstock.broker.core.settings import NodeSettings
+from penstock.broker.node.node import Node
+from penstock.broker.routing.messages import Hop
+from penstock.broker.routing.outputs import Output
+from penstock.broker.sealing.blocks import SealedPublications
+from penstock.broker.wire.transports import PeerAddress
 from penstock.codec.blocks import read_header, split
 from penstock.crypto.opener import Opener
 from penstock.guard import Recorder
 from penstock.model import EventType, Principal, Scalar
 from penstock.trust import Credentials, UnverifiedType
 from penstock.trust.certificates import Certificate
-from penstock.trust.policy_events import Revoke
-from penstock.trust.policy_state import PolicyAuthor
+from penstock.trust.policy.events import Revoke
+from penstock.trust.policy.state import PolicyAuthor
 from stage import progress
 
 

@@ -17,8 +17,7 @@ from rich.console import Console
 from rich.table import Table
 
 import stage
-from penstock.broker.client import Client
-from penstock.broker.feeds import Subscription
+from penstock.broker.client.client import Client, Subscription
 from penstock.crypto import SigningKey
 from penstock.errors import RefusedError
 from penstock.model import Event, Kind, NetworkName, Petnames, TypeDefinition
@@ -27,7 +26,7 @@ from penstock.trust import (
     Certificate,
     Credentials,
     Name,
-    Naming,
+    NameCertificate,
     Right,
     event_tag,
     issue,
@@ -35,8 +34,8 @@ from penstock.trust import (
     sign_type,
     verify_type,
 )
-from penstock.trust.policy_events import Revoke
-from penstock.trust.policy_state import PolicyAuthor, publish
+from penstock.trust.policy.events import Revoke
+from penstock.trust.policy.state import PolicyAuthor, publish
 from stage import Place, Rounds, Stage, define, grant, now
 
 
@@ -113,7 +112,10 @@ def credentials() -> list[Certificate]:
         reading(MATCH_PACKAGE, TENNIS_MATCH),
         reading(MATCH_PACKAGE, SOCCER_MATCH),
         reading(LIVE_PACKAGE, NEWS),
-        *(issue(Naming(AGENCY.principal, of.encode(), READERS[who].principal), AGENCY) for who, of in PACKAGES.items()),
+        *(
+            issue(NameCertificate(AGENCY.principal, of.encode(), READERS[who].principal), AGENCY)
+            for who, of in PACKAGES.items()
+        ),
     ]  # fmt: skip
 
 

@@ -12,10 +12,10 @@ from itertools import count
 from rich.console import Console
 from rich.table import Table
 
-from penstock.broker.client import Client, connect
-from penstock.broker.node import Node
-from penstock.broker.node_settings import NodeSettings
-from penstock.broker.ways import PeerAddress
+from penstock.broker.client.client import Client, connect
+from penstock.broker.core.settings import NodeSettings
+from penstock.broker.node.node import Node
+from penstock.broker.wire.transports import PeerAddress
 from penstock.codec.wire import Wire
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError

@@ -18,7 +18,7 @@ from rich.console import Console
 from rich.table import Table
 
 import stage
-from penstock.broker.client import Client
+from penstock.broker.client.client import Client
 from penstock.crypto import SigningKey
 from penstock.errors import RefusedError
 from penstock.guard import CapabilityAuthority, EventRequest
@@ -36,8 +36,8 @@ from penstock.trust import (
     sign_type,
     verify_type,
 )
-from penstock.trust.policy_events import Revoke
-from penstock.trust.policy_state import PolicyAuthor
+from penstock.trust.policy.events import Revoke
+from penstock.trust.policy.state import PolicyAuthor
 from stage import Place, Rounds, Stage, define, grant, now
 
 
@@ -309,7 +309,7 @@ async def stop_firm(on: Stage, exchange: Client, contract: Certificate, ticker: 
 
 
 async def shut_out(on: Stage, bob: Client) -> None:
-    """Ask anew, with the same certificates as before."""
+    """Ask again, with the same certificates as before."""
     try:
         await bob.subscribe(SHARES.name)
     except RefusedError as error:

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
 # How long an example takes, or is thought up, says nothing on a machine that does something else too.
 settings.register_profile("usual", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("usual")
-# `make soak` tries so many times more examples.
+# `make check` tries fewer examples, `make soak` so many times more.
+settings.register_profile("check", settings.get_profile("usual"), max_examples=USUAL // 4)
 settings.register_profile(
     "soak", settings.get_profile("usual"), max_examples=USUAL * int(os.environ.get("TIMES", "20"))
 )
@@ -34,6 +35,8 @@ os.umask(0o077)
 
 #: what is costly to make and so must be made in one process only; a fixture says so as its one parameter
 GROUPS = ("spark", "cluster", "demo", "hostile_links", "hostile_nats", "postgres")
+#: the groups that need Java
+JAVA = GROUPS[:3]
 #: documentation runs in the process of the tests, and takes the session that it finds
 PAGES = "test_python_snippets_run"
 #: commands of the documentation start Spark, each for itself
@@ -68,15 +71,19 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Togethe
     return Together(config, log)
 
 
+@pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Begin with what takes longest: the groups in their order, commands of the documentation, then all others.
 
-    What is marked as long is left to `make soak`, which sets LONG.
+    Tests marked `long` are left to `make soak`, which sets LONG. Tests that need Java are marked, for `make check`.
     """
     if not os.environ.get("LONG"):
         config.hook.pytest_deselected(items=[item for item in items if item.get_closest_marker("long")])
         items[:] = [item for item in items if not item.get_closest_marker("long")]
     items.sort(key=lambda item: (_turn(item), item.name.startswith(PAGES)))
+    for item in items:
+        if group_of(item.nodeid) in JAVA:
+            item.add_marker("java")
 
 
 def _turn(item: pytest.Item) -> int:

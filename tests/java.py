@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 from typing import Final
 
-from penstock.pipeline.session_settings import BRIEF, EVERYWHERE
+from penstock.pipeline.jobs.session_settings import BRIEF, EVERYWHERE
 
 ROOT: Final = Path(__file__).resolve().parents[1]
 ARCHIVE: Final = ROOT / ".tools" / "spark.jsa"

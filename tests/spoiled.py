@@ -26,7 +26,7 @@ _VALUES: Final = re.compile(rb"""(?<=["'>:\[ ])([^"'<>:\[\], ]+)(?=["'<,\]} ])""
 
 
 def flipped(data: bytes, place: int = -1, bit: int = 0) -> bytes:
-    """Return the octets with one bit the other way round: what an octet written over would leave as it is at times."""
+    """Return the bytes with one bit the other way round: what an byte written over would leave as it is at times."""
     changed = bytearray(data)
     changed[place] ^= 1 << bit
     return bytes(changed)

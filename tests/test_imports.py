@@ -24,8 +24,8 @@ def test_importing_the_package_alone_imports_none_of_its_rooms() -> None:
 
 
 def test_a_broker_needs_nothing_of_the_pipeline() -> None:
-    program = "import sys, penstock.apps.node.running; print(*sys.modules)"
+    program = "import sys, penstock.apps.node.process; print(*sys.modules)"
     found = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
     loaded = found.stdout.split()
-    assert "penstock.apps.node.loading" in loaded
+    assert "penstock.apps.node.load" in loaded
     assert [name for name in loaded if name.startswith(("pyspark", "penstock.pipeline"))] == []

@@ -22,12 +22,11 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 from penstock.codec.sexp import advanced
 from penstock.crypto import SigningKey
 from penstock.model import AttributeDefinition, AttributeSpec, Enumerated, Kind, TypeDefinition, TypeName
-from penstock.pipeline.deliver import SUBSCRIBER, deliver
-from penstock.pipeline.frames import quoted
-from penstock.pipeline.ingest import Ingested, Tally, ingest_table, read_csv, reconcile
-from penstock.pipeline.mapping import read_mapping
-from penstock.pipeline.policy import Policy
-from penstock.pipeline.policy_file import load_policy
+from penstock.pipeline.enforce.deliver import SUBSCRIBER, deliver
+from penstock.pipeline.enforce.policy import PipelinePolicy, load_policy
+from penstock.pipeline.frames.frames import quoted
+from penstock.pipeline.ingest.ingest import Ingested, RecordTally, ingest_table, read_csv, reconcile
+from penstock.pipeline.ingest.mapping import read_mapping
 from penstock.trust import Authorisation, Certificate, Credentials, Right, Validity, event_tag, issue, sign_type
 from penstock.trust.event_types import UnverifiedType, verify_type
 
@@ -99,14 +98,14 @@ def sign(folder: Path) -> None:
     (folder / "names.toml").write_text("".join(lines), encoding="utf-8")
 
 
-def ingest(spark: SparkSession, path: str, policy: Policy) -> Ingested:
+def ingest(spark: SparkSession, path: str, policy: PipelinePolicy) -> Ingested:
     """Read the log, as the mapping file says."""
     (verified,) = policy.types
     bound = read_mapping((FOLDER / "receipt.toml").read_text(encoding="utf-8")).bind(verified)
     return ingest_table(read_csv(spark.read, path, bound.mapping.csv), bound, NOW)
 
 
-def seen(events: DataFrame, policy: Policy) -> dict[str, tuple[int, tuple[str, ...]]]:
+def seen(events: DataFrame, policy: PipelinePolicy) -> dict[str, tuple[int, tuple[str, ...]]]:
     """Return how many events each reader gets, and which attributes it sees of some; in one pass for all of them."""
     (verified,) = policy.types
     names = {str(attribute.id): attribute.name for attribute in verified.event_type.attributes}
@@ -123,7 +122,7 @@ def summary(spark: SparkSession, path: str) -> Iterator[str]:
     policy = load_policy(str(FOLDER / "policy.toml"), NOW)
     ingested = ingest(spark, path, policy)
     kept = Ingested(ingested.tagged.persist(), ingested.types)
-    tally: Tally = reconcile(kept)
+    tally: RecordTally = reconcile(kept)
     yield str(tally)
     yield from (f"  {count:,} × {reason}" for reason, count in tally.reasons)
     found = seen(kept.good, policy)

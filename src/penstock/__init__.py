@@ -12,20 +12,20 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
-    from penstock.broker.client import connect as connect
-    from penstock.store.client_files import load_credentials as load_credentials
-    from penstock.store.client_files import load_key as load_key
-    from penstock.store.client_files import load_type as load_type
+    from penstock.broker.client.client import connect as connect
+    from penstock.store.files.client_files import load_credentials as load_credentials
+    from penstock.store.files.client_files import load_key as load_key
+    from penstock.store.files.client_files import load_type as load_type
 
 __version__ = "0.1.0"
 __all__ = ["connect", "load_credentials", "load_key", "load_type"]
 
 #: where names are that are fetched when they are first used, so that importing the package alone is fast
 _HOMES: Final = {
-    "connect": "penstock.broker.client",
-    "load_credentials": "penstock.store.client_files",
-    "load_key": "penstock.store.client_files",
-    "load_type": "penstock.store.client_files",
+    "connect": "penstock.broker.client.client",
+    "load_credentials": "penstock.store.files.client_files",
+    "load_key": "penstock.store.files.client_files",
+    "load_type": "penstock.store.files.client_files",
 }
 
 

@@ -11,7 +11,7 @@ import pytest
 from click.testing import CliRunner
 
 from penstock.apps.cli.main import cli
-from penstock.apps.cli.session import Session
+from penstock.apps.cli.shared.session import CommandSession
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 
@@ -52,7 +52,7 @@ class Shell:
     def __call__(
         self, *arguments: str, stdin: bytes | str | None = None, random: Callable[[int], bytes] | None = None
     ) -> Ran:
-        session = Session(now=self.now, random=random or self.random)
+        session = CommandSession(now=self.now, random=random or self.random)
         result = CliRunner().invoke(cli, list(arguments), input=stdin, obj=session, prog_name="penstock")
         if result.exception is not None and not isinstance(result.exception, SystemExit):
             raise result.exception

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from penstock.apps.cli.attributes import parse_attribute, parse_spec, split_attribute
+from penstock.apps.cli.shared.attributes import parse_attribute, parse_spec, split_attribute
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
 from penstock.model import NetworkName, Principal, TypeDefinition, TypeName, parse_instant
@@ -22,11 +22,11 @@ from penstock.trust.capabilities import (
     read_terms,
     type_request,
 )
-from penstock.trust.certificates import Authorisation, Certificate, Naming, Statement, issue
+from penstock.trust.certificates import Authorisation, Certificate, NameCertificate, Statement, issue
 from penstock.trust.credentials import Credentials
 from penstock.trust.discovery import discover, sift
 from penstock.trust.event_types import UnverifiedType, VerifiedType, sign_type, verify_type
-from penstock.trust.explain import Question, explain
+from penstock.trust.explain import AuthorityQuestion, explain
 from penstock.trust.subjects import Name, Subject, Threshold
 from penstock.trust.validity import Validity
 
@@ -134,7 +134,7 @@ class Library:
             *(parse_instant(table[k]) if k in table else None for k in ("not_before", "not_after"))
         )
         if "name" in table:
-            return Naming(issuer, table["name"].encode(), subject, validity)
+            return NameCertificate(issuer, table["name"].encode(), subject, validity)
         rights = None if table["rights"] == "all" else [Right(right) for right in table["rights"]]
         if "network" in table:
             network = self.network(table["network"])
@@ -220,7 +220,7 @@ class Library:
             root, request = known.name.owner, type_request(known.name, right)
         grants = discover(bag, root, who, request, now).grants
         if not grants:
-            why = explain(Question(bag, sift(bag, now), root, who, request))
+            why = explain(AuthorityQuestion(bag, sift(bag, now), root, who, request))
             return Answered(False, next((link.code for link in why.links if link.code), why.code))
         answer = Answered(allowed=True)
         if known is not None:

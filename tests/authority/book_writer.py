@@ -21,14 +21,14 @@ from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.profiles import ProfileSchema, alphabetic
 from penstock.model.tree import TypeTree
-from penstock.moderator.founding import Founding
-from penstock.moderator.records import to_record
-from penstock.moderator.rules import PublishRule
-from penstock.moderator.steps import Add, Request, Resolve, Step, Strategy, Undo, Withdraw
-from penstock.moderator.vocabulary import Vocabulary
+from penstock.moderator.base.records import to_record
+from penstock.moderator.files.founding import Founding
+from penstock.moderator.rules.rules import PublishRule
+from penstock.moderator.rules.steps import Add, Request, Resolve, Step, Strategy, Undo, WithdrawRule
+from penstock.moderator.rules.vocabulary import Vocabulary
 from penstock.selector import parse
-from penstock.store.ledgers import Store
-from penstock.store.opening import open_store
+from penstock.store.ledgers.ledgers import Store
+from penstock.store.ledgers.urls import open_store
 from penstock.trust.signed import sign_value
 
 LEDGER = "rules"
@@ -88,7 +88,7 @@ def wanted(book: RuleBook, who: Principal) -> Iterator[Request]:
         yield Add(PublishRule(rule_id, EVENTS[count * 7 % len(EVENTS)], (who,), who, fnc_s=function))
         yield Resolve(rule_id, Strategy.ADD)
         mine = [step.number for step in book.base.steps[-5:] if step.note.who == who]
-        yield Undo(mine[-1]) if mine and count % 3 == 0 else Withdraw(rule_id)
+        yield Undo(mine[-1]) if mine and count % 3 == 0 else WithdrawRule(rule_id)
         count += 1
 
 

@@ -9,9 +9,9 @@ from tests.trust.kit import key
 from penstock.authority.rulebook import RuleBook
 from penstock.crypto import SigningKey
 from penstock.model.tree import TypeTree
-from penstock.moderator.founding import Founding
-from penstock.store.ledgers import Ledger, Store
-from penstock.store.memory import MemoryRecords
+from penstock.moderator.files.founding import Founding
+from penstock.store.ledgers.ledgers import Ledger, Store
+from penstock.store.ledgers.memory import MemoryRecords
 from penstock.trust.signed import sign_value
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -10,10 +10,10 @@ from penstock.authority.polls import Polls, polls_name, read_polls
 from penstock.authority.polls_records import State
 from penstock.authority.rulebook import RuleBook
 from penstock.crypto import SigningKey
-from penstock.moderator.adding import Tightening
-from penstock.moderator.steps import Add
-from penstock.store.ledgers import Store
-from penstock.store.memory import MemoryRecords
+from penstock.moderator.rules.steps import Add
+from penstock.moderator.settlement.addition import Tightening
+from penstock.store.ledgers.ledgers import Store
+from penstock.store.ledgers.memory import MemoryRecords
 
 K4: SigningKey = KEYS[P4]
 HOUR = timedelta(hours=1)

@@ -9,8 +9,7 @@ from tests.trust.kit import key, refused
 from penstock.authority.rulebook import RuleBook
 from penstock.crypto import SigningKey
 from penstock.model.principals import Principal
-from penstock.moderator.consents import Consent, request_digest, subject_of
-from penstock.moderator.steps import (
+from penstock.moderator.rules.steps import (
     Add,
     Note,
     Request,
@@ -18,6 +17,7 @@ from penstock.moderator.steps import (
     Step,
     Strategy,
 )
+from penstock.moderator.settlement.consents import Consent, request_digest, subject_of
 from penstock.trust.signed import UnverifiedValue, sign_value
 
 DAY = timedelta(days=1)

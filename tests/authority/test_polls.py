@@ -18,20 +18,18 @@ from tests.moderator.poll_kit import CANDIDATE
 from tests.trust.kit import key, refused
 
 from penstock.authority.polls import Polls, polls_name
-from penstock.authority.polls_records import PollsFold, Settled, Settlement
+from penstock.authority.polls_records import PollsFold, SettledPoll, Settlement
 from penstock.authority.rulebook import RuleBook
 from penstock.crypto import SigningKey
 from penstock.model.principals import Principal
-from penstock.moderator.adding import Tightening
-from penstock.moderator.ballots import Vote
-from penstock.moderator.consents import Consent, poll_reason, subject_of
-from penstock.moderator.deltas import Status
-from penstock.moderator.poll import Poll, Proof, cast
-from penstock.moderator.steps import Add, Note, Resolve, Strategy, Undo, Withdraw
-from penstock.store.ledgers import Ledger, Store
-from penstock.store.memory import MemoryRecords
-from penstock.store.opening import open_store
-from penstock.store.records import Entry
+from penstock.moderator.polls import Poll, PollProof, Vote, cast
+from penstock.moderator.rules.steps import Add, Note, Resolve, RuleStatus, Strategy, Undo, WithdrawRule
+from penstock.moderator.settlement.addition import Tightening
+from penstock.moderator.settlement.consents import Consent, poll_reason, subject_of
+from penstock.store.ledgers.ledgers import Ledger, Store
+from penstock.store.ledgers.memory import MemoryRecords
+from penstock.store.ledgers.records import NewChange
+from penstock.store.ledgers.urls import open_store
 from penstock.trust.signed import SignedValue, sign_value
 
 FOLLOW, ADD, DELETE = Strategy.FOLLOW, Strategy.ADD, Strategy.DELETE
@@ -156,7 +154,7 @@ def test_rules_that_changed_meanwhile_are_not_settled_blindly() -> None:
     book.ask(K1, Add(rule("d", "A10", "role = 'engineer'", of=[P1])), at(2))
     (ended,) = polls.advance(DEADLINE)
     assert ended.settlement == Settlement(None, "poll.stale")
-    assert RuleBook.open(store.ledger(NAME)).base.standing("m").status is Status.REJECTED
+    assert RuleBook.open(store.ledger(NAME)).base.standing("m").status is RuleStatus.REJECTED
 
 
 def test_others_may_write_between_the_check_and_the_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -171,14 +169,14 @@ def test_others_may_write_between_the_check_and_the_step(monkeypatch: pytest.Mon
     monkeypatch.setattr("penstock.authority.polls.check_current", race)
     (ended,) = polls.advance(DEADLINE)
     assert ended.settlement == Settlement(None, "poll.outcome")
-    assert RuleBook.open(store.ledger(NAME)).base.standing("m").status is Status.REJECTED
+    assert RuleBook.open(store.ledger(NAME)).base.standing("m").status is RuleStatus.REJECTED
 
 
 def test_a_rule_that_was_withdrawn_is_not_settled() -> None:
     store = contested()
     polls = polls_in(store)
     agree(polls, polls.ask("m", ASKED, DEADLINE), K1, K2, K4)
-    RuleBook.open(store.ledger(NAME)).ask(K4, Withdraw("m"), at(3))
+    RuleBook.open(store.ledger(NAME)).ask(K4, WithdrawRule("m"), at(3))
     assert polls.advance(DEADLINE)[0].settlement == Settlement(None, "poll.stale")
 
 
@@ -281,7 +279,7 @@ def test_two_moderators_on_one_store_close_a_poll_once(sqlite: Store) -> None:
 def written(store: Store, kind: str, signed: SignedValue[Any], by: Principal = P3) -> None:
     """Write to the ledger of polls, past all that the moderator checks."""
     ledger = store.ledger(polls_name(NAME))
-    ledger.append(ledger.head(), [Entry(who=by, when=DEADLINE, kind=kind, after=signed.to_bytes())])
+    ledger.append(ledger.head(), [NewChange(who=by, when=DEADLINE, kind=kind, after=signed.to_bytes())])
 
 
 def finds(store: Store, reason: str) -> None:
@@ -316,7 +314,7 @@ def test_a_settlement_is_the_moderators_word() -> None:
     poll = polls.ask("m", ASKED, DEADLINE)
     agree(polls, poll, K1, K2, K4)
     written(store, "outcome", polls.kept[poll.id].poll.sum_up(MODERATOR, DEADLINE))
-    written(store, "settled", sign_value(Settled(P3, poll.id, Settlement(999)), K3))
+    written(store, "settled", sign_value(SettledPoll(P3, poll.id, Settlement(999)), K3))
     finds(store, "poll.record")
 
 
@@ -326,15 +324,15 @@ def test_a_settlement_that_nobody_signed_is_none() -> None:
     poll = polls.ask("m", ASKED, DEADLINE)
     agree(polls, poll, K1, K2, K4)
     written(store, "outcome", polls.kept[poll.id].poll.sum_up(MODERATOR, DEADLINE))
-    signed = sign_value(Settled(MODERATOR.principal, poll.id, Settlement(999)), MODERATOR)
+    signed = sign_value(SettledPoll(MODERATOR.principal, poll.id, Settlement(999)), MODERATOR)
     written(store, "settled", replace(signed, octets=bytes(64)))
     finds(store, "key.bad-signature")
 
 
 def test_settlements_are_read_back() -> None:
     for settlement in (Settlement(7), Settlement(None, "poll.stale")):
-        settled = Settled(P1, bytes(32), settlement)
-        assert Settled.from_sexp(settled.to_sexp()) == settled
+        settled = SettledPoll(P1, bytes(32), settlement)
+        assert SettledPoll.from_sexp(settled.to_sexp()) == settled
 
 
 def test_a_snapshot_that_leaves_votes_out_has_no_effect() -> None:
@@ -370,7 +368,7 @@ def test_a_consent_in_a_vote_is_of_no_use_outside_its_poll() -> None:
     assert ended.settlement == Settlement(None, "poll.nothing-chosen")
     # Nor can the moderator use them against the votes.
     assert ended.poll.outcome is not None
-    proof = Proof(poll.question.unverified(), ended.poll.outcome.unverified())
+    proof = PollProof(poll.question.unverified(), ended.poll.outcome.unverified())
     with refused("poll.outcome"):
         book.ask(MODERATOR, chosen, DEADLINE, poll_reason(poll.id), seen, poll=proof)
 
@@ -407,16 +405,16 @@ def test_a_poll_of_somebody_else_or_that_nobody_closed_chooses_nothing() -> None
     fewer = sign_value(replace(outcome.value, votes=outcome.value.votes[:2]), MODERATOR)
     for forged in (early, fewer):
         with refused("poll.outcome"):
-            proof = Proof(poll.question.unverified(), forged.unverified())
+            proof = PollProof(poll.question.unverified(), forged.unverified())
             book.ask(MODERATOR, Resolve("m", ADD), DEADLINE, why, poll=proof)
     own = Poll(sign_value(replace(poll.question.value, moderator=P4, voters=poll.question.value.voters), K4))
     votes = tuple(cast(own.question, each, [ADD]) for each in (K1, K2, K4))
     closed = replace(own, votes=votes).sum_up(K4, DEADLINE)
     with refused("moderator.wrong-book"):
-        proof = Proof(own.question.unverified(), closed.unverified())
+        proof = PollProof(own.question.unverified(), closed.unverified())
         book.ask(K4, Resolve("m", ADD), DEADLINE, poll_reason(own.id), poll=proof)
     # It is for the moderator to take, and to say so.
-    proof = Proof(poll.question.unverified(), outcome.unverified())
+    proof = PollProof(poll.question.unverified(), outcome.unverified())
     for by, said in ((K4, why), (MODERATOR, "")):
         with refused("poll.outcome"):
             book.ask(by, Resolve("m", ADD), DEADLINE, said, poll=proof)
@@ -440,7 +438,7 @@ def test_a_vote_that_is_written_after_the_deadline_by_another_clock_does_not_cou
     poll = polls.ask("m", ASKED, DEADLINE)
     vote = cast(poll.question, K1, [ADD])
     ledger = store.ledger(polls_name(NAME))
-    ledger.append(ledger.head(), [Entry(who=P1, when=DEADLINE, kind="vote", after=vote.to_bytes())])
+    ledger.append(ledger.head(), [NewChange(who=P1, when=DEADLINE, kind="vote", after=vote.to_bytes())])
     (kept,) = polls_of(store).values()
     assert kept.poll.votes == ()
     with refused("poll.closed"):

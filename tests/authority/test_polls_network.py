@@ -15,7 +15,8 @@ from tests.moderator.kit import P1, P4
 from tests.trust.kit import key
 
 from penstock.authority.polls import Polls
-from penstock.authority.polls_answering import (
+from penstock.authority.polls_moderator import PollModerator
+from penstock.authority.polls_publisher import (
     Answering,
     Ballot,
     Ended,
@@ -25,7 +26,6 @@ from penstock.authority.polls_answering import (
     send_vote,
     tightenings,
 )
-from penstock.authority.polls_asking import Asking
 from penstock.authority.polls_records import Kept, Settlement
 from penstock.authority.polls_topics import polls_topic, vote_key, votes_topic
 from penstock.authority.rulebook import RuleBook
@@ -36,10 +36,9 @@ from penstock.fabric import EmbeddedFabric, Fabric, Sample
 from penstock.fabric.embedded import _Topic
 from penstock.fabric.nats import NatsFabric
 from penstock.model.principals import Principal
-from penstock.moderator.ballots import Question, Vote
-from penstock.moderator.poll import Answer, Poll
-from penstock.moderator.steps import Strategy
-from penstock.store.ledgers import Store
+from penstock.moderator.polls import Poll, PollQuestion, Vote, VoterResponse
+from penstock.moderator.rules.steps import Strategy
+from penstock.store.ledgers.ledgers import Store
 from penstock.testing.fabric_kit import ManualClock
 from penstock.testing.nats import NatsServer
 from penstock.trust.signed import sign_value
@@ -50,14 +49,14 @@ MINUTE = 60.0
 _NUMBERS = count()
 
 
-def deleting(question: Question, voter: Principal) -> Ballot:
+def deleting(question: PollQuestion, voter: Principal) -> Ballot:
     """Agree that nobody demands anything, and to nothing else."""
     option = question.option(DELETE)
     relaxed = option is not None and voter in option.relaxes
     return Ballot(frozenset([DELETE]), frozenset([DELETE] if relaxed else []))
 
 
-def by_hand(question: Question, voter: Principal) -> None:
+def by_hand(question: PollQuestion, voter: Principal) -> None:
     """Leave it to somebody."""
 
 
@@ -86,7 +85,7 @@ class Weather(EmbeddedFabric):
         await super().close()
 
 
-async def settle(clock: ManualClock, seconds: float, step: float = 1.0, asking: Asking | None = None) -> None:
+async def settle(clock: ManualClock, seconds: float, step: float = 1.0, asking: PollModerator | None = None) -> None:
     """Let time pass, slowly enough that a moderator, which works in threads, can follow."""
     for _ in range(int(seconds / step)):
         await clock.advance(step)
@@ -103,7 +102,7 @@ async def until(said: Callable[[], object], clock: ManualClock | None = None) ->
             await asyncio.sleep(0.002)
 
 
-async def ended(asking: Asking, poll: Poll, clock: ManualClock) -> Kept:
+async def ended(asking: PollModerator, poll: Poll, clock: ManualClock) -> Kept:
     """Let time pass until a poll has come to its end."""
     waiting = asyncio.create_task(asking.until_ended(poll.id))
     await until(waiting.done, clock)
@@ -147,7 +146,7 @@ def test_bad_weather_changes_no_outcome(cast: Cast, seed: int) -> None:
             told: list[Ended] = []
             async with (
                 publishers(fabric, clock, cast[0], told),
-                Asking(polls_in(store), fabric, clock, again=30) as asking,
+                PollModerator(polls_in(store), fabric, clock, again=30) as asking,
             ):
                 poll = await asking.ask("m", deadline(clock, 15))
                 await settle(clock, 15 * MINUTE, 10, asking)
@@ -157,7 +156,7 @@ def test_bad_weather_changes_no_outcome(cast: Cast, seed: int) -> None:
     policies, wanted = cast
     assert kept.poll.outcome is not None
     answers = kept.poll.tally().answers
-    assert {who for who, answer in answers.items() if answer is Answer.VOTED} == {
+    assert {who for who, answer in answers.items() if answer is VoterResponse.VOTED} == {
         each.principal for each, policy in policies.items() if policy is not by_hand
     }
     assert kept.poll.outcome.value.chosen is wanted
@@ -171,7 +170,7 @@ def test_publishers_hear_what_came_of_it_and_can_count_it() -> None:
         async with (
             EmbeddedFabric(clock=clock) as fabric,
             publishers(fabric, clock, EVERYBODY[0], told),
-            Asking(polls_in(store), fabric, clock) as asking,
+            PollModerator(polls_in(store), fabric, clock) as asking,
         ):
             await asking.ask("m", deadline(clock, 1))
             await until(lambda: len(told) == len(KEYS), clock)
@@ -188,7 +187,7 @@ def test_a_moderator_that_is_ended_in_the_middle_goes_on() -> None:
             early: dict[SigningKey, Policy] = {K1: tightenings, K4: tightenings}
             late: dict[SigningKey, Policy] = {K2: tightenings}
             polls = polls_in(store)
-            async with publishers(fabric, clock, early, []), Asking(polls, fabric, clock) as asking:
+            async with publishers(fabric, clock, early, []), PollModerator(polls, fabric, clock) as asking:
                 poll = await asking.ask("m", deadline(clock, 10))
                 await until(lambda: votes(polls) == 2)
             # Nobody is there; somebody answers all the same, to the question that the topic keeps.
@@ -196,7 +195,7 @@ def test_a_moderator_that_is_ended_in_the_middle_goes_on() -> None:
                 await settle(clock, 20)
             await settle(clock, 5 * MINUTE, step=30)
             polls = polls_in(store)
-            async with Asking(polls, fabric, clock) as asking:
+            async with PollModerator(polls, fabric, clock) as asking:
                 await until(lambda: votes(polls) == 3)
                 await settle(clock, 5 * MINUTE, 10, asking)
                 assert (await ended(asking, poll, clock)).settlement == Settlement(5)
@@ -231,7 +230,7 @@ def test_who_answers_again_contradicts_itself_never(
 ) -> None:
     async def whole() -> Poll:
         clock, polls = ManualClock(), polls_in(contested())
-        async with EmbeddedFabric(clock=clock) as fabric, Asking(polls, fabric, clock) as asking:
+        async with EmbeddedFabric(clock=clock) as fabric, PollModerator(polls, fabric, clock) as asking:
             poll = await asking.ask("m", deadline(clock, 10_000))
             if by_hand is not None:
                 await send_vote(fabric, poll.question, K1, by_hand)
@@ -241,7 +240,7 @@ def test_who_answers_again_contradicts_itself_never(
             return polls.kept[poll.id].poll
 
     poll = asyncio.run(whole())
-    assert poll.tally().answers[P1] is Answer.VOTED
+    assert poll.tally().answers[P1] is VoterResponse.VOTED
     (vote,) = poll.votes
     assert (set(vote.value.approves), vote.value.number) == wanted
     assert vote.value.automatic is (by_hand is None)
@@ -250,7 +249,7 @@ def test_who_answers_again_contradicts_itself_never(
 def test_by_hand_the_same_vote_is_sent_once_and_takes_the_place_of_one_by_a_policy() -> None:
     async def whole() -> list[tuple[int, bool]]:
         clock, polls = ManualClock(), polls_in(contested())
-        async with EmbeddedFabric(clock=clock) as fabric, Asking(polls, fabric, clock) as asking:
+        async with EmbeddedFabric(clock=clock) as fabric, PollModerator(polls, fabric, clock) as asking:
             poll = await asking.ask("m", deadline(clock, 10))
             await answer(fabric, clock, refusals)
             sent = [await send_vote(fabric, poll.question, K1, Ballot(frozenset(said))) for said in ([], [], [ADD])]
@@ -275,7 +274,7 @@ def test_noise_on_the_topics_is_noted_and_of_no_effect() -> None:
         async with (
             EmbeddedFabric(clock=clock) as fabric,
             Answering(fabric, K1, [MODERATOR.principal], tightenings, clock, note=note),
-            Asking(polls, fabric, clock, note=note) as asking,
+            PollModerator(polls, fabric, clock, note=note) as asking,
         ):
             poll = await asking.ask("m", deadline(clock, 1))
             await until(lambda: votes(polls) == 1)
@@ -344,7 +343,7 @@ def test_a_poll_over_a_fabric(opened: Open) -> None:
         policies: dict[SigningKey, Policy] = {K1: tightenings, K2: tightenings, K3: refusals}
         async with await opened(clock) as fabric, publishers(fabric, clock, policies, told):
             polls = polls_in(store)
-            async with Asking(polls, fabric, clock) as asking:
+            async with PollModerator(polls, fabric, clock) as asking:
                 poll = await asking.ask("m", deadline(clock, 2))
                 await until(lambda: votes(polls) == 3)
             (asked,) = await open_questions(fabric, MODERATOR.principal, P4, clock)
@@ -354,7 +353,7 @@ def test_a_poll_over_a_fabric(opened: Open) -> None:
             assert (first.value.number, again.value.number) == (1, 2)
             assert vote_key(first.value) != vote_key(again.value)
             polls = polls_in(store)
-            async with Asking(polls, fabric, clock) as asking:
+            async with PollModerator(polls, fabric, clock) as asking:
                 await until(lambda: votes(polls) == 4)
                 await settle(clock, 2 * MINUTE, 5, asking)
                 kept = await ended(asking, poll, clock)
@@ -365,7 +364,7 @@ def test_a_poll_over_a_fabric(opened: Open) -> None:
     assert kept.settlement == Settlement(5)
     assert kept.poll.outcome is not None
     assert kept.poll.outcome.value.chosen is ADD
-    assert set(kept.poll.tally().answers.values()) == {Answer.VOTED}
+    assert set(kept.poll.tally().answers.values()) == {VoterResponse.VOTED}
 
 
 def test_polls_outlive_the_server(server: NatsServer) -> None:
@@ -374,7 +373,7 @@ def test_polls_outlive_the_server(server: NatsServer) -> None:
         prefix = f"polls{next(_NUMBERS)}"
         async with (
             await NatsFabric.connect(server.url, prefix=prefix, clock=clock, timeout=0.5) as fabric,
-            Asking(polls, fabric, clock) as asking,
+            PollModerator(polls, fabric, clock) as asking,
         ):
             poll = await asking.ask("m", deadline(clock, 60))
             await asyncio.to_thread(server.kill)

@@ -10,9 +10,8 @@ from tests.trust.kit import refused
 
 from penstock.authority.rulebook import RuleBook
 from penstock.model.limits import DEFAULT_LIMITS
-from penstock.moderator.deltas import Status
-from penstock.moderator.rules import SubscribeRule
-from penstock.moderator.steps import (
+from penstock.moderator.rules.rules import SubscribeRule
+from penstock.moderator.rules.steps import (
     Add,
     AddType,
     MoveType,
@@ -20,10 +19,11 @@ from penstock.moderator.steps import (
     RemoveType,
     Request,
     Resolve,
+    RuleStatus,
+    StateSubscriberRule,
     Strategy,
-    Subscribe,
     Undo,
-    Withdraw,
+    WithdrawRule,
 )
 from penstock.selector import parse
 
@@ -39,8 +39,8 @@ def test_a_book_is_what_its_ledger_says() -> None:
     book.ask(K2, Add(rule("r2", "A1", BOTH, of=[P2])), NOW + DAY)
     book.ask(K2, Resolve("r2", Strategy.ADD), NOW + DAY)
     assert {key: each.status for key, each in book.base.standings.items()} == {
-        "r1": Status.IN_FORCE,
-        "r2": Status.IN_FORCE,
+        "r1": RuleStatus.IN_FORCE,
+        "r2": RuleStatus.IN_FORCE,
     }
 
     again = RuleBook.open(place)
@@ -54,7 +54,7 @@ def test_a_book_is_what_its_ledger_says() -> None:
     assert resumed.base.next_number == 4
     resumed.verify()
     resumed.ask(K2, Undo(3), NOW + DAY)
-    assert resumed.base.standings["r2"].status is Status.REJECTED
+    assert resumed.base.standings["r2"].status is RuleStatus.REJECTED
     book.refresh()
     assert book.base.image() == resumed.base.image()
     book.verify()
@@ -97,8 +97,8 @@ def test_there_is_one_book_in_a_ledger() -> None:
 def test_the_state_of_then() -> None:
     book = book_in(ledger())
     book.ask(K1, Add(rule("r1", "A1")), NOW + DAY)
-    book.ask(K1, Withdraw("r1"), NOW + 3 * DAY)
-    assert book.at(NOW + 2 * DAY).standings["r1"].status is Status.IN_FORCE
+    book.ask(K1, WithdrawRule("r1"), NOW + 3 * DAY)
+    assert book.at(NOW + 2 * DAY).standings["r1"].status is RuleStatus.IN_FORCE
     assert book.at(NOW).standings == {}
     with refused("moderator.no-book"):
         book.at(NOW - DAY)
@@ -133,7 +133,7 @@ HARD_P = "company LIKE '%a_b%' AND NOT company LIKE '%a%b%'"
         (MoveType(event("A1"), event("A10")), "type.cycle"),
         (AddType(event("A1")), "moderator.known-type"),
         (RemoveType(event("Nowhere")), "moderator.unknown-type"),
-        (Withdraw("r9"), "moderator.unknown-rule"),
+        (WithdrawRule("r9"), "moderator.unknown-rule"),
         (Resolve("r1", Strategy.ADD), "moderator.not-rejected"),
         (Undo(7), "moderator.unknown-step"),
     ],
@@ -158,7 +158,10 @@ def test_a_formula_that_the_solver_does_not_decide_leaves_a_book_as_it_is() -> N
     book_in(place)
     book = RuleBook.open(place, limits=replace(DEFAULT_LIMITS, solver_effort=100))
     head = book.head
-    for request in (Add(rule("r1", "A1", HARD)), Subscribe(SubscribeRule("s1", event("A1"), P1, P1, parse(HARD_P)))):
+    for request in (
+        Add(rule("r1", "A1", HARD)),
+        StateSubscriberRule(SubscribeRule("s1", event("A1"), P1, P1, parse(HARD_P))),
+    ):
         with refused("moderator.undecided"):
             book.ask(K1, request, NOW)
     assert (book.head, place.head()) == (head, head)

@@ -6,17 +6,17 @@ from tests.authority.rights_kit import AT_A, DAY, ENGINEERS, STRANGER, agreed, c
 from tests.moderator.kit import P1, P2, P3, rule
 
 from penstock.authority.rulebook import RuleBook
-from penstock.moderator.consents import Consent, subject_of
-from penstock.moderator.deltas import Status
-from penstock.moderator.steps import (
+from penstock.moderator.rules.steps import (
     Add,
     Leave,
     Resolve,
     Return,
+    RuleStatus,
     Strategy,
     Undo,
-    Withdraw,
+    WithdrawRule,
 )
+from penstock.moderator.settlement.consents import Consent, subject_of
 from penstock.trust.signed import UnverifiedValue, sign_value
 
 
@@ -34,7 +34,7 @@ def test_nobody_else_relaxes_a_rule(book: RuleBook) -> None:
     refuses(book, "moderator.consent", K2, chosen, agreed(book, STRANGER, step))
     refuses(book, "moderator.consent", MODERATOR, chosen, agreed(book, K1, step))
     book.ask(K2, chosen, NOW, consents=[agreed(book, K1, step)])
-    assert {each.status for each in book.base.standings.values()} == {Status.IN_FORCE}
+    assert {each.status for each in book.base.standings.values()} == {RuleStatus.IN_FORCE}
     book.verify()
 
 
@@ -67,7 +67,7 @@ def test_a_relaxation_that_was_taken_back_is_agreed_to_again(book: RuleBook) -> 
     refuses(book, "moderator.consent", K2, Undo(4))
     refuses(book, "moderator.consent", MODERATOR, Undo(4), agreed(book, K2, planned(book, Undo(4), P2)))
     book.ask(K2, Undo(4), NOW, consents=[agreed(book, K1, planned(book, Undo(4)))])
-    book.ask(K2, Withdraw("r2"), NOW)
+    book.ask(K2, WithdrawRule("r2"), NOW)
     refuses(book, "moderator.consent", K2, Undo(6))
     book.verify()
 
@@ -88,8 +88,8 @@ def test_what_was_agreed_to_once_does_not_come_back_with_its_publisher(book: Rul
     book.ask(K3, Resolve("r3", Strategy.ADD), NOW)
     book.ask(K1, Leave(P1), NOW)
     book.ask(K1, Return(P1), NOW)
-    book.ask(K3, Withdraw("r3"), NOW)
-    assert book.base.standing("r1").status is Status.REJECTED
+    book.ask(K3, WithdrawRule("r3"), NOW)
+    assert book.base.standing("r1").status is RuleStatus.REJECTED
 
 
 def test_a_rule_of_several_is_relaxed_by_all_of_them(book: RuleBook) -> None:

@@ -6,12 +6,12 @@ from typing import ClassVar
 
 import pytest
 from tests.authority.book_writer import LEDGER, MODERATOR, begin, fingerprint
-from tests.store.test_crashes import Crash
+from tests.store.ledgers.test_crashes import Crash
 
 from penstock.authority.rulebook import RuleBook
-from penstock.moderator.detect_naive import find_conflicts
-from penstock.moderator.steps import Pass
-from penstock.store.opening import open_store
+from penstock.moderator.detection.naive import find_conflicts
+from penstock.moderator.rules.steps import Pass
+from penstock.store.ledgers.urls import open_store
 from penstock.testing.postgres import PostgresServer
 
 

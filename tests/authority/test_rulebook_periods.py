@@ -11,16 +11,23 @@ from tests.moderator.kit import P1, P2, P4, event, rule
 from tests.trust.kit import refused
 
 from penstock.authority.polls_records import Settlement
-from penstock.authority.rulebook import RuleBook
-from penstock.authority.rulebook_periods import Periods
+from penstock.authority.rulebook import Periods, RuleBook
 from penstock.model.limits import DEFAULT_LIMITS
-from penstock.moderator.adding import Plan
-from penstock.moderator.deltas import Status
-from penstock.moderator.poll import cast
-from penstock.moderator.rules import PublishRule, SubscribeRule
-from penstock.moderator.steps import Add, Note, Pass, Request, Strategy, Subscribe, Withdraw
-from penstock.store.ledgers import Store
-from penstock.store.memory import MemoryRecords
+from penstock.moderator.polls import cast
+from penstock.moderator.rules.rules import PublishRule, SubscribeRule
+from penstock.moderator.rules.steps import (
+    Add,
+    Note,
+    Pass,
+    Request,
+    RuleStatus,
+    StateSubscriberRule,
+    Strategy,
+    WithdrawRule,
+)
+from penstock.moderator.settlement.addition import Plan
+from penstock.store.ledgers.ledgers import Store
+from penstock.store.ledgers.memory import MemoryRecords
 from penstock.trust.validity import Validity
 
 DAY = timedelta(days=1)
@@ -54,7 +61,7 @@ def test_periods_are_known_before_any_rule_of_a_snapshot_is_read() -> None:
     place = book.ledger
     book.ask(K1, Add(timed(rule("later", "A2", ENGINEERS), 3, 4)), NOW)
     book.ask(K1, Add(timed(rule("gone", "A2", ENGINEERS), None, 1)), NOW)
-    book.ask(K1, Withdraw("gone"), NOW)
+    book.ask(K1, WithdrawRule("gone"), NOW)
     book.keep(MODERATOR)
     for days, ended_or_begun in ((0.5, set()), (2, {"old"}), (3.5, {"old", "later"})):
         resumed = RuleBook.open(place)
@@ -69,10 +76,10 @@ def test_a_rule_that_has_ended_stands_in_nobodys_way(way: Callable[[RuleBook], P
     book = old()
     head = book.head
     step = way(book).step
-    assert (step.number, step.delta.rules["new"].after.status) == (3, Status.IN_FORCE)  # type: ignore[union-attr]  # it is in force
+    assert (step.number, step.delta.rules["new"].after.status) == (3, RuleStatus.IN_FORCE)  # type: ignore[union-attr]  # it is in force
     done = book.head != head
     assert [each.request for each in book.base.steps[1:]] == ([Pass(), NEW] if done else [])
-    assert book.base.standings["old"].status is (Status.ENDED if done else Status.IN_FORCE)
+    assert book.base.standings["old"].status is (RuleStatus.ENDED if done else RuleStatus.IN_FORCE)
     assert (book.passed is not None) is done
     book.verify()
 
@@ -86,7 +93,7 @@ def test_unsigned_books_do_the_same() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "code"), [(Withdraw("old"), "moderator.not-yours"), (Withdraw("none"), "moderator.unknown-rule")]
+    ("asked", "code"), [(WithdrawRule("old"), "moderator.not-yours"), (WithdrawRule("none"), "moderator.unknown-rule")]
 )
 def test_what_is_refused_lets_no_time_pass(asked: Request, code: str) -> None:
     book = old()
@@ -109,7 +116,9 @@ def test_after_so_long_only_the_moderator_lets_time_pass() -> None:
     book = old()
     with refused("moderator.untimely"):
         book.ask(K2, NEW, far)
-    book.ask(MODERATOR, Subscribe(SubscribeRule("s", event("A1"), MODERATOR.principal, MODERATOR.principal)), far)
+    book.ask(
+        MODERATOR, StateSubscriberRule(SubscribeRule("s", event("A1"), MODERATOR.principal, MODERATOR.principal)), far
+    )
     assert [each.request for each in book.base.steps[1:-1]] == [Pass()]
     book.ask(K2, NEW, far)
     book.verify()
@@ -128,7 +137,7 @@ def test_only_rules_with_periods_are_looked_at_and_all_of_these() -> None:
     assert [periods.due(NOW + day * DAY) for day in (2, 4)] == [False, True]
     # The base keeps no steps in mind any more.
     book.base.forget(lambda count: [step.step for step in book.log()][:count])
-    book.ask(K2, Withdraw("soon"), LATER)
+    book.ask(K2, WithdrawRule("soon"), LATER)
     book.base.forget(lambda count: [step.step for step in book.log()][:count])
     assert not periods.due(NOW + 4 * DAY)
     assert book.base.remembered == 0
@@ -152,5 +161,5 @@ def test_a_poll_is_about_the_rules_that_hold_when_it_is_asked_and_when_it_ends()
     (ended,) = polls.advance(NOW + 6 * DAY)
     assert ended.settlement == Settlement(None, "poll.stale")
     book.refresh()
-    assert book.base.standings["b"].status is Status.ENDED
+    assert book.base.standings["b"].status is RuleStatus.ENDED
     book.verify()

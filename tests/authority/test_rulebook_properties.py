@@ -9,21 +9,20 @@ from hypothesis import strategies as st
 from tests.authority.kit import KEYS, MODERATOR, NAME, NOW, book_in, ledger
 from tests.budget import examples
 from tests.moderator.kit import OWNER, P1, P2, P3, event, tree
-from tests.moderator.test_lifecycle_properties import PARENTS, requests
+from tests.moderator.settlement.test_lifecycle_properties import PARENTS, requests
 from tests.trust.kit import refused
 
 from penstock.authority.rulebook import RuleBook
-from penstock.authority.rulebook_fold import RuleBookFold
-from penstock.authority.rulebook_snapshots import Snapshots
+from penstock.authority.rulebook_records import Snapshots
+from penstock.authority.rulebook_state import RuleBookFold
 from penstock.errors import PenstockError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
-from penstock.model.tree import Scope
-from penstock.moderator.base import RuleBase
-from penstock.moderator.consents import Consent, subject_of
-from penstock.moderator.detect_naive import find_conflicts
-from penstock.moderator.rules import SubscribeRule
-from penstock.moderator.steps import (
+from penstock.model.tree import TreeScope
+from penstock.moderator.base.base import RuleBase
+from penstock.moderator.detection.naive import find_conflicts
+from penstock.moderator.rules.rules import SubscribeRule
+from penstock.moderator.rules.steps import (
     Add,
     Leave,
     MoveType,
@@ -32,17 +31,18 @@ from penstock.moderator.steps import (
     Request,
     Resolve,
     Return,
+    StateSubscriberRule,
     Strategy,
-    Subscribe,
     Undo,
-    Withdraw,
+    WithdrawRule,
 )
-from penstock.moderator.undo import plan_request
+from penstock.moderator.settlement.consents import Consent, subject_of
+from penstock.moderator.settlement.undo import plan_request
 from penstock.selector import ALWAYS, parse
-from penstock.store.folds import View, refold
-from penstock.store.ledgers import Store
-from penstock.store.memory import MemoryRecords
-from penstock.store.records import Head, Row
+from penstock.store.ledgers.folds import FoldView, refold
+from penstock.store.ledgers.ledgers import Store
+from penstock.store.ledgers.memory import MemoryRecords
+from penstock.store.ledgers.records import LedgerHead, Row
 from penstock.trust.signed import sign_value
 from penstock.trust.validity import Validity
 
@@ -50,12 +50,14 @@ WHO = (P1, P2, P3)
 
 
 @st.composite
-def wishes(draw: st.DrawFn) -> Subscribe:
+def wishes(draw: st.DrawFn) -> StateSubscriberRule:
     number = draw(st.integers(0, 3))
     by = WHO[number % len(WHO)]
     period = draw(st.sampled_from([Validity(), Validity.between(NOW + timedelta(1), NOW + timedelta(3))]))
     wanted = draw(st.sampled_from([ALWAYS, parse("company = 'A'"), parse("licensed")]))
-    return Subscribe(SubscribeRule(f"s{number}", event(draw(st.sampled_from([*PARENTS]))), by, by, wanted, period))
+    return StateSubscriberRule(
+        SubscribeRule(f"s{number}", event(draw(st.sampled_from([*PARENTS]))), by, by, wanted, period)
+    )
 
 
 def anything(base: RuleBase) -> st.SearchStrategy[Request]:
@@ -66,16 +68,16 @@ def anything(base: RuleBase) -> st.SearchStrategy[Request]:
         st.builds(MoveType, known, known, st.sampled_from([*Strategy]), st.just(frozenset(WHO))),
     ]
     if base.wishes:
-        more += [st.builds(Withdraw, st.sampled_from([*base.wishes]))]
+        more += [st.builds(WithdrawRule, st.sampled_from([*base.wishes]))]
     return st.integers(0, 9).flatmap(lambda number: more[number] if number < len(more) else requests(base))
 
 
 def speaker(base: RuleBase, request: Request) -> Principal:
     """Let each request be made by whoever may."""
     match request:
-        case Add(rule) | Subscribe(rule):
+        case Add(rule) | StateSubscriberRule(rule):
             return rule.stated_by
-        case Withdraw(rule_id) | Resolve(rule_id) if rule_id in {*base.standings, *base.wishes}:
+        case WithdrawRule(rule_id) | Resolve(rule_id) if rule_id in {*base.standings, *base.wishes}:
             return base.stated(rule_id).stated_by
         case Leave(who) | Return(who):
             return who
@@ -100,13 +102,13 @@ def ask(book: RuleBook, request: Request) -> None:
 
 @given(
     st.data(),
-    st.sampled_from([*Scope]),
+    st.sampled_from([*TreeScope]),
     st.sampled_from(["newest", "oldest", "fewest-changes", "paper"]),
     st.sampled_from([None, *Strategy]),
 )
 @settings(max_examples=examples(10), deadline=None)
 def test_a_book_is_what_its_ledger_says(
-    data: st.DataObject, scope: Scope, heuristic: str, resolve: Strategy | None
+    data: st.DataObject, scope: TreeScope, heuristic: str, resolve: Strategy | None
 ) -> None:
     place = ledger()
     book = book_in(place, tree(PARENTS, scope), heuristic=heuristic, resolve=resolve)
@@ -126,7 +128,7 @@ def test_a_book_is_what_its_ledger_says(
         if number == kept:
             book.keep(MODERATOR)
     fold = RuleBookFold(place)
-    resumed, refolded = View(place, fold, keeping=Snapshots(place)), refold(place, fold)
+    resumed, refolded = FoldView(place, fold, keeping=Snapshots(place)), refold(place, fold)
     assert fold.dump(resumed.state) == fold.dump(refolded) == fold.dump(fold.load(fold.dump(refolded)))
     again = RuleBook.open(place)
     assert again.base.image() == book.base.image()
@@ -170,7 +172,7 @@ class Contested(MemoryRecords):
         super().__init__()
         self.others: list[Callable[[], object]] = []
 
-    def append(self, ledger: str, expected: Head, head: Head, rows: Iterable[Row]) -> None:
+    def append(self, ledger: str, expected: LedgerHead, head: LedgerHead, rows: Iterable[Row]) -> None:
         if self.others:
             now, *later = self.others
             self.others = []
@@ -179,8 +181,8 @@ class Contested(MemoryRecords):
         super().append(ledger, expected, head, rows)
 
 
-def wish(id_: str, about: str, by: Principal) -> Subscribe:
-    return Subscribe(SubscribeRule(id_, event(about), by, by))
+def wish(id_: str, about: str, by: Principal) -> StateSubscriberRule:
+    return StateSubscriberRule(SubscribeRule(id_, event(about), by, by))
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(0, 2), st.sampled_from([*PARENTS])), min_size=2, max_size=6))

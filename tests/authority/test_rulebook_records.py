@@ -9,20 +9,20 @@ from tests.authority.kit import K1, K2, MODERATOR, NOW, book_in, founding, ledge
 from tests.budget import examples
 from tests.moderator.kit import P1, P2, event, rule
 
-from penstock.authority.rulebook_fold import RuleBookFold
-from penstock.authority.rulebook_records import Taken, Whole, read_found, read_taken, take
+from penstock.authority.rulebook_records import RecordedStep, Whole, read_found, read_taken, take
+from penstock.authority.rulebook_state import RuleBookFold
 from penstock.codec.sexp import SExp, canonical, parse_canonical
 from penstock.errors import PenstockError
 from penstock.model.limits import DEFAULT_LIMITS, Limits, wide
-from penstock.moderator.consents import Consent, subject_of
-from penstock.moderator.rules import SubscribeRule
-from penstock.moderator.steps import Add, Note, Resolve, Strategy, Subscribe, Withdraw
-from penstock.store.folds import refold
-from penstock.store.records import Change
+from penstock.moderator.rules.rules import SubscribeRule
+from penstock.moderator.rules.steps import Add, Note, Resolve, StateSubscriberRule, Strategy, WithdrawRule
+from penstock.moderator.settlement.consents import Consent, subject_of
+from penstock.store.ledgers.folds import refold
+from penstock.store.ledgers.records import Change
 from penstock.trust.signed import sign_value
 
 
-def _full() -> tuple[list[Taken], bytes, bytes]:
+def _full() -> tuple[list[RecordedStep], bytes, bytes]:
     """Return the steps of a book with something of everything, its founding, and a snapshot of it."""
     place = ledger()
     words = founding().vocabulary
@@ -34,8 +34,8 @@ def _full() -> tuple[list[Taken], bytes, bytes]:
     step = book.plan(chosen, Note(P2, NOW)).step
     consent = sign_value(Consent(book.id, P1, subject_of(step), 2, NOW + timedelta(1)), K1)
     book.ask(K2, chosen, NOW, consents=[consent.unverified()])
-    book.ask(K1, Subscribe(SubscribeRule("s1", event("A1"), P1, P1)), NOW)
-    book.ask(K1, Withdraw("r1"), NOW)
+    book.ask(K1, StateSubscriberRule(SubscribeRule("s1", event("A1"), P1, P1)), NOW)
+    book.ask(K1, WithdrawRule("r1"), NOW)
     fold = RuleBookFold(place)
     return [*book.log()], canonical(sign_value(book.founding, MODERATOR).to_sexp()), fold.dump(refold(place, fold))
 
@@ -54,7 +54,7 @@ def test_what_was_kept_is_read_back() -> None:
 
 @given(st.sampled_from(STEPS), st.integers(1, 300))
 @settings(max_examples=examples(30))
-def test_a_change_in_parts_is_the_change(taken: Taken, size: int) -> None:
+def test_a_change_in_parts_is_the_change(taken: RecordedStep, size: int) -> None:
     whole = take(taken.step, taken.word)
     entries = [*whole.entries(Limits(store_value_bytes=size))]
     changes = [
@@ -80,7 +80,7 @@ def test_a_change_in_parts_is_the_change(taken: Taken, size: int) -> None:
 
 @st.composite
 def damaged(draw: st.DrawFn, octets: bytes) -> bytes:
-    """Return what octets say with some atoms and lists in the place of others, twice, or taken out."""
+    """Return what bytes say with some atoms and lists in the place of others, twice, or taken out."""
     found = parse_canonical(octets, limits=wide(len(octets)))
     for _ in range(draw(st.integers(1, 3))):
         found = _replaced(found, draw)
@@ -102,7 +102,7 @@ def _replaced(value: SExp, draw: st.DrawFn) -> SExp:
 
 @given(st.data(), st.sampled_from(STEPS))
 @settings(max_examples=examples(150), deadline=None)
-def test_what_is_no_step_is_refused(data: st.DataObject, taken: Taken) -> None:
+def test_what_is_no_step_is_refused(data: st.DataObject, taken: RecordedStep) -> None:
     whole = take(taken.step, taken.word)
     before, after = (data.draw(damaged(side) | st.just(side)) for side in (whole.before, whole.after))
     kind = data.draw(st.sampled_from([whole.kind, whole.kind, "add", "pass"]))

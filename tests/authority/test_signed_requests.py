@@ -5,11 +5,11 @@ from tests.authority.kit import K1, NOW
 from tests.moderator.kit import P1, P2, event, rule
 from tests.trust.kit import refused
 
-from penstock.authority.signed_requests import Asked
+from penstock.authority.signed_requests import ModeratorRequest
 from penstock.codec.sexp import canonical, parse_canonical
 from penstock.crypto import digest
-from penstock.moderator.rules import SubscribeRule
-from penstock.moderator.steps import (
+from penstock.moderator.rules.rules import SubscribeRule
+from penstock.moderator.rules.steps import (
     Add,
     AddType,
     Leave,
@@ -20,18 +20,18 @@ from penstock.moderator.steps import (
     Request,
     Resolve,
     Return,
+    StateSubscriberRule,
     Strategy,
-    Subscribe,
     Undo,
-    Withdraw,
+    WithdrawRule,
 )
 from penstock.trust.signed import read_signed, sign_value
 
 REQUESTS: list[Request] = [
     Add(rule("r1", "A1", "role = 'engineer'")),
-    Subscribe(SubscribeRule("s1", event("A1"), P1, P1)),
+    StateSubscriberRule(SubscribeRule("s1", event("A1"), P1, P1)),
     Resolve("r1", Strategy.DELETE, frozenset({P1, P2})),
-    Withdraw("r1"),
+    WithdrawRule("r1"),
     Pass(),
     Leave(P1),
     Return(P1),
@@ -48,8 +48,8 @@ REQUESTS: list[Request] = [
 
 @pytest.mark.parametrize("request_", REQUESTS, ids=lambda request: type(request).__name__)
 def test_any_request_is_read_back(request_: Request) -> None:
-    asked = Asked(bytes(32), P1, 4, NOW, request_, "because")
-    read = read_signed(parse_canonical(sign_value(asked, K1).to_bytes()), Asked).verify()
+    asked = ModeratorRequest(bytes(32), P1, 4, NOW, request_, "because")
+    read = read_signed(parse_canonical(sign_value(asked, K1).to_bytes()), ModeratorRequest).verify()
     assert read.value == asked
     assert "engineer" not in repr(read)
 
@@ -58,10 +58,10 @@ def test_any_request_is_read_back(request_: Request) -> None:
     ("old", "new"), [(b"(4:undo1:3)", b"(4:undo2:03)"), (b"(3:why7:because)", b""), (b"6:serial1:4", b"6:serial1:x")]
 )
 def test_another_form_is_none(old: bytes, new: bytes) -> None:
-    asked = Asked(bytes(32), P1, 4, NOW, Undo(3), "because")
+    asked = ModeratorRequest(bytes(32), P1, 4, NOW, Undo(3), "because")
     octets = canonical(asked.to_sexp())
     assert octets.count(old) == 1
     body = parse_canonical(octets.replace(old, new))
     signature = (b"signature", (b"hash", b"sha256", digest(body)), K1.public.to_sexp(), K1.sign(canonical(body)))
     with refused("evolution.malformed"):
-        read_signed((b"sequence", body, signature), Asked)
+        read_signed((b"sequence", body, signature), ModeratorRequest)

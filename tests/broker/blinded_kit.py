@@ -8,17 +8,16 @@ from itertools import pairwise
 
 from tests.broker.network import NUMBER, TEXT, filter_of, principal
 
-from penstock.broker.blinded_vault import BlindedVault
-from penstock.broker.blinding import BlindingRouter
-from penstock.broker.labels import Labels
-from penstock.broker.library import Library
-from penstock.broker.messages import Hop
-from penstock.broker.outputs import Cut, Deliver, Interested, Output, Send, Settings, Unopened
-from penstock.broker.vault import KeyVault, Signatures
+from penstock.broker.blinding.labels import Labels
+from penstock.broker.blinding.router import BlindingRouter
+from penstock.broker.blinding.vault import BlindedVault
+from penstock.broker.local.type_library import Library
+from penstock.broker.routing.messages import Hop
+from penstock.broker.routing.outputs import Cut, Deliver, Interested, Output, RouterSettings, Send, Unopened
+from penstock.broker.sealing.vault import KeyVault, Signatures
 from penstock.codec.wire import decode, encode
 from penstock.crypto import SigningKey
-from penstock.crypto.live_keys import LiveKeys
-from penstock.crypto.seal_keys import column_scope
+from penstock.crypto.seal_keys import LiveKeys, column_scope
 from penstock.crypto.wrapping import Secret
 from penstock.model.events import Event
 from penstock.model.limits import Limits
@@ -102,7 +101,7 @@ class Row:
         )
 
     def _router(self, name: str) -> BlindingRouter:
-        settings = Settings(vault=BlindedVault(self._vault(name), self.labels[name]), limits=LIMITS)
+        settings = RouterSettings(vault=BlindedVault(self._vault(name), self.labels[name]), limits=LIMITS)
         return BlindingRouter(principal(name), 1, settings, self.labels[name])
 
     def run(self, here: str, outputs: Iterable[Output]) -> None:

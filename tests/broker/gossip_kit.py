@@ -9,17 +9,17 @@ from itertools import count, pairwise
 from tests.broker.node_kit import BROKERS, settings
 from tests.broker.sports import AGENCY, NOW
 
-from penstock.broker.core import Core
-from penstock.broker.policy import Policies
-from penstock.broker.policy_gossip import PolicyGossip
-from penstock.broker.snapshot_writer import Forgetful, Keep
+from penstock.broker.core.core import Core
+from penstock.broker.evolution.gossip import PolicyGossip
+from penstock.broker.node.policies import NodePolicies
+from penstock.broker.node.snapshot_writer import Forgetful, Keep
 from penstock.codec.wire import Wire, Writable, decode, encode
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
 from penstock.guard import Recorder
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
-from penstock.trust.policy_events import PolicyEvent
+from penstock.trust.policy.events import PolicyEvent
 from penstock.trust.signed import SignedValue
 
 OWNER = AGENCY.principal
@@ -70,7 +70,7 @@ class GossipBroker:
             peers=peers,
             limits=world.limits,
         )
-        self.policies = Policies(self.core, keep or Forgetful(), self.gossip)
+        self.policies = NodePolicies(self.core, keep or Forgetful(), self.gossip)
         self.policies.start()
 
     def send(self, peer: Principal, message: Writable) -> None:

@@ -8,14 +8,13 @@ from typing import TypeVar
 from tests.trust.kit import CURRENT, NOW, grant, key, who
 from tests.trust.types_kit import PITO, PLATE, Registry
 
-from penstock.broker import key_log
-from penstock.broker.key_log import MemoryLog
-from penstock.broker.key_manager import KeyManager
-from penstock.broker.key_member import KeyMember
-from penstock.broker.key_member_outputs import Ask, Closed, Hold, Opened, Resume
-from penstock.broker.key_member_outputs import Output as MemberOutput
-from penstock.broker.key_outputs import Noted, Output, Reply, Sent, Tell
-from penstock.broker.key_refreshing import Refreshing
+from penstock.broker.keys import log as key_log
+from penstock.broker.keys.group import Refreshing
+from penstock.broker.keys.log import MemoryLog
+from penstock.broker.keys.manager import KeyManager
+from penstock.broker.keys.manager_outputs import Noted, Output, Reply, Sent, Tell
+from penstock.broker.keys.member import Ask, ForgetKey, Hold, KeyMember, Opened, Resume
+from penstock.broker.keys.member import Output as MemberOutput
 from penstock.crypto.hpke import SealingKey
 from penstock.crypto.wrapping import Secret
 from penstock.errors import RefusedError
@@ -26,8 +25,7 @@ from penstock.model.principals import Principal
 from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
-from penstock.trust.key_messages import KeyGroup, KeyRequest, Wish
-from penstock.trust.key_refusals import NOT_MEMBER, KeyRefusal
+from penstock.trust.key_statements import NOT_MEMBER, KeyGroup, KeyRefusal, KeyRequest, KeyWish
 from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
 from penstock.trust.validity import Validity
 
@@ -114,7 +112,7 @@ def manages(_now: datetime, of_type: TypeKey, principal: Principal) -> bool:
 
 def joining(broker: int, now: datetime = NOW, group: KeyGroup = GROUP) -> UnverifiedValue[KeyRequest]:
     public = SealingKey(lambda size: bytes([broker]) * size).public
-    return sign_value(KeyRequest(Wish.JOIN, who(broker), group, now, 0, 0, public), key(broker)).unverified()
+    return sign_value(KeyRequest(KeyWish.JOIN, who(broker), group, now, 0, 0, public), key(broker)).unverified()
 
 
 class Broker:
@@ -139,7 +137,7 @@ class Broker:
                 case Opened(_, epoch, secret):
                     assert self.had.setdefault(epoch, secret) == secret
                     self.keys[epoch] = secret
-                case Closed(_, epoch):
+                case ForgetKey(_, epoch):
                     del self.keys[epoch]
                 case Hold():
                     self.seals = False
@@ -235,15 +233,15 @@ class World:
         certificate = self.certificates[number]
         shown = grounds(number, certificate, now=self.now)
         match request.value.wish:
-            case Wish.JOIN:
+            case KeyWish.JOIN:
                 return self.manager.join(self.now, unverified, shown)
-            case Wish.LEAVE:
+            case KeyWish.LEAVE:
                 return self.manager.leave(self.now, unverified)
-            case Wish.PATH:
+            case KeyWish.PATH:
                 return self.manager.path(self.now, unverified)
-            case Wish.REFRESH:
+            case KeyWish.REFRESH:
                 return self.manager.refresh(self.now, unverified)
-            case Wish.HISTORY:
+            case KeyWish.HISTORY:
                 return self.manager.history(self.now, unverified, shown)
 
     def run(self, outputs: Iterable[Output]) -> None:

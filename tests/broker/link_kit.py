@@ -13,13 +13,21 @@ from typing import Any, Protocol
 import nats
 import pytest
 
-from penstock.broker.handshake import Connecting, Terms
-from penstock.broker.link import Endpoint, Link, Listener, Meter, Refused, Serve, connect, listen
-from penstock.broker.nats_link import KNOCK, NatsListener, _terms, connect_nats, door_of, listen_nats
-from penstock.broker.nats_transport import NatsTransport, new_inbox
+from penstock.broker.wire.handshake import Connecting, HandshakeTerms
+from penstock.broker.wire.link import Endpoint, Link, Listener, RateMeter, Refused, Serve, connect, listen
+from penstock.broker.wire.nats_link import (
+    KNOCK,
+    NatsListener,
+    NatsTransport,
+    _terms,
+    connect_nats,
+    door_of,
+    listen_nats,
+    new_inbox,
+)
 from penstock.codec.wire import HEADER_BYTES, Wire, encode, raw_frame
 from penstock.crypto import SigningKey
-from penstock.crypto.session import Exchange
+from penstock.crypto.session import KeyExchange
 from penstock.crypto.tls import client_context, peer_fingerprint
 from penstock.errors import PenstockError
 from penstock.fabric.nats_api import shut
@@ -42,12 +50,12 @@ def fresh(size: int) -> bytes:
 
 
 def endpoint(
-    key: SigningKey, limits: Limits = LIMITS, network: NetworkName = NETWORK, meter: Meter | None = None
+    key: SigningKey, limits: Limits = LIMITS, network: NetworkName = NETWORK, meter: RateMeter | None = None
 ) -> Endpoint:
     return Endpoint(key=key, network=network, limits=limits, random=fresh, meter=lambda _peer: meter)
 
 
-def nats_terms(key: SigningKey) -> Terms:
+def nats_terms(key: SigningKey) -> HandshakeTerms:
     """Return what one side brings across NATS."""
     return _terms(endpoint(key), DOOR)
 
@@ -107,7 +115,7 @@ async def broker(
     way: "Way",
     limits: Limits = LIMITS,
     serve: Callable[[Link], Awaitable[None]] = echo,
-    meter: Meter | None = None,
+    meter: RateMeter | None = None,
 ) -> AsyncIterator[Broker]:
     served: list[Link] = []
 
@@ -161,7 +169,7 @@ class Raw:
                 self.write(raw_frame(answer))
 
     async def goodbye(self) -> bytes:
-        """Return the octets that the broker ends with."""
+        """Return the bytes that the broker ends with."""
         found = b""
         with suppress(asyncio.IncompleteReadError, ConnectionError, ssl.SSLError):
             while True:
@@ -196,7 +204,7 @@ class Tls:
 
         async def shake() -> None:
             shown = peer_fingerprint(client.writer.get_extra_info("ssl_object"))
-            await client.introduce(Connecting(Terms(CLIENT, NETWORK, shown), fresh))
+            await client.introduce(Connecting(HandshakeTerms(CLIENT, NETWORK, shown), fresh))
 
         return client, shake
 
@@ -232,7 +240,7 @@ class Nats:
         opened = Raw(reader, asyncio.StreamWriter(transport, streams, reader, loop))
 
         async def shake() -> None:
-            exchange = Exchange(fresh)
+            exchange = KeyExchange(fresh)
             side = Connecting(nats_terms(CLIENT), lambda _: exchange.public)
             await opened.introduce(side)
             transport.begin(*exchange.agree(*side.agreed, connects=True))

@@ -13,10 +13,10 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
-from penstock.broker.entries import Filter
-from penstock.broker.messages import Hop
-from penstock.broker.outputs import Cut, Deliver, Disclosed, Interested, Output, Send, Settings
-from penstock.broker.routing import Router
+from penstock.broker.routing.messages import Hop
+from penstock.broker.routing.outputs import Cut, Deliver, Disclosed, Interested, Output, RouterSettings, Send
+from penstock.broker.routing.router import Router
+from penstock.broker.wire.entries import Filter
 from penstock.codec.wire import decode, encode
 from penstock.model.events import Event, TransitEvent
 from penstock.model.names import TypeKey, TypeName
@@ -60,7 +60,9 @@ class Delivery:
 
 
 class Network:
-    def __init__(self, seed: int = 0, *, echoes: float = 0.0, losses: float = 0.0, settings: Settings | None = None):
+    def __init__(
+        self, seed: int = 0, *, echoes: float = 0.0, losses: float = 0.0, settings: RouterSettings | None = None
+    ):
         self.random = random.Random(seed)  # noqa: S311  # a test that can be repeated
         self.echoes, self.losses, self.settings = echoes, losses, settings
         self.now = 0.0

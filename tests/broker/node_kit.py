@@ -9,20 +9,19 @@ from itertools import count
 import pytest
 from tests.broker.sports import AGENCY, CONNECT, NETWORK, NOW, TYPES, grant, signed
 
-from penstock.broker.client import Client, connect
-from penstock.broker.door import Sources
-from penstock.broker.fabric_network import FabricSettings
-from penstock.broker.feeds import Feed, Subscription
-from penstock.broker.key_managing import Managing
-from penstock.broker.link import Endpoint, Link
-from penstock.broker.link import connect as open_link
-from penstock.broker.link_reports import LinkReport
-from penstock.broker.node import Node
-from penstock.broker.node_settings import NodeSettings, TrustSettings
-from penstock.broker.protocol import Hello, Role
-from penstock.broker.requests import Report
-from penstock.broker.snapshot_writer import Keep
-from penstock.broker.ways import PeerAddress
+from penstock.broker.client.client import Client, Feed, Subscription, connect
+from penstock.broker.core.reports import LinkReport
+from penstock.broker.core.settings import NodeSettings, TrustSettings
+from penstock.broker.fabric.network import FabricSettings
+from penstock.broker.keys.managed_groups import Managing
+from penstock.broker.local.decisions import AuthoritySources
+from penstock.broker.local.requests import RequestReport
+from penstock.broker.node.node import Node
+from penstock.broker.node.snapshot_writer import Keep
+from penstock.broker.wire.link import Endpoint, Link
+from penstock.broker.wire.link import connect as open_link
+from penstock.broker.wire.protocol import Hello, PeerRole
+from penstock.broker.wire.transports import PeerAddress
 from penstock.codec.wire import Wire, Writable, encode
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError, RefusedError
@@ -68,7 +67,7 @@ async def refused(code: str, act: Awaitable[object]) -> PenstockError:
 class Broker(Node):
     """A node that remembers what its operator is told."""
 
-    told: list[Report | LinkReport | PenstockError]
+    told: list[RequestReport | LinkReport | PenstockError]
 
     def __init__(
         self,
@@ -107,7 +106,7 @@ class Broker(Node):
 
     def policy(self, *certificates: Certificate) -> None:
         """Change the policy."""
-        self.core.change_sources(Sources(bag(*certificates)))
+        self.core.change_sources(AuthoritySources(bag(*certificates)))
 
     def sees(self, *brokers: Node) -> bool:
         """Say whether these, and no others, are the other brokers of the network as this one sees it."""
@@ -194,7 +193,9 @@ async def headlines(subscription: Subscription, number: int) -> list[Scalar]:
 
 
 @asynccontextmanager
-async def peer(node: Node, key: SigningKey, role: Role | None = Role.CLIENT, shown: bytes = b"") -> AsyncIterator[Link]:
+async def peer(
+    node: Node, key: SigningKey, role: PeerRole | None = PeerRole.CLIENT, shown: bytes = b""
+) -> AsyncIterator[Link]:
     """Yield a link of somebody who says what he likes; with a role, who has said hello."""
     link = await open_link(Endpoint(key=key, network=NETWORK, limits=LIMITS), HOST, node.port)
     try:

@@ -7,7 +7,7 @@ from datetime import datetime, timedelta
 from tests.trust.kit import NOW, key, who
 from tests.trust.policy_kit import BROKER, OWNER
 
-from penstock.broker.evolution import (
+from penstock.broker.evolution.policy_keeper import (
     NO_SKEW,
     Acknowledge,
     Changed,
@@ -17,13 +17,13 @@ from penstock.broker.evolution import (
     PolicyKeeper,
     Resubscribe,
     Stale,
-    Unusable,
+    UnusableEvent,
 )
 from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.trust.policy_events import PolicyEvent
-from penstock.trust.policy_state import PolicyState
+from penstock.trust.policy.events import PolicyEvent
+from penstock.trust.policy.stamps import CarriedStamp, TimeStamp
+from penstock.trust.policy.state import PolicyState
 from penstock.trust.signed import SignedValue
-from penstock.trust.stamps import CarriedStamp, TimeStamp
 
 
 @dataclass
@@ -104,6 +104,6 @@ def names(outputs: list[Output]) -> list[str]:
                 short.append("resubscribe")
             case Forked(_, fork):
                 short.append(f"fork {fork.number}")
-            case Unusable(_, number, code):
+            case UnusableEvent(_, number, code):
                 short.append(f"unusable {number} {code}")
     return short

@@ -10,14 +10,14 @@ from typing import TypeAlias
 
 from tests.broker.network import NUMBER, OWNER, TEXT, filter_of, make_type, principal
 
-from penstock.broker.messages import Hop
-from penstock.broker.outputs import Cut, Deliver, Deliveries, Output, Send, Settings, Unopened
-from penstock.broker.routing import Router
-from penstock.broker.sealed import Vault
-from penstock.broker.vault import KeyVault, Signatures
+from penstock.broker.routing.messages import Hop
+from penstock.broker.routing.outputs import Cut, Deliver, Deliveries, Output, RouterSettings, Send, Unopened
+from penstock.broker.routing.router import Router
+from penstock.broker.sealing.blocks import Vault
+from penstock.broker.sealing.vault import KeyVault, Signatures
 from penstock.codec.wire import Encoded, decode, encode
 from penstock.crypto import SigningKey
-from penstock.crypto.live_keys import LiveKeys
+from penstock.crypto.seal_keys import LiveKeys
 from penstock.crypto.wrapping import Secret
 from penstock.model.events import Event, TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -69,7 +69,7 @@ class Line:
         self.names = {principal(name): name for name in self.scopes}
         self.rings = {name: ring(*scopes) for name, scopes in self.scopes.items()}
         self.routers = {
-            name: Router(principal(name), 1, Settings(vault=self.vault(name), limits=self.limits))
+            name: Router(principal(name), 1, RouterSettings(vault=self.vault(name), limits=self.limits))
             for name in self.scopes
         }
         #: what changes words on their way from one
@@ -80,8 +80,8 @@ class Line:
             begun += [(other, output) for output in self.routers[other].link_up(principal(one), 0.0)]
             self._run(begun)
 
-    def settings(self, name: str) -> Settings:
-        return Settings(vault=self.vault(name), limits=self.limits)
+    def settings(self, name: str) -> RouterSettings:
+        return RouterSettings(vault=self.vault(name), limits=self.limits)
 
     def vault(self, name: str) -> Vault:
         def equal(peer: Principal, _of_type: TypeKey) -> bool:

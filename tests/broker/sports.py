@@ -5,13 +5,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
 
-from penstock.broker import requests
-from penstock.broker.door import Sources
-from penstock.broker.library import Library
-from penstock.broker.local import LocalBroker
-from penstock.broker.outputs import Deliver
-from penstock.broker.requests import Output
-from penstock.broker.routing import Router
+from penstock.broker.local import requests
+from penstock.broker.local.decisions import AuthoritySources
+from penstock.broker.local.local_broker import LocalBroker
+from penstock.broker.local.requests import Output
+from penstock.broker.local.type_library import Library
+from penstock.broker.routing.outputs import Deliver
+from penstock.broker.routing.router import Router
 from penstock.crypto import SigningKey
 from penstock.guard import DecisionRecord, Recorder, Rules
 from penstock.model import (
@@ -93,7 +93,7 @@ class Node:
     now: datetime = NOW
     records: list[DecisionRecord] = field(default_factory=list)
     told: list[Output] = field(default_factory=list)
-    reports: list[requests.Report] = field(default_factory=list)
+    reports: list[requests.RequestReport] = field(default_factory=list)
     routed: list[Output] = field(default_factory=list)
     sink: Callable[[DecisionRecord], None] | None = None
 
@@ -117,7 +117,7 @@ class Node:
         said: list[Output] = []
         for output in outputs:
             match output:
-                case requests.Report():
+                case requests.RequestReport():
                     self.reports.append(output)
                 case (
                     requests.Subscribe()
@@ -137,7 +137,7 @@ class Node:
 
     def policy(self, *certificates: Certificate) -> list[Output]:
         """Change the policy."""
-        sources = Sources(Credentials.of(*CONNECT, *certificates), revision="policy:test")
+        sources = AuthoritySources(Credentials.of(*CONNECT, *certificates), revision="policy:test")
         return self.run(self.broker.change(self.now, sources=sources))
 
     def connect(self, who: SigningKey, session: str | None = None) -> list[Output]:

@@ -4,8 +4,8 @@ import pytest
 from tests.broker.node_kit import BROKERS, Broker, client_of, ending, peer, refused, run, running, until
 from tests.broker.sports import AGENCY, NEWS, PDA, STRANGER, grant
 
-from penstock.broker.key_claims import KeyClaims
-from penstock.broker.protocol import Role
+from penstock.broker.keys.claims import KeyClaims
+from penstock.broker.wire.protocol import PeerRole
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.credentials import Credentials
@@ -19,7 +19,7 @@ READ = grant(PDA, NEWS, Right.SUBSCRIBE)
 
 def test_a_client_does_not_become_a_broker_by_saying_so() -> None:
     async def main() -> None:
-        async with running(READ, *CLIENT) as node, peer(node, STRANGER, Role.BROKER) as link:
+        async with running(READ, *CLIENT) as node, peer(node, STRANGER, PeerRole.BROKER) as link:
             assert await ending(link) == "broker.not-permitted"
             assert not node.neighbours.up()
             assert ME not in node.core.disclosed
@@ -30,7 +30,7 @@ def test_a_client_does_not_become_a_broker_by_saying_so() -> None:
 def test_what_a_client_shows_does_not_make_it_a_broker_either() -> None:
     async def main() -> None:
         shown = Credentials.of(*CLIENT, grant(STRANGER, None, Right.CONNECT, Right.INSTALL)).to_bytes()
-        async with running(READ) as node, peer(node, STRANGER, Role.BROKER, shown) as link:
+        async with running(READ) as node, peer(node, STRANGER, PeerRole.BROKER, shown) as link:
             assert await ending(link) == "broker.not-permitted"
 
     run(main())
@@ -39,7 +39,7 @@ def test_what_a_client_shows_does_not_make_it_a_broker_either() -> None:
 @pytest.mark.parametrize("right", BROKER_RIGHTS)
 def test_one_of_the_two_rights_is_not_enough(right: Right) -> None:
     async def main() -> None:
-        async with running(grant(STRANGER, None, right)) as node, peer(node, STRANGER, Role.BROKER) as link:
+        async with running(grant(STRANGER, None, right)) as node, peer(node, STRANGER, PeerRole.BROKER) as link:
             assert await ending(link) == "broker.not-permitted"
 
     run(main())

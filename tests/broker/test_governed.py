@@ -1,5 +1,7 @@
 """Policies at nodes that run: what clients get changes with them, and clients notice nothing."""
 
+from tests.broker.local.test_agreed import ALL, arrives, nothing, subscribe
+from tests.broker.node.test_policies import READING, WRITING
 from tests.broker.node_kit import client_of, refused, run, running, settings
 from tests.broker.sports import (
     AGENCY,
@@ -14,22 +16,20 @@ from tests.broker.sports import (
     signed,
     stocked,
 )
-from tests.broker.test_agreed import ALL, arrives, nothing, subscribe
-from tests.broker.test_policy import READING, WRITING
 from tests.guard.policy_kit import policy
 
-from penstock.broker.door import Sources
-from penstock.broker.feeds import Feed, Subscription
-from penstock.broker.requests import Given
+from penstock.broker.client.client import Feed, Subscription
+from penstock.broker.local.decisions import AuthoritySources
+from penstock.broker.local.requests import Given
 from penstock.guard import ENVIRONMENT, Effect, EventRequest, decide
 from penstock.guard.policies import Policies, PolicyCombining
 from penstock.model import Domain, Event, TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS
-from penstock.policy.policies import Root
+from penstock.policy.language.policies import Root
 from penstock.trust.capabilities import Right
-from penstock.trust.certificates import Certificate, Naming, issue
+from penstock.trust.certificates import Certificate, NameCertificate, issue
 from penstock.trust.credentials import Credentials
-from penstock.trust.revocations import Revocations
+from penstock.trust.policy.revocations import Revocations
 from penstock.trust.validity import Validity
 
 #: the headline is for the press, by the word of the owner, at home where the owner is
@@ -40,7 +40,7 @@ PRESS = policy(
     apply="first-applicable",
 )
 HOME = Domain("Agency", AGENCY.principal, clients=(PDA.principal, REPORTER.principal))
-MEMBER = issue(Naming(AGENCY.principal, b"press", PDA.principal), AGENCY)
+MEMBER = issue(NameCertificate(AGENCY.principal, b"press", PDA.principal), AGENCY)
 
 
 def policies(*roots: Root, **more: object) -> Policies:
@@ -110,7 +110,9 @@ def node(made: Policies, *certificates: Certificate, revoked: tuple[str, ...] = 
     found = Node()
     known = Credentials.of(*CONNECT, *ALL, *certificates)
     revocations = Revocations({AGENCY.principal: frozenset(revoked)})
-    found.run(found.broker.change(NOW, sources=Sources(known, revocations=revocations, policies=made, revision="r")))
+    found.run(
+        found.broker.change(NOW, sources=AuthoritySources(known, revocations=revocations, policies=made, revision="r"))
+    )
     for who in (PDA, REPORTER):
         found.connect(who)
     subscribe(found)
@@ -139,7 +141,9 @@ def test_a_type_that_comes_later_is_asked_about() -> None:
 
 def test_a_role_ends_with_its_certificate() -> None:
     later = NOW.replace(hour=13)
-    until_then = issue(Naming(AGENCY.principal, b"press", PDA.principal, Validity.between(None, later)), AGENCY)
+    until_then = issue(
+        NameCertificate(AGENCY.principal, b"press", PDA.principal, Validity.between(None, later)), AGENCY
+    )
     press = policies(reading('"press" in role'))
     found = node(press, until_then)
     found.run(found.broker.advertise(NOW, "reporter", NEWS.name.name, NEWS.name))
@@ -160,7 +164,7 @@ def test_decisions_are_recorded_with_policies() -> None:
 
 
 def test_brokers_publish_and_read_for_others_and_are_not_asked() -> None:
-    sources = Sources(Credentials.of(*ALL), policies=policies(policy("deny")))
+    sources = AuthoritySources(Credentials.of(*ALL), policies=policies(policy("deny")))
     news = stocked().get(NEWS.name, NOW)
     request = EventRequest(PDA.principal, Right.SUBSCRIBE, news, NOW)
     shown = Credentials(), ENVIRONMENT, DEFAULT_LIMITS

@@ -1,4 +1,4 @@
-"""Blocks as octets: events are laid out by column and back, names have one form, and nothing else is read."""
+"""Blocks as bytes: events are laid out by column and back, names have one form, and nothing else is read."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,12 +10,12 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.budget import examples
 
-from penstock.codec.block_names import Blinded, Plain, names, read_names, read_route, write_route
+from penstock.codec.block_names import Blinded, PlainNames, names, read_names, read_route, write_route
 from penstock.codec.blocks import (
     FIRST,
     Block,
+    BlockHeader,
     Fixed,
-    Header,
     Level,
     Padding,
     join,
@@ -47,7 +47,7 @@ NOW = datetime(2026, 5, 1, tzinfo=UTC)
 FIXED = Fixed(Level.ATTRIBUTE, False, 1, Padding.NONE, OWNER.digest, b"i" * 16, (1, 2, 3))
 BOUND = write_bound(write_fixed(FIXED), 5, microseconds(NOW), 9)
 COLUMNS = [b"first", b"", b"third"]
-DATA = write_block(BOUND, write_route(Plain(NAMES)), b"", COLUMNS)
+DATA = write_block(BOUND, write_route(PlainNames(NAMES)), b"", COLUMNS)
 
 
 def code_of(act: Callable[..., object], *arguments: object) -> str:
@@ -170,9 +170,9 @@ LABELS = [bytes((place,)) * 16 for place in range(4)]
 
 @pytest.mark.parametrize(
     "route",
-    [Plain(NAMES), Blinded(LABELS[0], (), ()), Blinded(LABELS[0], (LABELS[1],), (LABELS[2], LABELS[3]))],
+    [PlainNames(NAMES), Blinded(LABELS[0], (), ()), Blinded(LABELS[0], (LABELS[1],), (LABELS[2], LABELS[3]))],
 )
-def test_routes_are_read_back(route: Plain | Blinded) -> None:
+def test_routes_are_read_back(route: PlainNames | Blinded) -> None:
     octets = write_route(route)
     assert read_route(octets) == route
     for changed in (b"\2" + octets[1:], octets[:1] + (0).to_bytes(4, "big")):
@@ -188,7 +188,7 @@ def test_blinded_routes_have_one_form() -> None:
 
 def test_a_header_is_read_by_everybody() -> None:
     header = read_header(DATA)
-    assert header == Header(FIXED, 5, NOW, 9, Plain(NAMES))
+    assert header == BlockHeader(FIXED, 5, NOW, 9, PlainNames(NAMES))
     assert header.sender == OWNER
     assert header.id == b"i" * 16 + (5).to_bytes(8, "big")
     assert read_bound(BOUND) == (FIXED, 5, microseconds(NOW), 9)
@@ -210,7 +210,7 @@ def test_a_blinded_block_is_split_under_its_labels() -> None:
     header, columns = split(blinded)
     assert [*columns] == [FIRST, LABELS[2].hex(), LABELS[3].hex()]
     assert join(header, columns) == blinded
-    assert reroute(blinded, Plain(NAMES)) == DATA
+    assert reroute(blinded, PlainNames(NAMES)) == DATA
     assert says_labels(blinded)
     assert not any(says_labels(octets) for octets in (DATA, b"", DATA[:40], DATA[:80]))
     for labels in ((LABELS[2],), (LABELS[2], LABELS[2])):
@@ -229,12 +229,12 @@ def test_what_is_no_block(place: int, octet: int) -> None:
 def test_rows_are_bounded() -> None:
     for rows in (0, (1 << 20) + 1, (1 << 32) - 1):
         bound = write_bound(write_fixed(FIXED), 5, 0, rows)
-        assert code_of(read_block, write_block(bound, write_route(Plain(NAMES)), b"", COLUMNS)) == "block.limit"
+        assert code_of(read_block, write_block(bound, write_route(PlainNames(NAMES)), b"", COLUMNS)) == "block.limit"
 
 
 def test_times_are_instants() -> None:
     bound = write_bound(write_fixed(FIXED), 5, (1 << 63) - 1, 1)
-    assert code_of(read_header, write_block(bound, write_route(Plain(NAMES)), b"", COLUMNS)) == "block.column"
+    assert code_of(read_header, write_block(bound, write_route(PlainNames(NAMES)), b"", COLUMNS)) == "block.column"
 
 
 @settings(max_examples=examples(300), deadline=None)
@@ -257,7 +257,7 @@ def test_there_is_one_form(octets: bytes, kept: int) -> None:
 
 def test_the_flags_say_whether_there_is_a_signature() -> None:
     signed = write_bound(write_fixed(FIXED._replace(signed=True)), 5, 0, 1)
-    route = write_route(Plain(NAMES))
+    route = write_route(PlainNames(NAMES))
     assert read_block(write_block(signed, route, b"signature", COLUMNS)).signature == b"signature"
     assert code_of(read_block, write_block(signed, route, b"", COLUMNS)) == "block.malformed"
     assert code_of(read_block, write_block(BOUND, route, b"signature", COLUMNS)) == "block.malformed"

@@ -1,4 +1,4 @@
-"""Values by themselves: a few octets each, in one form. What they have in common with columns is tested with them."""
+"""Values by themselves: a few bytes each, in one form. What they have in common with columns is tested with them."""
 
 from collections.abc import Callable
 from datetime import UTC, datetime

@@ -1,4 +1,4 @@
-"""Blocks whose columns are octets: written, bundled for sealing, and read back."""
+"""Blocks whose columns are bytes: written, bundled for sealing, and read back."""
 
 from datetime import UTC, datetime
 

@@ -133,7 +133,7 @@ REFUSED: list[tuple[bytes, str, int]] = [
     (b"|YWJj=|", "sexp.syntax", 0),
     (b"|YWI==|", "sexp.syntax", 0),
     (b"|YW=Jj|", "sexp.syntax", 0),
-    (b"|YWJjZB==|", "sexp.syntax", 0),  # the same octets as |YWJjZA==| but for stray bits
+    (b"|YWJjZB==|", "sexp.syntax", 0),  # the same bytes as |YWJjZA==| but for stray bits
     (b"{IDE6YQ==}", "sexp.syntax", 0),  # braces hold the canonical form, without white space
     (b"{}", "sexp.truncated", 0),
     (b"a b", "sexp.trailing", 2),

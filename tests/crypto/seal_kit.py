@@ -29,7 +29,7 @@ _SEEDS = count(1)
 
 
 def fresh(size: int) -> bytes:
-    """Return octets that differ each time."""
+    """Return bytes that differ each time."""
     return hashlib.shake_256(b"%d" % next(_SEEDS)).digest(size)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.budget import examples
 
-from penstock.crypto.aead import NONCE_BYTES, TAG_BYTES, AesEax, Algorithm, cannot_open
+from penstock.crypto.aead import NONCE_BYTES, TAG_BYTES, AesEax, CipherAlgorithm, cannot_open
 
 #: Bellare, Rogaway, Wagner, *The EAX mode of operation*, appendix G: message, key, nonce, header, ciphertext and tag
 EAX = [
@@ -47,16 +47,16 @@ def test_vectors_of_eax(message: str, key: str, nonce: str, header: str, sealed:
 
 def test_a_vector_of_gcm_siv() -> None:
     # RFC 8452, appendix C.2: the first one with a plaintext.
-    cipher = Algorithm.AES_GCM_SIV.cipher(bytes.fromhex("01" + "00" * 31))
+    cipher = CipherAlgorithm.AES_GCM_SIV.cipher(bytes.fromhex("01" + "00" * 31))
     sealed = cipher.encrypt(bytes.fromhex("03" + "00" * 11), bytes.fromhex("0100000000000000"), b"")
     assert sealed.hex() == "c2ef328e5c71c83b843122130f7364b761e0b97427e3df28"
 
 
 @pytest.mark.parametrize(
     ("name", "algorithm", "nonce_bits", "count"),
-    [("aes_eax", Algorithm.AES_EAX, None, 240), ("aes_gcm", Algorithm.AES_GCM, 8 * NONCE_BYTES, 197)],
+    [("aes_eax", CipherAlgorithm.AES_EAX, None, 240), ("aes_gcm", CipherAlgorithm.AES_GCM, 8 * NONCE_BYTES, 197)],
 )
-def test_wycheproof(suites: Path, name: str, algorithm: Algorithm, nonce_bits: int | None, count: int) -> None:
+def test_wycheproof(suites: Path, name: str, algorithm: CipherAlgorithm, nonce_bits: int | None, count: int) -> None:
     cases = json.loads((suites / "wycheproof" / f"{name}_test.json").read_text())
     wrong, seen = [], 0
     for group in cases["testGroups"]:
@@ -71,7 +71,7 @@ def test_wycheproof(suites: Path, name: str, algorithm: Algorithm, nonce_bits: i
     assert seen == count
 
 
-def _answer(algorithm: Algorithm, parts: dict[str, bytes]) -> str:
+def _answer(algorithm: CipherAlgorithm, parts: dict[str, bytes]) -> str:
     cipher, sealed = algorithm.cipher(parts["key"]), parts["ct"] + parts["tag"]
     try:
         opened = cipher.decrypt(parts["iv"], sealed, parts["aad"])
@@ -83,12 +83,14 @@ def _answer(algorithm: Algorithm, parts: dict[str, bytes]) -> str:
 
 
 @settings(max_examples=examples(100), deadline=None)
-@given(st.sampled_from(Algorithm), st.binary(max_size=70), st.binary(max_size=40), st.integers(0, 10_000), st.data())
+@given(
+    st.sampled_from(CipherAlgorithm), st.binary(max_size=70), st.binary(max_size=40), st.integers(0, 10_000), st.data()
+)
 def test_nothing_changed_opens(
-    algorithm: Algorithm, content: bytes, bound: bytes, place: int, data: st.DataObject
+    algorithm: CipherAlgorithm, content: bytes, bound: bytes, place: int, data: st.DataObject
 ) -> None:
     cipher, nonce = algorithm.cipher(bytes(32)), bytes(NONCE_BYTES)
-    content += b"."  # OpenSSL has no GCM-SIV of nothing; a column has an octet at least
+    content += b"."  # OpenSSL has no GCM-SIV of nothing; a column has an byte at least
     sealed = cipher.encrypt(nonce, content, bound)
     assert len(sealed) == len(content) + TAG_BYTES
     assert cipher.decrypt(nonce, memoryview(sealed), bound) == content

@@ -4,7 +4,7 @@ import hmac
 
 from tests.crypto.seal_kit import PARENT, TYPE, attributes, code_of, fresh
 
-from penstock.codec.block_names import Plain, names
+from penstock.codec.block_names import PlainNames, names
 from penstock.crypto.blinding import NOBODY, Directory, blind, blind_newest, blinded_key, is_blinded, label
 from penstock.crypto.seal_keys import KeyRing, label_scope
 from penstock.crypto.wrapping import Secret
@@ -30,7 +30,7 @@ def test_labels_are_those_that_everybody_with_the_key_computes() -> None:
 def test_a_directory_knows_both_generations() -> None:
     old, new = Secret(fresh(32)), Secret(fresh(32))
     directory = Directory()
-    assert directory.resolve(Plain(NAMES)) == NAMES
+    assert directory.resolve(PlainNames(NAMES)) == NAMES
     assert code_of(directory.resolve, blind(old, NAMES)) == "seal.unknown-label"
     directory.add(old, LINE, NAMES.attributes)
     directory.add(new, LINE, NAMES.attributes)

@@ -1,4 +1,4 @@
-"""Sealed filters as octets: equal ones are equal, parts stay together, and nothing else opens."""
+"""Sealed filters as bytes: equal ones are equal, parts stay together, and nothing else opens."""
 
 import pytest
 from tests.crypto.seal_kit import TYPE, attributes, code_of, secret

@@ -10,7 +10,7 @@ from tests.spoiled import flipped
 from tests.trust.kit import refused
 
 from penstock.crypto.hpke import SealingKey, seal_to
-from penstock.crypto.keyfile import RandomBytes
+from penstock.crypto.keys import RandomBytes
 
 LIBRARY = Suite(KEM.X25519, KDF.HKDF_SHA256, AEAD.AES_256_GCM)
 

@@ -11,8 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from tests.crypto.key_kit import GROUP, Listening, Secrets
 from tests.trust.kit import refused
 
-from penstock.crypto.key_tree import KeyPath, KeyTree, Rekey, handle
-from penstock.crypto.places import above
+from penstock.crypto.key_tree import KeyPath, KeyTree, Rekey, above, handle
 from penstock.crypto.wrapping import Secret, unwrap
 
 # What members find.

@@ -29,7 +29,7 @@ from tests.crypto.seal_kit import (
 from tests.spoiled import flipped
 
 from penstock.codec import encoded_blocks
-from penstock.codec.block_names import Plain, names, write_route
+from penstock.codec.block_names import PlainNames, names, write_route
 from penstock.codec.blocks import (
     FIRST,
     Block,
@@ -44,11 +44,11 @@ from penstock.codec.blocks import (
 )
 from penstock.codec.columns import encode_column
 from penstock.codec.encoded_blocks import encode_block
-from penstock.crypto.aead import Algorithm
+from penstock.crypto.aead import CipherAlgorithm
 from penstock.crypto.blinding import Directory, blind
 from penstock.crypto.opener import Opener
 from penstock.crypto.seal_keys import KeyRing, column_scope
-from penstock.crypto.sealer import Sealer, Settings
+from penstock.crypto.sealer import Sealer, SealerSettings
 from penstock.crypto.wrapping import Secret
 from penstock.errors import MalformedError, PenstockError
 from penstock.model.limits import Limits
@@ -56,24 +56,24 @@ from penstock.model.limits import Limits
 ALL = attributes(5)
 REFUSED = {"seal.cannot-open", "seal.unknown-key", "block.malformed", "block.limit"}
 NAMES_TOO = {"name.malformed", "principal.malformed", "seal.unknown-label"}
-DEFAULT = Settings()
-SETTINGS = [Settings(algorithm, padding) for algorithm in Algorithm for padding in Padding]
+DEFAULT = SealerSettings()
+SETTINGS = [SealerSettings(algorithm, padding) for algorithm in CipherAlgorithm for padding in Padding]
 
 
-def sealer(keys: KeyRing | None = None, settings: Settings = DEFAULT) -> Sealer:
+def sealer(keys: KeyRing | None = None, settings: SealerSettings = DEFAULT) -> Sealer:
     return Sealer(keys or ring(ALL), BROKER.principal, fresh, settings=settings)
 
 
 @settings(max_examples=examples(150), deadline=None)
 @given(blocks(), st.sampled_from(SETTINGS), st.sampled_from(Level))
-def test_what_was_sealed_is_opened(block: Block, setting: Settings, level: Level) -> None:
+def test_what_was_sealed_is_opened(block: Block, setting: SealerSettings, level: Level) -> None:
     data = sealer(settings=setting).seal(block, NOW, level)
     assert Opener(ring(ALL)).open(data) == block
     header = read_header(data)
     assert header.sender == BROKER.principal
     assert (header.time, header.rows, header.number) == (NOW, len(block.ids), 0)
     assert header.fixed.level is level
-    assert header.route == Plain(block.names)
+    assert header.route == PlainNames(block.names)
 
 
 def test_nan_is_opened() -> None:
@@ -154,8 +154,8 @@ def route_of(data: bytes) -> range:
 
 
 @pytest.mark.parametrize("level", Level)
-@pytest.mark.parametrize("setting", [Settings(), Settings(Algorithm.AES_EAX, Padding.POWERS)])
-def test_any_bit_that_is_flipped_is_refused(level: Level, setting: Settings) -> None:
+@pytest.mark.parametrize("setting", [SealerSettings(), SealerSettings(CipherAlgorithm.AES_EAX, Padding.POWERS)])
+def test_any_bit_that_is_flipped_is_refused(level: Level, setting: SealerSettings) -> None:
     data = sealer(settings=setting).seal(small(), NOW, level)
     opener = Opener(ring(ALL, epochs=[5, 6, 7]))
     assert opener.open(data) == small()
@@ -262,11 +262,11 @@ def test_attributes_cannot_be_renamed_reordered_or_left_out() -> None:
     opener = Opener(ring(ALL))
     found = small().names
     for attributes_ in (ALL[1::-1] + ALL[2:3], ALL[:2] + ALL[3:4]):
-        other = reroute(data, Plain(names(found.type, found.ancestors, attributes_)))
+        other = reroute(data, PlainNames(names(found.type, found.ancestors, attributes_)))
         assert code_of(opener.open, other) == "seal.cannot-open"
     parts = read_block(data)
     columns = [column for column in parts.columns if column is not None]
-    fewer = Plain(names(found.type, found.ancestors, ALL[:2]))
+    fewer = PlainNames(names(found.type, found.ancestors, ALL[:2]))
     assert code_of(opener.open, reroute(data, fewer)) == "block.malformed"
     head = parts.bound[:5] + b"\3" + parts.bound[6:-28] + parts.bound[-20:]
     without = write_block(head, write_route(fewer), b"", columns[:3])
@@ -275,7 +275,7 @@ def test_attributes_cannot_be_renamed_reordered_or_left_out() -> None:
 
 def test_other_ancestors_are_refused() -> None:
     data = sealer().seal(small(), NOW)
-    other = reroute(data, Plain(names(TYPE, (), small().names.attributes)))
+    other = reroute(data, PlainNames(names(TYPE, (), small().names.attributes)))
     assert code_of(Opener(ring(ALL)).open, other) == "seal.cannot-open"
 
 
@@ -291,8 +291,8 @@ def test_hops_may_change_the_route() -> None:
         assert TYPE.name.encode() not in blinded
         assert opener.open(blinded) == small()
         assert code_of(Opener(ring(ALL)).open, blinded) == "seal.unknown-label"
-        # Back to the octets that were there.
-        assert reroute(blinded, Plain(small().names)) == data
+        # Back to the bytes that were there.
+        assert reroute(blinded, PlainNames(small().names)) == data
     directory.remove(old, (TYPE,), ())
     assert code_of(opener.open, reroute(data, blind(old, small().names))) == "seal.unknown-label"
     directory.add(old, (TYPE,), ())

@@ -17,9 +17,9 @@ from penstock.codec.blocks import Block, Level, Padding, pad, read_block, read_h
 from penstock.codec.cells import microseconds
 from penstock.codec.columns import encode_bundle, encode_column
 from penstock.crypto import seal_keys
-from penstock.crypto.aead import TAG_BYTES, Algorithm
+from penstock.crypto.aead import TAG_BYTES, CipherAlgorithm
 from penstock.crypto.opener import Opener
-from penstock.crypto.sealer import Sealer, Settings
+from penstock.crypto.sealer import Sealer, SealerSettings
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.limits import Limits
 from penstock.model.principals import Principal
@@ -29,7 +29,7 @@ NAMES = f"{TYPE} {small().names.ancestors[0]} {ALL[0]} #1 #2".encode()
 
 
 def sealer(limits: Limits | None = None, **options: object) -> Sealer:
-    return Sealer(ring(ALL), BROKER.principal, fresh, limits=limits or Limits(), settings=Settings(**options))  # type: ignore[arg-type]  # by name
+    return Sealer(ring(ALL), BROKER.principal, fresh, limits=limits or Limits(), settings=SealerSettings(**options))  # type: ignore[arg-type]  # by name
 
 
 def hkdf(key: bytes, info: bytes) -> bytes:
@@ -98,7 +98,7 @@ def test_keys_and_nonces_are_those_that_are_used(monkeypatch: pytest.MonkeyPatch
             used.append((self._key, nonce))
             return self._cipher.encrypt(nonce, data, bound)
 
-    monkeypatch.setattr(Algorithm, "cipher", lambda _, key: Recording(key))
+    monkeypatch.setattr(CipherAlgorithm, "cipher", lambda _, key: Recording(key))
     keys = ring(ALL)
     for _ in range(3):
         made = Sealer(keys, BROKER.principal, fresh)

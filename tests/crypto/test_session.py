@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from tests.budget import examples
 
 from penstock.crypto import session
-from penstock.crypto.session import OVERHEAD_BYTES, Exchange, Opening, Sealing
+from penstock.crypto.session import OVERHEAD_BYTES, KeyExchange, Opening, RecordSealer
 from penstock.errors import PenstockError
 
 _SEEDS = count(1)
@@ -23,9 +23,9 @@ def fresh(size: int) -> bytes:
     return hashlib.sha256(b"%d" % next(_SEEDS)).digest()[:size]
 
 
-def ends(context: bytes = b"signed", other: bytes = b"signed") -> tuple[Sealing, Opening, Sealing, Opening]:
+def ends(context: bytes = b"signed", other: bytes = b"signed") -> tuple[RecordSealer, Opening, RecordSealer, Opening]:
     """Return what the end that connects writes and reads, and what the other does."""
-    one, two = Exchange(fresh), Exchange(fresh)
+    one, two = KeyExchange(fresh), KeyExchange(fresh)
     return *one.agree(two.public, context, connects=True), *two.agree(one.public, other, connects=False)
 
 
@@ -46,7 +46,7 @@ def test_what_one_end_writes_the_other_reads() -> None:
 
 def test_keys_are_those_that_everybody_would_derive() -> None:
     # Written out from the standards (RFC 7748, RFC 5869, SP 800-38D), with the library's own parts.
-    one, two = Exchange(lambda size: b"\x01" * size), Exchange(lambda size: b"\x02" * size)
+    one, two = KeyExchange(lambda size: b"\x01" * size), KeyExchange(lambda size: b"\x02" * size)
     shared = X25519PrivateKey.from_private_bytes(b"\x01" * 32).exchange(X25519PublicKey.from_public_bytes(two.public))
     extracted = hmac.digest(bytes(32), shared, "sha256")
     key = hmac.digest(extracted, b"penstock-session-1 signed" + b"\x01", "sha256")
@@ -151,24 +151,24 @@ def test_a_key_that_was_left_opens_nothing(short_keys: int) -> None:
 )
 def test_keys_that_leave_no_secret_are_refused(point: bytes) -> None:
     with pytest.raises(PenstockError) as caught:
-        Exchange(fresh).agree(point, b"", connects=True)
+        KeyExchange(fresh).agree(point, b"", connects=True)
     assert caught.value.code == "session.weak-key"
     assert caught.value.__cause__ is None
 
 
 def test_a_key_is_used_once() -> None:
-    exchange = Exchange(fresh)
-    exchange.agree(Exchange(fresh).public, b"", connects=True)
+    exchange = KeyExchange(fresh)
+    exchange.agree(KeyExchange(fresh).public, b"", connects=True)
     with pytest.raises(PenstockError) as caught:
-        exchange.agree(Exchange(fresh).public, b"", connects=True)
+        exchange.agree(KeyExchange(fresh).public, b"", connects=True)
     assert caught.value.code == "session.used"
 
 
 def test_keys_do_not_show() -> None:
     seed = bytes(range(32))
-    exchange = Exchange(lambda _: seed)
+    exchange = KeyExchange(lambda _: seed)
     key = bytes(range(100, 132))
-    for shown in (exchange, Sealing(key), Opening(key), Sealing(key)._keys):
-        for secret in (seed, key, Sealing(key)._keys._following):
+    for shown in (exchange, RecordSealer(key), Opening(key), RecordSealer(key)._keys):
+        for secret in (seed, key, RecordSealer(key)._keys._following):
             assert secret.hex() not in repr(shown)
             assert repr(secret)[2:-1] not in repr(shown)

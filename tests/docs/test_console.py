@@ -13,8 +13,8 @@ from _pytest.mark import ParameterSet
 from tests import java
 from tests.docs import forks
 
-from penstock.pipeline.session_settings import INTERPRETED
-from penstock.testing.ports import free_ports
+from penstock.pipeline.jobs.session_settings import INTERPRETED
+from penstock.testing.server_process import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
 CONSOLE = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)

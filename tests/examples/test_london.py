@@ -14,8 +14,7 @@ import pytest
 from tests.examples.running import ROOT, rows, run_example
 
 from penstock.guard import Effect
-from penstock.guard.decision_log import read_record
-from penstock.guard.revocation_log import read_revocation
+from penstock.guard.decision_log import read_record, read_revocation
 from penstock.trust import Right
 
 EVENTS = 1_500

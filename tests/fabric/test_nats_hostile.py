@@ -17,11 +17,11 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 
 from penstock.errors import PenstockError
-from penstock.fabric import Qos, Sample, Subscription
+from penstock.fabric import Qos, Sample, TopicSubscription
 from penstock.fabric.envelope import decode, encode
 from penstock.fabric.nats import NatsFabric
 from penstock.fabric.nats_api import AnswerError, ApiError, payload, read_answer, sequences, settle, text, whole
-from penstock.fabric.nats_feed import Feed, read_place
+from penstock.fabric.nats_feed import StreamFeed, read_place
 from penstock.fabric.nats_log import NatsLog
 from penstock.fabric.tasks import failing
 from penstock.testing.fabric_kit import EVENTS, LIVE, LOG, STATE, refused, take, until
@@ -82,9 +82,9 @@ async def opened(server: NatsServer) -> AsyncIterator[tuple[NatsFabric, Client]]
         await stranger.close()
 
 
-def feed_of(reader: Subscription) -> Feed:
+def feed_of(reader: TopicSubscription) -> StreamFeed:
     found = reader._taken.__self__  # type: ignore[attr-defined]  # the bound method of a feed
-    assert isinstance(found, Feed)
+    assert isinstance(found, StreamFeed)
     return found
 
 

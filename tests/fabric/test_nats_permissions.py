@@ -14,8 +14,8 @@ from nats.aio.client import Client
 from nats.aio.msg import Msg
 from tests.broker.link_kit import BROKER, CLIENT, endpoint, gather
 
-from penstock.broker.link import Link
-from penstock.broker.nats_link import connect_nats, listen_nats
+from penstock.broker.wire.link import Link
+from penstock.broker.wire.nats_link import connect_nats, listen_nats
 from penstock.codec.wire import encode
 from penstock.fabric import Sample
 from penstock.fabric.nats import NatsFabric

@@ -26,7 +26,7 @@ from penstock.fabric import (
 from penstock.fabric.envelope import decode, encode
 from penstock.fabric.nats import NatsFabric
 from penstock.fabric.qos import CODES, check_offer
-from penstock.fabric.reader import Reader
+from penstock.fabric.reader import SampleReader
 from penstock.fabric.writer import LEASE, contend
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 
@@ -174,7 +174,7 @@ def test_cut_bytes_are_refused_until_the_data_begins() -> None:
 def test_a_reader_with_many_keys_is_bounded() -> None:
     qos = Qos(history=1, deadline=5.0, source_order=Order.BY_SOURCE, time_filter=1.0)
     limits = Limits(fabric_keys=10, fabric_pending=20)
-    reader = Reader(qos, limits)
+    reader = SampleReader(qos, limits)
     chance = random.Random(1)  # noqa: S311  # an example
     for number in range(2_000):
         key = str(chance.randrange(200))
@@ -196,7 +196,7 @@ def test_a_claim_is_taken_over_by_strength_or_after_its_lease() -> None:
 
 
 def test_a_former_owner_is_not_heard() -> None:
-    reader = Reader(Qos(ownership=Ownership.EXCLUSIVE))
+    reader = SampleReader(Qos(ownership=Ownership.EXCLUSIVE))
     for epoch in (1, 2, 1, 2):
         reader.receive(Sample(b"", epoch=epoch), 0.0)
     assert [sample.epoch for sample in iter(lambda: reader.take(0.0), None)] == [1, 2, 2]

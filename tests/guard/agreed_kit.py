@@ -6,15 +6,15 @@ from functools import cache
 from tests.moderator.kit import MAKERS, OWNER, PEOPLE, event
 from tests.trust.kit import NOW, key, who
 
-from penstock.guard import Agreement, Agreements, CapabilityAuthority, Combining, Decision, EventRequest, decide
+from penstock.guard import Agreement, AgreementMode, Agreements, CapabilityAuthority, Decision, EventRequest, decide
 from penstock.guard.agreed_rules import AgreedRules
 from penstock.guard.agreements import described
 from penstock.model import AttributeDefinition, AttributeSpec, Kind, Principal, TypeDefinition, TypeKey, TypeName
-from penstock.model.tree import Scope, TypeTree
+from penstock.model.tree import TreeScope, TypeTree
 from penstock.model.values import Value
-from penstock.moderator.conflicts import Mode
-from penstock.moderator.rules import Rule
-from penstock.moderator.vocabulary import Vocabulary
+from penstock.moderator.rules.conflicts import Mode
+from penstock.moderator.rules.rules import Rule
+from penstock.moderator.rules.vocabulary import Vocabulary
 from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.certificates import Authorisation, Certificate, issue
 from penstock.trust.credentials import Credentials
@@ -68,9 +68,9 @@ PROFILES = (
 
 def agreement(
     *rules: Rule,
-    scope: Scope = Scope.DOWNWARD,
+    scope: TreeScope = TreeScope.DOWNWARD,
     mode: Mode = Mode.SCOPED,
-    combining: Combining = Combining.ALONE,
+    combining: AgreementMode = AgreementMode.ALONE,
     described_by: Iterable[Principal] = (),
     tree: Mapping[TypeKey, TypeKey | None] = TREE,
 ) -> Agreement:

@@ -18,7 +18,7 @@ from penstock.model import (
     TypeName,
 )
 from penstock.trust.capabilities import Right, event_tag
-from penstock.trust.certificates import Authorisation, Certificate, Naming, issue
+from penstock.trust.certificates import Authorisation, Certificate, NameCertificate, issue
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import VerifiedType, sign_type, verify_type
 from penstock.trust.subjects import Subject
@@ -70,7 +70,7 @@ def grant(
 
 
 def name(issuer: SigningKey, word: bytes, subject: Subject, valid: Validity = YEAR) -> Certificate:
-    return issue(Naming(issuer.principal, word, subject, valid), issuer)
+    return issue(NameCertificate(issuer.principal, word, subject, valid), issuer)
 
 
 def numberplate(

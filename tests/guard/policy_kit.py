@@ -17,8 +17,8 @@ from penstock.guard import (
 )
 from penstock.guard.policies import Policies, PolicyCombining, no_other_types
 from penstock.model.values import Scalar
-from penstock.policy.policies import Root
-from penstock.policy.text_reading import read_text_policy
+from penstock.policy.language.policies import Root
+from penstock.policy.syntax.text.policies import read_text_policy
 from penstock.selector import ALWAYS
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials

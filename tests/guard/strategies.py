@@ -28,7 +28,7 @@ from penstock.model import (
 )
 from penstock.model.values import INTEGER_MAX, INTEGER_MIN, Schema, Value
 from penstock.selector import ALWAYS, Selector, conjunction, disjunction, negation, parse
-from penstock.selector.text import write_name, write_value
+from penstock.selector.ast import write_name, write_value
 from penstock.trust.capabilities import Right
 from penstock.trust.validity import Validity
 

@@ -21,12 +21,12 @@ from tests.guard.agreed_kit import (
 from tests.moderator.kit import OWNER, event, rule
 from tests.trust.kit import CURRENT, FUTURE, NOW, PAST, key, refused, who
 
-from penstock.guard import Agreements, CapabilityAuthority, Combining, Effect, EventRequest, decide
+from penstock.guard import AgreementMode, Agreements, CapabilityAuthority, Effect, EventRequest, decide
 from penstock.guard.agreed_authority import AgreementReader, Announced, read_agreement
 from penstock.guard.agreed_rules import AgreedRules, by_publishers
 from penstock.model import AttributeDefinition, AttributeSpec, Kind
-from penstock.model.tree import Scope
-from penstock.moderator.rules import SubscribeRule
+from penstock.model.tree import TreeScope
+from penstock.moderator.rules.rules import SubscribeRule
 from penstock.selector import evaluate, parse
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
@@ -36,7 +36,9 @@ from penstock.trust.signed import sign_value
 
 A1, A10, X = (types()[event(name)] for name in ("A1", "A10", "X"))
 RULES = (rule("r1", "A1", "role = 'engineer'", "licensed"), rule("r2", "A1", "role = 'engineer'", "licensed", of=[P2]))
-ALONE, BOTH = (agreed(agreement(*RULES, combining=combining)) for combining in (Combining.ALONE, Combining.BOTH))
+ALONE, BOTH = (
+    agreed(agreement(*RULES, combining=combining)) for combining in (AgreementMode.ALONE, AgreementMode.BOTH)
+)
 PUBLISH, SUBSCRIBE = Right.PUBLISH, Right.SUBSCRIBE
 NOBODY = CapabilityAuthority(Credentials())
 
@@ -94,7 +96,7 @@ def test_rights_of_which_it_does_not_speak_are_as_they_were() -> None:
 
 
 def test_of_whom_nothing_is_known_nothing_is_allowed() -> None:
-    everything = agreed(agreement(rule("r", "X", of=[P1, P3]), combining=Combining.ALONE))
+    everything = agreed(agreement(rule("r", "X", of=[P1, P3]), combining=AgreementMode.ALONE))
     for of, action in ((P3, PUBLISH), (EVE, SUBSCRIBE)):
         decision = ask(everything, of, action, X)
         assert decision.effect is Effect.INDETERMINATE
@@ -184,7 +186,7 @@ def test_wishes_of_subscribers_are_asked_of_publishers() -> None:
 
 
 def test_upwards_a_right_brings_nothing_below_it() -> None:
-    rules = agreed(agreement(rule("x", "X"), rule("a", "A1", "role = 'worker'"), scope=Scope.UPWARD))
+    rules = agreed(agreement(rule("x", "X"), rule("a", "A1", "role = 'worker'"), scope=TreeScope.UPWARD))
     (branch,) = ask(rules, ANN, SUBSCRIBE, X).restriction.branches
     assert branch.only == frozenset({event("X")})
     assert ask(rules, ANN, SUBSCRIBE, A1).effect is Effect.DENY

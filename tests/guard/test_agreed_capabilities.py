@@ -12,8 +12,8 @@ from penstock.guard import CapabilityAuthority, Delivery, EventRequest, Publicat
 from penstock.guard.agreed_capabilities import Renewal, Short, capabilities, renewal
 from penstock.guard.agreed_rules import AgreedRules
 from penstock.model import Event, Principal
-from penstock.model.tree import Scope
-from penstock.moderator.rules import Rule
+from penstock.model.tree import TreeScope
+from penstock.moderator.rules.rules import Rule
 from penstock.trust.capabilities import Right, describe_tag
 from penstock.trust.certificates import Certificate, issue
 from penstock.trust.credentials import Credentials
@@ -36,15 +36,15 @@ def may(certificates: list[Certificate], of: Principal, action: Right, verified:
 
 
 @settings(max_examples=examples(20), deadline=None)
-@given(publish_rules(), people(), st.sampled_from(Scope))
+@given(publish_rules(), people(), st.sampled_from(TreeScope))
 def test_certificates_allow_what_rules_allow(
-    stated: list[Rule], claims: list[SignedValue[ProfileClaim]], scope: Scope
+    stated: list[Rule], claims: list[SignedValue[ProfileClaim]], scope: TreeScope
 ) -> None:
     rules = agreed(agreement(*stated, scope=scope), claims)
     made = issued(rules)
     short = set(capabilities(rules, TYPES).short)
     tree, known = rules.agreement.vocabulary.tree, set(rules.known)
-    assert scope is Scope.UPWARD or not short
+    assert scope is TreeScope.UPWARD or not short
     for publisher in PUBLISHERS:
         for about, verified in types().items():
             found = published(
@@ -62,9 +62,9 @@ def test_certificates_allow_what_rules_allow(
 
 
 @settings(max_examples=examples(15), deadline=None)
-@given(publish_rules(), people(), st.sampled_from(Scope))
+@given(publish_rules(), people(), st.sampled_from(TreeScope))
 def test_never_more_where_events_do_not_say_from_whom_they_are(
-    stated: list[Rule], claims: list[SignedValue[ProfileClaim]], scope: Scope
+    stated: list[Rule], claims: list[SignedValue[ProfileClaim]], scope: TreeScope
 ) -> None:
     rules = agreed(agreement(*stated, scope=scope), claims)
     made = issued(rules, told=False)
@@ -93,7 +93,8 @@ def test_what_they_say() -> None:
 
 def test_what_they_cannot_say_is_told() -> None:
     rules = agreed(
-        agreement(rule("x", "X"), rule("a", "A1", "role = 'worker'"), scope=Scope.UPWARD), PROFILES[:1] + PROFILES[2:]
+        agreement(rule("x", "X"), rule("a", "A1", "role = 'worker'"), scope=TreeScope.UPWARD),
+        PROFILES[:1] + PROFILES[2:],
     )
     made = capabilities(rules, TYPES)
     # Ann would get events of A1 with a right on X; Bob may have them.

@@ -16,10 +16,10 @@ from penstock.guard import Agreements, CapabilityAuthority, Delivery, Effect, Ev
 from penstock.guard.agreed_capabilities import Short, capabilities
 from penstock.guard.agreed_rules import AgreedRules
 from penstock.model import Event, Principal, Scalar, TransitEvent, TypeKey
-from penstock.model.tree import Scope, TypeTree
-from penstock.moderator.conflicts import Mode
-from penstock.moderator.forms import is_true
-from penstock.moderator.rules import PublishRule, Rule, SubscribeRule
+from penstock.model.tree import TreeScope, TypeTree
+from penstock.moderator.detection.judge import is_true
+from penstock.moderator.rules.conflicts import Mode
+from penstock.moderator.rules.rules import PublishRule, Rule, SubscribeRule
 from penstock.selector import Selector, parse
 from penstock.trust.capabilities import Right
 from penstock.trust.certificates import issue
@@ -119,12 +119,12 @@ def views(found: AgreedRules, reader: Principal, verified: VerifiedType, now: da
 @given(
     dated_rules(),
     dated_people(),
-    st.sampled_from(Scope),
+    st.sampled_from(TreeScope),
     st.sampled_from([Mode.SCOPED, Mode.SCOPED, Mode.LITERAL]),
     st.sampled_from(INSTANTS),
 )
 def test_what_is_over_refuses_and_never_satisfies(
-    rules: list[Rule], claims: list[SignedValue[ProfileClaim]], scope: Scope, mode: Mode, now: datetime
+    rules: list[Rule], claims: list[SignedValue[ProfileClaim]], scope: TreeScope, mode: Mode, now: datetime
 ) -> None:
     found = agreed(agreement(*rules, scope=scope, mode=mode), claims)
     tree = found.agreement.vocabulary.tree
@@ -154,9 +154,9 @@ def test_what_is_over_refuses_and_never_satisfies(
 
 
 @settings(max_examples=examples(25), deadline=None)
-@given(dated_rules(), dated_people(), st.sampled_from(Scope), st.sampled_from(INSTANTS), st.booleans())
+@given(dated_rules(), dated_people(), st.sampled_from(TreeScope), st.sampled_from(INSTANTS), st.booleans())
 def test_certificates_end_with_the_rules_that_they_rest_on(
-    rules: list[Rule], claims: list[SignedValue[ProfileClaim]], scope: Scope, now: datetime, told: bool
+    rules: list[Rule], claims: list[SignedValue[ProfileClaim]], scope: TreeScope, now: datetime, told: bool
 ) -> None:
     found = agreed(agreement(*rules, scope=scope), claims)
     made = capabilities(found, [verified.event_type for verified in types(told=told).values()])
@@ -235,7 +235,7 @@ def test_a_publisher_of_whom_nothing_is_known_any_more_gives_nothing() -> None:
 
 def test_a_certificate_ends_with_the_first_rule_on_a_type_below_and_that_is_told() -> None:
     # Upwards, who publishes A1 publishes X; with a right on X come the events of A1.
-    found = agreed(agreement(rule("x", "X"), over(rule("a", "A1")), scope=Scope.UPWARD))
+    found = agreed(agreement(rule("x", "X"), over(rule("a", "A1")), scope=TreeScope.UPWARD))
     made = capabilities(found, [verified.event_type for verified in types().values()])
     assert {one.validity for one in made.statements if one.subject == ANN} == {PAST}
     assert Short(event("X"), P1, ANN) in made.short

@@ -11,14 +11,14 @@ from tests.moderator.kit import FORMULAS, event
 from tests.trust.kit import NOW
 
 from penstock.errors import RefusedError
-from penstock.guard import Agreement, Combining, Delivery, Effect, Publication, environment
+from penstock.guard import Agreement, AgreementMode, Delivery, Effect, Publication, environment
 from penstock.guard.agreements import described
 from penstock.model import Event, Principal, Scalar, TransitEvent, TypeKey
-from penstock.model.tree import Scope
-from penstock.moderator.allow import Subscriptions
-from penstock.moderator.conflicts import Mode
-from penstock.moderator.forms import is_true
-from penstock.moderator.rules import PublishRule, Rule, SubscribeRule
+from penstock.model.tree import TreeScope
+from penstock.moderator.detection.judge import is_true
+from penstock.moderator.detection.subscribers import Subscriptions
+from penstock.moderator.rules.conflicts import Mode
+from penstock.moderator.rules.rules import PublishRule, Rule, SubscribeRule
 from penstock.selector import Selector, parse
 from penstock.trust.capabilities import Right
 from penstock.trust.profiles import ProfileClaim
@@ -87,11 +87,13 @@ def published(of: Principal, about: TypeKey, publication: Publication) -> Transi
 
 
 @settings(max_examples=examples(40), deadline=None)
-@given(publish_rules(), people(), st.sampled_from(Scope), st.sampled_from([Mode.SCOPED, Mode.LITERAL]), st.booleans())
+@given(
+    publish_rules(), people(), st.sampled_from(TreeScope), st.sampled_from([Mode.SCOPED, Mode.LITERAL]), st.booleans()
+)
 def test_delivered_is_what_rules_allow(
-    rules: list[Rule], claims: list[SignedValue[ProfileClaim]], scope: Scope, mode: Mode, both: bool
+    rules: list[Rule], claims: list[SignedValue[ProfileClaim]], scope: TreeScope, mode: Mode, both: bool
 ) -> None:
-    made = agreement(*rules, scope=scope, mode=mode, combining=Combining.BOTH if both else Combining.ALONE)
+    made = agreement(*rules, scope=scope, mode=mode, combining=AgreementMode.BOTH if both else AgreementMode.ALONE)
     found, tree = agreed(made, claims), made.vocabulary.tree
     known: Known = {claim.value.of: dict(claim.value.publisher or claim.value.subscriber or {}) for claim in claims}
     oracle = Subscriptions(
@@ -122,9 +124,9 @@ def test_delivered_is_what_rules_allow(
 
 
 @settings(max_examples=examples(30), deadline=None)
-@given(publish_rules(), people(), st.sampled_from(Scope))
+@given(publish_rules(), people(), st.sampled_from(TreeScope))
 def test_where_events_do_not_say_from_whom_they_are_it_is_all_or_nothing(
-    rules: list[Rule], claims: list[SignedValue[ProfileClaim]], scope: Scope
+    rules: list[Rule], claims: list[SignedValue[ProfileClaim]], scope: TreeScope
 ) -> None:
     found = agreed(agreement(*rules, scope=scope), claims)
     for reader in (claim.value.of for claim in claims if claim.value.of in SUBSCRIBERS):

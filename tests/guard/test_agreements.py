@@ -13,25 +13,24 @@ from tests.trust.kit import CURRENT, key, refused, who
 from penstock.codec.sexp import SExp, canonical, parse_canonical
 from penstock.crypto import digest
 from penstock.errors import MalformedError, PenstockError
-from penstock.guard import Agreement, Combining
+from penstock.guard import Agreement, AgreementMode
 from penstock.model import Principal, TypeKey
-from penstock.model.tree import Scope, TypeTree
-from penstock.moderator.conflicts import Mode
-from penstock.moderator.rules import SubscribeRule
-from penstock.moderator.vocabulary import Vocabulary
+from penstock.model.tree import TreeScope, TypeTree
+from penstock.moderator.rules.conflicts import Mode
+from penstock.moderator.rules.rules import SubscribeRule
+from penstock.moderator.rules.vocabulary import Vocabulary
 from penstock.selector import parse
 from penstock.trust.profiles import ProfileClaim
-from penstock.trust.signed import read_signed, sign_value
-from penstock.trust.statements import read_statements, write_statements
+from penstock.trust.signed import read_signed, read_statements, sign_value, write_statements
 
 WISH = SubscribeRule("w", event("A1"), ANN, ANN, parse("company = 'B'"), CURRENT)
 WHOLE = agreement(
     rule("b", "A1", "role = 'engineer' AND age >= 18", "licensed"),
     WISH,
     rule("a", "X"),
-    scope=Scope.UPWARD,
+    scope=TreeScope.UPWARD,
     mode=Mode.LITERAL,
-    combining=Combining.BOTH,
+    combining=AgreementMode.BOTH,
     described_by=[who(4), who(3)],
 )
 

@@ -13,11 +13,11 @@ from penstock.guard import (
     Authority,
     Branch,
     Decision,
+    DecisionProblem,
     Delivery,
     Effect,
     EventRequest,
     NetworkRequest,
-    Problem,
     Request,
     Restriction,
     Ruling,
@@ -57,7 +57,7 @@ class Fails:
         raise self.error
 
 
-def says(*branches: Branch, problems: tuple[Problem, ...] = ()) -> Authority:
+def says(*branches: Branch, problems: tuple[DecisionProblem, ...] = ()) -> Authority:
     return Says(Ruling(branches, problems))
 
 
@@ -115,7 +115,7 @@ def test_an_error_of_one_source_leaves_the_others_as_they_are(error: PenstockErr
 
 
 def test_a_problem_without_a_branch_is_indeterminate() -> None:
-    decision = decide(ASKED, [says(problems=(Problem("tag.unknown-form", "what is this"),))])
+    decision = decide(ASKED, [says(problems=(DecisionProblem("tag.unknown-form", "what is this"),))])
     assert decision.effect is Effect.INDETERMINATE
 
 

@@ -11,9 +11,16 @@ from hypothesis import strategies as st
 from tests.guard.london import BAG, BILLING, MALLORY, NETWORK, NOW, SUSPECT, V8516, ask, ask_network
 
 from penstock.errors import LimitError, MalformedError
-from penstock.guard import Decision, Effect, EventRequest, NetworkRequest, Problem
-from penstock.guard.decision_log import Counts, DecisionRecord, from_cloud_event, read_record, record
-from penstock.guard.log_envelopes import DECIDED, ENFORCED
+from penstock.guard import Decision, DecisionProblem, Effect, EventRequest, NetworkRequest
+from penstock.guard.decision_log import (
+    DECIDED,
+    ENFORCED,
+    DecisionRecord,
+    EventCounts,
+    from_cloud_event,
+    read_record,
+    record,
+)
 from penstock.model import DEFAULT_LIMITS, NetworkName, Principal, TypeName
 from penstock.trust.capabilities import Right
 
@@ -30,7 +37,7 @@ PERMITTED = record(
     owner_domain="PITO",
 )
 
-ENFORCEMENT = PERMITTED.enforced(id="d-2", at=NOW + timedelta(hours=1), counts=Counts(passed=3, refused=4))
+ENFORCEMENT = PERMITTED.enforced(id="d-2", at=NOW + timedelta(hours=1), counts=EventCounts(passed=3, refused=4))
 
 texts = st.text(st.characters(exclude_categories=["Cs"]), max_size=12)
 counts = st.integers(0, 2**63 - 1)
@@ -65,7 +72,7 @@ def records(draw: st.DrawFn) -> DecisionRecord:
     )
     if draw(st.booleans()):
         return made
-    counted = draw(st.builds(Counts, passing, counts))
+    counted = draw(st.builds(EventCounts, passing, counts))
     return made.enforced(id=draw(texts.filter(lambda text: text not in ("", made.id))), at=made.time, counts=counted)
 
 
@@ -126,7 +133,7 @@ def test_a_decision_about_a_network_names_it() -> None:
 
 
 def test_messages_and_values_stay_out() -> None:
-    problem = Problem("selector.type", f"does not fit: {SUSPECT}", "cert:x")
+    problem = DecisionProblem("selector.type", f"does not fit: {SUSPECT}", "cert:x")
     decision = Decision(Effect.INDETERMINATE, errors=(problem, problem))
     found = record(REQUEST, decision, id="1", source="b", at=NOW, took=timedelta(0), revision="")
     assert found.errors == ("selector.type",)
@@ -147,13 +154,13 @@ def test_messages_and_values_stay_out() -> None:
         {"errors": ("the plate AE05 XYZ does not fit",)},
         {"took": -1},
         {"took": 2**63},
-        {"counts": Counts(1, 0)},
+        {"counts": EventCounts(1, 0)},
         {"decision": "d-0"},
-        {"decision": "d-1", "counts": Counts(1, 0)},
-        {"decision": "", "counts": Counts(1, 0)},
-        {"decision": "d-0", "counts": Counts(-1, 0)},
-        {"decision": "d-0", "counts": Counts(1, 0), "effect": Effect.DENY},
-        {"decision": "\ud800", "counts": Counts(1, 0)},
+        {"decision": "d-1", "counts": EventCounts(1, 0)},
+        {"decision": "", "counts": EventCounts(1, 0)},
+        {"decision": "d-0", "counts": EventCounts(-1, 0)},
+        {"decision": "d-0", "counts": EventCounts(1, 0), "effect": Effect.DENY},
+        {"decision": "\ud800", "counts": EventCounts(1, 0)},
         {"revision": "\ud800"},
         {"because": ("\ud800",)},
     ],

@@ -55,7 +55,7 @@ from penstock.model import (
     TypeDefinition,
     TypeName,
 )
-from penstock.policy.policies import PolicyReference, PolicySet, Root
+from penstock.policy.language.policies import PolicyReference, PolicySet, Root
 from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import VerifiedType, sign_type, verify_type

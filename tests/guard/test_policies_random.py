@@ -13,11 +13,11 @@ from penstock.crypto import SigningKey
 from penstock.guard import CapabilityAuthority, Delivery, Effect, EventRequest, environment
 from penstock.guard.policies import Policies, PolicyCombining
 from penstock.guard.policy_subjects import Subjects
-from penstock.policy.evaluate import evaluate
-from penstock.policy.event_attributes import environment_facts, event_names
-from penstock.policy.lookup import Context, NoSources
-from penstock.policy.policies import Root
-from penstock.policy.results import Decision
+from penstock.policy.engine.evaluate import evaluate
+from penstock.policy.engine.lookup import Context, NoSources
+from penstock.policy.language.event_attributes import environment_facts, event_names
+from penstock.policy.language.policies import Root
+from penstock.policy.language.results import XacmlDecision
 from penstock.trust.capabilities import Right
 
 PLATES, PLACES = ("AE05 XYZ", "SECRET"), ("Victoria", "Dover", None)
@@ -60,8 +60,8 @@ OTHERS = {MET: EVERYTHING, BILLING: frozenset({"numberplate", "timestamp"}), MAL
 NAMES = event_names(TYPE)
 
 
-def combined(combining: PolicyCombining, says: Decision, *, certified: bool) -> bool:
-    permits, tolerates = says is Decision.PERMIT, says in {Decision.PERMIT, Decision.NOT_APPLICABLE}
+def combined(combining: PolicyCombining, says: XacmlDecision, *, certified: bool) -> bool:
+    permits, tolerates = says is XacmlDecision.PERMIT, says in {XacmlDecision.PERMIT, XacmlDecision.NOT_APPLICABLE}
     match combining:
         case PolicyCombining.BOTH:
             return certified and permits

@@ -12,8 +12,8 @@ from penstock.guard.policies import Policies
 from penstock.guard.policy_subjects import Subjects, periods
 from penstock.model import Domain
 from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.policy.event_attributes import SUBJECT_DOMAIN, SUBJECT_OWNER_ROLE, SUBJECT_RIGHT, SUBJECT_ROLE
-from penstock.policy.requests import SUBJECT, Facts
+from penstock.policy.language.event_attributes import SUBJECT_DOMAIN, SUBJECT_OWNER_ROLE, SUBJECT_RIGHT, SUBJECT_ROLE
+from penstock.policy.language.requests import SUBJECT, Facts
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.subjects import Name

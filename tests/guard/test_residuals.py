@@ -19,17 +19,17 @@ from penstock.guard.restriction import NOTHING, Branch, Restriction, When
 from penstock.model import Event, EventType, TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.values import Scalar
-from penstock.policy.datatypes import STRING
-from penstock.policy.evaluate import evaluate
-from penstock.policy.event_attributes import ATTRIBUTE_NAME, EVENT
-from penstock.policy.expressions import Designator, function_of
-from penstock.policy.functions import V1
-from penstock.policy.lookup import Context, NoSources
-from penstock.policy.policies import Match, PolicyReference, PolicySet, Root, Target
-from penstock.policy.repository import Repository
-from penstock.policy.requests import RESOURCE, SUBJECT, SUBJECT_ID, Facts, key_of
-from penstock.policy.results import Decision
-from penstock.policy.text_reading import read_text_policy
+from penstock.policy.engine.evaluate import evaluate
+from penstock.policy.engine.lookup import Context, NoSources
+from penstock.policy.engine.repository import Repository
+from penstock.policy.language.datatypes import STRING
+from penstock.policy.language.event_attributes import ATTRIBUTE_NAME, EVENT
+from penstock.policy.language.expressions import Designator, function_of
+from penstock.policy.language.functions import V1
+from penstock.policy.language.policies import Match, PolicyReference, PolicySet, Root, Target
+from penstock.policy.language.requests import RESOURCE, SUBJECT, SUBJECT_ID, Facts, key_of
+from penstock.policy.language.results import XacmlDecision
+from penstock.policy.syntax.text.policies import read_text_policy
 from penstock.selector import parse
 from penstock.trust.capabilities import Right
 
@@ -66,7 +66,7 @@ class AttributeMaker(EventMaker):
 def permitted(root: Root, known: Facts, values: Mapping[str, Scalar], name: str) -> bool:
     facts = {**known, **NAMES.of(TYPE.by_name[name]), **NAMES.facts(values)}
     outcome = evaluate(root, Context(None, NOW, NoSources(), facts))
-    return outcome.decision is Decision.PERMIT and not outcome.obligations
+    return outcome.decision is XacmlDecision.PERMIT and not outcome.obligations
 
 
 @settings(max_examples=examples(60), deadline=None)

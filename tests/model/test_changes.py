@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from tests.budget import examples
 
 from penstock.errors import MalformedError
-from penstock.model.changes import Change, Operation, changes
+from penstock.model.changes import AttributeChange, Operation, changes
 from penstock.model.names import TypeName
 from penstock.model.principals import Principal
 from penstock.model.types import AttributeDefinition, TypeDefinition
@@ -26,20 +26,22 @@ PLATE = TypeDefinition(
 )
 
 
-def one_step(draw: st.DrawFn, current: TypeDefinition, number: int) -> tuple[TypeDefinition, Change]:
+def one_step(draw: st.DrawFn, current: TypeDefinition, number: int) -> tuple[TypeDefinition, AttributeChange]:
     """Apply one random operation and return the next version with the change that it is."""
     version, uid = f"v{number}", f"u{number}"
     fresh = draw(st.sampled_from(["a", "b", "c", "d", "e", "f"]).filter(lambda n: n not in names_of(current)))
     operation = draw(st.sampled_from(Operation)) if current.attributes else Operation.ADD
     if operation is Operation.ADD:
-        return current.add(fresh, uid, draw(st.sampled_from(SPECS)), version=version), Change(operation, fresh, uid)
+        return current.add(fresh, uid, draw(st.sampled_from(SPECS)), version=version), AttributeChange(
+            operation, fresh, uid
+        )
     old = draw(st.sampled_from(current.attributes))
     if operation is Operation.REMOVE:
-        return current.remove(old.name, version=version), Change(operation, old.name, old.uid)
+        return current.remove(old.name, version=version), AttributeChange(operation, old.name, old.uid)
     if operation is Operation.RENAME:
-        return current.rename(old.name, fresh, version=version), Change(operation, old.name, old.uid, fresh)
+        return current.rename(old.name, fresh, version=version), AttributeChange(operation, old.name, old.uid, fresh)
     spec = draw(st.sampled_from(SPECS))
-    return current.retype(old.name, uid, spec, version=version), Change(operation, old.name, old.uid)
+    return current.retype(old.name, uid, spec, version=version), AttributeChange(operation, old.name, old.uid)
 
 
 def names_of(definition: TypeDefinition) -> set[str]:
@@ -47,14 +49,14 @@ def names_of(definition: TypeDefinition) -> set[str]:
 
 
 @st.composite
-def histories(draw: st.DrawFn) -> list[tuple[TypeDefinition, Change | None]]:
-    history: list[tuple[TypeDefinition, Change | None]] = [(TypeDefinition(TypeName(PITO, "T"), ()), None)]
+def histories(draw: st.DrawFn) -> list[tuple[TypeDefinition, AttributeChange | None]]:
+    history: list[tuple[TypeDefinition, AttributeChange | None]] = [(TypeDefinition(TypeName(PITO, "T"), ()), None)]
     for number in range(draw(st.integers(1, 12))):
         current = history[-1][0]
         if len(current.attributes) > 4:
             gone = current.attributes[0]
             following = current.remove(gone.name, version=f"v{number}")
-            history.append((following, Change(Operation.REMOVE, gone.name, gone.uid)))
+            history.append((following, AttributeChange(Operation.REMOVE, gone.name, gone.uid)))
         else:
             history.append(one_step(draw, current, number))
     return history
@@ -62,12 +64,14 @@ def histories(draw: st.DrawFn) -> list[tuple[TypeDefinition, Change | None]]:
 
 @given(histories())
 @settings(deadline=None, max_examples=examples(200))
-def test_each_step_yields_exactly_its_change(history: list[tuple[TypeDefinition, Change | None]]) -> None:
+def test_each_step_yields_exactly_its_change(history: list[tuple[TypeDefinition, AttributeChange | None]]) -> None:
     for (before, _), (after, change) in pairwise(history):
         assert changes(before, after) == (change,)
 
 
-def apply(found: tuple[Change, ...], before: TypeDefinition, after: TypeDefinition) -> set[AttributeDefinition]:
+def apply(
+    found: tuple[AttributeChange, ...], before: TypeDefinition, after: TypeDefinition
+) -> set[AttributeDefinition]:
     """Apply changes to the attributes of `before`; what an addition or a retyping brings in is looked up in `after`."""
     attributes = {attribute.uid: attribute for attribute in before.attributes}
     for change in found:
@@ -86,7 +90,9 @@ def apply(found: tuple[Change, ...], before: TypeDefinition, after: TypeDefiniti
 
 @given(histories())
 @settings(deadline=None, max_examples=examples(200))
-def test_many_steps_at_once_lead_to_the_same_attributes(history: list[tuple[TypeDefinition, Change | None]]) -> None:
+def test_many_steps_at_once_lead_to_the_same_attributes(
+    history: list[tuple[TypeDefinition, AttributeChange | None]],
+) -> None:
     first, last = history[0][0], history[-1][0]
     middle = history[len(history) // 2][0]
     for before in (first, middle):
@@ -108,17 +114,17 @@ def test_no_change() -> None:
 
 def test_figure_4_3_is_a_renaming() -> None:
     renamed = PLATE.rename("license-plate", "numberplate", version="8516")
-    assert changes(PLATE, renamed) == (Change(Operation.RENAME, "license-plate", "9525", "numberplate"),)
+    assert changes(PLATE, renamed) == (AttributeChange(Operation.RENAME, "license-plate", "9525", "numberplate"),)
     # The old name comes back for another attribute: an addition, not a renaming.
     again = renamed.add("license-plate", "3879", STRING, version="8517")
-    assert changes(renamed, again) == (Change(Operation.ADD, "license-plate", "3879"),)
+    assert changes(renamed, again) == (AttributeChange(Operation.ADD, "license-plate", "3879"),)
 
 
 def test_a_renaming_and_a_new_attribute_under_the_old_name() -> None:
     jump = PLATE.rename("license-plate", "numberplate", version="1").add("license-plate", "3879", STRING, version="2")
     assert changes(PLATE, dataclasses.replace(jump, previous="4799")) == (
-        Change(Operation.ADD, "license-plate", "3879"),
-        Change(Operation.RENAME, "license-plate", "9525", "numberplate"),
+        AttributeChange(Operation.ADD, "license-plate", "3879"),
+        AttributeChange(Operation.RENAME, "license-plate", "9525", "numberplate"),
     )
 
 
@@ -129,8 +135,8 @@ def test_two_attributes_that_swap_names() -> None:
         .rename("x", "location", version="3")
     )
     assert changes(PLATE, dataclasses.replace(swapped, previous="4799")) == (
-        Change(Operation.RENAME, "license-plate", "9525", "location"),
-        Change(Operation.RENAME, "location", "3467", "license-plate"),
+        AttributeChange(Operation.RENAME, "license-plate", "9525", "location"),
+        AttributeChange(Operation.RENAME, "location", "3467", "license-plate"),
     )
 
 
@@ -138,7 +144,9 @@ def test_a_retyping_is_a_removal_and_an_addition_under_one_name() -> None:
     retyped = PLATE.retype("location", "1", INTEGER, version="2")
     by_hand = PLATE.remove("location", version="1").add("location", "1", INTEGER, version="2")
     by_hand = dataclasses.replace(by_hand, previous="4799")
-    assert changes(PLATE, retyped) == changes(PLATE, by_hand) == (Change(Operation.RETYPE, "location", "3467"),)
+    assert (
+        changes(PLATE, retyped) == changes(PLATE, by_hand) == (AttributeChange(Operation.RETYPE, "location", "3467"),)
+    )
 
 
 @pytest.mark.parametrize("spec", [INTEGER, AttributeSpec(Kind.STRING, Enumerated(frozenset({"London"})))])

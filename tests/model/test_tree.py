@@ -11,7 +11,7 @@ from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.principals import Principal
-from penstock.model.tree import Scope, TypeTree
+from penstock.model.tree import TreeScope, TypeTree
 from penstock.model.types import EventType, TypeDefinition
 
 OWNER = Principal(b"\1" * 32)
@@ -22,7 +22,7 @@ def key(name: str, owner: Principal = OWNER) -> TypeKey:
     return TypeKey(owner, name)
 
 
-def tree_of(parents: Mapping[str, str | None], scope: Scope = Scope.DOWNWARD) -> TypeTree:
+def tree_of(parents: Mapping[str, str | None], scope: TreeScope = TreeScope.DOWNWARD) -> TypeTree:
     return TypeTree.of({key(child): key(parent) if parent else None for child, parent in parents.items()}, scope)
 
 
@@ -46,11 +46,11 @@ def trees(draw: st.DrawFn) -> TypeTree:
     for number in range(draw(st.integers(1, 15))):
         parents[key(f"T{number}")] = draw(st.sampled_from([None, *parents]))
     names = draw(st.permutations(sorted(parents)))
-    return TypeTree.of({name: parents[name] for name in names}, draw(st.sampled_from(Scope)))
+    return TypeTree.of({name: parents[name] for name in names}, draw(st.sampled_from(TreeScope)))
 
 
 def test_downward_reaches_all_sub_categories() -> None:
-    tree = tree_of(CHANNELS, Scope.DOWNWARD)
+    tree = tree_of(CHANNELS, TreeScope.DOWNWARD)
     reached = {k.name for k in tree.parents if tree.reaches(key("soccer"), k)}
     assert reached == {"soccer", "national_league", "champions_league"}
     assert {k.name for k in tree.parents if tree.reaches(key("national_league"), k)} == {"national_league"}
@@ -58,7 +58,7 @@ def test_downward_reaches_all_sub_categories() -> None:
 
 
 def test_upward_reaches_all_ancestors() -> None:
-    tree = tree_of(WORKFLOW, Scope.UPWARD)
+    tree = tree_of(WORKFLOW, TreeScope.UPWARD)
     assert {k.name for k in tree.parents if tree.reaches(key("A18"), k)} == {"A18", "A3", "ActivityX"}
     assert {k.name for k in tree.parents if tree.reaches(key("ActivityX"), k)} == {"ActivityX"}
     assert not tree.reaches(key("A18"), key("A17"))
@@ -103,7 +103,7 @@ def test_the_empty_tree() -> None:
 @given(trees())
 @settings(deadline=None, max_examples=examples(200))
 def test_laws_of_the_two_scopes(tree: TypeTree) -> None:
-    other_way = TypeTree.of(tree.parents, Scope.UPWARD if tree.scope is Scope.DOWNWARD else Scope.DOWNWARD)
+    other_way = TypeTree.of(tree.parents, TreeScope.UPWARD if tree.scope is TreeScope.DOWNWARD else TreeScope.DOWNWARD)
     for one in tree.parents:
         below = list(tree.subtree(one))
         assert len(set(below)) == len(below)
@@ -173,9 +173,9 @@ def test_the_tree_of_resolved_types() -> None:
     middle = event_type("middle", root)
     leaf = event_type("leaf", middle)
     other = event_type("other", root)
-    tree = TypeTree.of_types([leaf, other], Scope.UPWARD)
-    assert tree == TypeTree.of_types([other, middle, root, leaf, leaf], Scope.UPWARD)
-    assert tree.scope is Scope.UPWARD
+    tree = TypeTree.of_types([leaf, other], TreeScope.UPWARD)
+    assert tree == TypeTree.of_types([other, middle, root, leaf, leaf], TreeScope.UPWARD)
+    assert tree.scope is TreeScope.UPWARD
     assert tree.parents == {root.key: None, middle.key: root.key, leaf.key: middle.key, other.key: root.key}
 
 

@@ -7,11 +7,11 @@ from tests.trust.kit import who
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.profiles import ProfileSchema, alphabetic, numeric
-from penstock.model.tree import Scope, TypeTree
+from penstock.model.tree import TreeScope, TypeTree
 from penstock.model.values import AttributeSpec, Kind, Value
-from penstock.moderator.lists import AttributeList, Bound, Entry
-from penstock.moderator.rules import PublishRule
-from penstock.moderator.vocabulary import Vocabulary
+from penstock.moderator.rules.lists import AttributeList, Bound, ListEntry
+from penstock.moderator.rules.rules import PublishRule
+from penstock.moderator.rules.vocabulary import Vocabulary
 from penstock.selector import ALWAYS, Selector, parse
 
 OWNER = who(1)
@@ -32,7 +32,7 @@ def event(name: str) -> TypeKey:
     return TypeKey(OWNER, name)
 
 
-def tree(parents: dict[str, str | None], scope: Scope = Scope.UPWARD) -> TypeTree:
+def tree(parents: dict[str, str | None], scope: TreeScope = TreeScope.UPWARD) -> TypeTree:
     return TypeTree.of(
         {event(name): None if parent is None else event(parent) for name, parent in parents.items()}, scope
     )
@@ -52,7 +52,9 @@ WORKFLOW = tree(
 
 def listing(*entries: tuple[str, Value] | tuple[str, Bound, Value]) -> Selector:
     """Write a list as the paper does: `("role", "engineer")`, `("age", Bound.MAX, 18)`."""
-    return AttributeList(tuple(Entry(e[0], e[1]) if len(e) == 2 else Entry(e[0], e[2], e[1]) for e in entries)).selector
+    return AttributeList(
+        tuple(ListEntry(e[0], e[1]) if len(e) == 2 else ListEntry(e[0], e[2], e[1]) for e in entries)
+    ).selector
 
 
 def rule(

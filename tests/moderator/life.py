@@ -6,14 +6,13 @@ from tests.moderator.kit import OWNER, WORKFLOW, words
 
 from penstock.model.principals import Principal
 from penstock.model.tree import TypeTree
-from penstock.moderator.adding import DEFAULT_CUSTOMS, Customs, Plan
-from penstock.moderator.base import RuleBase
-from penstock.moderator.conflicts import Mode
-from penstock.moderator.notation import function_text
-from penstock.moderator.requests import plan
-from penstock.moderator.rules import PublishRule
-from penstock.moderator.steps import Add, Note, Request, Resolve, Strategy, Undo, Withdraw
-from penstock.moderator.undo import plan_undo
+from penstock.moderator.base.base import RuleBase
+from penstock.moderator.rules.conflicts import Mode
+from penstock.moderator.rules.notation import function_text
+from penstock.moderator.rules.rules import PublishRule
+from penstock.moderator.rules.steps import Add, Note, Request, Resolve, Strategy, Undo, WithdrawRule
+from penstock.moderator.settlement.addition import DEFAULT_CUSTOMS, Customs, Plan
+from penstock.moderator.settlement.undo import plan, plan_undo
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
@@ -52,6 +51,6 @@ def _speaker(base: RuleBase, request: Request) -> Principal:
     match request:
         case Add(rule):
             return rule.stated_by
-        case Withdraw(rule_id) if rule_id in base.standings:
+        case WithdrawRule(rule_id) if rule_id in base.standings:
             return base.standings[rule_id].stated.stated_by
     return OWNER

@@ -8,11 +8,10 @@ from tests.moderator.life import add, base_of
 from tests.trust.kit import key, who
 
 from penstock.crypto import SigningKey
-from penstock.moderator.ballots import Question, Vote
-from penstock.moderator.base import RuleBase
-from penstock.moderator.poll import cast, pose
-from penstock.moderator.rules import PublishRule
-from penstock.moderator.steps import Strategy
+from penstock.moderator.base.base import RuleBase
+from penstock.moderator.polls import PollQuestion, Vote, cast, pose
+from penstock.moderator.rules.rules import PublishRule
+from penstock.moderator.rules.steps import Strategy
 from penstock.trust.signed import SignedValue, sign_value
 
 MODERATOR = key(21)
@@ -41,7 +40,7 @@ def contested(*rules: PublishRule, candidate: PublishRule = CANDIDATE) -> RuleBa
     return base
 
 
-def question(base: RuleBase | None = None, candidate: str = "m") -> SignedValue[Question]:
+def question(base: RuleBase | None = None, candidate: str = "m") -> SignedValue[PollQuestion]:
     asked = pose(
         base or contested(),
         candidate,
@@ -55,7 +54,7 @@ def question(base: RuleBase | None = None, candidate: str = "m") -> SignedValue[
 
 
 def vote(
-    asked: SignedValue[Question],
+    asked: SignedValue[PollQuestion],
     signer: SigningKey,
     *approves: Strategy,
     consents: Iterable[Strategy] = (),

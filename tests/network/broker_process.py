@@ -24,14 +24,14 @@ from pathlib import Path
 
 from tests.broker.node_kit import BROKERS, HOST, settings
 
-from penstock.broker import requests
-from penstock.broker.fabric_network import FabricSettings
-from penstock.broker.node import Node
-from penstock.broker.ways import PeerAddress
+from penstock.broker.fabric.network import FabricSettings
+from penstock.broker.local import requests
+from penstock.broker.node.node import Node
+from penstock.broker.wire.transports import PeerAddress
 from penstock.fabric.nats import NatsFabric
 from penstock.guard import Recorder
-from penstock.store.decision_file import DecisionFile
-from penstock.store.policy_folder import PolicyFolder
+from penstock.store.files.decision_file import DecisionFile
+from penstock.store.files.policy_files import PolicyFolder
 from penstock.trust.credentials import read_credentials
 
 

@@ -11,14 +11,14 @@ from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
 
-from penstock.broker.client import Client, connect
-from penstock.broker.membership import rendezvous
+from penstock.broker.client.client import Client, connect
+from penstock.broker.routing.membership import rendezvous
 from penstock.codec.sexp import canonical
 from penstock.codec.wire import Wire
 from penstock.crypto import SigningKey
-from penstock.crypto.keyfile import private_key_to_sexp
+from penstock.crypto.keys import private_key_to_sexp
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, NetworkName, TypeDefinition, TypeName
-from penstock.testing.ports import free_ports
+from penstock.testing.server_process import free_ports
 from penstock.trust.capabilities import BROKER_RIGHTS, BoundSelector, Right, event_tag, network_tag
 from penstock.trust.certificates import Authorisation, Certificate, issue
 from penstock.trust.credentials import Credentials

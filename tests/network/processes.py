@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from penstock.testing.ports import free_port
+from penstock.testing.server_process import free_port
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
 

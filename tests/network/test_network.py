@@ -9,7 +9,7 @@ import pytest
 from tests.broker.node_kit import publish
 from tests.network.brokers import BORDER, BROKERS, DOMAINS, LONG, OTHERS, SIGHTING, Network, run, until
 
-from penstock.broker.feeds import Feed, Subscription
+from penstock.broker.client.client import Feed, Subscription
 from penstock.model import Event, Scalar
 
 pytestmark = pytest.mark.xdist_group("network")

@@ -9,12 +9,11 @@ from tests.broker.node_kit import LONG, client_of, run
 from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, STRANGER, grant
 from tests.network.processes import BrokerProcess, started
 
-from penstock.broker.client import Client
-from penstock.broker.feeds import Feed, Subscription
+from penstock.broker.client.client import Client, Feed, Subscription
 from penstock.crypto import SigningKey
 from penstock.trust.capabilities import Right
-from penstock.trust.policy_events import Revoke
-from penstock.trust.policy_state import PolicyAuthor, publish
+from penstock.trust.policy.events import Revoke
+from penstock.trust.policy.state import PolicyAuthor, publish
 
 READING = grant(PDA, NEWS, Right.SUBSCRIBE)
 OTHER_READING = grant(STRANGER, NEWS, Right.SUBSCRIBE)

@@ -30,27 +30,27 @@ from tests.guard.london import BAG, TO_BILLING, TO_STATISTICS
 from tests.moderator.kit import FORMULAS, LISTS
 from tests.pipeline import secrets_job
 from tests.pipeline.conflicts_kit import forest, look, reference, terms, told
+from tests.pipeline.ingest.test_ingest_csv import BOUND, TOP, line
+from tests.pipeline.ingest.test_ingest_envelopes import AT, good
 from tests.pipeline.ingest_reference import define
 from tests.pipeline.test_audit import RECORDS
-from tests.pipeline.test_ingest_csv import BOUND, TOP, line
-from tests.pipeline.test_ingest_envelopes import AT, good
 from tests.trust.kit import grant, who
 
 from penstock.model import Principal
-from penstock.model.tree import Scope
-from penstock.moderator.conflicts import Mode
-from penstock.pipeline.admit import REASON, admit
+from penstock.model.tree import TreeScope
+from penstock.moderator.rules.conflicts import Mode
 from penstock.pipeline.audit import audit, read_log
-from penstock.pipeline.conflicts_found import opened
-from penstock.pipeline.conflicts_input import Table
-from penstock.pipeline.deliver import deliver
-from penstock.pipeline.evaluate import Policies
-from penstock.pipeline.evaluate_job import Evaluate
-from penstock.pipeline.evaluate_mapping import read_request_mapping
-from penstock.pipeline.frames import ID
-from penstock.pipeline.ingest import (
+from penstock.pipeline.conflicts.input import InputTable
+from penstock.pipeline.conflicts.report import opened
+from penstock.pipeline.enforce.admit import REASON, admit
+from penstock.pipeline.enforce.deliver import deliver
+from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
+from penstock.pipeline.evaluate.evaluate import TablePolicies
+from penstock.pipeline.evaluate.mapping import read_request_mapping
+from penstock.pipeline.frames.frames import ID
+from penstock.pipeline.ingest.ingest import (
     Ingested,
-    Tally,
+    RecordTally,
     each_batch,
     ingest_envelopes,
     ingest_table,
@@ -58,12 +58,12 @@ from penstock.pipeline.ingest import (
     read_lines,
     run,
 )
-from penstock.pipeline.jetstream import NAME, register
-from penstock.pipeline.jetstream_records import read_jetstream, to_messages
-from penstock.pipeline.jobs import run as run_job
-from penstock.pipeline.policy import Policy, Subscriber
+from penstock.pipeline.jetstream.messages import read_jetstream, to_messages
+from penstock.pipeline.jetstream.source import NAME, register
+from penstock.pipeline.jobs.evaluate import Evaluate
+from penstock.pipeline.jobs.job import run as run_job
 from penstock.pipeline.whatif import compare
-from penstock.policy.text_reading import read_text_policy
+from penstock.policy.syntax.text.policies import read_text_policy
 from penstock.selector import ALWAYS, parse
 from penstock.testing.nats import NatsServer
 from penstock.trust.capabilities import Right, event_tag
@@ -83,7 +83,7 @@ BROKEN = [b"{", b"\xff", b'{"specversion": "1.0"}']
 # --- The network -----------------------------------------------------------------------------------------------------
 
 
-def policy(*amys: str) -> Policy:
+def policy(*amys: str) -> PipelinePolicy:
     """Return a policy: a camera may publish, Amy sees some attributes of busy moments, Bob sees colours."""
     name = FIRST.event_type.name
     uid = {attribute.name: attribute.id for attribute in FIRST.event_type.attributes}
@@ -91,7 +91,7 @@ def policy(*amys: str) -> Policy:
     def seeing(*names: str) -> Tag:
         return event_tag(who(OWNER), name.name, None, [Right.SUBSCRIBE], attributes=[uid[n] for n in names])
 
-    return Policy(
+    return PipelinePolicy(
         Credentials.of(
             grant(OWNER, CAMERA, event_tag(who(OWNER), name.name, None, [Right.PUBLISH])),
             grant(OWNER, AMY, seeing("lane", "count", *amys)),
@@ -161,7 +161,7 @@ def stored(url: str, stream: str) -> Counter[tuple[str, str]]:
     return asyncio.run(read())
 
 
-def send_views(ingested: Ingested, rules: Policy, url: str, write_id: str) -> None:
+def send_views(ingested: Ingested, rules: PipelinePolicy, url: str, write_id: str) -> None:
     """Admit, deliver, and write what each reader gets to a subject of the stream VIEWS, once for each write id."""
     admitted = admit(ingested.events(FIRST.event_type), FIRST, rules)
     delivered = deliver(admitted.events, [FIRST.event_type], rules)
@@ -223,7 +223,7 @@ def run_audit(spark: SparkSession, folder: Path) -> None:
     (folder / "decisions.jsonl").write_text("\n".join(r.to_json() for r in [*RECORDS]) + "\n{\n", encoding="utf-8")
     decisions, bad = read_log(spark.read.text(str(folder / "decisions.jsonl")))
     assert [row.reason for row in bad.collect()] == ["log.json"]
-    report = audit(decisions, Policy(BAG))
+    report = audit(decisions, PipelinePolicy(BAG))
     assert report.decisions == 8
     used = {row["credential"]: (row["decisions"], row["events"]) for row in report.rights_used.as_dicts()}
     assert used[TO_BILLING.id] == (2, 40)
@@ -241,7 +241,7 @@ def run_jetstream(spark: SparkSession, folder: Path) -> None:
         url, told = server.url, folder / "told"
         told.mkdir()
 
-        def report(tally: Tally, number: int) -> None:
+        def report(tally: RecordTally, number: int) -> None:
             (told / f"{number}").write_text(f"{tally.read} {tally.good} {tally.bad}")
 
         process = each_batch(
@@ -258,8 +258,8 @@ def run_jetstream(spark: SparkSession, folder: Path) -> None:
 
 def run_conflicts(spark: SparkSession, folder: Path) -> None:
     """All conflicts in a few rule bases, for which every table is read again where it was written."""
-    chosen, rules = forest(7, Scope.UPWARD, FORMULAS + LISTS, (ALWAYS,), 8)
-    look(spark, folder, chosen, rules, terms(Scope.UPWARD))
+    chosen, rules = forest(7, TreeScope.UPWARD, FORMULAS + LISTS, (ALWAYS,), 8)
+    look(spark, folder, chosen, rules, terms(TreeScope.UPWARD))
     expected = sorted(reference(chosen, rules, Mode.SCOPED))
     with opened(spark, str(folder / "found")) as found:
         assert sorted(told(found.pairs(), Mode.SCOPED)) == expected
@@ -279,8 +279,8 @@ def run_evaluate(spark: SparkSession, folder: Path) -> None:
     rows = [{"role": "SECRET0", "speed": 1}, {"role": "b", "speed": 770_770_771}, {"role": "b", "speed": 1}]
     (folder / "requests.jsonl").write_text("\n".join(map(json.dumps, rows)), encoding="utf-8")
     mapping = '[columns.role]\ncategory = "subject"\n[columns.speed]\ncategory = "subject"\ntype = "integer"'
-    table = Table.at(str(folder / "requests.jsonl"))
-    job = Evaluate(table, read_request_mapping(mapping), Policies(read_text_policy(text)), lambda: AT)
+    table = InputTable.at(str(folder / "requests.jsonl"))
+    job = Evaluate(table, read_request_mapping(mapping), TablePolicies(read_text_policy(text)), lambda: AT)
     said = run_job(job, spark, str(folder / "decided"))
     assert said["counts"] == {"read": 3, "Permit": 1, "Deny": 1, "NotApplicable": 1, "Indeterminate": 0}
 

@@ -18,8 +18,8 @@ from tests import java
 from tests.pipeline.anywhere import PATIENCE
 from tests.pipeline.jobs_plant import build, write_events
 
-from penstock.pipeline.session_settings import INTERPRETED
-from penstock.testing.ports import free_port
+from penstock.pipeline.jobs.session_settings import INTERPRETED
+from penstock.testing.server_process import free_port
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGE = ROOT / "docs" / "how-to" / "run-on-a-cluster.md"

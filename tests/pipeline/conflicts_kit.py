@@ -9,18 +9,18 @@ from typing import NamedTuple
 from pyspark.sql import DataFrame, SparkSession
 from tests.moderator.kit import MAKERS, P1, P2, PEOPLE, rule, tree, words
 
-from penstock.model.tree import Scope, TypeTree
-from penstock.moderator.conflicts import Kind, Mode
-from penstock.moderator.detect_naive import find_conflicts
-from penstock.moderator.rules import PublishRule
-from penstock.pipeline.commits import Said
-from penstock.pipeline.conflicts_input import RULES, TYPES, Naming, rules_frame, types_frame
-from penstock.pipeline.conflicts_terms import Terms
-from penstock.pipeline.jobs import run
-from penstock.pipeline.jobs_conflicts import Conflicts
+from penstock.model.tree import TreeScope, TypeTree
+from penstock.moderator.detection.naive import find_conflicts
+from penstock.moderator.rules.conflicts import ConflictKind, Mode
+from penstock.moderator.rules.rules import PublishRule
+from penstock.pipeline.conflicts.forms import RuleTerms
+from penstock.pipeline.conflicts.input import RULES, TYPES, TableNames, rules_frame, types_frame
+from penstock.pipeline.jobs.conflicts import Conflicts
+from penstock.pipeline.jobs.job import run
+from penstock.pipeline.outputs.outputs import Said
 from penstock.selector import Selector
 
-NAMING = Naming(what=lambda event: event.name)
+NAMING = TableNames(what=lambda event: event.name)
 
 
 class Pair(NamedTuple):
@@ -34,7 +34,7 @@ class Pair(NamedTuple):
 
 
 def forest(
-    seed: int, scope: Scope, functions: tuple[Selector, ...], makers: tuple[Selector, ...], trees: int
+    seed: int, scope: TreeScope, functions: tuple[Selector, ...], makers: tuple[Selector, ...], trees: int
 ) -> tuple[TypeTree, list[PublishRule]]:
     """Return trees side by side, each a rule base of its own."""
     chosen = random.Random(seed)  # noqa: S311  # nothing is kept secret by it
@@ -52,8 +52,8 @@ def forest(
     return tree(parents, scope), rules
 
 
-def terms(scope: Scope, mode: Mode = Mode.SCOPED) -> Terms:
-    return Terms(scope, MAKERS.attributes, PEOPLE.attributes, mode)
+def terms(scope: TreeScope, mode: Mode = Mode.SCOPED) -> RuleTerms:
+    return RuleTerms(scope, MAKERS.attributes, PEOPLE.attributes, mode)
 
 
 def reference(chosen: TypeTree, rules: list[PublishRule], mode: Mode) -> set[Pair]:
@@ -67,9 +67,9 @@ def reference(chosen: TypeTree, rules: list[PublishRule], mode: Mode) -> set[Pai
             for conflict in find_conflicts(candidate, together, vocabulary, mode):
                 function = "both" if mode is Mode.LITERAL else str(conflict.function)
                 named = conflict.attributes if mode is not Mode.LITERAL else ()
-                if conflict.kind is Kind.UP:
+                if conflict.kind is ConflictKind.UP:
                     found |= {Pair(candidate.id, other, "up", function, named) for other in conflict.rules}
-                elif conflict.kind is Kind.SAME:
+                elif conflict.kind is ConflictKind.SAME:
                     found |= {Pair(candidate.id, o, "same", function) for o in conflict.rules if candidate.id < o}
     return found
 
@@ -99,7 +99,7 @@ def look(
     folder: Path,
     chosen: TypeTree,
     rules: list[PublishRule],
-    of: Terms,
+    of: RuleTerms,
     *,
     bad: tuple[list[tuple[object, ...]], list[tuple[object, ...]]] = ([], []),
 ) -> Said:

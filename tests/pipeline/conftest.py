@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from tests.pipeline import cluster
 from tests.pipeline.jobs_plant import interpreted
 
-from penstock.pipeline.jetstream import register
+from penstock.pipeline.jetstream.source import register
 
 
 @pytest.fixture(scope="module")

@@ -23,7 +23,7 @@ from penstock.model import (
     TypeDefinition,
     TypeName,
 )
-from penstock.pipeline.mapping import BoundMapping, CsvLayout, FromColumn, Origin, Reading
+from penstock.pipeline.ingest.mapping import BoundMapping, ColumnFormat, CsvLayout, FromColumn, Origin
 from penstock.trust.event_types import VerifiedType, sign_type, verify_type
 
 OWNER = 1
@@ -342,7 +342,7 @@ def _row(record: Record, header: list[bytes | None], bound: BoundMapping) -> tup
     return checked(bound.event_type, values, identity, time), source
 
 
-def from_text(kind: Kind, text: str, reading: Reading, code: str) -> Scalar:
+def from_text(kind: Kind, text: str, reading: ColumnFormat, code: str) -> Scalar:
     text = text.strip(" \t\r\n") if reading.trim else text
     if text in reading.null:
         return None
@@ -370,7 +370,7 @@ def from_text(kind: Kind, text: str, reading: Reading, code: str) -> Scalar:
     return number
 
 
-def moment(text: str, reading: Reading, code: str) -> datetime:
+def moment(text: str, reading: ColumnFormat, code: str) -> datetime:
     zone = ZoneInfo(reading.zone) if reading.zone else None
     for form in reading.formats:
         try:

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql import SparkSession
 
-from penstock.pipeline.jetstream import NAME, register
+from penstock.pipeline.jetstream.source import NAME, register
 
 
 def stream(spark: SparkSession, url: str, folder: str) -> None:

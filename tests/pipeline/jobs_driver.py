@@ -12,7 +12,7 @@ from pyspark.sql import SparkSession
 from tests.java import LIGHT
 
 from penstock.apps.cli.main import cli
-from penstock.pipeline.session_settings import INTERPRETED
+from penstock.pipeline.jobs.session_settings import INTERPRETED
 
 
 def main(folder: Path) -> None:

@@ -15,12 +15,12 @@ from pyspark.sql import SparkSession
 from tests.trust.kit import NOW, grant, key, who
 
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, TypeDefinition, TypeName
-from penstock.pipeline.session_settings import INTERPRETED
-from penstock.store.policy_chain import ChainFile
+from penstock.pipeline.jobs.session_settings import INTERPRETED
+from penstock.store.files.policy_files import ChainFile
 from penstock.trust import Credentials, Right, event_tag, read_credentials, sign_type
 from penstock.trust.capabilities import BoundSelector
-from penstock.trust.policy_events import Revoke
-from penstock.trust.policy_state import PolicyAuthor
+from penstock.trust.policy.events import Revoke
+from penstock.trust.policy.state import PolicyAuthor
 
 HIDDEN = "1974.5"
 """A constant of the policy, which nobody is to find in a plan."""

@@ -20,10 +20,9 @@ from penstock.crypto.wrapping import Secret
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, Principal, TypeDefinition, TypeName
 from penstock.model.events import TransitEvent
 from penstock.model.types import Sealing
-from penstock.pipeline.sealed_log import KeyFiles, sealed_arrow
-from penstock.pipeline.sealed_writing import LogRows
-from penstock.store.keks import create_kek
-from penstock.store.key_rings import write_key_ring
+from penstock.pipeline.sealed.log import KeyFiles, sealed_arrow
+from penstock.pipeline.sealed.writer import LogRows
+from penstock.store.files.key_rings import create_kek, write_key_ring
 
 OWNER = Principal(b"\1" * 32)
 BROKER = SigningKey(b"\2" * 32)

@@ -11,14 +11,14 @@ from typing import Final
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from tests.pipeline.enforce.test_admit import Publishers
+from tests.pipeline.enforce.test_deliver import Rulebook, trusted
 from tests.pipeline.rows import frame, transit_frame
 from tests.pipeline.sealed_kit import CAR, SCOPES, event, key_files, ring, secret, traces
-from tests.pipeline.test_admit import Publishers
-from tests.pipeline.test_deliver import Rulebook, trusted
 
 from penstock.codec.sexp import transport
 from penstock.crypto import SigningKey
-from penstock.crypto.keyfile import private_key_to_sexp
+from penstock.crypto.keys import private_key_to_sexp
 from penstock.crypto.wrapping import Secret
 from penstock.guard import Branch, Restriction, When
 from penstock.model import (
@@ -32,18 +32,16 @@ from penstock.model import (
     TypeDefinition,
     TypeName,
 )
-from penstock.pipeline.admit import admit
-from penstock.pipeline.columns import micros
-from penstock.pipeline.deliver import deliver
-from penstock.pipeline.frames import ID, SOURCE, TIME, quoted, typed_schema
-from penstock.pipeline.policy import Policy, Subscriber
-from penstock.pipeline.sealed_compacting import Compacting
-from penstock.pipeline.sealed_log import FIRST
-from penstock.pipeline.sealed_reading import Reading, sealed_columns
-from penstock.pipeline.sealed_rows import events_schema
-from penstock.pipeline.sealed_signers import Judge
-from penstock.pipeline.sealed_writing import Writing
-from penstock.pipeline.task_errors import raised_by_task
+from penstock.pipeline.enforce.admit import admit
+from penstock.pipeline.enforce.deliver import deliver
+from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
+from penstock.pipeline.frames.columns import micros
+from penstock.pipeline.frames.frames import ID, SOURCE, TIME, quoted, typed_schema
+from penstock.pipeline.outputs.task_errors import raised_by_task
+from penstock.pipeline.sealed.log import FIRST
+from penstock.pipeline.sealed.reader import BlockReader, events_schema, sealed_columns
+from penstock.pipeline.sealed.signers import SignerPolicy
+from penstock.pipeline.sealed.writer import Compacting, Writing
 from penstock.pipeline.whatif import compare
 from penstock.selector import Selector, parse
 from penstock.trust.capabilities import Right
@@ -84,7 +82,7 @@ def by_id(text: str) -> Selector:
     return parse(text).rename({a.name: a.id for a in TYPE.event_type.attributes})
 
 
-def policy(count: int, text: str = COMPARED) -> Policy:
+def policy(count: int, text: str = COMPARED) -> PipelinePolicy:
     """Return a policy of `count` publishers and as many readers, with secrets wherever there are constants."""
     rules, readers = {}, []
     until = When(Validity.between(NOON - timedelta(days=9), SECRET_DAY), parse("hour < 770770770"))
@@ -133,8 +131,8 @@ def run_sealed(spark: SparkSession, folder: Path) -> str:
     writing = Writing(keys, (CAR,), SIGNER.principal, NOON, signer=str(signer))
     writing.blocks(frame(spark, events_schema((CAR,)), [row])).write.parquet(str(folder / "sealed"))
     sealed = spark.read.parquet(str(folder / "sealed"))
-    judge = Judge(Policy(Credentials()), (trusted(CAR),))
-    reading = Reading.of(keys, (CAR,), sealed_columns(sealed))
+    judge = SignerPolicy(PipelinePolicy(Credentials()), (trusted(CAR),))
+    reading = BlockReader.of(keys, (CAR,), sealed_columns(sealed))
     assert reading.verified(sealed, judge, all_types=True).failures(sealed).collect()[0]["@reason"] == "seal.signer"
     compacted = Compacting(keys).blocks(sealed)
     assert reading.events(compacted).select(quoted(ID)).collect()[0][0] == "e"

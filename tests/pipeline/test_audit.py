@@ -33,19 +33,25 @@ from tests.guard.london import (
 from tests.pipeline.jobs_plant import interpreted
 from tests.pipeline.rows import collected
 
-from penstock.apps.http.journal import Asking, Journal
 from penstock.apps.http.journal import Decided as Answered
+from penstock.apps.http.journal import DecisionContext, Journal
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError
 from penstock.guard import EventRequest
-from penstock.guard.decision_log import Counts, DecisionRecord, read_record, record
-from penstock.guard.revocation_log import RevocationRecord, read_revocation
+from penstock.guard.decision_log import (
+    DecisionRecord,
+    EventCounts,
+    RevocationRecord,
+    read_record,
+    read_revocation,
+    record,
+)
 from penstock.model import NetworkName
 from penstock.pipeline import audit as room
 from penstock.pipeline.audit import audit, log_frame, read_log, within
-from penstock.pipeline.columns import micros
-from penstock.pipeline.policy import Policy
-from penstock.policy.results import MISSING_ATTRIBUTE, Decision
+from penstock.pipeline.enforce.policy import PipelinePolicy
+from penstock.pipeline.frames.columns import micros
+from penstock.policy.language.results import MISSING_ATTRIBUTE, XacmlDecision
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 
@@ -86,7 +92,13 @@ DECIDED = [
 ENFORCED = [
     DECIDED[number].enforced(id=f"e{place}", at=DECIDED[number].time, counts=counts)
     for place, (number, counts) in enumerate(
-        [(1, Counts(30, 2)), (1, Counts(10, 0)), (2, Counts(1, 41)), (3, Counts(42, 0)), (4, Counts(0, 7))]
+        [
+            (1, EventCounts(30, 2)),
+            (1, EventCounts(10, 0)),
+            (2, EventCounts(1, 41)),
+            (3, EventCounts(42, 0)),
+            (4, EventCounts(0, 7)),
+        ]
     )
 ]
 
@@ -191,14 +203,14 @@ def test_what_is_no_decision_goes_to_quarantine(spark: SparkSession) -> None:
             read_revocation(line)
 
 
-ASKING = Asking("q", NOW, "/access/v1/evaluation", "rev", '["policy:todo"]', 90, "gateway", None)
+ASKING = DecisionContext("q", NOW, "/access/v1/evaluation", "rev", '["policy:todo"]', 90, "gateway", None)
 ANSWERS = [
-    Answered(Decision.PERMIT, ("user", "rick"), "can_read", ("todo", "1")),
-    Answered(Decision.PERMIT, ("user", "rick"), "publish", ("", "all")),
-    Answered(Decision.DENY, ("user", "beth"), "can_read", ("todo", "1")),
-    Answered(Decision.DENY, ("user", "beth"), "can_read", ("todo", "1")),
-    Answered(Decision.NOT_APPLICABLE, ("user", "beth"), "fly", ("todo", "1")),
-    Answered(Decision.INDETERMINATE_DP, status=MISSING_ATTRIBUTE),
+    Answered(XacmlDecision.PERMIT, ("user", "rick"), "can_read", ("todo", "1")),
+    Answered(XacmlDecision.PERMIT, ("user", "rick"), "publish", ("", "all")),
+    Answered(XacmlDecision.DENY, ("user", "beth"), "can_read", ("todo", "1")),
+    Answered(XacmlDecision.DENY, ("user", "beth"), "can_read", ("todo", "1")),
+    Answered(XacmlDecision.NOT_APPLICABLE, ("user", "beth"), "fly", ("todo", "1")),
+    Answered(XacmlDecision.INDETERMINATE_DP, status=MISSING_ATTRIBUTE),
 ]
 
 
@@ -243,7 +255,7 @@ def test_rights_that_were_used(log: DataFrame) -> None:
 
 def test_rights_that_were_not(log: DataFrame) -> None:
     member = name(MET, b"Met Brokers", SMITH.principal)
-    policy = Policy(Credentials.of(*BAG, member))
+    policy = PipelinePolicy(Credentials.of(*BAG, member))
     assert rows(room.rights_unused(log, policy)) == {
         (
             TO_STATISTICS.id,
@@ -255,7 +267,7 @@ def test_rights_that_were_not(log: DataFrame) -> None:
     }
     early = {row.credential for row in room.rights_unused(within(log, until=NOW + HOUR), policy).collect()}
     assert early == {c.id for c in (TO_STATISTICS, TO_SMITH, TO_MET, TO_CAMERA, member)}
-    assert room.rights_unused(log, Policy(Credentials())).count() == 0
+    assert room.rights_unused(log, PipelinePolicy(Credentials())).count() == 0
 
 
 def test_requests_that_were_made(log: DataFrame) -> None:
@@ -332,7 +344,7 @@ def test_time_to_revoke(log: DataFrame) -> None:
 
 
 def test_an_audit_collects_what_a_report_shows(log: DataFrame) -> None:
-    report = audit(log, Policy(BAG), since=NOW, until=NOW + 3 * HOUR, top=2)
+    report = audit(log, PipelinePolicy(BAG), since=NOW, until=NOW + 3 * HOUR, top=2)
     assert report.decisions == 8
     assert len(report.refusals.rows) == 2
     assert report.refusals.more
@@ -341,7 +353,7 @@ def test_an_audit_collects_what_a_report_shows(log: DataFrame) -> None:
     # With a policy, the rights that were used say who gave whom what; those of another policy are known by id alone.
     assert report.rights_used.columns[:4] == ("credential", "issuer", "subject", "right")
     assert ("publish, subscribe on uk.gov.pito.Numberplate", 3, 82) in {row[3:6] for row in report.rights_used.rows}
-    assert None in {row[1] for row in audit(log, Policy(Credentials.of(TO_CCS))).rights_used.rows}
+    assert None in {row[1] for row in audit(log, PipelinePolicy(Credentials.of(TO_CCS))).rights_used.rows}
     assert [row[0] for row in report.slowest.rows] == ["d1", "d0"]
     assert report.slowest.more
     assert report.rights_unused is not None

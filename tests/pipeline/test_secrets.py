@@ -16,10 +16,10 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.pipeline import secrets_job as job
 
 from penstock.errors import PenstockError
-from penstock.pipeline.admit import admit
-from penstock.pipeline.columns import micros
-from penstock.pipeline.deliver import deliver
-from penstock.pipeline.frames import ID, quoted
+from penstock.pipeline.enforce.admit import admit
+from penstock.pipeline.enforce.deliver import deliver
+from penstock.pipeline.frames.columns import micros
+from penstock.pipeline.frames.frames import ID, quoted
 from penstock.pipeline.whatif import compare
 
 TYPES = [job.TYPE.event_type]

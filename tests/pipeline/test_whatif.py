@@ -30,9 +30,9 @@ from tests.guard.london import (
     numberplate,
 )
 from tests.guard.strategies import Family, events, families, restrictions, selectors
+from tests.pipeline.enforce.test_deliver import MANY, SIGHTING, policy_of, sightings
 from tests.pipeline.jobs_plant import interpreted
 from tests.pipeline.rows import transit_frame
-from tests.pipeline.test_deliver import MANY, SIGHTING, policy_of, sightings
 
 from penstock.errors import MalformedError
 from penstock.guard import Branch, Delivery, Request, Restriction, Ruling, environment
@@ -48,9 +48,9 @@ from penstock.model import (
     TypeDefinition,
     TypeName,
 )
-from penstock.pipeline.frames import ID, quoted
-from penstock.pipeline.policy import Policy, Subscriber
-from penstock.pipeline.whatif import Change, Comparison, Reader, compare, fails_on
+from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
+from penstock.pipeline.frames.frames import ID, quoted
+from penstock.pipeline.whatif import AffectedReader, PolicyComparison, VisibilityChange, compare, fails_on
 from penstock.selector import ALWAYS, parse
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
@@ -78,7 +78,7 @@ def known(event_type: EventType) -> VerifiedType:
 
 
 @st.composite
-def policies(draw: st.DrawFn, family: Family) -> Policy:
+def policies(draw: st.DrawFn, family: Family) -> PipelinePolicy:
     given = {person: draw(restrictions(family, Right.SUBSCRIBE)) for person in PEOPLE if draw(st.integers(0, 5))}
     readable = [v for v in family.types if v.key in (family.versions[0].key, *family.versions[0].ancestors)]
     subscribers = []
@@ -87,10 +87,10 @@ def policies(draw: st.DrawFn, family: Family) -> Policy:
             version = draw(st.sampled_from(readable))
             selector = draw(st.just(ALWAYS) | selectors(version.schema))
             subscribers.append(Subscriber(f"s{number}", person, known(version), selector))
-    return Policy(Credentials(), tuple(subscribers), (Given(given),))
+    return PipelinePolicy(Credentials(), tuple(subscribers), (Given(given),))
 
 
-Case = tuple[Family, Policy, Policy, list[TransitEvent]]
+Case = tuple[Family, PipelinePolicy, PipelinePolicy, list[TransitEvent]]
 
 
 @st.composite
@@ -109,10 +109,10 @@ def cases(draw: st.DrawFn) -> Case:
     return family, before, after, history
 
 
-Seen = dict[Reader, dict[str, set[AttributeId]]]
+Seen = dict[AffectedReader, dict[str, set[AttributeId]]]
 
 
-def live(policy: Policy, history: list[TransitEvent]) -> Seen:
+def live(policy: PipelinePolicy, history: list[TransitEvent]) -> Seen:
     """Deliver every event, and note which attributes arrived with a value."""
     seen: Seen = defaultdict(dict)
     for s in policy.subscribers:
@@ -121,14 +121,16 @@ def live(policy: Policy, history: list[TransitEvent]) -> Seen:
         for event in history:
             assert event.time is not None
             if (copy := deliver(event, environment(event.time))) is not None:
-                mine = seen[Reader(s.name, s.principal, event_type.key)].setdefault(event.id, set())
+                mine = seen[AffectedReader(s.name, s.principal, event_type.key)].setdefault(event.id, set())
                 mine |= {event_type.by_name[name].id for name, value in copy.values.items() if value is not None}
     return seen
 
 
-def expected(before: Policy, after: Policy, history: list[TransitEvent]) -> dict[tuple[Reader, str], list[list[str]]]:
+def expected(
+    before: PipelinePolicy, after: PipelinePolicy, history: list[TransitEvent]
+) -> dict[tuple[AffectedReader, str], list[list[str]]]:
     old, new = live(before, history), live(after, history)
-    found: dict[tuple[Reader, str], list[list[str]]] = defaultdict(lambda: [[], []])
+    found: dict[tuple[AffectedReader, str], list[list[str]]] = defaultdict(lambda: [[], []])
     for side, (more, less) in enumerate([(new, old), (old, new)]):
         for reader, shown in more.items():
             for event, attributes in shown.items():
@@ -148,7 +150,7 @@ def test_it_counts_what_delivery_before_and_after_would_give(spark: SparkSession
     check(compare(frame, before, after, types=family.versions, samples=2), before, after, history)
 
 
-def check(found: Comparison, before: Policy, after: Policy, history: list[TransitEvent]) -> None:
+def check(found: PolicyComparison, before: PipelinePolicy, after: PipelinePolicy, history: list[TransitEvent]) -> None:
     wanted = expected(before, after, history)
     assert found.events == len(history)
     assert {(c.reader, c.attribute or "") for c in found.changes} == wanted.keys()
@@ -182,7 +184,7 @@ READERS = (
     Subscriber("statistics", STATISTICS.principal, V4799),
     Subscriber("smith", SMITH.principal, V8516),
 )
-BEFORE = Policy(BAG, READERS)
+BEFORE = PipelinePolicy(BAG, READERS)
 
 
 @pytest.fixture(scope="module")
@@ -199,23 +201,23 @@ def history(spark: SparkSession) -> DataFrame:
 
 
 def test_one_attribute_is_gained_on_every_event(history: DataFrame) -> None:
-    found = compare(history, BEFORE, Policy(Credentials.of(*BAG, ASKED), READERS), types=[TYPE], samples=3)
-    reader = Reader("statistics", STATISTICS.principal, TYPE.key)
+    found = compare(history, BEFORE, PipelinePolicy(Credentials.of(*BAG, ASKED), READERS), types=[TYPE], samples=3)
+    reader = AffectedReader("statistics", STATISTICS.principal, TYPE.key)
     # In the version that the office reads the attribute has its old name.
-    assert found.changes == (Change(reader, PLATE, "license-plate", 10, 0, ("e0", "e1", "e2")),)
+    assert found.changes == (VisibilityChange(reader, PLATE, "license-plate", 10, 0, ("e0", "e1", "e2")),)
     assert (found.events, len(found.readers)) == (10, 3)
     assert [fails_on(found, what) for what in ("gain", "loss", "any")] == [True, False, True]
 
 
 def test_a_reader_of_one_policy_only_gains_or_loses_everything(history: DataFrame) -> None:
-    less = Policy(BAG, READERS[:2])
+    less = PipelinePolicy(BAG, READERS[:2])
     lost = compare(history, BEFORE, less, types=[TYPE])
     everything = ["", "location", "numberplate", "timestamp"]
     assert [(c.name, c.gained, c.lost) for c in lost.changes] == [(name, 0, 1) for name in everything]
     assert all(c.lost_samples == ("e3",) and c.reader.name == "smith" for c in lost.changes)
     gained = compare(history, less, BEFORE, types=[TYPE])
     assert [(c.name, c.gained, c.lost) for c in gained.changes] == [(name, 1, 0) for name in everything]
-    without = Policy(Credentials.of(*(c for c in BAG if c is not TO_SMITH)), READERS)
+    without = PipelinePolicy(Credentials.of(*(c for c in BAG if c is not TO_SMITH)), READERS)
     assert compare(history, BEFORE, without, types=[TYPE]).changes == lost.changes
 
 
@@ -228,7 +230,9 @@ def test_the_same_policy_changes_nothing(history: DataFrame) -> None:
 
 def test_a_filter_on_a_hidden_attribute_matches_only_once_it_is_seen(history: DataFrame) -> None:
     asking = (Subscriber("statistics", STATISTICS.principal, V8516, parse(f"numberplate = '{SUSPECT}'")),)
-    found = compare(history, Policy(BAG, asking), Policy(Credentials.of(*BAG, ASKED), asking), types=[TYPE])
+    found = compare(
+        history, PipelinePolicy(BAG, asking), PipelinePolicy(Credentials.of(*BAG, ASKED), asking), types=[TYPE]
+    )
     assert [(c.name, c.gained, c.gained_samples) for c in found.changes] == [
         ("", 1, ("e3",)),
         ("location", 1, ("e3",)),
@@ -250,7 +254,7 @@ def test_more_attributes_than_a_word_has_bits(spark: SparkSession) -> None:
         for n, person in enumerate(crowd)
     }
     readers = tuple(Subscriber(str(person), person, known(wide)) for person in crowd)
-    before, after = Policy(Credentials(), readers), Policy(Credentials(), readers, (Given(shows),))
+    before, after = PipelinePolicy(Credentials(), readers), PipelinePolicy(Credentials(), readers, (Given(shows),))
     sent = [replace(Event.of(wide, dict.fromkeys(names, 1), id="e").to_transit(), time=NOON)]
     found = compare(transit_frame(spark, [wide], sent), before, after, types=[wide])
     assert found.events == 1
@@ -264,8 +268,8 @@ def test_more_attributes_than_a_word_has_bits(spark: SparkSession) -> None:
 def test_what_the_history_does_not_tell_is_named(spark: SparkSession, history: DataFrame) -> None:
     branch = Branch(action=Right.SUBSCRIBE, guards=frozenset({"on-duty"}))
     readers = (Subscriber("x", PEOPLE[0], V8516),)
-    before = Policy(Credentials(), readers)
-    after = Policy(Credentials(), readers, (Given({PEOPLE[0]: Restriction((branch,))}),))
+    before = PipelinePolicy(Credentials(), readers)
+    after = PipelinePolicy(Credentials(), readers, (Given({PEOPLE[0]: Restriction((branch,))}),))
     found = compare(history, before, after, types=[TYPE])
     assert (found.unknown, found.changes) == (("on-duty",), ())
     guards: dict[str, Column] = {"on-duty": quoted(ID) == F.lit("e4")}
@@ -279,7 +283,7 @@ def test_readers_of_other_types_are_passed_over_and_results_add_up(history: Data
         TypeDefinition(TypeName(PEOPLE[0], "Other"), (AttributeDefinition("a", "0", AttributeSpec(Kind.STRING)),))
     )
     readers = (*READERS, Subscriber("x", PEOPLE[0], known(other)))
-    before, after = Policy(BAG, readers), Policy(Credentials.of(*BAG, ASKED), readers)
+    before, after = PipelinePolicy(BAG, readers), PipelinePolicy(Credentials.of(*BAG, ASKED), readers)
     found = compare(history, before, after, types=[TYPE])
     assert [reader.name for reader in found.passed_over] == ["x"]
     both = found + replace(found, readers=(found.passed_over[0],), passed_over=found.readers, changes=())
@@ -292,7 +296,7 @@ def test_readers_of_other_types_are_passed_over_and_results_add_up(history: Data
 
 
 def test_as_plain_data(history: DataFrame) -> None:
-    found = compare(history, BEFORE, Policy(Credentials.of(*BAG, ASKED), READERS), types=[TYPE], samples=1)
+    found = compare(history, BEFORE, PipelinePolicy(Credentials.of(*BAG, ASKED), READERS), types=[TYPE], samples=1)
     plain = found.as_dict()
     assert plain["changes"] == [
         {
@@ -323,5 +327,5 @@ def test_what_cannot_be_compared_is_refused(history: DataFrame) -> None:
             compare(frame, BEFORE, BEFORE, types=types, samples=samples)
         assert caught.value.code == code
     with pytest.raises(MalformedError) as caught:
-        fails_on(Comparison("", "", 0, (), ()), "nothing")  # type: ignore[arg-type]  # the fault
+        fails_on(PolicyComparison("", "", 0, (), ()), "nothing")  # type: ignore[arg-type]  # the fault
     assert caught.value.code == "whatif.fail-on"

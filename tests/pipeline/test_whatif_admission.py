@@ -10,17 +10,17 @@ from hypothesis import strategies as st
 from pyspark.sql import SparkSession
 from tests.budget import examples
 from tests.guard.strategies import events, exclusive, families, restrictions
+from tests.pipeline.enforce.test_admit import STRANGER, TIMES, Publishers, published
+from tests.pipeline.enforce.test_deliver import Rulebook, trusted
+from tests.pipeline.enforce.test_restrict import WITH_A_NUMBER
 from tests.pipeline.jobs_plant import interpreted
 from tests.pipeline.rows import frame
-from tests.pipeline.test_admit import STRANGER, TIMES, Publishers, published
-from tests.pipeline.test_deliver import Rulebook, trusted
-from tests.pipeline.test_restrict import WITH_A_NUMBER
 
 from penstock.guard import Branch, Restriction
 from penstock.guard.restriction import When
 from penstock.model import Event, EventType, Principal, Scalar, TransitEvent
-from penstock.pipeline.frames import ID, SOURCE, TIME, typed_schema
-from penstock.pipeline.whatif_admission import Admissions, compare_admission
+from penstock.pipeline.frames.frames import ID, SOURCE, TIME, typed_schema
+from penstock.pipeline.whatif import Admissions, compare_admission
 from penstock.selector import parse
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials

@@ -2,11 +2,11 @@
 
 from datetime import UTC, datetime
 
-from penstock.policy.datatypes import INTEGER, STRING
-from penstock.policy.policies import Root
-from penstock.policy.requests import ACTION, ACTION_ID, SUBJECT, SUBJECT_ID, Attributes, Request, attribute
-from penstock.policy.xml_elements import NAMESPACE
-from penstock.policy.xml_policies import read_policy
+from penstock.policy.language.datatypes import INTEGER, STRING
+from penstock.policy.language.policies import Root
+from penstock.policy.language.requests import ACTION, ACTION_ID, SUBJECT, SUBJECT_ID, Attributes, Request, attribute
+from penstock.policy.syntax.xml.elements import NAMESPACE
+from penstock.policy.syntax.xml.policies import read_policy
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 FIRST = "urn:oasis:names:tc:xacml:1.0:rule-combining-algorithm:first-applicable"

@@ -10,13 +10,13 @@ from penstock.model import Principal
 from penstock.model.names import TypeName
 from penstock.model.types import AttributeDefinition, EventType, TypeDefinition
 from penstock.model.values import AttributeSpec, Enumerated, Kind, Ranged, Scalar
-from penstock.policy.datatypes import BOOLEAN, DATE_TIME, DOUBLE, INTEGER, STRING, DataType
-from penstock.policy.event_attributes import EVENT, data_type_of, event_names
-from penstock.policy.expressions import Designator, Expression, Literal, apply, function_of
-from penstock.policy.functions import V1, V3
-from penstock.policy.policies import Match
-from penstock.policy.requests import RESOURCE, SUBJECT, Facts, key_of
-from penstock.policy.times import read_date_time
+from penstock.policy.language.datatypes import BOOLEAN, DATE_TIME, DOUBLE, INTEGER, STRING, DataType
+from penstock.policy.language.event_attributes import EVENT, data_type_of, event_names
+from penstock.policy.language.expressions import Designator, Expression, PolicyLiteral, apply, function_of
+from penstock.policy.language.functions import V1, V3
+from penstock.policy.language.policies import Match
+from penstock.policy.language.requests import RESOURCE, SUBJECT, Facts, key_of
+from penstock.policy.language.times import read_date_time
 
 T0 = datetime(2026, 5, 1, 12, tzinfo=UTC)
 SPECS = {
@@ -93,7 +93,7 @@ class EventMaker(Maker):
 
     def one(self, of_type: DataType) -> Expression:
         if self.rarely(3):
-            return Literal(self.constant(of_type), of_type)
+            return PolicyLiteral(self.constant(of_type), of_type)
         if of_type is INTEGER and self.rarely(4):
             return apply(f"{V1}string-bag-size", [self.designator(STRING)])
         return apply(f"{V1}{of_type}-one-and-only", [self.designator(of_type)])

@@ -4,24 +4,24 @@ import math
 from random import Random
 from typing import Any
 
-from penstock.policy.combine import POLICY_ALGORITHMS, RULE_ALGORITHMS
-from penstock.policy.datatypes import BOOLEAN, DOUBLE, INTEGER, STRING, DataType
-from penstock.policy.expressions import Designator, Expression, Literal, Reference, apply, function_of
-from penstock.policy.functions import V1, V3
-from penstock.policy.policies import (
+from penstock.policy.combining.algorithms import POLICY_ALGORITHMS, RULE_ALGORITHMS
+from penstock.policy.language.datatypes import BOOLEAN, DOUBLE, INTEGER, STRING, DataType
+from penstock.policy.language.expressions import Designator, Expression, PolicyLiteral, Reference, apply, function_of
+from penstock.policy.language.functions import V1, V3
+from penstock.policy.language.policies import (
     AnyOf,
     Assignment,
     Duties,
     Duty,
-    Effect,
     Match,
     Policy,
     PolicyReference,
     PolicySet,
     Rule,
+    RuleEffect,
     Target,
 )
-from penstock.policy.requests import ACTION, SUBJECT, Facts, key_of
+from penstock.policy.language.requests import ACTION, SUBJECT, Facts, key_of
 
 VALUES: dict[DataType, list[Any]] = {STRING: ["a", "b", "c"], INTEGER: [0, 1, 2], DOUBLE: [0.0, math.nan]}
 ATTRIBUTES = [(SUBJECT, "s1", STRING), (SUBJECT, "s2", STRING), (ACTION, "n", INTEGER), (ACTION, "d", DOUBLE)]
@@ -60,12 +60,14 @@ class Maker:
     def number(self) -> Expression:
         match self.random.randrange(6):
             case 0:
-                return apply(f"{V1}integer-divide", [Literal(1, INTEGER), Literal(self.random.randrange(3), INTEGER)])
+                return apply(
+                    f"{V1}integer-divide", [PolicyLiteral(1, INTEGER), PolicyLiteral(self.random.randrange(3), INTEGER)]
+                )
             case 1:
                 return apply(f"{V1}string-bag-size", [self.designator(STRING)])
             case 2 | 3:
                 return apply(f"{V1}integer-one-and-only", [self.designator(INTEGER)])
-        return Literal(self.random.randrange(3), INTEGER)
+        return PolicyLiteral(self.random.randrange(3), INTEGER)
 
     def condition(self, depth: int = 2, *, variables: bool = True) -> Expression:
         def inner() -> Expression:
@@ -86,16 +88,16 @@ class Maker:
             case 5:
                 return apply(f"{V1}integer-less-than", [self.number(), self.number()])
             case 6:
-                value = Literal(self.random.choice("abc"), STRING)
+                value = PolicyLiteral(self.random.choice("abc"), STRING)
                 return apply(f"{V1}string-is-in", [value, self.designator(STRING)])
             case 7:
                 bags = [self.designator(STRING), self.designator(STRING)]
                 name = self.random.choice(["any-of-any", "all-of-any", "any-of-all", "all-of-all"])
                 return apply(f"{V3}{name}", [function_of(f"{V1}string-equal"), *bags])
             case 8:
-                value = Literal(self.random.choice(VALUES[DOUBLE]), DOUBLE)
+                value = PolicyLiteral(self.random.choice(VALUES[DOUBLE]), DOUBLE)
                 return apply(f"{V1}double-is-in", [value, self.designator(DOUBLE)])
-        return Literal(self.random.choice([True, True, False]), BOOLEAN)
+        return PolicyLiteral(self.random.choice([True, True, False]), BOOLEAN)
 
     def duties(self) -> Duties:
         made = [self.duty(f"o{place}") for place in range(self.random.choice([0, 0, 0, 1, 2]))]
@@ -103,13 +105,13 @@ class Maker:
 
     def duty(self, name: str) -> Duty:
         said: Expression = self.number() if self.rarely(2) else self.designator()
-        return Duty(name, self.random.choice([*Effect]), (Assignment("x", said),))
+        return Duty(name, self.random.choice([*RuleEffect]), (Assignment("x", said),))
 
     def policy(self) -> Policy:
         rules = tuple(
             Rule(
                 f"r{place}",
-                self.random.choice([*Effect]),
+                self.random.choice([*RuleEffect]),
                 self.target(),
                 self.condition() if self.rarely(2) else None,
                 self.duties(),

@@ -6,27 +6,46 @@ from functools import cache
 from random import Random
 from typing import Any, Final
 
-from penstock.policy.combine import POLICY_ALGORITHMS, RULE_ALGORITHMS
-from penstock.policy.combining import with_priorities
-from penstock.policy.datatypes import BOOLEAN, DOUBLE, INTEGER, STRING, TYPES, URI, XPATH, DataType, XPathExpression
-from penstock.policy.expressions import Designator, Expression, Literal, Reference, Selector, apply
-from penstock.policy.functions import FUNCTIONS, V1, V3
-from penstock.policy.policies import (
+from penstock.policy.combining.algorithms import POLICY_ALGORITHMS, RULE_ALGORITHMS
+from penstock.policy.combining.registry import with_priorities
+from penstock.policy.combining.tuples import DecisionTuple
+from penstock.policy.language.datatypes import (
+    BOOLEAN,
+    DOUBLE,
+    INTEGER,
+    STRING,
+    TYPES,
+    URI,
+    XPATH,
+    Bag,
+    DataType,
+    Function,
+    Kind,
+    XPathExpression,
+)
+from penstock.policy.language.expressions import (
+    ContentSelector,
+    Designator,
+    Expression,
+    PolicyLiteral,
+    Reference,
+    apply,
+)
+from penstock.policy.language.functions import FUNCTIONS, V1, V3
+from penstock.policy.language.policies import (
     Assignment,
     Duties,
     Duty,
-    Effect,
     Match,
     Policy,
     PolicyReference,
     PolicySet,
     Root,
     Rule,
+    RuleEffect,
     Target,
 )
-from penstock.policy.requests import ACTION, RESOURCE, SUBJECT
-from penstock.policy.signatures import Bag, Function, Kind
-from penstock.policy.tuples import DecisionTuple
+from penstock.policy.language.requests import ACTION, RESOURCE, SUBJECT
 
 TEXTS: Final = (
     "a", "x y", 'q"uo\\te', "é\u202e\U0001f600", "line\nbreak", "tab\tand\rreturn", "<&>'\"]]>", "{ } [ ] // # , ; =",
@@ -104,9 +123,9 @@ class Whole:
     def category(self) -> str:
         return str(self.choose([SUBJECT, RESOURCE, ACTION, "urn:example:own", 'o"dd']))
 
-    def attribute(self, of_type: DataType) -> Designator | Selector:
+    def attribute(self, of_type: DataType) -> Designator | ContentSelector:
         if self.random.random() < 0.3:
-            return Selector(
+            return ContentSelector(
                 self.category(), "//a:b", of_type, self.choose([True, False]), self.maybe(self.text),
                 self.choose(PREFIXES), self.path_version,
             )  # fmt: skip
@@ -120,7 +139,7 @@ class Whole:
             return self.applied(kind, depth)
         if isinstance(kind, Bag):
             return self.attribute(kind.of)
-        return Literal(self.value(kind), kind)
+        return PolicyLiteral(self.value(kind), kind)
 
     def applied(self, kind: Kind, depth: int) -> Expression:
         if kind is BOOLEAN and self.random.random() < 0.2:
@@ -134,7 +153,7 @@ class Whole:
             takes[-1:] = [takes[-1]] * self.random.randrange(function.repeated, function.repeated + 3)
         if function.check is not None:
             return apply(
-                function.id, [Literal(self.pattern(function, takes[0]), takes[0]), self.expression(takes[1], 0)]
+                function.id, [PolicyLiteral(self.pattern(function, takes[0]), takes[0]), self.expression(takes[1], 0)]
             )
         return apply(function.id, [self.expression(one, depth - 1) for one in takes])
 
@@ -171,7 +190,7 @@ class Whole:
                 )
                 for _ in range(self.random.randrange(3))
             ]  # fmt: skip
-            return Duty(self.name(), self.choose([*Effect]), tuple(said))
+            return Duty(self.name(), self.choose([*RuleEffect]), tuple(said))
 
         return Duties(*(tuple(duty() for _ in range(self.choose([0, 0, 1, 2]))) for _ in range(2)))
 
@@ -186,7 +205,7 @@ class Whole:
             self.variables[name] = self.expression(self.choose(kinds), 2)
         rules = tuple(
             Rule(
-                self.text(), self.choose([*Effect]), self.target(),
+                self.text(), self.choose([*RuleEffect]), self.target(),
                 self.maybe(lambda: self.expression(BOOLEAN, 3)), self.duties(), self.text(),
             )
             for _ in range(self.random.randrange(3))

@@ -6,7 +6,7 @@ from datetime import UTC, datetime, timedelta, timezone
 from hypothesis import strategies as st
 
 from penstock.model.values import INTEGER_MAX, INTEGER_MIN, AttributeSpec, Kind, Scalar, Schema
-from penstock.selector.text import write_name, write_value
+from penstock.selector.ast import write_name, write_value
 
 SCHEMA: Schema = {
     "s": AttributeSpec(Kind.STRING),

@@ -11,7 +11,7 @@ from tests.selector.strategies import SCHEMA, VALUES, conditions, rows, wrong_ro
 from penstock.errors import EvaluationError
 from penstock.model.values import AttributeSpec, Scalar
 from penstock.selector import compile_selector, evaluate, parse
-from penstock.selector.text import write_name, write_value
+from penstock.selector.ast import write_name, write_value
 
 #: every attribute has a value, mostly a special one: nulls would hide what arithmetic does
 FULL_ROWS = st.fixed_dictionaries({name: VALUES[spec.kind] for name, spec in SCHEMA.items()})

@@ -11,8 +11,8 @@ from tests.budget import examples
 from tests.selector.strategies import LITERALS, VALUES
 
 from penstock.model.values import INTEGER_MAX, INTEGER_MIN, AttributeSpec, Enumerated, Kind, Ranged
-from penstock.selector.ast import Comparison
-from penstock.selector.scalar import compare
+from penstock.selector.ast import ComparisonOperator
+from penstock.selector.evaluate import compare
 from penstock.selector.sets import Spans, ValueSet, complement, intersect, points, prefixed, select, unite, universe
 
 
@@ -32,10 +32,13 @@ def kinds_and_values(draw: st.DrawFn) -> tuple[Kind, Any, Any]:
 
 
 @settings(deadline=None, max_examples=examples(250))
-@given(kinds_and_values(), st.sampled_from([Comparison.EQ, Comparison.NE]) | st.sampled_from(list(Comparison)))
-def test_spans_hold_what_compares_so(drawn: tuple[Kind, Any, Any], operator: Comparison) -> None:
+@given(
+    kinds_and_values(),
+    st.sampled_from([ComparisonOperator.EQ, ComparisonOperator.NE]) | st.sampled_from(list(ComparisonOperator)),
+)
+def test_spans_hold_what_compares_so(drawn: tuple[Kind, Any, Any], operator: ComparisonOperator) -> None:
     kind, value, constant = drawn
-    if kind is Kind.BOOLEAN and operator not in (Comparison.EQ, Comparison.NE):
+    if kind is Kind.BOOLEAN and operator not in (ComparisonOperator.EQ, ComparisonOperator.NE):
         return
     spans = select(kind, operator, constant)
     assert contains(spans, value) is compare(operator, value, constant)
@@ -75,14 +78,14 @@ def test_prefixes_at_the_edges_of_unicode(prefix: str) -> None:
 
 
 def test_edges_of_numbers() -> None:
-    assert select(Kind.INTEGER, Comparison.GT, INTEGER_MAX) == ()
-    assert select(Kind.INTEGER, Comparison.LT, INTEGER_MIN) == ()
-    assert select(Kind.INTEGER, Comparison.GT, 1e300) == ()
-    assert select(Kind.INTEGER, Comparison.EQ, 1.5) == ()
-    assert select(Kind.FLOAT, Comparison.EQ, 2**53 + 1) == ()
-    assert select(Kind.FLOAT, Comparison.GT, math.inf) == ()
-    assert select(Kind.FLOAT, Comparison.EQ, math.inf) == ((math.inf, None),)
-    assert select(Kind.BOOLEAN, Comparison.EQ, True) == ((True, None),)
+    assert select(Kind.INTEGER, ComparisonOperator.GT, INTEGER_MAX) == ()
+    assert select(Kind.INTEGER, ComparisonOperator.LT, INTEGER_MIN) == ()
+    assert select(Kind.INTEGER, ComparisonOperator.GT, 1e300) == ()
+    assert select(Kind.INTEGER, ComparisonOperator.EQ, 1.5) == ()
+    assert select(Kind.FLOAT, ComparisonOperator.EQ, 2**53 + 1) == ()
+    assert select(Kind.FLOAT, ComparisonOperator.GT, math.inf) == ()
+    assert select(Kind.FLOAT, ComparisonOperator.EQ, math.inf) == ((math.inf, None),)
+    assert select(Kind.BOOLEAN, ComparisonOperator.EQ, True) == ((True, None),)
 
 
 def test_universe_respects_the_domain() -> None:
@@ -95,12 +98,12 @@ def test_universe_respects_the_domain() -> None:
 
 def test_examples_are_plain() -> None:
     assert universe(AttributeSpec(Kind.INTEGER)).example() == 0
-    assert ValueSet(Kind.INTEGER, select(Kind.INTEGER, Comparison.LT, -5)).example() == -6
-    assert ValueSet(Kind.INTEGER, select(Kind.INTEGER, Comparison.GT, 5)).example() == 6
+    assert ValueSet(Kind.INTEGER, select(Kind.INTEGER, ComparisonOperator.LT, -5)).example() == -6
+    assert ValueSet(Kind.INTEGER, select(Kind.INTEGER, ComparisonOperator.GT, 5)).example() == 6
     assert ValueSet(Kind.STRING, (), null=True, nan=True).example() is None
     assert universe(AttributeSpec(Kind.TIMESTAMP)).example() == datetime(2000, 1, 1, tzinfo=UTC)
     assert points(Kind.STRING, ["b", "a"])[0][0] == "a"
-    assert ValueSet(Kind.FLOAT, select(Kind.FLOAT, Comparison.GT, 24)).example() == 25.0
+    assert ValueSet(Kind.FLOAT, select(Kind.FLOAT, ComparisonOperator.GT, 24)).example() == 25.0
 
 
 def test_ends_of_spans_are_text() -> None:

@@ -15,7 +15,7 @@ print(resource.getrlimit(resource.RLIMIT_CORE)[0])
 print(open("/proc/self/coredump_filter").read() if os.path.exists("/proc/self/coredump_filter") else 0)
 """
 READ = """\
-from penstock.pipeline.sealed_log import KeyFiles
+from penstock.pipeline.sealed.log import KeyFiles
 try:
     KeyFiles("absent", "absent").read()
 except Exception as error:

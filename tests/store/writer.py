@@ -14,9 +14,9 @@ from datetime import UTC, datetime
 
 from penstock.errors import FailedError, RefusedError
 from penstock.model.principals import Principal
-from penstock.store.ledgers import Ledger, Store
-from penstock.store.opening import open_store
-from penstock.store.records import Change, Entry
+from penstock.store.ledgers.ledgers import Ledger, Store
+from penstock.store.ledgers.records import Change, NewChange
+from penstock.store.ledgers.urls import open_store
 
 LEDGER = "rules"
 WHO = Principal(b"\1" * 32)
@@ -59,7 +59,7 @@ def opened(url: str) -> Store:
 def write(ledger: Ledger, batch: str, size: int, goal: int) -> tuple[Change, ...] | None:
     """Add a batch, once, whatever comes between; None when the goal is reached."""
     entries = [
-        Entry(who=WHO, when=datetime.now(UTC), kind="test", why=f"{batch} {size}", after=bytes(100))
+        NewChange(who=WHO, when=datetime.now(UTC), kind="test", why=f"{batch} {size}", after=bytes(100))
         for _ in range(size)
     ]
     unsure_since = None

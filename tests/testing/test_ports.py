@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from penstock.errors import FailedError
-from penstock.testing import ports
-from penstock.testing.ports import free_port, free_ports
+from penstock.testing import server_process as ports
+from penstock.testing.server_process import free_port, free_ports
 
 
 def test_ports_are_free_and_different_and_outgoing_connections_get_others() -> None:

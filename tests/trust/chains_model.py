@@ -13,7 +13,7 @@ from tests.trust.kit import DAY, NOW, grant, name, naming, tag, who
 
 from penstock.codec.sexp import SExp
 from penstock.model.principals import Principal
-from penstock.trust.certificates import Authorisation, Certificate, Naming
+from penstock.trust.certificates import Authorisation, Certificate, NameCertificate
 from penstock.trust.subjects import Name, Subject, Threshold
 from penstock.trust.tags import ANY, Tag, matches
 from penstock.trust.validity import ALWAYS, Validity
@@ -50,7 +50,7 @@ class Oracle:
         size = -1
         while size != (size := sum(map(len, self.members.values()))):
             for statement in usable:
-                if isinstance(statement, Naming):
+                if isinstance(statement, NameCertificate):
                     found = self.expand(statement.subject)
                     self.members.setdefault((statement.issuer, statement.name), set()).update(found)
 

@@ -11,7 +11,7 @@ from penstock.codec.sexp import parse
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
 from penstock.model.principals import Principal
-from penstock.trust.certificates import Authorisation, Certificate, Naming, issue
+from penstock.trust.certificates import Authorisation, Certificate, NameCertificate, issue
 from penstock.trust.subjects import Name, Subject
 from penstock.trust.tags import ANY, Tag, parse_tag
 from penstock.trust.validity import ALWAYS, Validity
@@ -56,7 +56,7 @@ def passing(issuer: int, subject: int | Subject, granted: Tag = ANY, validity: V
 
 def naming(issuer: int, local: str, subject: int | Subject, validity: Validity = ALWAYS) -> Certificate:
     about = who(subject) if isinstance(subject, int) else subject
-    return issue(Naming(who(issuer), local.encode(), about, validity), key(issuer))
+    return issue(NameCertificate(who(issuer), local.encode(), about, validity), key(issuer))
 
 
 @contextmanager

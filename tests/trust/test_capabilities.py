@@ -16,7 +16,7 @@ from penstock.trust.capabilities import (
     BROKER_RIGHTS,
     BoundSelector,
     Right,
-    Terms,
+    RightTerms,
     attribute_from_sexp,
     attribute_to_sexp,
     describe_tag,
@@ -27,7 +27,7 @@ from penstock.trust.capabilities import (
     read_terms,
     type_request,
 )
-from penstock.trust.certificates import Authorisation, Naming
+from penstock.trust.certificates import Authorisation, NameCertificate
 from penstock.trust.tags import ANY, NOTHING, Tag, covers, intersect, parse_tag, to_sexp
 from penstock.trust.validity import ALWAYS
 
@@ -51,7 +51,7 @@ def allowed(granted: Tag, right: Right = Right.SUBSCRIBE, of: TypeName = NAME) -
     return intersect(granted, type_request(of, right)) is not None
 
 
-def terms(*grants: Tag) -> Terms:
+def terms(*grants: Tag) -> RightTerms:
     reduced: Tag = SUBSCRIBE
     for granted in grants:
         narrower = intersect(reduced, granted)
@@ -98,7 +98,7 @@ def test_what_is_left_out_means_all() -> None:
     for right in Right:
         if not right.on_network:
             assert allowed(event_tag(OWNER), right)
-    assert terms(event_tag()) == Terms(None, {}, (), ())
+    assert terms(event_tag()) == RightTerms(None, {}, (), ())
 
 
 def test_versions() -> None:
@@ -341,7 +341,7 @@ def test_values_forced_on_a_domain_are_flagged() -> None:
 def test_root_authority_without_end_is_flagged() -> None:
     assert flagged(ANY, propagate=True, forever=True) == {"capability.no-expiry"}
     assert flagged(ANY, propagate=False, forever=True) == set()
-    assert flags(Naming(OWNER, b"n", name(1, "m"))) == ()
+    assert flags(NameCertificate(OWNER, b"n", name(1, "m"))) == ()
 
 
 def test_descriptions_for_people() -> None:

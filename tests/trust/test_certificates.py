@@ -14,7 +14,7 @@ from penstock.errors import PenstockError
 from penstock.trust.certificates import (
     Authorisation,
     Certificate,
-    Naming,
+    NameCertificate,
     Statement,
     issue,
     read_certificate,
@@ -35,9 +35,9 @@ STATEMENTS: list[Statement] = [
     Authorisation(
         who(1), who(2), tag("foo"), validity=Validity(online=(OnlineTest("crl", (b"online", b"crl", b"u")),))
     ),
-    Naming(who(1), b"Met Brokers", who(2), CURRENT),
-    Naming(who(1), b"\x00\xff", name(2, "a", "b", "c"), comment="é"),
-    Naming(who(1), b"board", QUORUM),
+    NameCertificate(who(1), b"Met Brokers", who(2), CURRENT),
+    NameCertificate(who(1), b"\x00\xff", name(2, "a", "b", "c"), comment="é"),
+    NameCertificate(who(1), b"board", QUORUM),
 ]
 
 

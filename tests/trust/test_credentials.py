@@ -12,7 +12,7 @@ from penstock.trust.caches import CertificateCache
 from penstock.trust.certificates import (
     Authorisation,
     Certificate,
-    Naming,
+    NameCertificate,
     UnverifiedCertificate,
     verify_certificate,
 )
@@ -45,7 +45,7 @@ def test_a_bag_is_read_back() -> None:
     assert [statement for _, statement in BAG.authorisations()] == [FIRST.statement, SECOND.statement]
     assert [statement for _, statement in BAG.namings()] == [THIRD.statement]
     assert isinstance(FIRST.statement, Authorisation)
-    assert isinstance(THIRD.statement, Naming)
+    assert isinstance(THIRD.statement, NameCertificate)
 
 
 @pytest.mark.parametrize(

@@ -17,9 +17,8 @@ from penstock.model.types import AttributeDefinition, TypeDefinition
 from penstock.model.values import AttributeSpec, Enumerated, Kind, Ranged
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
-from penstock.trust.event_types import read_type, read_type_parts, sign_type, verify_type
+from penstock.trust.event_types import definition_to_sexp, read_type, read_type_parts, sign_type, verify_type
 from penstock.trust.subjects import Threshold
-from penstock.trust.type_forms import definition_to_sexp
 
 QUORUM = Threshold(2, (who(1), who(2), who(3)))
 

@@ -7,7 +7,7 @@ from penstock.model.principals import Petnames
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
 from penstock.trust.discovery import sift
-from penstock.trust.explain import Explanation, Question, describe_subject, explain, explain_grant, refusal
+from penstock.trust.explain import AuthorityQuestion, Explanation, describe_subject, explain, explain_grant, refusal
 from penstock.trust.subjects import Threshold
 from penstock.trust.tags import Tag
 from penstock.trust.validity import OnlineTest, Validity
@@ -22,10 +22,10 @@ def question(
     asks: int = SMITH,
     root: int | Threshold = ROOT,
     request: Tag = READ,
-) -> Question:
+) -> AuthorityQuestion:
     bag = Credentials.of(*certificates, quorums=quorums)
     by = root.principal if isinstance(root, Threshold) else who(root)
-    return Question(bag, sift(bag, NOW), by, who(asks), request)
+    return AuthorityQuestion(bag, sift(bag, NOW), by, who(asks), request)
 
 
 def codes(explanation: Explanation) -> list[str]:

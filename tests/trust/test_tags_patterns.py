@@ -10,7 +10,7 @@ from tests.budget import examples
 from tests.trust.tags_model import VALUES, ranges
 
 from penstock.codec.sexp import SExp
-from penstock.trust.tags import And, Glob, Prefix, Range, covers, intersect, matches, parse_tag
+from penstock.trust.tags import AllPatterns, Glob, Prefix, Range, covers, intersect, matches, parse_tag
 
 patterns = st.text(alphabet="ab*", max_size=5).map(str.encode)
 #: `c` occurs in no pattern; the longest two patterns together are shorter than the longest strings
@@ -41,7 +41,7 @@ def test_inclusion_of_globs_is_exact(a: bytes, b: bytes) -> None:
 @settings(deadline=None, max_examples=examples(150))
 def test_emptiness_of_globs_is_exact(a: bytes, b: bytes) -> None:
     s, t = parse_tag(glob(a)), parse_tag(glob(b))
-    # The shortest atom of both has at most the literal octets of both, so ten; strings of seven are the cheap part.
+    # The shortest atom of both has at most the literal bytes of both, so ten; strings of seven are the cheap part.
     shared = any(plain(a, string) and plain(b, string) for string in STRINGS)
     both = intersect(s, t)
     if shared:
@@ -109,7 +109,7 @@ def test_patterns_meet_in_closed_form_where_there_is_one() -> None:
     prefix = (b"*", b"prefix", b"uk.gov.")
     assert meet(glob(b"uk.*"), glob(b"uk.gov.*")) == parse_tag(glob(b"uk.gov.*"))
     assert meet(prefix, glob(b"uk.gov.*")) == meet(glob(b"uk.gov.*"), prefix)
-    assert meet(prefix, glob(b"uk.*.pito")) == And(frozenset((Prefix(b"uk.gov."), Glob(b"uk.*.pito", ()))))
+    assert meet(prefix, glob(b"uk.*.pito")) == AllPatterns(frozenset((Prefix(b"uk.gov."), Glob(b"uk.*.pito", ()))))
     assert meet(prefix, glob(b"fr.*")) is None
     assert meet(glob(b"*a"), glob(b"*b")) is None
     assert meet(glob(b"*"), prefix) == Prefix(b"uk.gov.")

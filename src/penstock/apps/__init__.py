@@ -1,1 +1,1 @@
-"""What people run: the command line, and later services and a console."""
+"""What people run: the command line, the broker process and the decision service."""

@@ -1,1 +1,1 @@
-"""Whose word counts: the moderator's rule book, which is kept in a store."""
+"""Who is authorised to change rules: the moderator's signed rule book in a store, and polls of those affected."""

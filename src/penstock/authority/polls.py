@@ -13,19 +13,27 @@ changed meanwhile comes to nothing.
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
-from penstock.authority.polls_records import Kept, Kind, PollsFold, Settled, Settlement, State
+from penstock.authority.polls_records import Kept, PollRecordKind, PollsFold, SettledPoll, Settlement, State
 from penstock.authority.rulebook import RuleBook
 from penstock.crypto import SigningKey
 from penstock.errors import FailedError, LimitError, PenstockError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.moderator.ballots import Outcome, Question, Vote
-from penstock.moderator.consents import poll_reason
-from penstock.moderator.founding import Founding
-from penstock.moderator.poll import Poll, Proof, check_current, pose, verify_outcome
-from penstock.moderator.steps import Resolve
-from penstock.store.folds import View
-from penstock.store.ledgers import Ledger
-from penstock.store.records import Entry
+from penstock.moderator.files.founding import Founding
+from penstock.moderator.polls import (
+    Poll,
+    PollOutcome,
+    PollProof,
+    PollQuestion,
+    Vote,
+    check_current,
+    pose,
+    verify_outcome,
+)
+from penstock.moderator.rules.steps import Resolve
+from penstock.moderator.settlement.consents import poll_reason
+from penstock.store.ledgers.folds import FoldView
+from penstock.store.ledgers.ledgers import Ledger
+from penstock.store.ledgers.records import NewChange
 from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
 
 
@@ -35,8 +43,9 @@ def polls_name(book: str) -> str:
 
 
 def read_polls(ledger: Ledger, founding: Founding) -> State:
-    """Return all polls of the rule book with that founding, by their ids. Raises what `View` and `PollsFold` raise."""
-    return View(ledger, PollsFold(founding)).state
+    """Return all polls of the rule book with that founding, by their ids. Raises what `FoldView` and `PollsFold`
+    raise."""
+    return FoldView(ledger, PollsFold(founding)).state
 
 
 class Polls:
@@ -50,7 +59,7 @@ class Polls:
             raise RefusedError(
                 "poll.not-moderator", "only the moderator of a rule book asks those affected", hint="use its key"
             )
-        self._view = View(ledger, PollsFold(book.founding), limits=limits)
+        self._view = FoldView(ledger, PollsFold(book.founding), limits=limits)
         self._book = book
         self._key = key
         self._limits = limits
@@ -69,7 +78,7 @@ class Polls:
         """Take in what other processes did."""
         self._view.refresh()
 
-    def plan(self, rule_id: str, when: datetime, deadline: datetime) -> Question:
+    def plan(self, rule_id: str, when: datetime, deadline: datetime) -> PollQuestion:
         """Return what would be asked about a rule that was rejected; nothing is changed.
 
         Raises what `pose` raises, `LimitError` (`poll.limit`) for a deadline too far away, and `RefusedError`
@@ -97,10 +106,10 @@ class Polls:
     def ask(self, rule_id: str, when: datetime, deadline: datetime) -> Poll:
         """Ask those affected about a rule that was rejected. Raises as `plan`."""
 
-        def asked(now: datetime) -> Iterable[Entry]:
+        def asked(now: datetime) -> Iterable[NewChange]:
             self._book.pass_time(now, self._key)
             question = sign_value(self.plan(rule_id, now, deadline), self._key)
-            yield self._entry(Kind.POLL, question, now, f"about rule {rule_id}")
+            yield self._entry(PollRecordKind.POLL, question, now, f"about rule {rule_id}")
 
         (poll_id,) = self._change(asked, when)
         return self.kept[poll_id].poll
@@ -112,10 +121,10 @@ class Polls:
         """
         signed = vote.verify()
 
-        def heard(now: datetime) -> Iterable[Entry]:
+        def heard(now: datetime) -> Iterable[NewChange]:
             poll = self._known(signed.value.poll).poll
             if poll.hear(signed, now) is not poll:
-                yield self._entry(Kind.VOTE, signed, now, f"of {signed.value.voter.short}")
+                yield self._entry(PollRecordKind.VOTE, signed, now, f"of {signed.value.voter.short}")
 
         self._change(heard, when)
         return self._known(signed.value.poll).poll
@@ -138,15 +147,15 @@ class Polls:
     def _end(self, poll_id: bytes, when: datetime) -> bool:
         """Bring a poll to its end, as far as that is possible now."""
 
-        def closed(now: datetime) -> Iterable[Entry]:
+        def closed(now: datetime) -> Iterable[NewChange]:
             kept = self._known(poll_id)
             if kept.open and now >= kept.poll.question.value.deadline:
-                yield self._entry(Kind.OUTCOME, kept.poll.sum_up(self._key, now), now)
+                yield self._entry(PollRecordKind.OUTCOME, kept.poll.sum_up(self._key, now), now)
 
-        def settled(now: datetime) -> Iterable[Entry]:
+        def settled(now: datetime) -> Iterable[NewChange]:
             kept = self._known(poll_id)
             if not kept.open and kept.pending:
-                settled = Settled(self._key.principal, poll_id, self._settle(kept.poll, now))
+                settled = SettledPoll(self._key.principal, poll_id, self._settle(kept.poll, now))
                 yield self._entry(settled.kind, sign_value(settled, self._key), now)
 
         self._change(closed, when)
@@ -164,7 +173,7 @@ class Polls:
         question, outcome = poll.question.value, poll.outcome
         if outcome is None:
             raise ValueError("the poll has not ended")
-        proof = Proof(poll.question.unverified(), outcome.unverified())
+        proof = PollProof(poll.question.unverified(), outcome.unverified())
         tally = verify_outcome(poll.question, proof.outcome)
         option, why = tally.chosen, poll_reason(poll.id)
         if option is None:
@@ -191,14 +200,14 @@ class Polls:
 
     def _entry(
         self,
-        kind: Kind,
-        signed: SignedValue[Question] | SignedValue[Vote] | SignedValue[Outcome] | SignedValue[Settled],
+        kind: PollRecordKind,
+        signed: SignedValue[PollQuestion] | SignedValue[Vote] | SignedValue[PollOutcome] | SignedValue[SettledPoll],
         now: datetime,
         why: str = "",
-    ) -> Entry:
-        return Entry(who=self._key.principal, when=now, kind=kind, why=why, after=signed.to_bytes())
+    ) -> NewChange:
+        return NewChange(who=self._key.principal, when=now, kind=kind, why=why, after=signed.to_bytes())
 
-    def _change(self, made: Callable[[datetime], Iterable[Entry]], when: datetime) -> tuple[bytes, ...]:
+    def _change(self, made: Callable[[datetime], Iterable[NewChange]], when: datetime) -> tuple[bytes, ...]:
         """Add what is made of the state that there is; where others were quicker, make it again."""
         for _ in range(self._limits.moderator_attempts):
             self.refresh()

@@ -20,16 +20,15 @@ from penstock.codec.sexp import SExp, canonical, parse_canonical, text
 from penstock.codec.sexp import field as sexp_field
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.principals import Principal
-from penstock.moderator.ballots import Outcome, Question, Vote
-from penstock.moderator.founding import Founding
-from penstock.moderator.poll import Poll
-from penstock.store.records import Change
+from penstock.moderator.files.founding import Founding
+from penstock.moderator.polls import Poll, PollOutcome, PollQuestion, Vote
+from penstock.store.ledgers.records import Change
 from penstock.trust.signed import Claim, SignedValue, one, read_count, read_digest, read_owner, read_signed
 
 V = TypeVar("V", bound=Claim)
 
 
-class Kind(StrEnum):
+class PollRecordKind(StrEnum):
     """What happens to a poll."""
 
     POLL = "poll"
@@ -48,7 +47,7 @@ class Settlement:
 
 
 @dataclass(frozen=True, slots=True)
-class Settled:
+class SettledPoll:
     """What came of a poll, by the word of its moderator."""
 
     HEAD: ClassVar = b"poll-settled"
@@ -62,9 +61,9 @@ class Settled:
         return self.moderator
 
     @property
-    def kind(self) -> Kind:
+    def kind(self) -> PollRecordKind:
         """What happens to the poll by it."""
-        return Kind.UNSETTLED if self.settlement.step is None else Kind.SETTLED
+        return PollRecordKind.UNSETTLED if self.settlement.step is None else PollRecordKind.SETTLED
 
     def to_sexp(self) -> SExp:
         """Return the body that is signed."""
@@ -73,7 +72,7 @@ class Settled:
         return (self.HEAD, (b"moderator", str(self.moderator).encode()), (b"poll", self.poll), came)
 
     @classmethod
-    def from_sexp(cls, body: SExp) -> "Settled":
+    def from_sexp(cls, body: SExp) -> "SettledPoll":
         """Read a body. Raises `MalformedError` (`evolution.malformed`, and what the parts raise)."""
         settlement = (
             Settlement(None, text(one(body, b"code")))
@@ -88,7 +87,7 @@ class Kept:
     """A poll, and what came of it."""
 
     poll: Poll
-    settled: SignedValue[Settled] | None = None
+    settled: SignedValue[SettledPoll] | None = None
 
     @property
     def settlement(self) -> Settlement | None:
@@ -116,7 +115,7 @@ State: TypeAlias = dict[bytes, Kept]
 
 
 class PollsFold:
-    """See `penstock.store.folds.Fold`: the polls of the rule book that begins with a founding."""
+    """See `penstock.store.ledgers.folds.Fold`: the polls of the rule book that begins with a founding."""
 
     name = "polls-2"
 
@@ -143,7 +142,7 @@ class PollsFold:
         return state
 
     def dump(self, state: State) -> bytes:
-        """Return the state as octets."""
+        """Return the state as bytes."""
         return canonical((b"polls", *(tuple(_dumped(kept)) for kept in state.values())))
 
     def load(self, data: bytes) -> Never:  # noqa: ARG002  # whatever it holds
@@ -153,13 +152,13 @@ class PollsFold:
     def _take(self, state: State, change: Change) -> None:
         octets = change.after or b""
         match change.kind:
-            case Kind.POLL:
-                poll = Poll(signed_octets(octets, Question))
+            case PollRecordKind.POLL:
+                poll = Poll(signed_octets(octets, PollQuestion))
                 self._check(poll.question.value)
                 if poll.id in state:
                     raise _malformed("a question is asked twice")
                 state[poll.id] = Kept(poll)
-            case Kind.VOTE:
+            case PollRecordKind.VOTE:
                 vote = signed_octets(octets, Vote)
                 kept = _known(state, vote.value.poll)
                 try:
@@ -168,12 +167,12 @@ class PollsFold:
                     # Its time was that of a change before it, which another clock had written.
                     if error.code != "poll.closed":
                         raise
-            case Kind.OUTCOME:
-                outcome = signed_octets(octets, Outcome)
+            case PollRecordKind.OUTCOME:
+                outcome = signed_octets(octets, PollOutcome)
                 kept = _known(state, outcome.value.poll)
                 state[outcome.value.poll] = replace(kept, poll=kept.poll.close(outcome))
-            case Kind.SETTLED | Kind.UNSETTLED:
-                settled = signed_octets(octets, Settled)
+            case PollRecordKind.SETTLED | PollRecordKind.UNSETTLED:
+                settled = signed_octets(octets, SettledPoll)
                 kept = _known(state, settled.value.poll)
                 if (settled.value.moderator, settled.value.kind) != (self._moderator, change.kind):
                     raise _malformed("a poll is settled by the moderator that asked")
@@ -183,7 +182,7 @@ class PollsFold:
             case _:
                 raise _malformed("nothing of the kind happens to polls")
 
-    def _check(self, question: Question) -> None:
+    def _check(self, question: PollQuestion) -> None:
         """Check that a question is one of this rule book."""
         if question.moderator != self._moderator:
             raise _malformed("somebody else than the moderator asks")

@@ -19,7 +19,7 @@ from penstock.errors import PenstockError
 from penstock.fabric import Clock, Durability, Fabric, Publisher, Qos, Reliability, Sample
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
-from penstock.moderator.ballots import Vote
+from penstock.moderator.polls import Vote
 from penstock.trust.caches import Recent
 
 QOS: Final = Qos(
@@ -82,7 +82,7 @@ async def end(*tasks: asyncio.Task[None]) -> None:
 
 
 class Sending:
-    """Writes to one topic; a writer that failed is made anew."""
+    """Writes to one topic; a writer that failed is made again."""
 
     def __init__(self, fabric: Fabric, topic: str, note: Note) -> None:
         self._fabric = fabric
@@ -105,7 +105,7 @@ class Sending:
 
 
 async def listen(fabric: Fabric, topic: str, take: Take, note: Note, pause: float = AGAIN) -> None:
-    """Read a topic until cancelled; a reader that was cut off begins anew.
+    """Read a topic until cancelled; a reader that was cut off begins again.
 
     What `take` refuses is noted. What it has taken it does not get again, however often it comes.
     """

@@ -13,34 +13,101 @@ quicker, it is planned again, so that of those who write at the same time nobody
 step was taken it is on the disk. A book is for one thread at a time; several books may be open on one ledger.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
-from penstock.authority.rulebook_fold import Book, BookState, RuleBookFold, read_log, same_state
-from penstock.authority.rulebook_periods import Periods
-from penstock.authority.rulebook_records import Taken, Whole, begin, found, read_taken, take
-from penstock.authority.rulebook_snapshots import Snapshots
-from penstock.authority.rulebook_time import Times
-from penstock.authority.signed_requests import Asked, Word
+from penstock.authority.rulebook_records import RecordedStep, Snapshots, Whole, begin, found, read_taken, take
+from penstock.authority.rulebook_state import Book, BookState, RuleBookFold, Times, read_log, same_state
+from penstock.authority.signed_requests import ModeratorRequest, SignedRequest
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, PenstockError, RefusedError
+from penstock.model.instants import instant_key
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
-from penstock.moderator.adding import Plan
-from penstock.moderator.base import RuleBase
-from penstock.moderator.consents import Consent
-from penstock.moderator.deltas import NO_CHANGE
-from penstock.moderator.founding import Founding
-from penstock.moderator.poll import Proof
-from penstock.moderator.steps import CLOCK, Add, Note, Pass, Request, Step, Subscribe
-from penstock.moderator.undo import plan_request
-from penstock.store.folds import View, refold, state_at
-from penstock.store.ledgers import Ledger, Told, quiet
-from penstock.store.records import EMPTY, Entry, Head, broken
+from penstock.moderator.base.base import RuleBase
+from penstock.moderator.files.founding import Founding
+from penstock.moderator.polls import PollProof
+from penstock.moderator.rules.steps import (
+    CLOCK,
+    NO_CHANGE,
+    Add,
+    Note,
+    Pass,
+    Request,
+    RuleState,
+    RuleStatus,
+    StateSubscriberRule,
+    Step,
+    SubscriberRule,
+)
+from penstock.moderator.settlement.addition import Plan
+from penstock.moderator.settlement.consents import Consent
+from penstock.moderator.settlement.undo import plan_request
+from penstock.store.ledgers.folds import FoldView, refold, state_at
+from penstock.store.ledgers.ledgers import Ledger, Told, quiet
+from penstock.store.ledgers.records import EMPTY, LedgerHead, NewChange, broken
 from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
+from penstock.trust.validity import ALWAYS, State
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The periods of rules in a rule book: whether one has ended, or begun, and nobody has let that come into effect.
+#
+# That is asked before anything is decided, so of all rules only those with a period are looked at.
+
+
+_OVER: Final = (RuleStatus.ENDED, RuleStatus.WITHDRAWN)
+
+
+class Periods:
+    """Which rules of a rule base have a period; it follows the base, wherever that goes."""
+
+    def __init__(self, base: RuleBase) -> None:
+        self._base = base
+        #: their ids, and before when nothing is due
+        self._limited: dict[str, bytes] = {}
+        self._seen = -1
+
+    def due(self, when: datetime) -> bool:
+        """Say whether a period has ended, or begun, that is not taken in."""
+        self._follow()
+        now = instant_key(when)
+        limited = (one for one, due in self._limited.items() if due <= now)
+        found = (self._base.standings.get(one) or self._base.wishes.get(one) for one in limited)
+        return any(each is not None and self._is_due(each, now) for each in found)
+
+    def _is_due(self, each: RuleState | SubscriberRule, now: bytes) -> bool:
+        match each.stated.validity.state(now):
+            case State.EXPIRED:
+                return each.status not in _OVER
+            case State.VALID:
+                return each.status is RuleStatus.WAITING and not each.stated.rests(self._base.away)
+            case _:
+                return False
+
+    def _follow(self) -> None:
+        """Take in what was stated since. Rules that are gone may stay: they are never due."""
+        taken = self._base.next_number - 1
+        if self._seen < 0 or taken - self._seen > self._base.remembered:
+            self._limited.clear()
+            self._limited.update(self._base.limited)
+            self._note(self._base.wishes.items())
+        elif taken > self._seen:
+            for step in self._base.since(self._seen):
+                self._note((one, change.after) for one, change in step.delta.rules.items())
+                self._note((one, change.after) for one, change in step.delta.wishes.items())
+        self._seen = taken
+
+    def _note(self, rules: Iterable[tuple[str, RuleState | SubscriberRule | None]]) -> None:
+        limited = (one for one, each in rules if each is not None and each.stated.validity != ALWAYS)
+        self._limited.update(dict.fromkeys(limited, b""))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The rule book: the moderator's rule base, kept in a ledger of a store.
+
 
 _PASSED: Final = "periods have ended or begun"
 
@@ -53,7 +120,7 @@ class _Turn:
     note: Note
     #: by whose word time may leap
     moderator: bool
-    planned: Callable[[Note], tuple[Plan, Word | None]]
+    planned: Callable[[Note], tuple[Plan, SignedRequest | None]]
 
 
 class RuleBook:
@@ -64,7 +131,7 @@ class RuleBook:
         self._times = Times.within(limits)
         self._fold = RuleBookFold(ledger, limits=limits)
         self._snapshots = Snapshots(ledger, own)
-        self._view: View[BookState] = View(
+        self._view: FoldView[BookState] = FoldView(
             ledger, self._fold, keeping=self._snapshots, every=limits.moderator_snapshot_every, limits=limits
         )
         self._book = _begun(ledger, self._view.state)
@@ -137,7 +204,7 @@ class RuleBook:
         return self._book.rights.book
 
     @property
-    def head(self) -> Head:
+    def head(self) -> LedgerHead:
         """How far the ledger was read."""
         return self._view.head
 
@@ -163,7 +230,7 @@ class RuleBook:
         state, _ = state_at(self.ledger, RuleBookFold(self.ledger, limits=self._limits), instant, self._snapshots)
         return _begun(self.ledger, state).base
 
-    def log(self) -> Iterator[Taken]:
+    def log(self) -> Iterator[RecordedStep]:
         """Yield all steps in their order, with the words that they rest on."""
         return read_log(self.ledger)
 
@@ -195,7 +262,10 @@ class RuleBook:
             self._rehearsing = outer
 
     def rehearse(
-        self, asked: UnverifiedValue[Asked], when: datetime, consents: Sequence[UnverifiedValue[Consent]] = ()
+        self,
+        asked: UnverifiedValue[ModeratorRequest],
+        when: datetime,
+        consents: Sequence[UnverifiedValue[Consent]] = (),
     ) -> Plan:
         """Return what `take` would come to; nothing is changed. Raises as `take`."""
         return self._rehearse(self._signed(asked, when, consents))
@@ -206,11 +276,11 @@ class RuleBook:
 
     def take(
         self,
-        asked: UnverifiedValue[Asked],
+        asked: UnverifiedValue[ModeratorRequest],
         when: datetime,
         consents: Sequence[UnverifiedValue[Consent]] = (),
         *,
-        poll: Proof | None = None,
+        poll: PollProof | None = None,
     ) -> Plan:
         """Take the step that a signed request comes to; one that was chosen in a poll comes with the poll.
 
@@ -228,7 +298,7 @@ class RuleBook:
         why: str = "",
         consents: Sequence[UnverifiedValue[Consent]] = (),
         *,
-        poll: Proof | None = None,
+        poll: PollProof | None = None,
     ) -> Plan:
         """Sign a request and take the step that it comes to. Raises as `take`, but for `moderator.repeated`."""
         for _ in range(self._limits.moderator_attempts):
@@ -245,7 +315,7 @@ class RuleBook:
         raise _busy()
 
     def state(
-        self, stated: Sequence[Add | Subscribe], when: datetime, why: str = "", key: SigningKey | None = None
+        self, stated: Sequence[Add | StateSubscriberRule], when: datetime, why: str = "", key: SigningKey | None = None
     ) -> list[Plan]:
         """State several rules, all of them or none: signed, or where nothing is signed in the names of who states them.
 
@@ -263,13 +333,15 @@ class RuleBook:
                     raise
         raise _busy()
 
-    def _state(self, stated: Sequence[Add | Subscribe], when: datetime, why: str, key: SigningKey | None) -> list[Plan]:
+    def _state(
+        self, stated: Sequence[Add | StateSubscriberRule], when: datetime, why: str, key: SigningKey | None
+    ) -> list[Plan]:
         self.refresh()
         plans: list[Plan] = []
-        entries: list[Entry] = []
+        entries: list[NewChange] = []
 
-        def take_in(plan: Plan, word: Word | None) -> None:
-            entries.extend(self._written(Taken(plan.step, word)).entries(self._limits))
+        def take_in(plan: Plan, word: SignedRequest | None) -> None:
+            entries.extend(self._written(RecordedStep(plan.step, word)).entries(self._limits))
             tried.enter_context(self.base.tried(plan.step))
             plans.append(plan)
 
@@ -295,13 +367,13 @@ class RuleBook:
 
     def sign(
         self, key: SigningKey, request: Request, when: datetime, why: str = "", *, ahead: int = 0
-    ) -> SignedValue[Asked]:
+    ) -> SignedValue[ModeratorRequest]:
         """Sign a request that can be taken next, or after so many others of the same key.
 
         Raises what `sign_value` raises.
         """
         serial = self.next_serial(key.principal) + ahead
-        return sign_value(Asked(self.id, key.principal, serial, when, request, why), key)
+        return sign_value(ModeratorRequest(self.id, key.principal, serial, when, request, why), key)
 
     def take_unsigned(self, request: Request, note: Note) -> Plan:
         """Take the step that a request comes to, where nothing has to be signed. Raises as `take`.
@@ -326,20 +398,22 @@ class RuleBook:
 
     def _signed(
         self,
-        asked: UnverifiedValue[Asked],
+        asked: UnverifiedValue[ModeratorRequest],
         when: datetime,
         consents: Sequence[UnverifiedValue[Consent]],
-        poll: Proof | None = None,
+        poll: PollProof | None = None,
     ) -> _Turn:
-        def planned(now: Note) -> tuple[Plan, Word | None]:
+        def planned(now: Note) -> tuple[Plan, SignedRequest | None]:
             value = self._book.rights.admit(self.base, asked, now.when).value
-            return self._plan(value.request, Note(value.by, now.when, value.why)), Word(asked, tuple(consents), poll)
+            return self._plan(value.request, Note(value.by, now.when, value.why)), SignedRequest(
+                asked, tuple(consents), poll
+            )
 
         by = asked.value.by
         return _Turn(asked.value.request, Note(by, when), by == self.founding.moderator, planned)
 
     def _unsigned(self, request: Request, note: Note) -> _Turn:
-        def planned(now: Note) -> tuple[Plan, Word | None]:
+        def planned(now: Note) -> tuple[Plan, SignedRequest | None]:
             self._book.rights.check_unsigned(request, now.who)
             return self._plan(request, now), None
 
@@ -351,7 +425,7 @@ class RuleBook:
         now = self._now(turn.note, moderator=turn.moderator)
         with nullcontext() if isinstance(turn.request, Pass) else self.rehearsal(now.when):
             plan, word = turn.planned(now)
-            self._written(Taken(plan.step, word))
+            self._written(RecordedStep(plan.step, word))
             return plan
 
     def _passing(self, when: datetime, who: Principal = CLOCK) -> Plan | None:
@@ -380,10 +454,10 @@ class RuleBook:
                 if passing is not None:
                     # Where the request is refused then, nothing is written at all.
                     self._rehearse(turn)
-                    self._append(Taken(passing.step, None))
+                    self._append(RecordedStep(passing.step, None))
                     self.passed = passing
                 plan, word = turn.planned(now)
-                self._append(Taken(plan.step, word))
+                self._append(RecordedStep(plan.step, word))
             except RefusedError as error:
                 if error.code != "store.conflict":
                     raise
@@ -391,17 +465,17 @@ class RuleBook:
             return plan
         raise _busy()
 
-    def _append(self, taken: Taken) -> None:
+    def _append(self, taken: RecordedStep) -> None:
         self._write([taken.step], [*self._written(taken).entries(self._limits)])
 
-    def _write(self, steps: Sequence[Step], entries: Sequence[Entry]) -> None:
+    def _write(self, steps: Sequence[Step], entries: Sequence[NewChange]) -> None:
         self._fold.planned = {step.number: step for step in steps}
         try:
             self._view.append(entries)
         finally:
             self._fold.planned = {}
 
-    def _written(self, taken: Taken) -> Whole:
+    def _written(self, taken: RecordedStep) -> Whole:
         """Return a step as it is kept, if it can be read again, and rests on words that count."""
         whole = take(taken.step, taken.word, self.ledger.head().when)
         read = read_taken(taken.step.number, whole)
@@ -427,7 +501,7 @@ class RuleBook:
         with self._snapshots.signed_by(key):
             self._view.keep()
 
-    def verify(self, known: Head = EMPTY, told: Told = quiet) -> Head:
+    def verify(self, known: LedgerHead = EMPTY, told: Told = quiet) -> LedgerHead:
         """Verify the whole book without snapshots: the chain, every word, and that each step comes of its request.
 
         A head that was written down elsewhere shows also what a whole new chain would hide. Raises `RefusedError`

@@ -1,8 +1,8 @@
 """A rule book as changes of a ledger: the founding first, and then its steps.
 
     kind `found`              after  <signed founding>, or the founding alone where no signatures are asked for
-    kind of the request       before and after of the step (`penstock.moderator.records`), the latter within
-                              (taken <octets> [(time <microseconds>)]
+    kind of the request       before and after of the step (`penstock.moderator.base.records`), the latter within
+                              (taken <bytes> [(time <microseconds>)]
                                      [(word <signed request>) (consents <signed consent> …)
                                       [(poll <signed question> <signed outcome>)]])
 
@@ -14,25 +14,27 @@ stands before and after. They are added as a whole.
 """
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from contextlib import contextmanager
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
-from typing import Final
+from hashlib import sha256
+from typing import ClassVar, Final
 
-from penstock.authority.signed_requests import Asked, Word
+from penstock.authority.signed_requests import ModeratorRequest, SignedRequest
 from penstock.codec.sexp import SExp, canonical, parse_canonical
+from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.limits import Limits, wide
 from penstock.model.principals import Principal
-from penstock.moderator.ballots import Outcome, Question
-from penstock.moderator.consents import Consent
-from penstock.moderator.founding import Founding
-from penstock.moderator.poll import Proof
-from penstock.moderator.records import Record, from_record, to_record
-from penstock.moderator.steps import CLOCK, Note, Pass, Step
-from penstock.store.ledgers import Ledger
-from penstock.store.records import EMPTY, Change, Entry, from_ticks, ticks
-from penstock.trust.signed import UnverifiedValue, read_count, read_signed
+from penstock.moderator.base.records import Record, from_record, to_record
+from penstock.moderator.files.founding import Founding
+from penstock.moderator.polls import PollOutcome, PollProof, PollQuestion
+from penstock.moderator.rules.steps import CLOCK, Note, Pass, Step
+from penstock.moderator.settlement.consents import Consent
+from penstock.store.ledgers.ledgers import Ledger
+from penstock.store.ledgers.records import EMPTY, Change, LedgerHead, NewChange, from_ticks, ticks
+from penstock.trust.signed import UnverifiedValue, one, read_count, read_digest, read_owner, read_signed, sign_value
 
 PART: Final = "part"
 FOUND: Final = "found"
@@ -41,11 +43,11 @@ _LAST_TICK: Final = 10**18
 
 
 @dataclass(frozen=True, slots=True)
-class Taken:
+class RecordedStep:
     """A step as it was kept, and the word that it rests on, of which nothing is verified."""
 
     step: Step
-    word: Word | None = None
+    word: SignedRequest | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,12 +71,12 @@ class Whole:
         after = b"".join(part.after or b"" for part in parts)
         return cls(last.who, last.when, last.kind, last.why, before, after)
 
-    def entries(self, limits: Limits) -> Iterator[Entry]:
+    def entries(self, limits: Limits) -> Iterator[NewChange]:
         """Yield the change as it is added to a ledger."""
         size = limits.store_value_bytes
         longest = max(len(self.before), len(self.after), 1)
         for start in range(0, longest, size):
-            yield Entry(
+            yield NewChange(
                 who=self.who,
                 when=self.when,
                 kind=self.kind if start + size >= longest else PART,
@@ -136,7 +138,7 @@ def read_founding(ledger: Ledger) -> Founding:
     return read_found(Whole.of(parts).after)
 
 
-def take(step: Step, word: Word | None, latest: datetime | None = None) -> Whole:
+def take(step: Step, word: SignedRequest | None, latest: datetime | None = None) -> Whole:
     """Return the change that a step is kept as, in a ledger whose last change is of some time."""
     record, note = to_record(step), step.note
     when = note.when if latest is None else max(note.when, latest)
@@ -149,7 +151,7 @@ def take(step: Step, word: Word | None, latest: datetime | None = None) -> Whole
     return Whole(note.who, when, record.kind, note.why, record.before, canonical((b"taken", record.after, *said)))
 
 
-def read_taken(number: int, whole: Whole) -> Taken:
+def read_taken(number: int, whole: Whole) -> RecordedStep:
     """Return the step that was kept. Raises `MalformedError` (`moderator.record`, and what its parts raise)."""
     when, body = whole.when, parse_canonical(whole.after, limits=wide(len(whole.after)))
     match body:
@@ -164,29 +166,29 @@ def read_taken(number: int, whole: Whole) -> Taken:
             word = None
         case [(b"word", asked), (b"consents", *agreed), *polled]:
             consents = tuple(read_signed(each, Consent) for each in agreed)
-            word = Word(read_signed(asked, Asked), consents, _read_poll(polled))
+            word = SignedRequest(read_signed(asked, ModeratorRequest), consents, _read_poll(polled))
         case _:
             raise malformed("a step is kept with the word that it rests on, or with none")
     note = Note(whole.who, when, whole.why)
-    return Taken(from_record(number, note, Record(whole.kind, whole.before, after)), word)
+    return RecordedStep(from_record(number, note, Record(whole.kind, whole.before, after)), word)
 
 
-def nobodys(taken: Taken) -> Taken:
+def nobodys(taken: RecordedStep) -> RecordedStep:
     """Return a step as what it is where words have to be signed: one that rests on none is nobody's but the clock's.
 
     Who wrote it may have put any name there, and books of old have that of the moderator.
     """
     if taken.word is not None or not isinstance(taken.step.request, Pass):
         return taken
-    return Taken(replace(taken.step, note=replace(taken.step.note, who=CLOCK)), None)
+    return RecordedStep(replace(taken.step, note=replace(taken.step.note, who=CLOCK)), None)
 
 
-def _read_poll(polled: Sequence[SExp]) -> Proof | None:
+def _read_poll(polled: Sequence[SExp]) -> PollProof | None:
     match polled:
         case []:
             return None
         case [(b"poll", question, outcome)]:
-            return Proof(read_signed(question, Question), read_signed(outcome, Outcome))
+            return PollProof(read_signed(question, PollQuestion), read_signed(outcome, PollOutcome))
     raise malformed("a step is kept with one poll, or with none")
 
 
@@ -211,3 +213,137 @@ def _own_time(time: bytes, latest: datetime) -> datetime:
 def malformed(message: str) -> MalformedError:
     """Return the error for a change that is none of a rule book."""
     return MalformedError("moderator.record", message, hint="the record was not written by this version of Penstock")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Snapshots of a rule book count by the word of its moderator.
+#
+#     (kept <state> [<signed statement>])
+#     (rule-book-snapshot (book <digest>) (by <moderator>) (number <number>) (hash <hash>) (state <digest>))
+#
+# Who opens a book from a snapshot does not see what led there. So the moderator signs which state, of which head, and
+# one without its signature is passed over; in a book in which nobody signs anything, they are kept as they are.
+#
+# Whoever else writes to a book keeps snapshots too, beside those of the moderator and signed with its own key. They
+# count for nobody else: they say what it has verified itself before.
+
+
+@dataclass(frozen=True, slots=True)
+class Vouched:
+    """What a rule book has come to at a head, by the word of its moderator, or of whoever keeps it for itself."""
+
+    HEAD: ClassVar = b"rule-book-snapshot"
+    book: bytes = field(repr=False)
+    by: Principal
+    number: int
+    hash: bytes = field(repr=False)
+    #: the digest of the state
+    state: bytes = field(repr=False)
+
+    @classmethod
+    def of(cls, founding: Founding, head: LedgerHead, data: bytes, by: Principal | None = None) -> "Vouched":
+        """Return what is to be signed, by the moderator if nobody else is named."""
+        return cls(founding.digest, by or founding.moderator, head.number, head.hash, sha256(data).digest())
+
+    @property
+    def signer(self) -> Principal:
+        """The moderator, or whoever it counts for alone."""
+        return self.by
+
+    def to_sexp(self) -> SExp:
+        """Return the body that is signed."""
+        return (
+            self.HEAD,
+            (b"book", self.book),
+            (b"by", str(self.by).encode()),
+            (b"number", b"%d" % self.number),
+            (b"hash", self.hash),
+            (b"state", self.state),
+        )
+
+    @classmethod
+    def from_sexp(cls, body: SExp) -> "Vouched":
+        """Read a body. Raises `MalformedError` (`evolution.malformed`, and what the parts raise)."""
+        return cls(
+            read_digest(one(body, b"book")),
+            read_owner(one(body, b"by")),
+            read_count(one(body, b"number")),
+            read_digest(one(body, b"hash")),
+            read_digest(one(body, b"state")),
+        )
+
+
+class Snapshots:
+    """See `penstock.store.ledgers.folds.Keeping`: snapshots of the rule book of a ledger."""
+
+    def __init__(self, ledger: Ledger, own: Principal | None = None) -> None:
+        self._ledger = ledger
+        #: whose own snapshots count here, beside those of the moderator
+        self._own = own
+        self._key: SigningKey | None = None
+        self._begun: Founding | None = None
+
+    @property
+    def _founding(self) -> Founding:
+        """What the book began with, read once."""
+        if self._begun is None:
+            self._begun = read_founding(self._ledger)
+        return self._begun
+
+    @contextmanager
+    def signed_by(self, key: SigningKey | None) -> Iterator[None]:
+        """Have the moderator's key at hand for a while."""
+        self._key, before = key, self._key
+        try:
+            yield
+        finally:
+            self._key = before
+
+    @property
+    def able(self) -> bool:
+        """True where the moderator's key is at hand, or one's own, or none is needed."""
+        founding = self._founding
+        return founding.unsafe_unsigned or (
+            self._key is not None and self._key.principal in (founding.moderator, self._own)
+        )
+
+    def slots(self, fold: str) -> Sequence[str]:
+        """Return the names of the moderator's snapshots and of one's own, the one first that can be kept."""
+        own = () if self._own is None else (f"{fold}/{self._own.digest.hex()}",)
+        return (*own, fold) if self._keeps_own() else (fold, *own)
+
+    def _keeps_own(self) -> bool:
+        """Say whether the key at hand is one's own, and not the moderator's."""
+        if self._key is None or self._key.principal != self._own:
+            return False
+        founding = self._founding
+        return not founding.unsafe_unsigned and self._own != founding.moderator
+
+    def wrap(self, head: LedgerHead, data: bytes) -> bytes:
+        """Return a state as it is kept. Raises `RefusedError`: `moderator.unsigned`, `evolution.wrong-key`."""
+        founding = self._founding
+        if founding.unsafe_unsigned:
+            return canonical((b"kept", data))
+        if self._key is None:
+            raise RefusedError(
+                "moderator.unsigned", "a snapshot counts if the moderator signed it", hint="use the moderator's key"
+            )
+        vouched = Vouched.of(founding, head, data, self._own if self._keeps_own() else None)
+        return canonical((b"kept", data, sign_value(vouched, self._key).to_sexp()))
+
+    def unwrap(self, head: LedgerHead, octets: bytes) -> bytes:
+        """Return a state that was kept. Raises `MalformedError` where neither the moderator nor oneself signed it."""
+        try:
+            founding = self._founding
+            match parse_canonical(octets, limits=wide(len(octets))):
+                case (b"kept", bytes(data)) if founding.unsafe_unsigned:
+                    return data
+                case (b"kept", bytes(data), signed):
+                    # Whoever signed something else, or is somebody else, did not sign this.
+                    vouched = read_signed(signed, Vouched).verify().value
+                    by = vouched.by if vouched.by == self._own else founding.moderator
+                    if vouched == Vouched.of(founding, head, data, by):
+                        return data
+        except RefusedError as error:
+            raise malformed("a snapshot that nobody vouches for") from error
+        raise malformed("not a snapshot of this rule book that its moderator signed")

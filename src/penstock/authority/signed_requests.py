@@ -13,10 +13,10 @@ from typing import ClassVar
 
 from penstock.codec.sexp import SExp, text
 from penstock.model.principals import Principal
-from penstock.moderator.consents import Consent
-from penstock.moderator.poll import Proof
-from penstock.moderator.records import request_from_sexp, request_to_sexp
-from penstock.moderator.steps import Request
+from penstock.moderator.base.records import request_from_sexp, request_to_sexp
+from penstock.moderator.polls import PollProof
+from penstock.moderator.rules.steps import Request
+from penstock.moderator.settlement.consents import Consent
 from penstock.trust.signed import (
     UnverifiedValue,
     malformed,
@@ -30,7 +30,7 @@ from penstock.trust.signed import (
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ModeratorRequest:
     """What somebody asks of the moderator."""
 
     HEAD: ClassVar = b"moderator-request"
@@ -60,7 +60,7 @@ class Asked:
         )
 
     @classmethod
-    def from_sexp(cls, body: SExp) -> "Asked":
+    def from_sexp(cls, body: SExp) -> "ModeratorRequest":
         """Read a body. Raises `MalformedError` (`evolution.malformed`, and what the parts raise)."""
         request = one(body, b"request")
         if not isinstance(request, tuple):
@@ -76,10 +76,10 @@ class Asked:
 
 
 @dataclass(frozen=True, slots=True)
-class Word:
+class SignedRequest:
     """A request as it came, and what others agree to; nothing of it is verified."""
 
-    asked: UnverifiedValue[Asked]
+    asked: UnverifiedValue[ModeratorRequest]
     consents: tuple[UnverifiedValue[Consent], ...] = ()
     #: what was chosen in a poll comes with it
-    poll: Proof | None = None
+    poll: PollProof | None = None

@@ -1,1 +1,1 @@
-"""Canonical bytes to and from the model: S-expressions first; later JSON, envelopes and XACML."""
+"""Convert values to bytes and back: S-expressions, frames of messages, blocks of events, XML and YAML within bounds."""

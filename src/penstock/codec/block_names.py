@@ -1,7 +1,7 @@
 """The names of a block's type and attributes, and how a block says them on its way: as they are, or as labels.
 
     names    type, ancestors, attributes, with blanks between; `#uid` for an attribute that the type itself defines
-    labels   how many ancestors (1 octet), then 16 octets for the type, for each ancestor, and for each attribute
+    labels   how many ancestors (1 byte), then 16 bytes for the type, for each ancestor, and for each attribute
 
 Names have one written form, whose digest is what the columns of a block are bound to.
 """
@@ -24,13 +24,13 @@ LABEL_BYTES: Final = 16
 ROUTE_HEAD: Final = Struct(">BI")
 """Kind and length of a route."""
 _DIGEST: Final = b"penstock-names-1 "
-#: names beyond this are read anew each time, or remembering them would take much
+#: names beyond this are read again each time, or remembering them would take much
 _SHORT: Final = 4_096
 _REMEMBERED: Final = 1_024
 
 
 @dataclass(frozen=True, slots=True)
-class Names:
+class BlockNames:
     """What the events of a block have in common: the type, its ancestors, and attributes. Make it with `names`."""
 
     type: TypeKey
@@ -44,7 +44,7 @@ class Names:
 
 
 @lru_cache(maxsize=_REMEMBERED)
-def names(event_type: TypeKey, ancestors: tuple[TypeKey, ...], attributes: tuple[str, ...]) -> Names:
+def names(event_type: TypeKey, ancestors: tuple[TypeKey, ...], attributes: tuple[str, ...]) -> BlockNames:
     """Return the names of a block, written down. Attributes are given by their ids.
 
     Raises `LimitError` (`block.limit`), and `MalformedError`: `block.malformed` where one stands twice, and what
@@ -62,15 +62,15 @@ def names(event_type: TypeKey, ancestors: tuple[TypeKey, ...], attributes: tuple
     if len({event_type, *ancestors}) != 1 + len(ancestors) or len({*attributes}) != len(attributes):
         raise malformed("a name stands twice in a block")
     blank = TransitEvent(event_type, ancestors, MappingProxyType({}))
-    return Names(event_type, ancestors, attributes, octets, hashlib.sha256(_DIGEST + octets).digest(), blank)
+    return BlockNames(event_type, ancestors, attributes, octets, hashlib.sha256(_DIGEST + octets).digest(), blank)
 
 
-def read_names(octets: bytes) -> Names:
+def read_names(octets: bytes) -> BlockNames:
     """Read written names. Raises `MalformedError` and `LimitError`, codes as `names`, and those of names."""
     return _read_short(octets) if len(octets) <= _SHORT else _read_names(octets)
 
 
-def _read_names(octets: bytes) -> Names:
+def _read_names(octets: bytes) -> BlockNames:
     try:
         own, *others = octets.decode("ascii").split(" ")
     except UnicodeDecodeError:
@@ -101,10 +101,10 @@ def _check_names(ancestors: Sequence[object], attributes: Sequence[object]) -> N
         raise LimitError("block.limit", "a block has too many attributes, or its type too many ancestors")
 
 
-class Plain(NamedTuple):
+class PlainNames(NamedTuple):
     """A route that says the names."""
 
-    names: Names
+    names: BlockNames
 
 
 class Blinded(NamedTuple):
@@ -115,12 +115,12 @@ class Blinded(NamedTuple):
     attributes: tuple[bytes, ...]
 
 
-Route: TypeAlias = Plain | Blinded
+Route: TypeAlias = PlainNames | Blinded
 
 
 def write_route(route: Route) -> bytes:
     """Return a route as it stands in a block."""
-    if isinstance(route, Plain):
+    if isinstance(route, PlainNames):
         return ROUTE_HEAD.pack(0, len(route.names.octets)) + route.names.octets
     labels = b"".join((route.type, *route.ancestors, *route.attributes))
     return ROUTE_HEAD.pack(1, 1 + len(labels)) + bytes((len(route.ancestors),)) + labels
@@ -135,7 +135,7 @@ def _read_route(octets: bytes) -> Route:
     kind, length = ROUTE_HEAD.unpack_from(octets)
     content = octets[ROUTE_HEAD.size : ROUTE_HEAD.size + length]
     if kind == 0:
-        return Plain(read_names(content))
+        return PlainNames(read_names(content))
     above = 1 + content[0] if content else 0
     labels = tuple(content[start : start + LABEL_BYTES] for start in range(1, length, LABEL_BYTES))
     if kind != 1 or not 1 <= above <= len(labels) or length % LABEL_BYTES != 1:
@@ -148,5 +148,5 @@ _read_short_route = lru_cache(maxsize=_REMEMBERED)(_read_route)
 
 
 def malformed(message: str) -> MalformedError:
-    """Return the error for octets that are no block."""
+    """Return the error for bytes that are no block."""
     return MalformedError("block.malformed", message)

@@ -1,7 +1,7 @@
-"""Sealed blocks as octets: a header in the clear, and columns of which this module knows only the lengths.
+"""Sealed blocks as bytes: a header in the clear, and columns of which this module knows only the lengths.
 
     block      fixed part, counts, route, signature, lengths of the columns, columns
-    fixed      version, flags, algorithm, padding (1 octet each), columns (2), sender (32), incarnation (16),
+    fixed      version, flags, algorithm, padding (1 byte each), columns (2), sender (32), incarnation (16),
                an epoch for each column (8 each)
     counts     number of the block (8), time in microseconds (8), rows (4)
     route      kind (1), length (4), names or labels
@@ -13,7 +13,7 @@ may say them as labels instead, which tell nothing to who has not been told what
 other labels there: nothing inside depends on them.
 
 The first column holds ids and times; at event level it is the only one and holds everything. Numbers in headers are
-big-endian. The same octets are a message between brokers and a message of JetStream. A log keeps the parts apart
+big-endian. The same bytes are a message between brokers and a message of JetStream. A log keeps the parts apart
 (`split`): a header, and a column for each attribute, so that who has no key for one need not read it.
 """
 
@@ -27,7 +27,7 @@ from struct import Struct
 from struct import error as _StructError  # noqa: N812  # it is an exception
 from typing import Final, NamedTuple, TypeAlias
 
-from penstock.codec.block_names import ROUTE_HEAD, Names, Plain, Route, malformed, read_route, write_route
+from penstock.codec.block_names import ROUTE_HEAD, BlockNames, PlainNames, Route, malformed, read_route, write_route
 from penstock.codec.cells import Column, instant
 from penstock.codec.rows import event_of, events_of, lay_out
 from penstock.errors import LimitError, MalformedError
@@ -97,7 +97,7 @@ def unpad(padding: Padding, padded: bytes) -> bytes:
 class Block:
     """Events of one type in columns. A column that was not opened is `None`, and so are values that are null."""
 
-    names: Names
+    names: BlockNames
     ids: Sequence[str]
     times: Sequence[datetime | None]
     #: one for each attribute, each as long as `ids`
@@ -174,7 +174,7 @@ def _read_fixed(octets: bytes) -> Fixed:
 _read_short = lru_cache(maxsize=_REMEMBERED)(_read_fixed)
 
 
-class Header(NamedTuple):
+class BlockHeader(NamedTuple):
     """What everybody can read of a block, and believe only if a column opens."""
 
     fixed: Fixed
@@ -210,9 +210,9 @@ class Parts(NamedTuple):
     #: `None` where a column is missing
     columns: Sequence[bytes | None]
 
-    def header(self) -> Header:
+    def header(self) -> BlockHeader:
         """Read the header. Raises `MalformedError` and `LimitError`."""
-        return Header(read_fixed(self.fixed), self.number, instant(self.time), self.rows, read_route(self.route))
+        return BlockHeader(read_fixed(self.fixed), self.number, instant(self.time), self.rows, read_route(self.route))
 
     def opening(self) -> bytes:
         """Return all that stands before the lengths of the columns."""
@@ -284,7 +284,7 @@ def _opening(data: bytes) -> _Opening:
     return found
 
 
-#: what was read last: a broker reads the header of a block, then opens the same octets, and looks at the signature
+#: what was read last: a broker reads the header of a block, then opens the same bytes, and looks at the signature
 _LATEST: Final[deque[tuple[bytes, _Opening]]] = deque(maxlen=1)
 
 
@@ -346,7 +346,7 @@ def _route_start(data: bytes) -> int:
     return start + _EPOCH_BYTES * _columns(data) if len(data) > start else start
 
 
-def read_header(data: bytes) -> Header:
+def read_header(data: bytes) -> BlockHeader:
     """Read what everybody can; columns are not looked for. Raises `MalformedError` and `LimitError`."""
     parts = _opening(data)[0]
     _check_counts(parts, DEFAULT_LIMITS)
@@ -354,7 +354,7 @@ def read_header(data: bytes) -> Header:
 
 
 def reroute(data: bytes, route: Route) -> bytes:
-    """Return the same block with another route. Nothing is sealed anew."""
+    """Return the same block with another route. Nothing is sealed again."""
     read_block(data)
     return with_route(data, write_route(route))
 
@@ -394,7 +394,9 @@ def _column_names(parts: Parts) -> tuple[str, ...]:
     if read_fixed(parts.fixed).level is Level.EVENT:
         return (FIRST,)
     route = read_route(parts.route)
-    found = route.names.attributes if isinstance(route, Plain) else tuple(label.hex() for label in route.attributes)
+    found = (
+        route.names.attributes if isinstance(route, PlainNames) else tuple(label.hex() for label in route.attributes)
+    )
     if len(found) + 1 != _columns(parts.fixed) or len({*found}) != len(found):
         raise malformed("a block has a column for each attribute, and one more")
     return (FIRST, *found)

@@ -1,9 +1,9 @@
-"""Values by themselves as octets: a kind in the first one, then the value. A cell is a column of one row.
+"""Values by themselves as bytes: a kind in the first one, then the value. A cell is a column of one row.
 
-    null 0 | string 1, UTF-8 | integer 2, signed, as few of 1, 2, 4 or 8 octets as it needs | float 3, IEEE 754, one NaN
-    boolean 4, 0 or 1 | timestamp 5, microseconds since 1970 in 8 octets
+    null 0 | string 1, UTF-8 | integer 2, signed, as few of 1, 2, 4 or 8 bytes as it needs | float 3, IEEE 754, one NaN
+    boolean 4, 0 or 1 | timestamp 5, microseconds since 1970 in 8 bytes
 
-The code of an integer's width, 0 to 3, stands in the fourth bit and above of the first octet. Numbers are
+The code of an integer's width, 0 to 3, stands in the fourth bit and above of the first byte. Numbers are
 little-endian. A value has one form, and what is in no such form is refused.
 """
 
@@ -51,7 +51,7 @@ def instant(number: int) -> datetime:
 
 
 def encode_cell(value: Scalar) -> bytes:
-    """Return the octets of a column of one value. Raises `MalformedError`: what `check_value` raises."""
+    """Return the bytes of a column of one value. Raises `MalformedError`: what `check_value` raises."""
     write = _CELL_WRITERS.get(type(value))
     if write is None:
         return encode_cell(one_kind([value])[0])
@@ -62,7 +62,7 @@ def encode_cell(value: Scalar) -> bytes:
 
 
 def encode_cells(values: Sequence[Scalar]) -> list[bytes]:
-    """Return the octets of each value by itself. Raises `MalformedError`: what `check_value` raises."""
+    """Return the bytes of each value by itself. Raises `MalformedError`: what `check_value` raises."""
     try:
         # Most values are texts: for them the call is spared.
         return [b"\1" + value.encode() if type(value) is str else _CELL_WRITERS[type(value)](value) for value in values]
@@ -198,5 +198,5 @@ def wrong_value(values: Sequence[Scalar]) -> MalformedError:
 
 
 def malformed() -> MalformedError:
-    """Return the error for octets that are in no such form."""
+    """Return the error for bytes that are in no such form."""
     return MalformedError("block.column", "octets that are no column of values in its one form")

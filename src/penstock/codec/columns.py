@@ -1,17 +1,17 @@
-"""Columns of values as octets: typed, compact, and in one form only.
+"""Columns of values as bytes: typed, compact, and in one form only.
 
-    column    kind and form (1 octet), bitmap (where some values are null), values
+    column    kind and form (1 byte), bitmap (where some values are null), values
     null      all values are null; nothing follows
-    string    all texts in UTF-8 with a NUL between; in long columns, and where a text has a NUL, the lengths in octets
-              of all but the last, in 1, 2 or 4 octets each, then all texts
-    integer   signed numbers of 1, 2, 4 or 8 octets: of as few as the largest needs
-    float     IEEE 754, 8 octets; there is one NaN
+    string    all texts in UTF-8 with a NUL between; in long columns, and where a text has a NUL, the lengths in bytes
+              of all but the last, in 1, 2 or 4 bytes each, then all texts
+    integer   signed numbers of 1, 2, 4 or 8 bytes: of as few as the largest needs
+    float     IEEE 754, 8 bytes; there is one NaN
     boolean   a bitmap
-    timestamp microseconds since 1970, 8 octets
+    timestamp microseconds since 1970, 8 bytes
 
 Numbers are little-endian and bitmaps begin with the lowest bit, as in Arrow; a null has a slot of zeros, so that places
-can be computed. Hence a column of a text is one octet longer than the text, and many values are read and written at
-once. What is not in the one form that `encode_column` gives is refused: equal values must be equal octets, because they
+can be computed. Hence a column of a text is one byte longer than the text, and many values are read and written at
+once. What is not in the one form that `encode_column` gives is refused: equal values must be equal bytes, because they
 are hashed and signed.
 """
 
@@ -55,7 +55,7 @@ KINDS: Final = 0x07
 NULLS: Final = 0x08
 _FORMS: Final = 0x3F
 
-#: types of arrays for numbers of 1, 2, 4 and 8 octets
+#: types of arrays for numbers of 1, 2, 4 and 8 bytes
 _SIGNED: Final = "bhiq"
 _UNSIGNED: Final = "BHI"
 #: the code of the width of strings with a NUL between, and the rows of the longest such column: in longer ones places
@@ -65,7 +65,7 @@ SEPARATED_ROWS: Final = 1_024
 #: what such a column begins with where no value is null
 _TEXTS: Final = STRING | SEPARATED << WIDTH_SHIFT
 _TEXTS_HEAD: Final = bytes((_TEXTS,))
-#: octets of the length of a column in a bundle
+#: bytes of the length of a column in a bundle
 _ONE_LENGTH: Final = 4
 LONGEST: Final = tuple((1 << bits) - 1 for bits in (8, 16, 32))
 _A_SECOND: Final = timedelta(seconds=1)
@@ -73,7 +73,7 @@ _SWAPPED: Final = sys.byteorder == "big"
 
 
 def encode_column(values: Sequence[Scalar]) -> bytes:
-    """Return the octets of a column.
+    """Return the bytes of a column.
 
     Raises `MalformedError`: `value.kind` where kinds are mixed, and what `check_value` raises.
     """
@@ -102,7 +102,7 @@ def encode_column(values: Sequence[Scalar]) -> bytes:
 
 
 def _encode_texts(values: Sequence[Any]) -> bytes:
-    """Return the octets of a column of texts, as most are, in a few calls; and nothing where they are anything else."""
+    """Return the bytes of a column of texts, as most are, in a few calls; and nothing where they are anything else."""
     try:
         # To look for a NUL in all of them is quicker than to count those between them.
         if len(values) <= SEPARATED_ROWS and "\0" not in "".join(values):
@@ -176,7 +176,7 @@ _OF_TIMES: Final = frozenset((0, TIMESTAMP))
 
 
 def encode_bundle(parts: Sequence[bytes]) -> bytes:
-    """Return several columns as one: the lengths of all but the last, 4 octets each, and the columns."""
+    """Return several columns as one: the lengths of all but the last, 4 bytes each, and the columns."""
     if len(parts) == 2:  # ids and times
         return b"".join((len(parts[0]).to_bytes(_ONE_LENGTH, "little"), *parts))
     lengths = [*map(len, parts)]
@@ -205,7 +205,7 @@ def _lengths(count: int) -> Struct:
     return Struct(f"<{count}I")
 
 
-# Writers return the code of the width, and the octets; readers get them. None of these sees a null.
+# Writers return the code of the width, and the bytes; readers get them. None of these sees a null.
 
 
 def _write_strings(values: Sequence[str]) -> tuple[int, bytes]:

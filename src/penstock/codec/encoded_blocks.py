@@ -1,14 +1,14 @@
-"""Blocks whose columns are octets: what is sealed, and what an opened block is before its values are read.
+"""Blocks whose columns are bytes: what is sealed, and what an opened block is before its values are read.
 
-Brokers go from events to values to octets (`encode_block`, `decode_block`). A job may go from columns of Arrow to these
-octets and back, without a value of Python in between.
+Brokers go from events to values to bytes (`encode_block`, `decode_block`). A job may go from columns of Arrow to these
+bytes and back, without a value of Python in between.
 """
 
 from collections import deque
 from collections.abc import Sequence
 from typing import Final, NamedTuple, cast
 
-from penstock.codec.block_names import Names, malformed, names
+from penstock.codec.block_names import BlockNames, malformed, names
 from penstock.codec.blocks import Block, Level
 from penstock.codec.cells import Column, decode_row, encode_cells
 from penstock.codec.columns import (
@@ -25,9 +25,9 @@ from penstock.model.events import TransitEvent
 
 
 class EncodedBlock(NamedTuple):
-    """Columns as octets. One that is closed is `None`."""
+    """Columns as bytes. One that is closed is `None`."""
 
-    names: Names
+    names: BlockNames
     rows: int
     ids: bytes
     times: bytes
@@ -77,7 +77,7 @@ def _encode_events(events: Sequence[TransitEvent]) -> EncodedBlock:
     return EncodedBlock(found, 1, ids, times, cells)
 
 
-def encode_events_as(found: Names, events: Sequence[TransitEvent]) -> EncodedBlock:
+def encode_events_as(found: BlockNames, events: Sequence[TransitEvent]) -> EncodedBlock:
     """Write events that are of a type with these names, or some of them; what an event lacks is null.
 
     Raises `MalformedError`: what `encode_column` raises.
@@ -85,7 +85,7 @@ def encode_events_as(found: Names, events: Sequence[TransitEvent]) -> EncodedBlo
     return _encode(found, events, columns_of(events, found.attributes))
 
 
-def _encode(found: Names, events: Sequence[TransitEvent], columns: Sequence[Column]) -> EncodedBlock:
+def _encode(found: BlockNames, events: Sequence[TransitEvent], columns: Sequence[Column]) -> EncodedBlock:
     ids, times = encode_column([event.id for event in events]), encode_column([event.time for event in events])
     return EncodedBlock(found, len(events), ids, times, [encode_column(column) for column in columns])
 
@@ -114,7 +114,7 @@ def bundle(encoded: EncodedBlock, level: Level) -> list[bytes]:
     return [encode_bundle((ids, times, *open_))] if level is Level.EVENT else [encode_bundle((ids, times)), *open_]
 
 
-def unbundle(found: Names, rows: int, level: Level, plain: Sequence[bytes | None]) -> EncodedBlock:
+def unbundle(found: BlockNames, rows: int, level: Level, plain: Sequence[bytes | None]) -> EncodedBlock:
     """Return the columns of what was sealed. Raises `MalformedError` (`block.malformed`, `block.column`)."""
     first = plain[0] or b""
     if level is Level.EVENT:

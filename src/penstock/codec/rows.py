@@ -9,13 +9,13 @@ from operator import itemgetter
 from types import MappingProxyType
 from typing import Final
 
-from penstock.codec.block_names import Names, malformed, names
+from penstock.codec.block_names import BlockNames, malformed, names
 from penstock.codec.cells import Column
 from penstock.model.events import TransitEvent
 from penstock.model.values import Scalar
 
 
-def lay_out(events: Sequence[TransitEvent]) -> tuple[Names, list[Column]]:
+def lay_out(events: Sequence[TransitEvent]) -> tuple[BlockNames, list[Column]]:
     """Return the names of events of one type, and a column for each attribute that any of them has.
 
     Raises `MalformedError` (`block.malformed`) where there is none, or they are of several types.
@@ -62,7 +62,7 @@ def _gathered(rows: Sequence[Mapping[str, Scalar]], attributes: tuple[str, ...])
     return [[row.get(name) for row in rows] for name in attributes]
 
 
-def event_of(found: Names, id_: str, time: datetime | None, row: Sequence[Scalar]) -> TransitEvent:
+def event_of(found: BlockNames, id_: str, time: datetime | None, row: Sequence[Scalar]) -> TransitEvent:
     """Return the event of a single row, which needs no turning."""
     values: dict[str, Scalar] = dict(zip(found.attributes, row, strict=True))
     if None in row:
@@ -71,7 +71,7 @@ def event_of(found: Names, id_: str, time: datetime | None, row: Sequence[Scalar
 
 
 def events_of(
-    found: Names,
+    found: BlockNames,
     ids: Sequence[str],
     times: Sequence[datetime | None],
     columns: Sequence[Column | None],

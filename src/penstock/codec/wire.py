@@ -1,7 +1,8 @@
 """Messages as bytes: bounded trees of values in msgpack, many of them in one length-prefixed frame.
 
-    frame    four octets of length (big-endian), then that many octets: one msgpack array of messages, or nothing
-    message  null, boolean, integer (-2^63 to 2^64-1), float, text, octets, instant, list, or map with keys of text
+    frame    four bytes of length (big-endian), then that many bytes: one msgpack array of messages, or nothing;
+             an urgent frame has the byte c1 before the array
+    message  null, boolean, integer (-2^63 to 2^64-1), float, text, bytes, instant, list, or map with keys of text
 
 A message is encoded once (`encode`) and can then go into the frames of any number of links (`frame`). What a peer sends
 is cut into frames by `FrameReader`, which believes no length beyond its limit, and read by `decode_messages`. Nothing
@@ -37,6 +38,9 @@ _LENGTH: Final = Struct(">I")
 HEADER_BYTES: Final = _LENGTH.size
 KEEPALIVE: Final = bytes(HEADER_BYTES)
 """The frame of nothing."""
+
+#: what an urgent frame begins with: no value does in msgpack
+_URGENT: Final = b"\xc1"
 
 Container: TypeAlias = list[object] | tuple[object, ...] | dict[object, object]
 _CONTAINERS: Final = frozenset((list, tuple, dict))
@@ -75,7 +79,7 @@ def decode_messages(data: Octets, *, limits: Limits = DEFAULT_LIMITS) -> list[Wi
 
     Raises `MalformedError` (`wire.malformed`) and `LimitError` (`wire.limit`).
     """
-    value = _unpack(data, limits)
+    value = _unpack(data[1:] if is_urgent(data) else data, limits)
     if not isinstance(value, list):
         raise MalformedError("wire.malformed", "a frame holds a list of messages, and this one does not")
     if len(value) > limits.frame_messages:
@@ -84,23 +88,31 @@ def decode_messages(data: Octets, *, limits: Limits = DEFAULT_LIMITS) -> list[Wi
     return value
 
 
-def frame(messages: Sequence[Encoded]) -> bytes:
-    """Return one frame of encoded messages, its length before them. The caller keeps it within the limits."""
-    header = _array_header(len(messages))
+def frame(messages: Sequence[Encoded], *, urgent: bool = False) -> bytes:
+    """Return one frame of encoded messages, its length before them. The caller keeps it within the limits.
+
+    One that is `urgent` may be taken before others that were sent earlier.
+    """
+    header = _URGENT * urgent + _array_header(len(messages))
     length = len(header) + sum(map(len, messages))
     return b"".join((_LENGTH.pack(length), header, *messages))
 
 
+def is_urgent(found: Octets) -> bool:
+    """Say whether a frame may be taken before others."""
+    return bool(found) and found[0] == _URGENT[0]
+
+
 def raw_frame(data: bytes) -> bytes:
-    """Return one frame of octets that are no messages: a part of a handshake, a goodbye."""
+    """Return one frame of bytes that are no messages: a part of a handshake, a goodbye."""
     return _LENGTH.pack(len(data)) + data
 
 
 class FrameReader:
-    """Cuts a stream of octets into frames, in whatever pieces it comes; it waits for nothing and sends nothing.
+    """Cuts a stream of bytes into frames, in whatever pieces it comes; it waits for nothing and sends nothing.
 
-    The first `opening` frames may have no more octets than the handshake needs: who has not said who he is may not
-    make us remember much. The following ones have `most` octets at most, until `widen` lets them be as large as any.
+    The first `opening` frames may have no more bytes than the handshake needs: who has not said who he is may not
+    make us remember much. The following ones have `most` bytes at most, until `widen` lets them be as large as any.
     """
 
     __slots__ = ("_largest", "_limit", "_opening", "_opening_limit", "_pending", "_wanted")
@@ -120,7 +132,7 @@ class FrameReader:
 
     @property
     def held(self) -> int:
-        """How many octets of a frame that has not ended are kept."""
+        """How many bytes of a frame that has not ended are kept."""
         return len(self._pending)
 
     def widen(self) -> None:
@@ -128,7 +140,7 @@ class FrameReader:
         self._limit = self._largest
 
     def feed(self, data: Octets) -> list[memoryview]:
-        """Take some octets and return the frames that are whole now, without their lengths and without copying them.
+        """Take some bytes and return the frames that are whole now, without their lengths and without copying them.
 
         The views are on what was fed, which must not change while they are used; unless the reader was `partial`, when
         it copies. Raises `LimitError` (`frame.limit`) as soon as a length is known to be too large; the stream is of no
@@ -188,7 +200,7 @@ def _unpack(data: Octets, limits: Limits) -> Wire:
 
 def _map(pairs: Sequence[tuple[str, Wire]]) -> dict[str, Wire]:
     found = dict(pairs)
-    "".join(found)  # raises TypeError where a key is octets, which msgpack lets pass; much quicker than asking each
+    "".join(found)  # raises TypeError where a key is bytes, which msgpack lets pass; much quicker than asking each
     if len(found) != len(pairs):
         raise MalformedError("wire.malformed", "a key stands twice in a map")
     return found

@@ -1,11 +1,11 @@
 """Authenticated encryption: AES-GCM, AES-GCM-SIV, and the EAX mode that the dissertation used (section 7.5).
 
-All three have the same two methods, and 16 octets of tag behind the ciphertext. AES-GCM is the default. AES-GCM-SIV
+All three have the same two methods, and 16 bytes of tag behind the ciphertext. AES-GCM is the default. AES-GCM-SIV
 (RFC 8452) forgives a repeated nonce, at the cost of a second pass. EAX is here for comparison; it is written from AES
 in counter mode and CMAC, as Bellare, Rogaway and Wagner define it.
 
 Whatever does not open raises `InvalidTag` inside this package, and `seal.cannot-open` outside of it. There is one such
-error: who could tell a wrong key from a changed octet, or from padding that is not right, could ask his way to the
+error: who could tell a wrong key from a changed byte, or from padding that is not right, could ask his way to the
 plaintext.
 """
 
@@ -37,7 +37,7 @@ class Aead(Protocol):
         """Return the plaintext."""
 
 
-class Algorithm(IntEnum):
+class CipherAlgorithm(IntEnum):
     """The algorithms, by the number that stands in the header of a block."""
 
     AES_GCM = 1
@@ -47,11 +47,11 @@ class Algorithm(IntEnum):
     def cipher(self, key: bytes) -> Aead:
         """Return a key for this algorithm. Sealed blocks use keys of 256 bits, and no others."""
         match self:
-            case Algorithm.AES_GCM:
+            case CipherAlgorithm.AES_GCM:
                 return AESGCM(key)
-            case Algorithm.AES_GCM_SIV:
+            case CipherAlgorithm.AES_GCM_SIV:
                 return AESGCMSIV(key)
-            case Algorithm.AES_EAX:
+            case CipherAlgorithm.AES_EAX:
                 return AesEax(key)
 
 

@@ -1,6 +1,6 @@
 """Blinded names: labels for types and attributes that nobody computes who was not given the key (paper 5, 8.2).
 
-    label = the first 16 octets of HMAC-SHA256(key, "penstock-label-1 " ‖ name)
+    label = the first 16 bytes of HMAC-SHA256(key, "penstock-label-1 " ‖ name)
 
 Names of types are few and public, so that a plain hash of them would be found by trying. The key of labels is not an
 epoch key: it stays when keys are refreshed, so that routes do. While it changes, a `Directory` knows both labels.
@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-from penstock.codec.block_names import LABEL_BYTES, Blinded, Names, Plain, Route, names
+from penstock.codec.block_names import LABEL_BYTES, Blinded, BlockNames, PlainNames, Route, names
 from penstock.crypto.seal_keys import KeyRing, label_scope
 from penstock.crypto.wrapping import Secret
 from penstock.errors import RefusedError
@@ -46,13 +46,13 @@ def label(key: Secret, name: str) -> bytes:
     return hmac.digest(key.expose(), _LABEL + name.encode(), "sha256")[:LABEL_BYTES]
 
 
-def blind(key: Secret, found: Names) -> Blinded:
+def blind(key: Secret, found: BlockNames) -> Blinded:
     """Return the route that says labels instead of names."""
     types = [label(key, str(name)) for name in (found.type, *found.ancestors)]
     return Blinded(types[0], tuple(types[1:]), tuple(label(key, name) for name in found.attributes))
 
 
-def blind_newest(ring: KeyRing, found: Names) -> Blinded:
+def blind_newest(ring: KeyRing, found: BlockNames) -> Blinded:
     """Return the route that says labels of the newest key of a ring. Raises `RefusedError` (`seal.unknown-label`)."""
     scope = label_scope(found.type)
     epoch = ring.newest(scope)
@@ -97,9 +97,9 @@ class Directory:
         for attribute in attributes:
             self._attributes.pop(label(key, attribute), None)
 
-    def resolve(self, route: Route) -> Names:
+    def resolve(self, route: Route) -> BlockNames:
         """Return the names of a route. Raises `RefusedError` (`seal.unknown-label`)."""
-        if isinstance(route, Plain):
+        if isinstance(route, PlainNames):
             return route.names
         try:
             types = [self._types[known] for known in (route.type, *route.ancestors)]

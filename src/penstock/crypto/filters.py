@@ -1,10 +1,10 @@
 """Sealed filters: conditions on single attributes, each under the key of its attribute (paper 5, section 7.3).
 
-    hint        which key it is, to those who hold it: the first 16 octets of HKDF(epoch key, … ‖ scope ‖ "filter hint")
-    identity    which content it is: the first 16 octets of HMAC-SHA256(HKDF(… "filter identity"), content)
+    hint        which key it is, to those who hold it: the first 16 bytes of HKDF(epoch key, … ‖ scope ‖ "filter hint")
+    identity    which content it is: the first 16 bytes of HMAC-SHA256(HKDF(… "filter identity"), content)
     sealed      hint ‖ identity ‖ AES-256-GCM-SIV(HKDF(… "filter AES_GCM_SIV"), content)
 
-Filters are sealed so that equal ones are equal octets, whoever seals them: brokers without keys have to find out which
+Filters are sealed so that equal ones are equal bytes, whoever seals them: brokers without keys have to find out which
 subscriptions say the same (7.3.1). Hence keys are those of no sender, the nonce is always zero, and the algorithm is
 the one that then tells nothing but equality (RFC 8452). A new epoch makes all of them new.
 
@@ -20,7 +20,7 @@ from typing import Final, NamedTuple
 from cryptography.exceptions import InvalidTag
 
 from penstock.codec.blocks import INCARNATION_BYTES
-from penstock.crypto.aead import NONCE_BYTES, TAG_BYTES, Algorithm, cannot_open
+from penstock.crypto.aead import NONCE_BYTES, TAG_BYTES, CipherAlgorithm, cannot_open
 from penstock.crypto.seal_keys import Purpose, derive
 from penstock.crypto.wrapping import Secret
 from penstock.model.principals import DIGEST_BYTES
@@ -54,9 +54,9 @@ def filter_key(key: Secret, scope: str) -> FilterKey:
     """Return what belongs to the epoch key of a scope."""
     hint, mac, octets = (
         derive(key, _NOBODY, _NEVER, scope, f"{Purpose.FILTER} {use}")
-        for use in ("hint", "identity", Algorithm.AES_GCM_SIV.name)
+        for use in ("hint", "identity", CipherAlgorithm.AES_GCM_SIV.name)
     )
-    cipher = Algorithm.AES_GCM_SIV.cipher(octets)
+    cipher = CipherAlgorithm.AES_GCM_SIV.cipher(octets)
 
     def identity(content: bytes) -> bytes:
         return hmac.digest(mac, content, "sha256")[:IDENTITY_BYTES]

@@ -14,8 +14,7 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 
-from penstock.crypto.keyfile import RandomBytes
-from penstock.crypto.keys import KEY_BYTES
+from penstock.crypto.keys import KEY_BYTES, RandomBytes
 from penstock.crypto.wrapping import unopened
 from penstock.errors import RefusedError
 

@@ -1,7 +1,7 @@
 """Key-encryption keys: what key rings, and the logs of key managers, are wrapped under. Their written forms:
 
-    (kek (id <8 octets>) (k <32 octets>))
-    (protected-kek (id <8 octets>) (argon2id (salt …) (passes …) (memory …)) (secretbox (nonce …) (box …)))
+    (kek (id <8 bytes>) (k <32 bytes>))
+    (protected-kek (id <8 bytes>) (argon2id (salt …) (passes …) (memory …)) (secretbox (nonce …) (box …)))
 
 The id follows from the key and tells nothing about it. It says which key something lies under, and catches a file that
 was mistyped or changed.

@@ -5,8 +5,8 @@ publishes. A block has a tree for each column, and the signature covers the root
 
     leaf = SHA-256(0 ‖ salt ‖ value)        node = SHA-256(1 ‖ left ‖ right)        an odd node goes up as it is
 
-The salts of a column follow from the key of its attribute, 16 octets for each value. So a root tells nothing to who
-does not hold that key: 32 octets a column are all that he needs to check the columns that he does read. A proof of an
+The salts of a column follow from the key of its attribute, 16 bytes for each value. So a root tells nothing to who
+does not hold that key: 32 bytes a column are all that he needs to check the columns that he does read. A proof of an
 event has, for each attribute that is shown, the value, its salt, and the way to the root; the others are known by
 their roots alone.
 """

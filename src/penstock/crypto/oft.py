@@ -121,7 +121,7 @@ class OneWayView:
 
 
 class UnsafeOneWayTree(Generic[M]):
-    """All keys, for a key manager that compares. Fresh keys come in as secrets, and salts as octets."""
+    """All keys, for a key manager that compares. Fresh keys come in as secrets, and salts as bytes."""
 
     def __init__(self) -> None:
         self._root: _Node[M] | None = None

@@ -14,10 +14,10 @@ from typing import NamedTuple, NoReturn, TypeAlias
 
 from cryptography.exceptions import InvalidTag
 
-from penstock.codec.block_names import Names, read_route
+from penstock.codec.block_names import BlockNames, read_route
 from penstock.codec.blocks import Block, Fixed, Level, Parts, read_block, read_fixed, read_parts, unpad
 from penstock.codec.encoded_blocks import EncodedBlock, decode_block, decode_events, unbundle
-from penstock.crypto.aead import NONCE_BYTES, Algorithm, cannot_open
+from penstock.crypto.aead import NONCE_BYTES, CipherAlgorithm, cannot_open
 from penstock.crypto.blinding import Directory
 from penstock.crypto.seal_keys import KeyRing, derive_cipher, held_keys, places, scopes, unknown_key
 from penstock.crypto.signed_blocks import SignedBlock, seeds, verify_signature
@@ -28,11 +28,11 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.types import Sealing
 
-Admits: TypeAlias = Callable[[Fixed, Names], None]
+Admits: TypeAlias = Callable[[Fixed, BlockNames], None]
 """Says by raising that blocks with such a header are not opened, before anything of it is believed."""
 
 
-def _admit_all(_fixed: Fixed, _names: Names) -> None:
+def _admit_all(_fixed: Fixed, _names: BlockNames) -> None:
     """Open blocks of all epochs, as readers of logs do."""
 
 
@@ -52,17 +52,17 @@ def check_level(chosen: Sealing | None, fixed: Fixed, of_type: TypeKey) -> None:
 def at_levels(chosen: Mapping[TypeKey, Sealing]) -> Admits:
     """Return what admits blocks at the levels of some types, of whatever epochs."""
 
-    def admit(fixed: Fixed, names: Names) -> None:
+    def admit(fixed: Fixed, names: BlockNames) -> None:
         check_level(chosen.get(names.type), fixed, names.type)
 
     return admit
 
 
-class Way(NamedTuple):
+class OpeningContext(NamedTuple):
     """What all blocks of one sender with the same names have in common: whoever has it opens them."""
 
     fixed: Fixed
-    names: Names
+    names: BlockNames
     #: `None` where no key is held
     decrypt: Sequence[Callable[[bytes, bytes, bytes], bytes] | None]
     places: Sequence[bytes]
@@ -86,7 +86,7 @@ class Opener:
     ) -> None:
         self._keys, self._directory, self._limits = keys, directory or Directory(), limits
         self._admits = admits
-        self._ways: dict[tuple[bytes, bytes], Way] = {}
+        self._ways: dict[tuple[bytes, bytes], OpeningContext] = {}
         self._version = (-1, -1)
 
     def __repr__(self) -> str:
@@ -118,10 +118,10 @@ class Opener:
     def open_encoded(
         self, header: bytes, columns: Mapping[str, bytes], wanted: Collection[str] | None = None
     ) -> EncodedBlock:
-        """Open a block from its parts, and leave its columns as octets. They are the sender's, and not looked into."""
+        """Open a block from its parts, and leave its columns as bytes. They are the sender's, and not looked into."""
         return self._open(read_parts(header, columns, limits=self._limits), wanted)
 
-    def way(self, header: bytes) -> Way:
+    def way(self, header: bytes) -> OpeningContext:
         """Return what opens all blocks whose headers have this fixed part and this route, for who opens many at once.
 
         Raises what `open` does, except that nothing is opened yet.
@@ -175,7 +175,7 @@ class Opener:
         known = self._known(parts)
         way = known or self._way(parts)
         if parts.rows * (len(way.names.attributes) + 1) > self._limits.block_cells:
-            # Before it is opened: a column of nulls is a single octet.
+            # Before it is opened: a column of nulls is a single byte.
             raise LimitError("block.limit", "a block of too many values", hint="seal fewer events at once")
         try:
             encoded = _open(parts, way, wanted)
@@ -185,23 +185,23 @@ class Opener:
             self._remember(parts, way)
         return encoded
 
-    def _known(self, parts: Parts) -> Way | None:
+    def _known(self, parts: Parts) -> OpeningContext | None:
         if (version := (self._keys.version, self._directory.version)) != self._version:
             self._version = version
             self._ways.clear()
         return self._ways.get((parts.fixed, parts.route))
 
-    def _remember(self, parts: Parts, way: Way) -> None:
+    def _remember(self, parts: Parts, way: OpeningContext) -> None:
         """Keep what was derived for a stream, after a block of it has opened: others must not push it out."""
         if len(self._ways) >= self._limits.seal_streams:
             self._ways.pop(next(iter(self._ways)))
         self._ways[parts.fixed, parts.route] = way
 
-    def _way(self, parts: Parts) -> Way:
+    def _way(self, parts: Parts) -> OpeningContext:
         fixed = read_fixed(parts.fixed)
         names = self._directory.resolve(read_route(parts.route))
         uses = scopes(names, fixed.level)
-        if len(uses) != len(fixed.epochs) or fixed.algorithm not in Algorithm.__members__.values():
+        if len(uses) != len(fixed.epochs) or fixed.algorithm not in CipherAlgorithm.__members__.values():
             raise MalformedError("block.malformed", "a block of an algorithm that is not known, or with other columns")
         self._admits(fixed, names)
         keys = held_keys(self._keys, fixed, names)
@@ -211,16 +211,16 @@ class Opener:
             None if key is None else derive_cipher(key, fixed, scope, purpose).decrypt
             for key, (scope, purpose) in zip(keys, uses, strict=True)
         ]
-        return Way(fixed, names, decrypt, places(len(uses)))
+        return OpeningContext(fixed, names, decrypt, places(len(uses)))
 
 
-def _open(parts: Parts, way: Way, wanted: Collection[str] | None) -> EncodedBlock:
+def _open(parts: Parts, way: OpeningContext, wanted: Collection[str] | None) -> EncodedBlock:
     nonce, bound = parts.number.to_bytes(NONCE_BYTES, "big"), parts.bound + way.names.digest
     attributes, level, decrypt = way.names.attributes, way.fixed.level, way.decrypt
     if wanted is not None and level is Level.ATTRIBUTE:
         asked = [name in wanted for name in attributes]
         decrypt = [decrypt[0], *(key if ask else None for key, ask in zip(decrypt[1:], asked, strict=True))]
-    # A column that is asked for and missing does not open: it is octets of no length.
+    # A column that is asked for and missing does not open: it is bytes of no length.
     plain = [
         None if key is None else key(nonce, column or b"", bound + place)
         for key, column, place in zip(decrypt, parts.columns, way.places, strict=True)
@@ -232,3 +232,23 @@ def _open(parts: Parts, way: Way, wanted: Collection[str] | None) -> EncodedBloc
         return encoded
     pairs = zip(attributes, encoded.columns, strict=True)
     return encoded._replace(columns=[column if name in wanted else None for name, column in pairs])
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# One column of many blocks, opened by turns without anything in between: for jobs whose blocks hold one event each.
+
+
+def open_column(
+    way: OpeningContext, place: int, nonces: Sequence[bytes], sealed: Sequence[bytes], bound: Sequence[bytes]
+) -> list[bytes]:
+    """Open one column of many blocks, of which what is authenticated is given.
+
+    Raises `RefusedError`: `seal.cannot-open` where one of them does not, and `seal.unknown-key`.
+    """
+    decrypt = way.decrypt[place]
+    if decrypt is None:
+        raise unknown_key(way.names.type)
+    try:
+        return [*map(decrypt, nonces, sealed, bound)]
+    except InvalidTag:
+        raise cannot_open() from None

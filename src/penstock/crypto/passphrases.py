@@ -1,6 +1,6 @@
-"""32 octets of a secret under a passphrase, as files keep them.
+"""32 bytes of a secret under a passphrase, as files keep them.
 
-    (argon2id (salt <16 octets>) (passes <n>) (memory <octets>)) (secretbox (nonce <24 octets>) (box <48 octets>))
+    (argon2id (salt <16 bytes>) (passes <n>) (memory <bytes>)) (secretbox (nonce <24 bytes>) (box <48 bytes>))
 
 The cost of a passphrase is stored with it, and bounded when it is read: a file that somebody sends must not occupy the
 machine. Whether a passphrase was wrong or the file was changed is one and the same answer.
@@ -18,7 +18,7 @@ from penstock.codec.sexp import SExp
 from penstock.errors import LimitError, MalformedError, RefusedError
 
 RandomBytes: TypeAlias = Callable[[int], bytes]
-"""A source of that many random octets."""
+"""A source of that many random bytes."""
 
 SALT_BYTES: Final = 16
 NONCE_BYTES: Final = 24
@@ -30,7 +30,7 @@ _MIN_MEMORY: Final = 8 << 10
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one guess at a passphrase costs: passes over so much memory, in octets. Raises `LimitError`."""
+    """What one guess at a passphrase costs: passes over so much memory, in bytes. Raises `LimitError`."""
 
     passes: int = 3
     memory: int = 256 << 20
@@ -62,7 +62,7 @@ class PassphraseBox:
 
     @classmethod
     def of(cls, secret: bytes, passphrase: bytes, random: RandomBytes, cost: Cost) -> "PassphraseBox":
-        """Put 32 octets under a passphrase. Raises `MalformedError` (`key.empty-passphrase`)."""
+        """Put 32 bytes under a passphrase. Raises `MalformedError` (`key.empty-passphrase`)."""
         if not passphrase:
             raise MalformedError(
                 "key.empty-passphrase", "an empty passphrase protects nothing", hint="choose a longer one"

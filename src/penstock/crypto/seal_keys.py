@@ -13,9 +13,9 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
-from penstock.codec.block_names import Names
+from penstock.codec.block_names import BlockNames
 from penstock.codec.blocks import Fixed, Level
-from penstock.crypto.aead import Aead, Algorithm
+from penstock.crypto.aead import Aead, CipherAlgorithm
 from penstock.crypto.hkdf import hkdf
 from penstock.crypto.wrapping import SECRET_BYTES, Secret
 from penstock.errors import RefusedError
@@ -90,12 +90,12 @@ def derive(key: Secret, sender: bytes, incarnation: bytes, scope: str, purpose: 
 
 def derive_cipher(key: Secret, fixed: Fixed, scope: str, purpose: Purpose) -> Aead:
     """Return the cipher for the columns of one scope."""
-    algorithm = Algorithm(fixed.algorithm)
+    algorithm = CipherAlgorithm(fixed.algorithm)
     octets = derive(key, fixed.sender, fixed.incarnation, scope, f"{purpose} {algorithm.name}")
     return algorithm.cipher(octets)
 
 
-def scopes(names: Names, level: Level) -> tuple[tuple[str, Purpose], ...]:
+def scopes(names: BlockNames, level: Level) -> tuple[tuple[str, Purpose], ...]:
     """Return whose key seals each column of a block, and for which purpose."""
     whole = str(names.type)
     if level is Level.EVENT:
@@ -127,7 +127,7 @@ def column_of(of_type: TypeKey, scope: str) -> str | None:
     return scope.removeprefix(f"{whole} ") if scope.startswith(f"{whole} ") else None
 
 
-def held_keys(keys: KeyRing, fixed: Fixed, names: Names) -> list[Secret | None]:
+def held_keys(keys: KeyRing, fixed: Fixed, names: BlockNames) -> list[Secret | None]:
     """Return the epoch key of each column, where it is held."""
     return [keys.key(scope, epoch) for (scope, _), epoch in zip(scopes(names, fixed.level), fixed.epochs, strict=True)]
 
@@ -158,3 +158,77 @@ def unknown_key(event_type: TypeKey, attribute: str = "") -> RefusedError:
         f"no key is held here for {of}`{event_type.name}` in this epoch",
         hint="brokers get it with a right to the type and all attributes, others with `penstock keys fetch`",
     )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The keys of a broker that runs, with what its key groups say of their epochs.
+#
+# Which epoch is sealed under is said by the group, and not by the number: an epoch has begun, or it is over. What is
+# sealed in an epoch that is over is not opened any more, by the time at which it arrives; what is of one that is still
+# to be told of waits for its key. Keys of old epochs, which somebody was given for reading logs, open nothing here.
+
+
+class LiveKeys(KeyRing):
+    """See the module. Nothing is over, and nothing to come, of scopes whose keys nobody expects here."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._current: dict[str, int] = {}
+        #: epochs whose keys open what arrives, by scope; and the highest of those that have ever been
+        self._open: dict[str, set[int]] = {}
+        self._highest: dict[str, int] = {}
+        self._missed: dict[str, int] = {}
+
+    def expect(self, scope: str) -> None:
+        """Take note that this broker is in the group of a scope, or is about to be."""
+        if scope not in self._open:
+            self._open[scope] = set()
+            self.version += 1
+
+    def begin(self, scope: str, epoch: int, key: Secret) -> None:
+        """Take the key of an epoch, and seal under it unless there is a later one."""
+        self.expect(scope)
+        self._open[scope].add(epoch)
+        self._current[scope] = max(epoch, self._current.get(scope, 0))
+        self._highest[scope] = max(epoch, self._highest.get(scope, 0))
+        self.put(scope, epoch, key)
+
+    def close(self, scope: str, epoch: int) -> None:
+        """Forget the key of an epoch, which is over."""
+        self._open.get(scope, set()).discard(epoch)
+        if self._current.get(scope) == epoch:
+            del self._current[scope]
+        self.drop(scope, epoch)
+
+    def leave(self, scope: str) -> None:
+        """Expect nothing more of a scope: this broker has left its group."""
+        for epoch in self._open.pop(scope, set()):
+            self.drop(scope, epoch)
+        for known in (self._current, self._highest, self._missed):
+            known.pop(scope, None)
+        self.version += 1
+
+    def current(self, scope: str) -> int | None:
+        """Return the epoch that the group says is the current one."""
+        return self._current.get(scope)
+
+    def is_expected(self, scope: str) -> bool:
+        """Say whether keys of a scope are held here, or will be."""
+        return scope in self._open
+
+    def is_over(self, scope: str, epoch: int) -> bool:
+        """Say whether an epoch is over, or was before this broker came."""
+        held = self._open.get(scope)
+        return held is not None and epoch not in held and epoch <= self._highest.get(scope, 0)
+
+    def awaits(self, scope: str, epoch: int) -> bool:
+        """Say whether the key of an epoch is still to come; if so, `missed` tells of it."""
+        if scope not in self._open or epoch <= self._highest.get(scope, 0):
+            return False
+        self._missed[scope] = max(epoch, self._missed.get(scope, 0))
+        return True
+
+    def missed(self) -> dict[str, int]:
+        """Return which epochs were asked for and not known since this was asked last: the highest of each scope."""
+        missed, self._missed = self._missed, {}
+        return missed

@@ -8,7 +8,7 @@ after the process has been forked; a sealer is neither pickled nor copied.
 Each column is bound to the whole header except the route, to the names of the type and of all attributes, and to its
 place:
 
-    associated data = fixed part ‖ counts ‖ SHA-256 of the names ‖ place (2 octets)
+    associated data = fixed part ‖ counts ‖ SHA-256 of the names ‖ place (2 bytes)
 
 so that no column opens that was moved, and none is missing unnoticed.
 """
@@ -18,7 +18,7 @@ from datetime import datetime
 from itertools import count
 from typing import Final, NamedTuple, NoReturn
 
-from penstock.codec.block_names import Names, Plain, Route, write_route
+from penstock.codec.block_names import BlockNames, PlainNames, Route, write_route
 from penstock.codec.blocks import (
     INCARNATION_BYTES,
     Block,
@@ -32,25 +32,24 @@ from penstock.codec.blocks import (
 )
 from penstock.codec.cells import microseconds
 from penstock.codec.encoded_blocks import EncodedBlock, bundle, decode_block, encode_block, encode_events
-from penstock.crypto.aead import NONCE_BYTES, Algorithm
-from penstock.crypto.keyfile import RandomBytes
-from penstock.crypto.keys import SigningKey
+from penstock.crypto.aead import NONCE_BYTES, CipherAlgorithm
+from penstock.crypto.keys import RandomBytes, SigningKey
 from penstock.crypto.seal_keys import KeyRing, derive_cipher, held_keys, places, scopes, unknown_key
-from penstock.crypto.signed_blocks import Signing, seeds
+from penstock.crypto.signed_blocks import BlockSigner, seeds
 from penstock.errors import LimitError, MalformedError, RefusedError
 from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 
 
-class Settings(NamedTuple):
+class SealerSettings(NamedTuple):
     """What a sealer does with every block: with which algorithm, and how lengths are hidden."""
 
-    algorithm: Algorithm = Algorithm.AES_GCM
+    algorithm: CipherAlgorithm = CipherAlgorithm.AES_GCM
     padding: Padding = Padding.NONE
 
 
-ALGORITHMS: Final = {one.name.lower().replace("_", "-"): one for one in Algorithm}
+ALGORITHMS: Final = {one.name.lower().replace("_", "-"): one for one in CipherAlgorithm}
 PADDINGS: Final = {one.name.lower(): one for one in Padding}
 """What people call them."""
 
@@ -59,11 +58,11 @@ class _Way(NamedTuple):
     """What all blocks with the same names have in common, at one level."""
 
     fixed: bytes
-    names: Names
+    names: BlockNames
     route: bytes
     encrypt: Sequence[Callable[[bytes, bytes, bytes], bytes]]
     places: Sequence[bytes]
-    signing: Signing | None
+    signing: BlockSigner | None
 
 
 class Sealer:
@@ -78,7 +77,7 @@ class Sealer:
         sender: Principal,
         random: RandomBytes,
         *,
-        settings: Settings = Settings(),  # noqa: B008  # it does not change
+        settings: SealerSettings = SealerSettings(),  # noqa: B008  # it does not change
         signing: SigningKey | None = None,
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
@@ -123,9 +122,9 @@ class Sealer:
         route: Route | None = None,
         block: Block | None = None,
     ) -> bytes:
-        """Return a sealed block, made of columns that are octets already; `block` has their values, if at hand.
+        """Return a sealed block, made of columns that are bytes already; `block` has their values, if at hand.
 
-        Raises what `seal` does. The octets are those that `encode_column` gives, or readers will refuse them.
+        Raises what `seal` does. The bytes are those that `encode_column` gives, or readers will refuse them.
         """
         way, rows = self._way(encoded.names, level), encoded.rows
         plain = bundle(encoded, level)
@@ -160,7 +159,7 @@ class Sealer:
             )
         return number
 
-    def _way(self, names: Names, level: Level) -> _Way:
+    def _way(self, names: BlockNames, level: Level) -> _Way:
         if self._version != self._keys.version:
             self._version = self._keys.version
             self._ways.clear()
@@ -171,7 +170,7 @@ class Sealer:
             way = self._ways[names.octets, level] = self._new_way(names, level)
         return way
 
-    def _new_way(self, names: Names, level: Level) -> _Way:
+    def _new_way(self, names: BlockNames, level: Level) -> _Way:
         uses = scopes(names, level)
         found = [(self._keys.current(scope), scope, purpose) for scope, purpose in uses]
         epochs = tuple(epoch for epoch, _, _ in found if epoch is not None)
@@ -193,8 +192,8 @@ class Sealer:
             for key, (scope, purpose) in zip(keys, uses, strict=True)
             if key is not None
         ]
-        signing = Signing(self._signing, seeds(keys, fixed, names)) if self._signing else None
-        return _Way(write_fixed(fixed), names, write_route(Plain(names)), encrypt, places(len(uses)), signing)
+        signing = BlockSigner(self._signing, seeds(keys, fixed, names)) if self._signing else None
+        return _Way(write_fixed(fixed), names, write_route(PlainNames(names)), encrypt, places(len(uses)), signing)
 
 
 def _too_large() -> LimitError:

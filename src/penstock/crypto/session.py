@@ -1,8 +1,8 @@
 """Sealed sessions: records that only the two ends of a handshake can write, read, count and tell apart.
 
-    record = kind (1 octet), number (8 octets), sealed content (AES-256-GCM; kind and number are authenticated with it)
+    record = kind (1 byte), number (8 bytes), sealed content (AES-256-GCM; kind and number are authenticated with it)
 
-Each end brings an `Exchange`, a fresh X25519 key; its public half is its random number in the handshake, and signed
+Each end brings an `KeyExchange`, a fresh X25519 key; its public half is its random number in the handshake, and signed
 there by both. What the two agree on gives, by HKDF-SHA256 over everything that was signed, one key for each direction.
 The nonce is the record's number, from 0 on. A key seals 2^20 records and then gives the next one, so that no key
 seals more than AES-GCM is good for (RFC 8446, 5.5) and none opens what was sealed before it.
@@ -20,8 +20,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from penstock.crypto.hkdf import expand, hkdf
-from penstock.crypto.keyfile import RandomBytes
-from penstock.crypto.keys import KEY_BYTES
+from penstock.crypto.keys import KEY_BYTES, RandomBytes
 from penstock.errors import FailedError, RefusedError
 
 _LABEL: Final = b"penstock-session-1 "
@@ -56,7 +55,7 @@ class _Keys:
             self._then = AESGCM(self._following)
 
 
-class Sealing:
+class RecordSealer:
     """The records that this end writes."""
 
     def __init__(self, key: bytes) -> None:
@@ -108,14 +107,14 @@ class Opening:
         return kind, content
 
 
-class Exchange:
+class KeyExchange:
     """A fresh key for one session; `public` is what the other end is told."""
 
     def __init__(self, random: RandomBytes) -> None:
         self._private: X25519PrivateKey | None = X25519PrivateKey.from_private_bytes(random(KEY_BYTES))
         self.public = self._private.public_key().public_bytes_raw()
 
-    def agree(self, theirs: bytes, context: bytes, *, connects: bool) -> tuple[Sealing, Opening]:
+    def agree(self, theirs: bytes, context: bytes, *, connects: bool) -> tuple[RecordSealer, Opening]:
         """Return how to write and how to read. `context` is what was signed; one end connects, the other does not.
 
         Raises `RefusedError` (`session.weak-key`) for a public key that leaves no secret, and `FailedError`
@@ -133,7 +132,7 @@ class Exchange:
             ) from None
         keys = hkdf(shared, _LABEL + context, 2 * KEY_BYTES)
         forth, back = keys[:KEY_BYTES], keys[KEY_BYTES:]
-        return (Sealing(forth), Opening(back)) if connects else (Sealing(back), Opening(forth))
+        return (RecordSealer(forth), Opening(back)) if connects else (RecordSealer(back), Opening(forth))
 
 
 def _next(key: bytes) -> bytes:

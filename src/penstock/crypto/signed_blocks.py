@@ -16,7 +16,7 @@ from hmac import compare_digest
 from types import MappingProxyType
 from typing import Final, NamedTuple
 
-from penstock.codec.block_names import Names, read_names
+from penstock.codec.block_names import BlockNames, read_names
 from penstock.codec.blocks import Block, Fixed, Parts, read_bound
 from penstock.codec.cells import decode_cell, encode_cell, encode_cells, instant
 from penstock.codec.columns import decode_bundle, encode_bundle
@@ -35,7 +35,7 @@ _LABEL: Final = b"penstock-signed-block-1 "
 _PROOF: Final = b"event-proof"
 
 
-def seeds(keys: Sequence[Secret | None], fixed: Fixed, names: Names) -> list[Secret | None]:
+def seeds(keys: Sequence[Secret | None], fixed: Fixed, names: BlockNames) -> list[Secret | None]:
     """Return what the salts of each tree come from: the key of its column, or that of the event as a whole."""
     if len(keys) == 1:
         keys = [*keys] * (1 + len(names.attributes))
@@ -46,7 +46,7 @@ def seeds(keys: Sequence[Secret | None], fixed: Fixed, names: Names) -> list[Sec
     ]
 
 
-class Signing:
+class BlockSigner:
     """Signs the blocks of one stream."""
 
     def __init__(self, key: SigningKey, seeds: Sequence[Secret | None]) -> None:
@@ -83,7 +83,7 @@ class SignedBlock:
     _section: bytes = field(repr=False)
     _trees: Sequence[_Tree | None] = field(repr=False)
 
-    def prove(self, place: int, attributes: Collection[str]) -> "Proof":
+    def prove(self, place: int, attributes: Collection[str]) -> "EventProof":
         """Return a proof of one event that shows its id, its time and some attributes, and nothing of the others.
 
         Raises `RefusedError` (`seal.bad-proof`) for an event or an attribute that is not there, or is closed.
@@ -93,7 +93,7 @@ class SignedBlock:
             raise bad_proof()
         columns = [0, *(i for i, name in enumerate(names.attributes, 1) if name in attributes)]
         shown = tuple(_show(self._trees[column], column, place) for column in columns)
-        return Proof(self._bound, names.octets, self._section, place, shown)
+        return EventProof(self._bound, names.octets, self._section, place, shown)
 
 
 class Shown(NamedTuple):
@@ -106,7 +106,7 @@ class Shown(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True)
-class Proof:
+class EventProof:
     """That a broker has published an event. It can be shown to anybody; `verify_proof` looks into it."""
 
     #: fixed part and counts of the block's header
@@ -117,12 +117,12 @@ class Proof:
     shown: tuple[Shown, ...] = field(repr=False)
 
     def to_octets(self) -> bytes:
-        """Return the form in octets."""
+        """Return the form in bytes."""
         return encode([self.bound, self.names, self.section, self.place, [list(value) for value in self.shown]])
 
     @classmethod
-    def from_octets(cls, octets: bytes) -> "Proof":
-        """Read the form in octets. Raises `MalformedError`, `LimitError` and `RefusedError` (`seal.bad-proof`)."""
+    def from_octets(cls, octets: bytes) -> "EventProof":
+        """Read the form in bytes. Raises `MalformedError`, `LimitError` and `RefusedError` (`seal.bad-proof`)."""
         match decode(octets):
             case [bytes(bound), bytes(names), bytes(section), int(place), list(shown)]:
                 return cls(bound, names, section, place, tuple(map(_read_shown, shown)))
@@ -133,7 +133,7 @@ class Proof:
         return (_PROOF, (b"version", b"1"), self.to_octets())
 
     @classmethod
-    def from_sexp(cls, value: SExp) -> "Proof":
+    def from_sexp(cls, value: SExp) -> "EventProof":
         """Read that form. Raises what `from_octets` raises."""
         match value:
             case (head, (b"version", b"1"), bytes(octets)) if head == _PROOF:
@@ -153,7 +153,7 @@ class ProvenEvent(NamedTuple):
     hidden: tuple[str, ...]
 
 
-def verify_signature(parts: Parts, names: Names, block: Block, seeds: Sequence[Secret | None]) -> SignedBlock:
+def verify_signature(parts: Parts, names: BlockNames, block: Block, seeds: Sequence[Secret | None]) -> SignedBlock:
     """Check the columns that are open, and whose seeds are there, against the signed roots.
 
     Raises `RefusedError`: `seal.unsigned` where there is no signature, and `seal.bad-signature`.
@@ -175,7 +175,7 @@ def verify_signature(parts: Parts, names: Names, block: Block, seeds: Sequence[S
     return SignedBlock(block, section.public.principal, bound, parts.signature, trees)
 
 
-def verify_proof(proof: Proof) -> ProvenEvent:
+def verify_proof(proof: EventProof) -> ProvenEvent:
     """Return what a proof shows. Raises `RefusedError` (`seal.bad-proof`), whatever the reason."""
     try:
         return _verify_proof(proof)
@@ -183,7 +183,7 @@ def verify_proof(proof: Proof) -> ProvenEvent:
         raise bad_proof() from None
 
 
-def _verify_proof(proof: Proof) -> ProvenEvent:
+def _verify_proof(proof: EventProof) -> ProvenEvent:
     names = read_names(proof.names)
     header, _, sealed, rows = read_bound(proof.bound)
     # (1) The signature holds.
@@ -207,7 +207,7 @@ def _verify_proof(proof: Proof) -> ProvenEvent:
     return ProvenEvent(Principal(header.sender), instant(sealed), event, tuple(values), hidden)
 
 
-def _verify_section(octets: bytes, bound: bytes, names: Names) -> _Section:
+def _verify_section(octets: bytes, bound: bytes, names: BlockNames) -> _Section:
     body = KEY_BYTES + SIGNATURE_BYTES
     if len(octets) != body + ROOT_BYTES * (1 + len(names.attributes)):
         raise _bad_signature()

@@ -1,9 +1,9 @@
-"""TLS 1.3 for links: a certificate that a server makes anew at each start, and says nothing.
+"""TLS 1.3 for links: a certificate that a server makes again at each start, and says nothing.
 
 Nobody trusts the certificate. It names no one, no authority signed it, and a client takes whatever it is shown; who is
-at the other end is found out by the handshake of `penstock.broker.handshake`, whose signatures cover the SHA-256 of the
-certificate that the client saw and the server has. Somebody in the middle has to show a certificate of his own, and so
-gets no signature that the other side takes. Hence a context made here must never be used without that handshake.
+at the other end is found out by the handshake of `penstock.broker.wire.handshake`, whose signatures cover the SHA-256
+of the certificate that the client saw and the server has. Somebody in the middle has to show a certificate of his own,
+and so gets no signature that the other side takes. Hence a context made here must never be used without that handshake.
 
 The key of the certificate lives as long as the process, in memory only: OpenSSL reads it from a pipe.
 """
@@ -20,8 +20,7 @@ from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.x509.oid import NameOID
 
-from penstock.crypto.keyfile import RandomBytes
-from penstock.crypto.keys import KEY_BYTES
+from penstock.crypto.keys import KEY_BYTES, RandomBytes
 from penstock.errors import FailedError, MalformedError
 
 FINGERPRINT_BYTES: Final = 32

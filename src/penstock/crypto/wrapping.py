@@ -1,6 +1,6 @@
 """Secrets, and secrets under other secrets.
 
-A `Secret` is 32 octets that are never printed, pickled or copied. What is made from it is made for one purpose:
+A `Secret` is 32 bytes that are never printed, pickled or copied. What is made from it is made for one purpose:
 
     derived secret = HKDF-Expand(secret, (penstock-secret-1 <label> <context> …))
     wrapped        = AES-256-GCM of the content; key = HKDF-Expand(secret, a), associated data = a,
@@ -29,7 +29,7 @@ _NONCE: Final = bytes(12)
 
 
 class Secret:
-    """See the module. Raises `MalformedError` (`keys.malformed`) when it is not 32 octets."""
+    """See the module. Raises `MalformedError` (`keys.malformed`) when it is not 32 bytes."""
 
     __slots__ = ("_octets",)
 
@@ -55,7 +55,7 @@ class Secret:
         return Secret(_expand(self._octets, canonical((_LABEL, label, *context))))
 
     def expose(self) -> bytes:
-        """Return the octets themselves: for what is sealed or wrapped at once, and for ciphers."""
+        """Return the bytes themselves: for what is sealed or wrapped at once, and for ciphers."""
         return self._octets
 
 

@@ -7,8 +7,8 @@ from penstock.fabric.clock import Clock as Clock
 from penstock.fabric.clock import RandomBytes as RandomBytes
 from penstock.fabric.clock import SystemClock as SystemClock
 from penstock.fabric.embedded import EmbeddedFabric as EmbeddedFabric
+from penstock.fabric.embedded import FileKeeper as FileKeeper
 from penstock.fabric.envelope import Sample as Sample
-from penstock.fabric.keeper import FileKeeper as FileKeeper
 from penstock.fabric.port import Fabric as Fabric
 from penstock.fabric.port import Handler as Handler
 from penstock.fabric.port import Service as Service
@@ -22,6 +22,6 @@ from penstock.fabric.qos import Qos as Qos
 from penstock.fabric.qos import Reliability as Reliability
 from penstock.fabric.qos import agree as agree
 from penstock.fabric.reader import Callback as Callback
-from penstock.fabric.reader import Counts as Counts
-from penstock.fabric.reader import Subscription as Subscription
+from penstock.fabric.reader import ReaderCounts as ReaderCounts
+from penstock.fabric.reader import TopicSubscription as TopicSubscription
 from penstock.fabric.writer import Publisher as Publisher

@@ -5,24 +5,115 @@ where one is given. Without it persistent topics are refused.
 """
 
 import asyncio
+import json
 import secrets
+import sqlite3
 from collections import OrderedDict, deque
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
+from pathlib import Path
 from types import MappingProxyType
 from typing import Final
 
-from penstock.errors import RefusedError
+from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.fabric.clock import Clock, RandomBytes, SystemClock
-from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check
-from penstock.fabric.keeper import FileKeeper
+from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check, decode, encode
 from penstock.fabric.port import Fabric, Handler, Service, answer, check_name, differs, no_reply, no_responder, unknown
 from penstock.fabric.qos import CODES, KEEP_ALL, Durability, Ownership, Priority, Qos, agree, check_offer
-from penstock.fabric.reader import Callback, DeadlineMissed, Reader, Subscription
+from penstock.fabric.reader import Callback, DeadlineMissed, SampleReader, TopicSubscription
 from penstock.fabric.tasks import waited_for
-from penstock.fabric.writer import Claim, Publisher, closed, contend, full, not_owner
+from penstock.fabric.writer import Publisher, TopicOwnership, closed, contend, full, not_owner
 from penstock.model.limits import DEFAULT_LIMITS, Limits
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Where an embedded fabric keeps what must outlive it: one SQLite file, written before a publisher gets its answer.
+
+
+_SCHEMA: Final = """
+CREATE TABLE IF NOT EXISTS topic (name TEXT PRIMARY KEY, qos TEXT NOT NULL, epoch INTEGER NOT NULL DEFAULT 0);
+CREATE TABLE IF NOT EXISTS sample (at INTEGER PRIMARY KEY AUTOINCREMENT, topic TEXT NOT NULL, octets BLOB NOT NULL);
+"""
+
+
+class FileKeeper:
+    """Keeps persistent topics and their samples in a file.
+
+    All methods raise `FailedError` (`fabric.keeper`) where the file cannot be used.
+    """
+
+    def __init__(self, path: Path) -> None:
+        with _guarded():
+            self._database = sqlite3.connect(path, isolation_level=None)
+            self._database.execute("PRAGMA journal_mode=WAL")
+            self._database.execute("PRAGMA synchronous=FULL")
+            self._database.executescript(_SCHEMA)
+
+    def topics(self) -> list[tuple[str, Qos, int]]:
+        """Return the name, the quality of service and the last epoch of every topic."""
+        with _guarded():
+            rows = self._database.execute("SELECT name, qos, epoch FROM topic ORDER BY name").fetchall()
+            return [(name, Qos.from_dict(json.loads(text)), epoch) for name, text, epoch in rows]
+
+    def samples(self, topic: str) -> list[tuple[int, Sample]]:
+        """Return what was kept, oldest first, with the number to drop it by."""
+        with _guarded():
+            rows = self._database.execute("SELECT at, octets FROM sample WHERE topic = ? ORDER BY at", (topic,))
+            return [(at, decode(octets)) for at, octets in rows]
+
+    def declare(self, topic: str, qos: Qos) -> None:
+        """Keep a topic."""
+        with _guarded():
+            self._database.execute("INSERT INTO topic (name, qos) VALUES (?, ?)", (topic, json.dumps(qos.as_dict())))
+
+    def claimed(self, topic: str, epoch: int) -> None:
+        """Keep the epoch of a topic's owner."""
+        with _guarded():
+            self._database.execute("UPDATE topic SET epoch = ? WHERE name = ?", (epoch, topic))
+
+    def remove(self, topic: str) -> None:
+        """Forget a topic and its samples."""
+        with _guarded(), self._whole():
+            self._database.execute("DELETE FROM sample WHERE topic = ?", (topic,))
+            self._database.execute("DELETE FROM topic WHERE name = ?", (topic,))
+
+    def replace(self, topic: str, sample: Sample, gone: list[int]) -> int:
+        """Keep a sample and drop others, both or neither; return the number to drop it by."""
+        with _guarded(), self._whole():
+            self._database.executemany("DELETE FROM sample WHERE at = ?", [(at,) for at in gone])
+            done = self._database.execute("INSERT INTO sample (topic, octets) VALUES (?, ?)", (topic, encode(sample)))
+            return int(done.lastrowid or 0)
+
+    def close(self) -> None:
+        """Close the file."""
+        with _guarded():
+            self._database.close()
+
+    @contextmanager
+    def _whole(self) -> Iterator[None]:
+        self._database.execute("BEGIN IMMEDIATE")
+        try:
+            yield
+        except BaseException:
+            self._database.execute("ROLLBACK")
+            raise
+        self._database.execute("COMMIT")
+
+
+@contextmanager
+def _guarded() -> Iterator[None]:
+    try:
+        yield
+    except (sqlite3.Error, MalformedError, ValueError) as error:
+        raise FailedError(
+            "fabric.keeper", f"the file of persistent topics cannot be used: {type(error).__name__}"
+        ) from error
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A fabric inside one process: no server, any clock. Good for one machine, for tests and for simulations.
+
 
 _FIRST: Final = (Priority.HIGH, Priority.NORMAL, Priority.LOW)
 _TURN: Final = 64  # samples of best effort that may be published before readers get their turn
@@ -33,10 +124,10 @@ class _Topic:
     name: str
     qos: Qos
     epoch: int = 0
-    claim: Claim | None = None
+    claim: TopicOwnership | None = None
     kept: OrderedDict[int, Sample] = field(default_factory=OrderedDict)
     of_key: dict[str, deque[int]] = field(default_factory=dict)
-    readers: list[Subscription] = field(default_factory=list)
+    readers: list[TopicSubscription] = field(default_factory=list)
     services: list["_Service"] = field(default_factory=list)
     numbers: int = 0
 
@@ -98,7 +189,7 @@ class EmbeddedFabric(Fabric):
         self.limits = limits
         self._topics: dict[str, _Topic] = {}
         self._closed = False
-        self._woken: dict[Priority, dict[Subscription, None]] = {}
+        self._woken: dict[Priority, dict[TopicSubscription, None]] = {}
         self._turns = 0
         for name, qos, epoch in keeper.topics() if keeper is not None else ():
             topic = self._topics[name] = _Topic(name, qos, epoch)
@@ -152,16 +243,16 @@ class EmbeddedFabric(Fabric):
         *,
         callback: Callback | None = None,
         on_deadline: DeadlineMissed | None = None,
-    ) -> Subscription:
+    ) -> TopicSubscription:
         """Read a topic."""
         found = self._topic(topic)
         qos = agree(found.qos, found.qos if requested is None else requested)
 
-        async def leave(subscription: Subscription) -> None:
+        async def leave(subscription: TopicSubscription) -> None:
             if subscription in found.readers:
                 found.readers.remove(subscription)
 
-        made = Subscription(Reader(qos, self.limits), self.clock, leave=leave, on_deadline=on_deadline)
+        made = TopicSubscription(SampleReader(qos, self.limits), self.clock, leave=leave, on_deadline=on_deadline)
         if qos.durable:
             for sample in found.kept.values():
                 made.receive(sample)
@@ -236,7 +327,7 @@ class EmbeddedFabric(Fabric):
         """Return the id of a new writer."""
         return self._random(WRITER_BYTES)
 
-    def claimed(self, topic: _Topic, claim: Claim) -> None:
+    def claimed(self, topic: _Topic, claim: TopicOwnership) -> None:
         """Keep who owns a topic (called by publishers)."""
         if claim.epoch > topic.epoch and self._keeper is not None and topic.persistent:
             self._keeper.claimed(topic.name, claim.epoch)

@@ -1,6 +1,6 @@
 """A sample, and its bytes: what every adapter carries and keeps.
 
-    octet    version, 1
+    byte    version, 1
     int64    time at the source, microseconds since 1970
     8 bytes  the writer's id, drawn at random
     uint64   the writer's count of samples, from 1

@@ -11,40 +11,123 @@ checked when it is read; whether bytes are what a writer wrote is for seals abov
 import asyncio
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, Self
 
+from nats.aio.msg import Msg
+
 from penstock.errors import FailedError, LimitError, MalformedError
 from penstock.fabric.clock import Clock, RandomBytes, SystemClock
-from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check, encode
+from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check, decode, encode
+from penstock.fabric.nats_api import TRANSIENT
+from penstock.fabric.nats_link import Listening, NatsLink
 from penstock.fabric.port import (
     Fabric,
     Handler,
     Service,
+    answer,
     check_name,
     differs,
+    handler_failed,
     no_reply,
     no_responder,
     unknown,
 )
 from penstock.fabric.qos import FOREVER, KEEP_ALL, Order, Ownership, Qos, agree, check_offer
-from penstock.fabric.reader import Callback, DeadlineMissed, Reader, Subscription
-from penstock.fabric.writer import Claim, Publisher, closed, contend, full, not_owner
+from penstock.fabric.reader import Callback, DeadlineMissed, SampleReader, TopicSubscription
+from penstock.fabric.tasks import in_background
+from penstock.fabric.writer import Publisher, TopicOwnership, closed, contend, full, not_owner
 from penstock.model.limits import DEFAULT_LIMITS, Limits
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Who answers requests over NATS: each answer begins with an byte that says whether there is one.
+
+
+_ANSWER, _FAILED = b"\0", b"\1"
+_INBOX: Final = "_INBOX."
+
+
+class NatsService(Service):
+    """Answers requests on a topic; `over` is told when it is closed."""
+
+    def __init__(  # noqa: PLR0913  # a topic, who answers, and what it goes by
+        self,
+        link: NatsLink,
+        topic: str,
+        qos: Qos,
+        handler: Handler,
+        *,
+        clock: Clock,
+        limits: Limits,
+        over: Callable[["NatsService"], None],
+    ) -> None:
+        self._link = link
+        self._topic = topic
+        self._qos = qos
+        self._handler = handler
+        self._clock = clock
+        self._limits = limits
+        self._over = over
+        subject = f"{link.prefix}.ask.{topic}"
+        self.listening = Listening(
+            subject, self.hear, priority=qos.priority, queue="serve", pending=limits.fabric_pending
+        )
+        self._running: set[asyncio.Task[None]] = set()
+
+    async def hear(self, message: Msg) -> None:
+        """Answer a request, once not too many others are under way."""
+        if not message.reply.startswith(_INBOX):
+            return  # nobody makes us send anything to a subject that is not an inbox
+        while len(self._running) >= self._limits.fabric_requests:
+            await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
+        task = in_background(f"answering on {self._topic}", self._reply(message))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+
+    async def _reply(self, message: Msg) -> None:
+        try:
+            sample = decode(message.data)
+            if self._clock.now() - sample.time / MICROSECONDS > self._qos.lifespan:
+                return  # who asked waits no more
+            octets = _ANSWER + await answer(self._topic, self._handler, sample)
+        except (MalformedError, FailedError):
+            octets = _FAILED
+        with suppress(*TRANSIENT):
+            await message.respond(octets)
+
+    async def close(self) -> None:
+        """Answer nobody any more."""
+        self._over(self)
+        await self._link.unlisten(self.listening)
+        for task in list(self._running):
+            task.cancel()
+        await asyncio.gather(*self._running, return_exceptions=True)
+
+
+def answered(topic: str, octets: bytes) -> bytes:
+    """Return the answer to a request. Raises `FailedError` (`fabric.handler-failed`)."""
+    if octets[:1] != _ANSWER:
+        raise handler_failed(topic)
+    return octets[1:]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A fabric over NATS servers: core NATS where a sample may be lost, JetStream where it is kept or acknowledged.
+
 
 try:
     import nats.errors
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
+    from penstock.fabric.nats import NatsService, answered
     from penstock.fabric.nats_api import NO_STREAM, NOT_STORED, STREAM_DIFFERS, TRANSIENT, ApiError, store
-    from penstock.fabric.nats_feed import Feed, read_all, receive
+    from penstock.fabric.nats_feed import StreamFeed, read_all, receive
     from penstock.fabric.nats_link import Listening, NatsLink, checked
     from penstock.fabric.nats_login import NatsLogin
-    from penstock.fabric.nats_service import NatsService, answered
 except ImportError as missing:
     raise FailedError(
         "fabric.not-installed", "the fabric over NATS needs nats-py", hint="install `penstock[nats]`"
@@ -78,7 +161,7 @@ class NatsFabric(Fabric):
         self.clock = clock
         self.limits = limits
         self._random = random
-        self._open: dict[Subscription, None] = {}
+        self._open: dict[TopicSubscription, None] = {}
         self._services: dict[NatsService, None] = {}
         self._asked: dict[str, Qos] = {}
 
@@ -162,11 +245,11 @@ class NatsFabric(Fabric):
         *,
         callback: Callback | None = None,
         on_deadline: DeadlineMissed | None = None,
-    ) -> Subscription:
+    ) -> TopicSubscription:
         """Read a topic."""
         offered = await self.describe(topic)
         qos = agree(offered, offered if requested is None else requested)
-        reader = Reader(qos, self.limits)
+        reader = SampleReader(qos, self.limits)
         if _in_stream(offered):
             made = await self._feed(topic, offered, reader, on_deadline)
         else:
@@ -176,26 +259,28 @@ class NatsFabric(Fabric):
             made.run(callback)
         return made
 
-    async def _feed(self, topic: str, offered: Qos, reader: Reader, on_deadline: DeadlineMissed | None) -> Subscription:
-        feed = Feed(self.link, topic, volatile=not offered.durable, name=lambda: self._random(12).hex())
+    async def _feed(
+        self, topic: str, offered: Qos, reader: SampleReader, on_deadline: DeadlineMissed | None
+    ) -> TopicSubscription:
+        feed = StreamFeed(self.link, topic, volatile=not offered.durable, name=lambda: self._random(12).hex())
 
-        async def leave(subscription: Subscription) -> None:
+        async def leave(subscription: TopicSubscription) -> None:
             self._open.pop(subscription, None)
             await feed.close()
 
-        made = Subscription(reader, self.clock, leave=leave, taken=feed.stir, on_deadline=on_deadline)
+        made = TopicSubscription(reader, self.clock, leave=leave, taken=feed.stir, on_deadline=on_deadline)
         try:
             await feed.open(made, from_start=reader.qos.durable)
         except ApiError as error:
             raise _refused(topic, error) from error
         return made
 
-    async def _listen(self, topic: str, reader: Reader, on_deadline: DeadlineMissed | None) -> Subscription:
-        async def leave(subscription: Subscription) -> None:
+    async def _listen(self, topic: str, reader: SampleReader, on_deadline: DeadlineMissed | None) -> TopicSubscription:
+        async def leave(subscription: TopicSubscription) -> None:
             self._open.pop(subscription, None)
             await self.link.unlisten(listening)
 
-        made = Subscription(reader, self.clock, leave=leave, on_deadline=on_deadline)
+        made = TopicSubscription(reader, self.clock, leave=leave, on_deadline=on_deadline)
 
         async def hear(message: Msg) -> None:
             receive(made, message.data)
@@ -378,12 +463,12 @@ class NatsPublisher(Publisher):
     def _owners(self) -> str:
         return f"{self._link.prefix}.owners.{self.topic}"
 
-    async def _claimed(self) -> tuple[Claim | None, int]:
+    async def _claimed(self) -> tuple[TopicOwnership | None, int]:
         found = await self._link.last(self._link.registry, self._owners)
         if found is None:
             return None, 0
         try:
-            claim = Claim.from_dict(json.loads(found[0]))
+            claim = TopicOwnership.from_dict(json.loads(found[0]))
         except (ValueError, TypeError, LookupError, AttributeError, RecursionError, OverflowError) as error:
             raise FailedError("fabric.registry", f"who owns `{self.topic}` does not read") from error
         return claim, found[1]

@@ -30,7 +30,7 @@ from penstock.fabric.nats_api import NO_STREAM, TRANSIENT, AnswerError, ApiError
 from penstock.fabric.nats_link import UNREACHABLE, Listening, NatsLink
 from penstock.fabric.port import unknown
 from penstock.fabric.qos import FOREVER
-from penstock.fabric.reader import Subscription, slow_consumer
+from penstock.fabric.reader import TopicSubscription, slow_consumer
 from penstock.fabric.tasks import heeding, keep_running
 
 _SECOND: Final = 1_000_000_000  # the API counts in nanoseconds
@@ -51,7 +51,7 @@ class _Interrupted(AnswerError):  # noqa: N818  # not an error that leaves this 
     """Begin again behind the last sample."""
 
 
-class Place(NamedTuple):
+class StreamPosition(NamedTuple):
     """Where a message stands: in which stream and consumer, its sequence there, the number that the consumer gave.
 
     `time` is when it was stored, in nanoseconds since 1970, and `pending` how many follow.
@@ -65,11 +65,11 @@ class Place(NamedTuple):
     pending: int
 
 
-def read_place(reply: str) -> Place | None:
+def read_place(reply: str) -> StreamPosition | None:
     """Read the reply subject of a message that a consumer sent; None for anything else.
 
     >>> read_place("$JS.ACK.log.c1.1.7.3.1700000000000000000.0")
-    Place(stream='log', consumer='c1', sequence=7, number=3, time=1700000000000000000, pending=0)
+    StreamPosition(stream='log', consumer='c1', sequence=7, number=3, time=1700000000000000000, pending=0)
     """
     # $JS.ACK.[domain.account.]stream.consumer.delivered.sequence.count.time.pending[.random]
     tokens = reply.split(".")
@@ -80,10 +80,10 @@ def read_place(reply: str) -> Place | None:
     if not all(_NUMBER.fullmatch(number) for number in numbers):
         return None
     _delivered, sequence, number, time, pending = map(int, numbers)
-    return Place(stream, consumer, sequence, number, time, pending) if sequence and number else None
+    return StreamPosition(stream, consumer, sequence, number, time, pending) if sequence and number else None
 
 
-class Delivery:
+class ConsumerDelivery:
     """What one consumer has delivered: each number once, in order. See the module about forgeries."""
 
     def __init__(self, stream: str, consumer: str) -> None:
@@ -91,7 +91,7 @@ class Delivery:
         self._known: dict[int, tuple[int, int]] = {}
         self.number = 0
 
-    def place(self, message: Msg) -> Place | None:
+    def place(self, message: Msg) -> StreamPosition | None:
         """Return the place of a message of this consumer, of which it is the next; None for junk and for copies.
 
         Raises `_Interrupted` if messages before it are missing, and `RefusedError` (`fabric.forged`).
@@ -129,7 +129,7 @@ def _replaced(topic: str) -> FailedError:
     )
 
 
-class Feed:
+class StreamFeed:
     """Reads one topic's stream for one subscription; `name` gives the name of a new consumer."""
 
     def __init__(self, link: NatsLink, topic: str, *, volatile: bool, name: Callable[[], str]) -> None:
@@ -141,13 +141,13 @@ class Feed:
         self._consumer = ""
         self._created = ""  # when the stream was made
         self._last = 0
-        self._delivery = Delivery(self._stream, "")
+        self._delivery = ConsumerDelivery(self._stream, "")
         self._back = False
         self._arrived: asyncio.Queue[Msg] = asyncio.Queue()
         self._stir = asyncio.Event()  # something arrived, the connection came back, or the reader has room
         self._task: asyncio.Task[None] | None = None
 
-    async def open(self, subscription: Subscription, *, from_start: bool) -> None:
+    async def open(self, subscription: TopicSubscription, *, from_start: bool) -> None:
         """Begin to read: what is kept, or only what comes. Raises as `NatsLink.call`."""
         self._subscription = subscription
         self._priority = subscription.reader.qos.priority
@@ -234,7 +234,7 @@ class Feed:
         created = text(info, "created")
         if self._created and (created != self._created or whole(info, "state", "last_seq") < self._last):
             raise _replaced(self._topic)
-        self._consumer, self._delivery = name, Delivery(self._stream, name)
+        self._consumer, self._delivery = name, ConsumerDelivery(self._stream, name)
         self._arrived = asyncio.Queue()  # all of it of another consumer: this one was not asked yet
         if not self._created:
             self._created, self._last = created, whole(made, "delivered", "stream_seq")
@@ -306,7 +306,7 @@ class Feed:
         return True
 
 
-def receive(subscription: Subscription, octets: bytes) -> None:
+def receive(subscription: TopicSubscription, octets: bytes) -> None:
     """Hand the bytes of a sample to a subscription; what is none is counted."""
     try:
         sample = decode(octets)
@@ -326,7 +326,7 @@ async def read_all(link: NatsLink, topic: str, key: str | None) -> list[Sample]:
         body = {"stream_name": stream, "config": config}
         made = await ask(client, f"{link.api}.CONSUMER.CREATE.{stream}", body, timeout=link.timeout)
         name, left = text(made, "name"), whole(made, "num_pending", default=0)
-        delivery = Delivery(stream, name)
+        delivery = ConsumerDelivery(stream, name)
         inbox = await client.subscribe(client.new_inbox(), pending_msgs_limit=0, pending_bytes_limit=0)
         found: list[Sample] = []
         try:

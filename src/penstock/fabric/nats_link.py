@@ -6,7 +6,7 @@ What the servers hold, under one prefix:
     stream PREFIX-TOPIC       subjects PREFIX.t.TOPIC.KEY: the samples of a topic that is reliable or durable
     no stream                 PREFIX.t.TOPIC.KEY of the other topics, and PREFIX.ask.TOPIC for requests
 
-A key is one token of a subject: its octets in base64, without padding; `_` is the empty key.
+A key is one token of a subject: its bytes in base64, without padding; `_` is the empty key.
 """
 
 import asyncio

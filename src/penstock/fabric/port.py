@@ -10,7 +10,7 @@
 
 A topic is declared with what it offers (`Qos`), once; a reader may request less. Names of topics are opaque here. A
 reader that joins late begins with what the topic keeps. What is dropped because a policy says so is counted in
-`Subscription.counts`, never silent.
+`TopicSubscription.counts`, never silent.
 
 All times are of the clock that the fabric was given, in seconds since 1970; nothing here reads another.
 """
@@ -23,7 +23,7 @@ from typing import Final, Self
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.fabric.envelope import Sample
 from penstock.fabric.qos import Qos
-from penstock.fabric.reader import Callback, DeadlineMissed, Subscription
+from penstock.fabric.reader import Callback, DeadlineMissed, TopicSubscription
 from penstock.fabric.writer import Publisher
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 
@@ -84,7 +84,7 @@ class Fabric(ABC):
         *,
         callback: Callback | None = None,
         on_deadline: DeadlineMissed | None = None,
-    ) -> Subscription:
+    ) -> TopicSubscription:
         """Read a topic: iterate over what is returned, or give a callback.
 
         Without a request the reader takes what the topic offers. `on_deadline` is called with a key for which no sample

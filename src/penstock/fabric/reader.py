@@ -1,7 +1,8 @@
 """The reading side of quality of service, the same for every adapter.
 
-`Reader` is a plain state machine: samples go in with the time of their arrival, and come out as the policies allow.
-`Subscription` puts it behind an async iterator. On arrival, in this order:
+`SampleReader` is a plain state machine: samples go in with the time of their arrival, and come out as the policies
+allow.
+`TopicSubscription` puts it behind an async iterator. On arrival, in this order:
 
  1. ownership: what an owner wrote after a newer owner is dropped
  2. lifespan: what is too old is dropped, now and again when it is taken
@@ -31,7 +32,7 @@ DeadlineMissed = Callable[[str], None]
 
 
 @dataclass(slots=True)
-class Counts:
+class ReaderCounts:
     """What became of the samples of one reader."""
 
     taken: int = 0
@@ -47,12 +48,12 @@ class Counts:
     deadlines: int = 0  #: times that a key had no sample in time
 
 
-class Reader:
+class SampleReader:
     """What waits for one reader, and what the policies let through."""
 
     def __init__(self, qos: Qos, limits: Limits = DEFAULT_LIMITS) -> None:
         self.qos = qos
-        self.counts = Counts()
+        self.counts = ReaderCounts()
         self.cut = False
         self._keys = limits.fabric_keys
         self._bound = max(limits.fabric_pending, limits.fabric_history if qos.durable and qos.reliable else 0)
@@ -215,7 +216,7 @@ def slow_consumer() -> FailedError:
     )
 
 
-class Subscription(AsyncIterator[Sample]):
+class TopicSubscription(AsyncIterator[Sample]):
     """The samples of a topic for one reader: an async iterator and a context manager.
 
     A call of `anext` that is cancelled loses no sample. `leave` is what the adapter does at the end, `taken` what it
@@ -224,10 +225,10 @@ class Subscription(AsyncIterator[Sample]):
 
     def __init__(
         self,
-        reader: Reader,
+        reader: SampleReader,
         clock: Clock,
         *,
-        leave: Callable[["Subscription"], Awaitable[None]],
+        leave: Callable[["TopicSubscription"], Awaitable[None]],
         taken: Callable[[], None] = lambda: None,
         on_deadline: DeadlineMissed | None = None,
     ) -> None:
@@ -242,7 +243,7 @@ class Subscription(AsyncIterator[Sample]):
         self._task: asyncio.Future[None] | None = None
 
     @property
-    def counts(self) -> Counts:
+    def counts(self) -> ReaderCounts:
         """Return what became of the samples."""
         return self.reader.counts
 

@@ -19,7 +19,7 @@ LEASE: Final = 10.0  # seconds
 
 
 @dataclass(frozen=True, slots=True)
-class Claim:
+class TopicOwnership:
     """Who owns a topic, how strongly, in which epoch, and until when by the clock."""
 
     writer: bytes
@@ -32,12 +32,14 @@ class Claim:
         return {"writer": self.writer.hex(), "strength": self.strength, "epoch": self.epoch, "until": self.until}
 
     @classmethod
-    def from_dict(cls, data: Any) -> "Claim":
+    def from_dict(cls, data: Any) -> "TopicOwnership":
         """Read what `as_dict` wrote. Raises `ValueError`, `TypeError` or `LookupError` for anything else."""
         return cls(bytes.fromhex(data["writer"]), int(data["strength"]), int(data["epoch"]), float(data["until"]))
 
 
-def contend(current: Claim | None, writer: bytes, strength: int, now: float, *, epoch: int = 0) -> Claim:
+def contend(
+    current: TopicOwnership | None, writer: bytes, strength: int, now: float, *, epoch: int = 0
+) -> TopicOwnership:
     """Return the claim of a writer that wants to own a topic now; `epoch` is the highest that the topic has seen.
 
     Raises `RefusedError` (`fabric.not-owner`).
@@ -46,7 +48,7 @@ def contend(current: Claim | None, writer: bytes, strength: int, now: float, *, 
         return replace(current, until=now + LEASE)
     if current is not None and current.until > now and current.strength >= strength:
         raise not_owner()
-    return Claim(writer, strength, max(epoch, 0 if current is None else current.epoch) + 1, now + LEASE)
+    return TopicOwnership(writer, strength, max(epoch, 0 if current is None else current.epoch) + 1, now + LEASE)
 
 
 def not_owner() -> RefusedError:

@@ -1,9 +1,9 @@
 """Rules agreed through the moderator as a source of authority, and how it meets the others.
 
 For types that an agreement concerns, publishing and subscribing need what was agreed: together with certificates, both
-of which must allow (`Combining.BOTH`), or by itself (`Combining.ALONE`). All other rights, and all other types, are not
-touched. It fails closed: who has no profile, a type below the agreed ones that is not among them, an agreement that
-cannot be read, or two that do not overlap give nothing.
+of which must allow (`AgreementMode.BOTH`), or by itself (`AgreementMode.ALONE`). All other rights, and all other types,
+are not touched. It fails closed: who has no profile, a type below the agreed ones that is not among them, an agreement
+that cannot be read, or two that do not overlap give nothing.
 
 It is about those who publish and subscribe. Brokers that carry, seal and open events for others are not asked for
 profiles; their rights come from certificates alone.
@@ -20,8 +20,8 @@ from penstock.codec.sexp import SExp
 from penstock.crypto import digest
 from penstock.errors import PenstockError, RefusedError
 from penstock.guard.agreed_rules import AgreedRules
-from penstock.guard.agreements import Agreement, Combining, described
-from penstock.guard.decision import Authority, EventRequest, Problem, Request, Ruling
+from penstock.guard.agreements import Agreement, AgreementMode, described
+from penstock.guard.decision import Authority, DecisionProblem, EventRequest, Request, Ruling
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.trust.capabilities import Right
@@ -38,7 +38,7 @@ class Agreements:
 
     rules: tuple[AgreedRules, ...] = ()
     #: owners of whom an agreement could not be read: nothing of theirs is allowed until that is settled
-    unread: Mapping[Principal, Problem] = field(default_factory=lambda: MappingProxyType({}))
+    unread: Mapping[Principal, DecisionProblem] = field(default_factory=lambda: MappingProxyType({}))
     #: tells what was agreed on from anything else, for logs
     revision: str = ""
 
@@ -83,7 +83,7 @@ class Agreed:
         if not found:
             return self.authority.rule(request)
         rulings = [rules.rule(request) for rules in found]
-        if any(rules.agreement.combining is Combining.BOTH for rules in found):
+        if any(rules.agreement.combining is AgreementMode.BOTH for rules in found):
             rulings.insert(0, self.authority.rule(request))
         return reduce(and_, rulings[1:], Ruling() | rulings[0])
 
@@ -100,7 +100,7 @@ class AgreementReader:
         agreements, rules = self._agreements, self._rules
         self._agreements, self._rules = {}, {}
         found: list[AgreedRules] = []
-        unread: dict[Principal, Problem] = {}
+        unread: dict[Principal, DecisionProblem] = {}
         for one in announced:
             claims = tuple(one.profiles.values())
             for name, signed in one.agreements.items():
@@ -111,7 +111,7 @@ class AgreementReader:
                     kept = rules.get(about) or AgreedRules(agreement, described(agreement, claims))
                 except PenstockError as error:
                     message = f"the agreement `{name}` of {one.owner.short} cannot be read: {error.message}"
-                    unread[one.owner] = Problem(error.code, message)
+                    unread[one.owner] = DecisionProblem(error.code, message)
                     continue
                 self._agreements[key], self._rules[about] = agreement, kept
                 found.append(kept)

@@ -22,9 +22,8 @@ from penstock.model.types import EventType
 from penstock.selector import parse
 from penstock.trust.capabilities import BoundSelector, Right, event_tag
 from penstock.trust.certificates import Authorisation, Certificate
-from penstock.trust.periods import ANY_TIME, Periods, both, either
 from penstock.trust.tags import Tag
-from penstock.trust.validity import Validity
+from penstock.trust.validity import ANY_TIME, Periods, Validity, both, either
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -1,13 +1,13 @@
 """What an agreement and profiles come to for somebody: branches of a restriction.
 
-To publish a type one needs the right by the rules (`penstock.moderator.publications`). Where the type has the attribute
-that says who published an event, publishing forces it, so that nobody can be taken for somebody else.
+To publish a type one needs the right by the rules (`penstock.moderator.detection.subscribers`). Where the type has the
+attribute that says who published an event, publishing forces it, so that nobody can be taken for somebody else.
 
 Of a type, and of each that extends it, a subscriber gets the events of those publishers who suit it both ways
-(`penstock.moderator.allow`) and may publish them. Which of these types an event is of, and from whom, is asked of each
-event: by `only`, and by a `where` on the publisher's attribute, which brokers push towards publishers and Spark makes
-a column of. Where a type does not have the attribute, nobody can tell from whom an event is: one who does not suit all
-of its publishers gets nothing of it.
+(`penstock.moderator.detection.subscribers`) and may publish them. Which of these types an event is of, and from whom,
+is asked of each event: by `only`, and by a `where` on the publisher's attribute, which brokers push towards publishers
+and Spark makes a column of. Where a type does not have the attribute, nobody can tell from whom an event is: one who
+does not suit all of its publishers gets nothing of it.
 
 Rules that are over go on to restrict until the owner announces the next agreement; they give nothing any more. So
 everything that is allowed holds while rules hold that give it: one of the publisher's by which it publishes the type,
@@ -23,28 +23,26 @@ from typing import Final
 
 from penstock.errors import MalformedError
 from penstock.guard.agreements import Agreement, Described
-from penstock.guard.decision import EventRequest, Problem, Ruling
+from penstock.guard.decision import DecisionProblem, EventRequest, Ruling
 from penstock.guard.restriction import Branch, When
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.model.values import AttributeSpec, Kind
-from penstock.moderator.allow import Subscriptions
-from penstock.moderator.publications import Entitlement, Publications
-from penstock.moderator.rules import Rule, SubscribeRule
+from penstock.moderator.detection.subscribers import PublishEntitlement, PublishRules, Subscriptions
+from penstock.moderator.rules.rules import Rule, SubscribeRule
 from penstock.selector import Selector, parse
 from penstock.trust.caches import Recent
 from penstock.trust.capabilities import Right
-from penstock.trust.periods import ANY_TIME, Periods, both, either
-from penstock.trust.validity import Validity
+from penstock.trust.validity import ANY_TIME, Periods, Validity, both, either
 
 #: publishers in one condition: a selector has a bound
 _TOGETHER: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Reading:
+class AgreedReading:
     """Types of which somebody gets the events of some publishers, while rules and publishers' profiles hold."""
 
     types: frozenset[TypeKey]
@@ -58,11 +56,11 @@ class Reading:
 class _Found:
     """What somebody gets of a type and of all that extends it."""
 
-    by_types: tuple[Reading, ...]
+    by_types: tuple[AgreedReading, ...]
     #: the same in as few parts as can be
-    fewest: tuple[Reading, ...]
+    fewest: tuple[AgreedReading, ...]
     #: what it gets where nobody can tell from whom an event is
-    untold: tuple[Reading, ...]
+    untold: tuple[AgreedReading, ...]
 
 
 class AgreedRules:
@@ -76,13 +74,13 @@ class AgreedRules:
         words, mode = agreement.vocabulary, agreement.mode
         publishers = {who: one.profile for who, one in profiles.items() if one.publisher}
         everybody = {who: one.profile for who, one in profiles.items()}
-        self._publications = Publications(words, agreement.publish_rules, publishers, mode=mode)
+        self._publications = PublishRules(words, agreement.publish_rules, publishers, mode=mode)
         self._subscriptions = Subscriptions(words, agreement.rules, everybody, mode=mode)
         self._wishes: dict[Principal, list[SubscribeRule]] = {}
         for rule in agreement.rules:
             if isinstance(rule, SubscribeRule):
                 self._wishes.setdefault(rule.subscriber, []).append(rule)
-        self._entitled: dict[TypeKey, tuple[Entitlement, ...]] = {}
+        self._entitled: dict[TypeKey, tuple[PublishEntitlement, ...]] = {}
         self._readings: Recent[object, _Found] = Recent(limits.cache_entries)
 
     # Who, what, from whom.
@@ -106,7 +104,7 @@ class AgreedRules:
         """Return while what is known about somebody is true. Raises `KeyError` for somebody who is not `known`."""
         return self._described[who].validity
 
-    def entitled(self, event: TypeKey) -> tuple[Entitlement, ...]:
+    def entitled(self, event: TypeKey) -> tuple[PublishEntitlement, ...]:
         """Return by what each publisher may publish events of a type. Raises `MalformedError` for unknown types."""
         found = self._entitled.get(event)
         if found is None:
@@ -129,19 +127,19 @@ class AgreedRules:
         found = self._publications.allow(event, publisher)
         return found.allowed and _in(both(self._suited(found, subscriber), (validity,)), now)
 
-    def readings(self, event: TypeKey, subscriber: Principal) -> tuple[Reading, ...]:
+    def readings(self, event: TypeKey, subscriber: Principal) -> tuple[AgreedReading, ...]:
         """Return what a subscriber gets of a type and of all that extends it: types that have the same publishers.
 
         Raises `MalformedError` (`moderator.unknown-type`, `moderator.unknown-profile`).
         """
         return self._found(event, subscriber).by_types
 
-    def _able(self, found: Entitlement) -> Periods:
+    def _able(self, found: PublishEntitlement) -> Periods:
         """Return while somebody may publish what it is entitled to."""
         known = self._described[found.publisher].validity
         return both(either(rule.validity for rule in found.rules), (known,))
 
-    def _suited(self, found: Entitlement, subscriber: Principal) -> Periods:
+    def _suited(self, found: PublishEntitlement, subscriber: Principal) -> Periods:
         """Return while a subscriber gets what somebody is entitled to publish, as long as its own profile holds."""
         allowance = self._subscriptions.allow(found.event, found.publisher, subscriber)
         return both(self._able(found), allowance.periods) if allowance.allowed else ()
@@ -174,7 +172,9 @@ class AgreedRules:
                 untold.setdefault((tuple(sorted(suited)), validity), []).append(key)
         by_types, without = (
             tuple(
-                Reading(frozenset(keys), publishers, validity, self._rules_for(keys, publishers, subscriber, validity))
+                AgreedReading(
+                    frozenset(keys), publishers, validity, self._rules_for(keys, publishers, subscriber, validity)
+                )
                 for (publishers, validity), keys in grouped.items()
             )
             for grouped in (told, untold)
@@ -182,7 +182,7 @@ class AgreedRules:
         by_publishers = tuple(self._turned(by_types, subscriber))
         return _Found(by_types, min(by_types, by_publishers, key=len), without)
 
-    def _turned(self, readings: Iterable[Reading], subscriber: Principal) -> Iterator[Reading]:
+    def _turned(self, readings: Iterable[AgreedReading], subscriber: Principal) -> Iterator[AgreedReading]:
         """Yield the same by publishers that have the same types."""
         types: dict[tuple[Principal, Validity], set[TypeKey]] = {}
         for reading in readings:
@@ -192,7 +192,9 @@ class AgreedRules:
         for (publisher, validity), keys in types.items():
             grouped.setdefault((frozenset(keys), validity), []).append(publisher)
         for (some, validity), publishers in grouped.items():
-            yield Reading(some, tuple(publishers), validity, self._rules_for(some, publishers, subscriber, validity))
+            yield AgreedReading(
+                some, tuple(publishers), validity, self._rules_for(some, publishers, subscriber, validity)
+            )
 
     def _rules_for(
         self, keys: Iterable[TypeKey], publishers: Iterable[Principal], subscriber: Principal, validity: Validity
@@ -238,11 +240,11 @@ class AgreedRules:
         branches = tuple(b for b in made if request.now is None or b.when.validity.contains(request.now))
         return Ruling(branches, refusals=() if branches else (self._refusal(request),))
 
-    def _refusal(self, request: EventRequest) -> Problem:
+    def _refusal(self, request: EventRequest) -> DecisionProblem:
         """Say why nothing is allowed: for the owner and operators, and in the words of rules."""
         reason = next(self._reasons(request), "it is not valid now")
         message = f"agreed rules do not let {request.principal.short} {request.action}: {reason}"
-        return Problem("agreement.not-allowed", message, self.agreement.name)
+        return DecisionProblem("agreement.not-allowed", message, self.agreement.name)
 
     def _reasons(self, request: EventRequest) -> Iterator[str]:
         event, who = request.type.event_type.key, request.principal

@@ -4,7 +4,7 @@
                (publisher-attribute <name>) (described-by <principal> …)
                (scope …) (types …) (publishers …) (subscribers …) (rules <rule> …))
 
-The rules are those of `penstock.moderator.rules`, without conflicts as the moderator found them; nobody looks for
+The rules are those of `penstock.moderator.rules.rules`, without conflicts as the moderator found them; nobody looks for
 conflicts again where they are enforced. Whose word about profiles counts: the owner's, and theirs who are named.
 
 An agreement only counts for types of its owner. Together with certificates it restricts (`both`); where a domain wants
@@ -23,11 +23,10 @@ from penstock.model.names import check_attribute_name
 from penstock.model.principals import Principal
 from penstock.model.profiles import Profile
 from penstock.model.types import EventType
-from penstock.moderator.conflicts import Mode
-from penstock.moderator.rules import PublishRule, Rule, SubscribeRule
-from penstock.moderator.vocabulary import Vocabulary
-from penstock.moderator.vocabulary_forms import read_vocabulary, rows, vocabulary_fields
-from penstock.trust.policy_events import check_agreement_name
+from penstock.moderator.rules.conflicts import Mode
+from penstock.moderator.rules.rules import PublishRule, Rule, SubscribeRule
+from penstock.moderator.rules.vocabulary import Vocabulary, read_vocabulary, rows, vocabulary_fields
+from penstock.trust.policy.events import check_agreement_name
 from penstock.trust.profiles import ProfileClaim
 from penstock.trust.signed import SignedValue, malformed, one, read_owner
 from penstock.trust.validity import ALWAYS, Validity
@@ -36,7 +35,7 @@ PUBLISHER: Final = "publisher"
 """How the attribute is called, unless an agreement says otherwise, by which events say who published them."""
 
 
-class Combining(StrEnum):
+class AgreementMode(StrEnum):
     """How an agreement and certificates make rights: both must allow, or the agreement alone does."""
 
     BOTH = "both"
@@ -57,7 +56,7 @@ class Agreement:
     vocabulary: Vocabulary = field(repr=False)
     rules: tuple[Rule, ...] = field(repr=False)
     mode: Mode = Mode.SCOPED
-    combining: Combining = Combining.BOTH
+    combining: AgreementMode = AgreementMode.BOTH
     #: of the events of its types: says who published them, because brokers have it say so
     publisher_attribute: str = PUBLISHER
     #: whose word about profiles counts, besides the owner's
@@ -124,7 +123,7 @@ class Agreement:
             read_vocabulary(body),
             tuple(_read_rule(rule) for rule in rows(body, b"rules")),
             Mode(_word(body, b"mode", Mode)),
-            Combining(_word(body, b"rights", Combining)),
+            AgreementMode(_word(body, b"rights", AgreementMode)),
             text(one(body, b"publisher-attribute")),
             tuple(read_owner(who) for who in rows(body, b"described-by")),
         )
@@ -139,7 +138,7 @@ def _read_rule(value: SExp) -> Rule:
     raise malformed("an agreement has a rule of a kind that is not known")
 
 
-def _word(body: SExp, name: bytes, words: type[Mode] | type[Combining]) -> str:
+def _word(body: SExp, name: bytes, words: type[Mode] | type[AgreementMode]) -> str:
     found = text(one(body, name))
     if found not in [*words]:
         raise malformed(f"an agreement has a `{name.decode()}` that is not known")

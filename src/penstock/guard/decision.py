@@ -16,15 +16,68 @@ from enum import StrEnum
 from typing import NoReturn, Protocol, TypeAlias
 
 from penstock.errors import MalformedError, PenstockError, RefusedError, expect
-from penstock.guard.restriction import NOTHING, Branch, Restriction, When
-from penstock.guard.topics import both, named, super_topics
+from penstock.guard.restriction import NOTHING, Branch, Restriction, TypeScope, When
 from penstock.model.instants import in_utc
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
-from penstock.model.topics import is_topic
+from penstock.model.topics import TopicName, is_topic, topic_attribute
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The hierarchical rule of topics: what publishing and subscribing need in a tree of them (paper 5, section 5.5).
+#
+# Whoever publishes on a topic needs the right to publish on all its super-topics as well, because their subscribers get
+# the message too. What the rights say beyond yes counts on each level: a message must satisfy one right on every one of
+# them. Whoever subscribes needs the right on that topic alone, and none on its super-topics; the sub-topics come with
+# it.
+#
+# `decide()` asks by this rule, so that brokers, jobs and the command line do. And it has each message say on which
+# topic it was published, whatever its publisher says.
+
+
+def super_topics(verified: VerifiedType) -> tuple[VerifiedType, ...]:
+    """Return the super-topics of a topic, from the nearest to the first level; none for what is no topic.
+
+    Raises `RefusedError` (`topic.super-topics`) where they are not known.
+    """
+    if not is_topic(verified.event_type.name):
+        return ()
+    found: list[VerifiedType] = []
+    above = verified.parent
+    while above is not None:
+        found.append(above)
+        above = above.parent
+    needed = [topic.type_name for topic in TopicName.of_type(verified.event_type.name).super_topics]
+    if [one.event_type.name for one in found] != needed:
+        raise RefusedError(
+            "topic.super-topics",
+            f"the super-topics of `{verified.event_type.name.name}` are not known",
+            hint="verify the topic together with them",
+        )
+    return tuple(found)
+
+
+def both(on_topic: Restriction, above: Restriction) -> Restriction:
+    """Return what rights on a topic allow of it as far as rights on a super-topic allow it there."""
+    return on_topic & Restriction(tuple(replace(branch, types=TypeScope()) for branch in above.branches))
+
+
+def named(restriction: Restriction, verified: VerifiedType) -> Restriction:
+    """Return rights to publish on a topic so that each message says its name."""
+    topic = TopicName.of_type(verified.event_type.name)
+    attribute = topic_attribute(topic)
+    told = Branch(action=Right.PUBLISH, forced=((attribute, topic.path),))
+
+    def listing(branch: Branch) -> Branch:
+        return branch if branch.attributes is None else replace(branch, attributes=branch.attributes | {attribute})
+
+    return Restriction(tuple(listing(branch) for branch in restriction.branches)) & Restriction((told,))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `decide()`: the only door.
 
 
 class Effect(StrEnum):
@@ -96,7 +149,7 @@ Request: TypeAlias = EventRequest | NetworkRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Problem:
+class DecisionProblem:
     """Something that kept a source or a credential from counting."""
 
     code: str
@@ -113,8 +166,8 @@ class Ruling:
     """
 
     branches: tuple[Branch, ...] = ()
-    problems: tuple[Problem, ...] = ()
-    refusals: tuple[Problem, ...] = ()
+    problems: tuple[DecisionProblem, ...] = ()
+    refusals: tuple[DecisionProblem, ...] = ()
 
     def __and__(self, other: "Ruling") -> "Ruling":
         """Return what both allow, or as much of it as is kept."""
@@ -128,7 +181,9 @@ class Ruling:
         problems = [*self.problems, *other.problems]
         kept = found.branches[: DEFAULT_LIMITS.agreed_branches]
         if len(kept) < len(found.branches):
-            problems.append(Problem("guard.truncated", "more grants were found than are kept; some are left out"))
+            problems.append(
+                DecisionProblem("guard.truncated", "more grants were found than are kept; some are left out")
+            )
         return Ruling(kept, tuple(problems), () if kept else (*self.refusals, *other.refusals))
 
 
@@ -146,7 +201,7 @@ class Decision:
     effect: Effect
     restriction: Restriction = NOTHING
     because: tuple[str, ...] = ()
-    errors: tuple[Problem, ...] = ()
+    errors: tuple[DecisionProblem, ...] = ()
 
     def __bool__(self) -> NoReturn:
         raise TypeError("a decision is no boolean: compare its effect, or call require()")
@@ -161,7 +216,7 @@ class Decision:
                 self.errors[0].message if self.errors else "no credential gives this right",
                 hint="`CapabilityAuthority.explain(request)`, or `penstock explain`, shows what is missing",
             )
-        first = self.errors[0] if self.errors else Problem("guard.indeterminate", "no reason is known")
+        first = self.errors[0] if self.errors else DecisionProblem("guard.indeterminate", "no reason is known")
         raise RefusedError(
             "guard.indeterminate", f"the request could not be decided: {first.message}", cause=first.code
         )
@@ -175,10 +230,10 @@ def decide(request: Request, authorities: Iterable[Authority]) -> Decision:
     """
     if isinstance(request, EventRequest) and request.now and not request.type.validity.contains(request.now):
         # Paper 5, chapter 5: a type whose credentials have expired is expired.
-        problem = Problem("type.expired", "the event type is not valid now", request.type.id)
+        problem = DecisionProblem("type.expired", "the event type is not valid now", request.type.id)
         return Decision(Effect.INDETERMINATE, errors=(problem,))
     known = tuple(authorities)
-    refusals: list[Problem] = []
+    refusals: list[DecisionProblem] = []
     restriction, problems = _collect(request, known, refusals)
     if isinstance(request, EventRequest) and request.action is Right.PUBLISH and is_topic(request.type.event_type.name):
         restriction = _on_topic(request, restriction, known, problems, refusals)
@@ -189,16 +244,16 @@ def decide(request: Request, authorities: Iterable[Authority]) -> Decision:
 
 
 def _collect(
-    request: Request, authorities: Iterable[Authority], refusals: list[Problem]
-) -> tuple[Restriction, list[Problem]]:
+    request: Request, authorities: Iterable[Authority], refusals: list[DecisionProblem]
+) -> tuple[Restriction, list[DecisionProblem]]:
     """Return what the sources allow of a request, and what went wrong; and add why they refuse it."""
     branches: list[Branch] = []
-    problems: list[Problem] = []
+    problems: list[DecisionProblem] = []
     for authority in authorities:
         try:
             ruling = authority.rule(request)
         except PenstockError as error:
-            problems.append(Problem(error.code, error.message))
+            problems.append(DecisionProblem(error.code, error.message))
             continue
         problems += ruling.problems
         refusals += ruling.refusals
@@ -211,7 +266,9 @@ def _collect(
                 branches.append(branch)
             else:
                 problems.append(
-                    Problem("guard.unsettled", "a right on a network depends on what nobody asks", *branch.because[-1:])
+                    DecisionProblem(
+                        "guard.unsettled", "a right on a network depends on what nobody asks", *branch.because[-1:]
+                    )
                 )
     return Restriction.of(branches), problems
 
@@ -220,8 +277,8 @@ def _on_topic(
     request: EventRequest,
     restriction: Restriction,
     authorities: tuple[Authority, ...],
-    problems: list[Problem],
-    refusals: list[Problem],
+    problems: list[DecisionProblem],
+    refusals: list[DecisionProblem],
 ) -> Restriction:
     """Return what is left of rights to publish on a topic by those on its super-topics (paper 5, section 5.5)."""
     try:
@@ -231,10 +288,12 @@ def _on_topic(
             restriction = both(restriction, wider)
             if len(restriction.branches) > DEFAULT_LIMITS.grants_per_principal:
                 restriction = Restriction(restriction.branches[: DEFAULT_LIMITS.grants_per_principal])
-                problems.append(Problem("guard.truncated", "more grants were found than are kept; some are left out"))
+                problems.append(
+                    DecisionProblem("guard.truncated", "more grants were found than are kept; some are left out")
+                )
         return named(restriction, request.type)
     except PenstockError as error:
-        problems.append(Problem(error.code, error.message, request.type.id))
+        problems.append(DecisionProblem(error.code, error.message, request.type.id))
         return NOTHING
 
 

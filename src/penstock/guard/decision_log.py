@@ -6,7 +6,7 @@ were let through under it, and how many were not, since the one before. So decis
 type, and events by those of the second.
 
 A record of type `io.penstock.revocation` says that one broker has carried out a revocation: when it was ordered, and
-when nothing passed any more by what was revoked (`revocation_log`).
+when nothing passed any more by what was revoked (`decision_log`).
 
 A record of type `io.penstock.pdp.decision` is the answer of policies to a question about anything: the decision service
 writes it, and `penstock pipeline evaluate`.
@@ -15,34 +15,245 @@ A record names principals, types and credentials, and carries codes in place of 
 event stands in it, and no secret. The caller chooses ids, reads the clock and takes the time: see `Recorder`.
 """
 
+import json
 import re
+from collections.abc import Collection, Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Final, TypeAlias
+from typing import Final, NoReturn, TypeAlias
 
+from penstock.errors import LimitError, MalformedError
 from penstock.guard.decision import Decision, Effect, NetworkRequest, Request
-from penstock.guard.log_envelopes import (
-    DECIDED,
-    ENFORCED,
-    URI_REFERENCE,
-    check_names,
-    cloud_event,
-    count_of,
-    is_text,
-    json_line,
-    named_field,
-    open_envelope,
-    parsed,
-    text_of,
-    texts_of,
-    time_of,
-    wrong_field,
-)
-from penstock.model.instants import in_utc
+from penstock.model.instants import in_utc, parse_instant
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import Right
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Records of the decision log as CloudEvents 1.0: their types, the envelope, and the parts of their data.
+#
+# Attributes of the envelope that CloudEvents lets others add are passed over; within the data nothing is unknown.
+
+
+DECIDED: Final = "io.penstock.decision"
+ENFORCED: Final = "io.penstock.decision.enforced"
+REVOKED: Final = "io.penstock.revocation"
+ANSWERED: Final = "io.penstock.pdp.decision"
+
+_ENVELOPE: Final = frozenset({"specversion", "id", "source", "type", "time", "data"})
+_OPTIONAL: Final = frozenset({"datacontenttype", "dataschema", "subject"})
+_EXTENSION: Final = re.compile(r"[a-z0-9]+", re.ASCII)
+URI_REFERENCE: Final = re.compile(r"(?:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+", re.ASCII)
+
+
+def parsed(text: str | bytes, limits: Limits) -> object:
+    """Read one record as JSON. Raises `LimitError` (`log.limit`) and `MalformedError` (`log.json`)."""
+    if len(text) > limits.record_bytes:
+        raise LimitError("log.limit", f"a record is longer than {limits.record_bytes} bytes")
+    try:
+        return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
+    except (ValueError, RecursionError) as error:
+        raise MalformedError("log.json", "a record is not JSON", hint="expected one CloudEvent a line") from error
+
+
+@contextmanager
+def named_field() -> Iterator[None]:
+    """Turn what is wrong with a part of a record into `log.field`."""
+    try:
+        yield
+    except ValueError as error:
+        raise wrong_field("action", "the action or the effect is not one that Penstock knows") from error
+    except MalformedError as error:
+        if error.code.startswith("log."):
+            raise
+        raise MalformedError("log.field", f"a part of a record is malformed: {error.message}") from error
+
+
+def open_envelope(event: object, *types: str) -> tuple[Mapping[str, object], Mapping[str, object]]:
+    """Return the attributes of a CloudEvent of one of some types, and its data.
+
+    Raises `MalformedError`: `log.envelope`, `log.field`.
+    """
+    if not isinstance(event, dict) or not all(isinstance(name, str) for name in event):
+        raise MalformedError("log.envelope", "a record is no JSON object")
+    missing = _ENVELOPE - event.keys()
+    if missing:
+        raise MalformedError("log.envelope", f"a record lacks `{min(missing)}`")
+    for name in event.keys() - _ENVELOPE - _OPTIONAL:
+        if not _EXTENSION.fullmatch(name):
+            raise MalformedError("log.envelope", f"`{name[:80]}` is no name of a CloudEvents attribute")
+    if event["specversion"] != "1.0" or event.get("datacontenttype", "application/json") != "application/json":
+        raise MalformedError("log.envelope", "a record is a CloudEvent 1.0 with JSON data")
+    if event["type"] not in types:
+        raise MalformedError("log.envelope", "a CloudEvent is of another type", hint=f"expected `{types[0]}`")
+    if not isinstance(event["data"], dict):
+        raise wrong_field("data", "expected an object")
+    return event, event["data"]
+
+
+def cloud_event(id_: str, source: str, kind: str, time: datetime, data: Mapping[str, object]) -> dict[str, object]:
+    """Return a CloudEvent 1.0 in structured mode, as plain data."""
+    return {
+        "specversion": "1.0",
+        "id": id_,
+        "source": source,
+        "type": kind,
+        "time": written(time),
+        "datacontenttype": "application/json",
+        "data": data,
+    }
+
+
+def json_line(event: Mapping[str, object]) -> str:
+    """Write plain data as one line of JSON."""
+    return json.dumps(event, ensure_ascii=False, separators=(",", ":"))
+
+
+def check_names(found: Mapping[str, object], needed: Collection[str], allowed: Collection[str] = ()) -> None:
+    """Check which names an object has. Raises `MalformedError` (`log.field`), as all that follow."""
+    if missing := set(needed) - found.keys():
+        raise wrong_field(min(missing), "it is missing")
+    if unknown := found.keys() - set(needed) - set(allowed):
+        raise wrong_field(min(unknown), "it is not known")
+
+
+def text_of(found: Mapping[str, object], name: str) -> str:
+    """Return a part that is a text."""
+    value = found[name]
+    if not isinstance(value, str):
+        raise wrong_field(name, "expected a text")
+    return value
+
+
+def texts_of(found: Mapping[str, object], name: str) -> tuple[str, ...]:
+    """Return a part that is a list of texts."""
+    value = found[name]
+    if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+        raise wrong_field(name, "expected a list of texts")
+    return tuple(value)
+
+
+def count_of(found: Mapping[str, object], name: str) -> int:
+    """Return a part that is a whole number."""
+    value = found[name]
+    if type(value) is not int:
+        raise wrong_field(name, "expected a whole number")
+    return value
+
+
+def time_of(text: str) -> datetime:
+    """Read an instant."""
+    # RFC 3339 asks for the zone; what has none would be read as UTC, which is a guess.
+    if "T" not in text or not re.search(r"(?:Z|[+-]\d\d:\d\d)$", text):
+        raise wrong_field("time", "expected a date and time with a zone")
+    return parse_instant(text)
+
+
+def written(moment: datetime) -> str:
+    """Write an instant that is in UTC."""
+    return f"{moment.replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+
+
+def is_text(text: str) -> bool:
+    """Say whether a text can be written as Unicode."""
+    return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
+
+
+def wrong_field(name: str, why: str) -> MalformedError:
+    """Return the error for a part of a record."""
+    return MalformedError("log.field", f"`{name[:80]}` of a record cannot be used", hint=why, field=name[:80])
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a name stands twice in an object")
+    return found
+
+
+def _no_constant(name: str) -> NoReturn:
+    raise ValueError(f"{name} is no JSON")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Records of revocations in the decision log: when one was ordered, and when a broker had carried it out.
+
+
+_REVOCATION: Final = frozenset({"owner", "revocation", "because", "ordered"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RevocationRecord:
+    """A revocation as one broker has carried it out.
+
+    `source` is that broker, `time` when it was complete there, and `ordered` when `owner` ordered it. `revocation` is
+    the id of the order, the same for all brokers, and `because` the ids of the credentials that count no longer. Raises
+    `MalformedError` (`log.field`, `value.zone`, `value.range`).
+    """
+
+    id: str
+    source: str
+    time: datetime
+    owner: Principal
+    revocation: str
+    because: tuple[str, ...]
+    ordered: datetime
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "time", in_utc(self.time))
+        object.__setattr__(self, "ordered", in_utc(self.ordered))
+        if not URI_REFERENCE.fullmatch(self.source):
+            raise wrong_field("source", "expected a URI reference, such as a principal or a name without spaces")
+        if not self.id or not self.revocation:
+            raise wrong_field("id", "every record has an id of its own, and names the revocation")
+        if not self.because:
+            raise wrong_field("because", "a revocation names what it revokes")
+        if self.time < self.ordered:
+            raise wrong_field("ordered", "nothing is complete before it was ordered")
+        if not all(map(is_text, (self.id, self.revocation, *self.because))):
+            raise wrong_field("text", "a lone surrogate is no Unicode text")
+
+    @property
+    def took(self) -> timedelta:
+        """The time to revoke."""
+        return self.time - self.ordered
+
+    def to_cloud_event(self) -> dict[str, object]:
+        """Return the record as a CloudEvent in structured mode, as plain data."""
+        data = {
+            "owner": str(self.owner),
+            "revocation": self.revocation,
+            "because": list(self.because),
+            "ordered": written(self.ordered),
+        }
+        return cloud_event(self.id, self.source, REVOKED, self.time, data)
+
+    def to_json(self) -> str:
+        """Return the record as one line of JSON."""
+        return json_line(self.to_cloud_event())
+
+
+def read_revocation(text: str | bytes, limits: Limits = DEFAULT_LIMITS) -> RevocationRecord:
+    """Read a record of a revocation from JSON. Raises as `decision_log.read_record`."""
+    envelope, data = open_envelope(parsed(text, limits), REVOKED)
+    check_names(data, _REVOCATION)
+    with named_field():
+        return RevocationRecord(
+            id=text_of(envelope, "id"),
+            source=text_of(envelope, "source"),
+            time=time_of(text_of(envelope, "time")),
+            owner=Principal.parse(text_of(data, "owner")),
+            revocation=text_of(data, "revocation"),
+            because=texts_of(data, "because"),
+            ordered=time_of(text_of(data, "ordered")),
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The decision log: what was asked, by whom, and what the answer rested on, as a value and as CloudEvents 1.0.
+
 
 Resource: TypeAlias = TypeName | NetworkName
 
@@ -55,7 +266,7 @@ _ENFORCEMENT: Final = frozenset({"decision", "passed", "refused"})
 
 
 @dataclass(frozen=True, slots=True)
-class Counts:
+class EventCounts:
     """How many events were let through under a decision, and how many it kept back.
 
     What a reader's own filter passes over is neither.
@@ -89,7 +300,7 @@ class DecisionRecord:
     domain: str | None = None
     owner_domain: str | None = None
     decision: str | None = None
-    counts: Counts | None = None
+    counts: EventCounts | None = None
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "time", in_utc(self.time))
@@ -144,7 +355,7 @@ class DecisionRecord:
         }
         return cloud_event(self.id, self.source, self.type, self.time, data)
 
-    def enforced(self, *, id: str, at: datetime, counts: Counts) -> "DecisionRecord":  # noqa: A002  # as CloudEvents
+    def enforced(self, *, id: str, at: datetime, counts: EventCounts) -> "DecisionRecord":  # noqa: A002  # as CloudEvents
         """Return a record of what this decision was enforced on, since the last one.
 
         Raises `MalformedError` (`log.field`, `value.zone`, `value.range`).
@@ -224,7 +435,7 @@ def from_cloud_event(event: object) -> DecisionRecord:
             domain=text_of(data, "domain") if "domain" in data else None,
             owner_domain=text_of(data, "owner-domain") if "owner-domain" in data else None,
             decision=text_of(data, "decision") if enforced else None,
-            counts=Counts(count_of(data, "passed"), count_of(data, "refused")) if enforced else None,
+            counts=EventCounts(count_of(data, "passed"), count_of(data, "refused")) if enforced else None,
         )
 
 

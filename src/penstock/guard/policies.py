@@ -33,18 +33,18 @@ from typing import Final, TypeAlias, TypeGuard
 from penstock.errors import MalformedError
 from penstock.guard.decision import Authority, EventRequest, Request, Ruling
 from penstock.guard.environment import ENVIRONMENT
-from penstock.guard.policy_readings import ALL, Reading
+from penstock.guard.policy_branches import ALL, PolicyBranches
 from penstock.guard.policy_subjects import Certified, Subjects
 from penstock.guard.restriction import Branch
 from penstock.model.domains import Domain
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.values import Schema
-from penstock.policy.combining import policy_algorithm
-from penstock.policy.event_attributes import event_names
-from penstock.policy.policies import Effect, Policy, PolicySet, Root, Rule, designators
-from penstock.policy.repository import Repository, check_policies
-from penstock.policy.xml_written import write_policy
+from penstock.policy.combining.registry import policy_algorithm
+from penstock.policy.engine.repository import Repository, check_policies
+from penstock.policy.language.event_attributes import event_names
+from penstock.policy.language.policies import Policy, PolicySet, Root, Rule, RuleEffect, designators
+from penstock.policy.syntax.xml.policy_writer import write_policy
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
 
@@ -54,7 +54,7 @@ KnownTypes: TypeAlias = Callable[[TypeKey, datetime | None], Iterable[VerifiedTy
 DENY_OVERRIDES: Final = "urn:oasis:names:tc:xacml:3.0:policy-combining-algorithm:deny-overrides"
 _FIRST: Final = "urn:oasis:names:tc:xacml:1.0:policy-combining-algorithm:first-applicable"
 _RULES: Final = "urn:oasis:names:tc:xacml:3.0:rule-combining-algorithm:permit-unless-deny"
-_OTHERWISE: Final = Policy(f"{ALL}:otherwise", "1.0", _RULES, (Rule("otherwise", Effect.PERMIT),))
+_OTHERWISE: Final = Policy(f"{ALL}:otherwise", "1.0", _RULES, (Rule("otherwise", RuleEffect.PERMIT),))
 _RIGHTS: Final = frozenset({Right.PUBLISH, Right.SUBSCRIBE})
 
 
@@ -82,7 +82,7 @@ class Policies:
     """Policies that a domain goes by. `Policies.of` makes them; none at all leave everything to the others."""
 
     #: what they permit, what they do not deny, or both, as it is combined
-    readings: tuple[Reading, ...] = field(default=(), repr=False)
+    readings: tuple[PolicyBranches, ...] = field(default=(), repr=False)
     combining: PolicyCombining = PolicyCombining.BOTH
     #: whose types they are about; without any, everybody's
     owners: frozenset[Principal] = frozenset()
@@ -128,7 +128,7 @@ class Policies:
             # What is not denied is what they permit, followed by a policy that permits.
             readings.append(PolicySet(ALL, "1.0", _FIRST, (root, _OTHERWISE)))
         return cls(
-            tuple(Reading(one, known, roots, asked, f"{revision} {one is root}") for one in readings),
+            tuple(PolicyBranches(one, known, roots, asked, f"{revision} {one is root}") for one in readings),
             combining,
             concerned,
             domains,
@@ -184,11 +184,11 @@ class Governed:
         if not self.policies.concern(request):
             return self._beside(request)
         match self.policies.combining, *self.policies.readings:
-            case PolicyCombining.BOTH | PolicyCombining.RESTRICT, Reading() as reading:
+            case PolicyCombining.BOTH | PolicyCombining.RESTRICT, PolicyBranches() as reading:
                 return self._within(request, reading)
-            case PolicyCombining.ALONE, Reading() as permits:
+            case PolicyCombining.ALONE, PolicyBranches() as permits:
                 return self._said(request, permits)
-            case PolicyCombining.EITHER, Reading() as permits, Reading() as tolerates:
+            case PolicyCombining.EITHER, PolicyBranches() as permits, PolicyBranches() as tolerates:
                 return self._said(request, permits) | self._within(request, tolerates)
         raise MalformedError("policies.none", "there is no policy that decides")
 
@@ -207,11 +207,11 @@ class Governed:
         found = (one.intersect(Branch(action=one.action, only=others)) for one in ruling.branches)
         return replace(ruling, branches=tuple(one for one in found if one is not None))
 
-    def _within(self, request: EventRequest, reading: Reading) -> Ruling:
+    def _within(self, request: EventRequest, reading: PolicyBranches) -> Ruling:
         ruling = self.authority.rule(request)
         return ruling & self._said(request, reading) if ruling.branches else ruling
 
-    def _said(self, request: EventRequest, reading: Reading) -> Ruling:
+    def _said(self, request: EventRequest, reading: PolicyBranches) -> Ruling:
         """Return what policies say about a type, and where it is subscribed to, about each that extends it."""
         known = tuple(self.types(request.type.event_type.key, request.now))
         own = request.type.event_type.key
@@ -227,7 +227,7 @@ class Governed:
         branches = tuple(_by_types({key: one.branches for key, one in found.items()}))
         return Ruling(branches, tuple(dict.fromkeys(problems)), ruling.refusals)
 
-    def _about(self, request: EventRequest, versions: Sequence[VerifiedType], reading: Reading) -> Ruling:
+    def _about(self, request: EventRequest, versions: Sequence[VerifiedType], reading: PolicyBranches) -> Ruling:
         names = event_names(request.type.event_type, [one.event_type for one in versions])
         rulings = [reading.rule(request, names, known, self.environment) for known in self.subjects.known(request)]
         branches = tuple(branch for one in rulings for branch in one.branches)

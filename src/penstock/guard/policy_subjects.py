@@ -10,12 +10,12 @@ from datetime import UTC, datetime, timedelta
 from typing import Final, Protocol
 
 from penstock.errors import LimitError
-from penstock.guard.capability_authority import Role
+from penstock.guard.capabilities import NamedRole
 from penstock.guard.decision import Authority, EventRequest
 from penstock.model.domains import Domain
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
-from penstock.policy.event_attributes import (
+from penstock.policy.language.event_attributes import (
     SUBJECT_OWNER_ROLE,
     SUBJECT_RIGHT,
     SUBJECT_ROLE,
@@ -23,7 +23,7 @@ from penstock.policy.event_attributes import (
     subject_facts,
     type_facts,
 )
-from penstock.policy.requests import Facts
+from penstock.policy.language.requests import Facts
 from penstock.trust.capabilities import Right
 from penstock.trust.validity import ALWAYS, Validity
 
@@ -35,12 +35,12 @@ _LAST: Final = datetime.max.replace(tzinfo=UTC)
 class Certified(Authority, Protocol):
     """Certificates as a source of authority: rights, and names that they give."""
 
-    def roles(self, request: EventRequest, /) -> tuple[Role, ...]:
+    def roles(self, request: EventRequest, /) -> tuple[NamedRole, ...]:
         """Return the names that certificates give to who asks."""
 
 
 @dataclass(frozen=True, slots=True)
-class Known:
+class SubjectFacts:
     """What is known for a request in a period, and the certificates that it rests on."""
 
     period: Validity
@@ -65,18 +65,18 @@ class Subjects:
     domains: tuple[Domain, ...]
     asked: frozenset[str]
 
-    def known(self, request: EventRequest) -> Iterator[Known]:
+    def known(self, request: EventRequest) -> Iterator[SubjectFacts]:
         """Yield what is known: once for a moment, for all times by periods. Raises `LimitError` (`guard.periods`)."""
         roles = self.certified.roles(request) if self.asked & {SUBJECT_ROLE, SUBJECT_OWNER_ROLE} else ()
         rights = tuple(self._rights(request)) if SUBJECT_RIGHT in self.asked else ()
         event_type, principal = request.type.event_type, request.principal
         owner = event_type.name.owner
         about = {**type_facts(event_type, self._homes(owner)), **action_facts(request.action)}
-        dated: tuple[Role | _Right, ...] = (*roles, *rights)
+        dated: tuple[NamedRole | _Right, ...] = (*roles, *rights)
         for period in periods((one.validity for one in dated), request.now):
             held = [role for role in roles if _holds(role.validity, period, request.now)]
             may = [right for right in rights if _holds(right.validity, period, request.now)]
-            valid: tuple[Role | _Right, ...] = (*held, *may)
+            valid: tuple[NamedRole | _Right, ...] = (*held, *may)
             subject = subject_facts(
                 principal,
                 domain=self._homes(principal),
@@ -85,7 +85,7 @@ class Subjects:
                 right=dict.fromkeys(right.name for right in may),
             )
             because = tuple(dict.fromkeys(certificate for one in valid for certificate in one.because))
-            yield Known(period, {**subject, **about}, because)
+            yield SubjectFacts(period, {**subject, **about}, because)
 
     def _homes(self, principal: Principal) -> tuple[str, ...]:
         return tuple(part.name for domain in self.domains for part in domain.line(principal))

@@ -15,12 +15,12 @@ from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import AttributeId
 from penstock.model.types import EventType
 from penstock.model.values import Schema
-from penstock.policy.datatypes import STRING, Value
-from penstock.policy.event_attributes import ATTRIBUTE_ID, ATTRIBUTE_NAME, EventNames, event_names
-from penstock.policy.lookup import Sources
-from penstock.policy.policies import Root
-from penstock.policy.requests import RESOURCE, Facts, Key, key_of
-from penstock.policy.residual import Residual, residual
+from penstock.policy.engine.lookup import PolicySources
+from penstock.policy.language.datatypes import STRING, Value
+from penstock.policy.language.event_attributes import ATTRIBUTE_ID, ATTRIBUTE_NAME, EventNames, event_names
+from penstock.policy.language.policies import Root
+from penstock.policy.language.requests import RESOURCE, Facts, Key, key_of
+from penstock.policy.residual.partial_evaluation import Residual, residual
 from penstock.trust.capabilities import Right
 
 #: what a policy asks for that tells attributes apart
@@ -35,7 +35,7 @@ def residual_restriction(  # noqa: PLR0913  # what is known of a request
     *,
     names: EventNames | None = None,
     environment: Schema | None = None,
-    sources: Sources | None = None,
+    sources: PolicySources | None = None,
     understood: frozenset[str] = frozenset(),
 ) -> Restriction:
     """Return what a policy permits of events of a type, given all that is known but the event.
@@ -74,7 +74,9 @@ class Residuals:
     What `sources` find must not depend on the request, nor change.
     """
 
-    def __init__(self, root: Root, sources: Sources | None = None, understood: frozenset[str] = frozenset()) -> None:
+    def __init__(
+        self, root: Root, sources: PolicySources | None = None, understood: frozenset[str] = frozenset()
+    ) -> None:
         self._root = root
         self._sources = sources
         self._understood = understood

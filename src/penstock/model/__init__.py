@@ -1,6 +1,6 @@
 """Frozen values that everything else speaks about: names, principals, types, events, profiles, instants."""
 
-from penstock.model.changes import Change as Change
+from penstock.model.changes import AttributeChange as AttributeChange
 from penstock.model.changes import Operation as Operation
 from penstock.model.changes import changes as changes
 from penstock.model.domains import Domain as Domain
@@ -21,7 +21,7 @@ from penstock.model.profiles import Profile as Profile
 from penstock.model.profiles import ProfileSchema as ProfileSchema
 from penstock.model.profiles import alphabetic as alphabetic
 from penstock.model.profiles import numeric as numeric
-from penstock.model.tree import Scope as Scope
+from penstock.model.tree import TreeScope as TreeScope
 from penstock.model.tree import TypeTree as TypeTree
 from penstock.model.types import Attribute as Attribute
 from penstock.model.types import AttributeDefinition as AttributeDefinition

@@ -20,7 +20,7 @@ class Operation(StrEnum):
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Change:
+class AttributeChange:
     """One operation on one attribute; `name` is the attribute's name before, or the new one for an addition."""
 
     operation: Operation
@@ -29,7 +29,7 @@ class Change:
     new_name: str | None = None
 
 
-def changes(previous: TypeDefinition, current: TypeDefinition) -> tuple[Change, ...]:
+def changes(previous: TypeDefinition, current: TypeDefinition) -> tuple[AttributeChange, ...]:
     """Return the operations that lead from `previous` to `current`.
 
     An attribute removed and another added under the same name is one RETYPE. Raises `MalformedError`:
@@ -50,7 +50,7 @@ def changes(previous: TypeDefinition, current: TypeDefinition) -> tuple[Change, 
         )
     before = {attribute.uid: attribute for attribute in previous.attributes}
     after = {attribute.uid: attribute for attribute in current.attributes}
-    found: list[Change] = []
+    found: list[AttributeChange] = []
     for uid in before.keys() & after.keys():
         old, new = before[uid], after[uid]
         if old.spec != new.spec:
@@ -61,10 +61,10 @@ def changes(previous: TypeDefinition, current: TypeDefinition) -> tuple[Change, 
                 uid=uid,
             )
         if old.name != new.name:
-            found.append(Change(Operation.RENAME, old.name, uid, new.name))
+            found.append(AttributeChange(Operation.RENAME, old.name, uid, new.name))
     removed = {before[uid].name: uid for uid in before.keys() - after.keys()}
     added = {after[uid].name: uid for uid in after.keys() - before.keys()}
-    found += [Change(Operation.RETYPE, name, removed[name]) for name in removed.keys() & added.keys()]
-    found += [Change(Operation.REMOVE, name, uid) for name, uid in removed.items() if name not in added]
-    found += [Change(Operation.ADD, name, uid) for name, uid in added.items() if name not in removed]
+    found += [AttributeChange(Operation.RETYPE, name, removed[name]) for name in removed.keys() & added.keys()]
+    found += [AttributeChange(Operation.REMOVE, name, uid) for name, uid in removed.items() if name not in added]
+    found += [AttributeChange(Operation.ADD, name, uid) for name, uid in added.items() if name not in removed]
     return tuple(sorted(found, key=lambda change: (change.operation, change.name, change.uid)))

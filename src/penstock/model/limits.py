@@ -20,7 +20,7 @@ class Limits:
     file_bytes: int = 16 << 20
     file_values: int = 65_536
 
-    #: an XML document: octets, and elements in it
+    #: an XML document: bytes, and elements in it
     xml_bytes: int = 16 << 20
     xml_nodes: int = 1_000_000
     #: a policy: nesting; a pattern and a text that is matched, texts and integers that are made, days from the year 0
@@ -71,7 +71,7 @@ class Limits:
     tag_set: int = 4_096
     tag_set_complex: int = 128
     tag_and: int = 64
-    #: the longest glob (one octet at least is a `*`, so at most 255 of 256 can occur), and the longest number or date
+    #: the longest glob (one byte at least is a `*`, so at most 255 of 256 can occur), and the longest number or date
     tag_glob: int = 256
     tag_value: int = 128
     #: comparisons that intersecting two tags or asking for coverage may take, and those of all tags together for one
@@ -125,14 +125,21 @@ class Limits:
     disclosure_work: int = 4_000_000
     member_work: int = 200_000
     member_burst: int = 1_000_000
+    #: hellos and disclosures of one principal in a second, and at once: its rights are decided and recorded each time;
+    #: and how long one may wait for its turn (less than `handshake_time`, for which brokers wait to be let in)
+    admission_rate: int = 2
+    admission_burst: int = 100
+    admission_wait: int = 4_000
     #: refusals of strangers: the period in which so many of them are recorded, and so many of one code reported
     refusal_period: int = 60_000
     refusal_records: int = 60
     refusal_reports: int = 20
-    #: links of one listener; bytes that wait on a link to be sent, and to be taken, before one side is slowed or cut
+    #: links of one listener; bytes that wait on a link to be sent, and to be taken, before one side is slowed or cut;
+    #: bytes that the system keeps in between, each way: urgent messages cannot overtake these
     links: int = 4_096
     link_outbox: int = 8 << 20
-    link_inbox: int = 1 << 20
+    link_inbox: int = 256 << 10
+    link_buffer: int = 256 << 10
     #: a link: silence before a keep-alive, silence before it is cut, time that a peer may leave everything unread, time
     #: that a goodbye may take, and keep-alives that a peer may send in the time of one
     link_keepalive: int = 10_000
@@ -158,7 +165,7 @@ class Limits:
     route_confirm: int = 5_000
     route_streams: int = 65_536
     route_window: int = 1_024
-    #: a sealed filter: its parts, octets of the content of one; and sets of epochs that an index of filters is kept for
+    #: a sealed filter: its parts, bytes of the content of one; and sets of epochs that an index of filters is kept for
     filter_parts: int = 16
     filter_bytes: int = 4_096
     filter_indexes: int = 4
@@ -168,30 +175,30 @@ class Limits:
     filter_cache_length: int = 512
     #: filters of clients that are sealed under a new key before others have their turn
     filter_sealings: int = 64
-    #: sealed blocks that wait at a broker for their keys, and their octets; the oldest give way
+    #: sealed blocks that wait at a broker for their keys, and their bytes; the oldest give way
     seal_waiting: int = 1_024
     seal_waiting_bytes: int = 64 << 20
     #: how long ago a block may have been sealed that arrives, and how many blocks are remembered to tell copies
     seal_window: int = 300_000
     seal_replays: int = 1 << 18
-    #: refused blocks that a node keeps, and their octets; the oldest of who sent most give way
+    #: refused blocks that a node keeps, and their bytes; the oldest of who sent most give way
     quarantine_blocks: int = 4_096
     quarantine_bytes: int = 256 << 20
-    #: events that wait at their publisher's broker, because they cannot be sealed yet, and their octets, roughly; and
+    #: events that wait at their publisher's broker, because they cannot be sealed yet, and their bytes, roughly; and
     #: of those that linger to be sealed in one block
     seal_held: int = 65_536
     seal_held_bytes: int = 64 << 20
     seal_gather_bytes: int = 64 << 10
-    #: events that travel together, and their octets: less than a frame, because numbers may take more when written anew
+    #: events that travel together, and their bytes: less than a frame, because numbers may take more when written again
     route_block_events: int = 1_024
     route_block_bytes: int = 512 << 10
-    #: retained events: of one type, in all, octets of all, and the length of a slot's name
+    #: retained events: of one type, in all, bytes of all, and the length of a slot's name
     route_retained: int = 1_024
     route_retained_all: int = 65_536
     route_retained_bytes: int = 64 << 20
     route_slot_length: int = 128
 
-    #: a sample on the fabric: octets of its data, of its key, of all its headers
+    #: a sample on the fabric: bytes of its data, of its key, of all its headers
     fabric_bytes: int = 512 << 10
     fabric_key_bytes: int = 128
     fabric_header_bytes: int = 16_384
@@ -203,7 +210,7 @@ class Limits:
     fabric_pending: int = 10_000
     fabric_requests: int = 1_000
 
-    #: one principal at one broker: sessions, subscriptions and advertisements in all of them, octets of values in an
+    #: one principal at one broker: sessions, subscriptions and advertisements in all of them, bytes of values in an
     #: event, events in a minute, and certificates that a session discloses
     client_sessions: int = 64
     client_subscriptions: int = 10_000
@@ -228,15 +235,15 @@ class Limits:
     broker_types: int = 10_000
     broker_views: int = 3
 
-    #: what a node tells over HTTP: octets of a request, time for one, and connections at once; lines that it logs in a
+    #: what a node tells over HTTP: bytes of a request, time for one, and connections at once; lines that it logs in a
     #: second, since whoever is refused often must not fill a disk
     http_bytes: int = 8_192
     http_time: int = 5_000
     http_connections: int = 64
     log_lines: int = 200
-    #: the decision service: octets of a question, time to send one, or to fetch the answer, and for all decisions of
+    #: the decision service: bytes of a question, time to send one, or to fetch the answer, and for all decisions of
     #: one; how long a connection may rest, and connections at once; decisions in one question; entities of a bundle,
-    #: which searches go through; answers that are kept, and octets of a question with its answer among them
+    #: which searches go through; answers that are kept, and bytes of a question with its answer among them
     pdp_bytes: int = 1 << 20
     pdp_time: int = 5_000
     pdp_idle: int = 75_000
@@ -306,12 +313,12 @@ class Limits:
     key_fetching: int = 64
     key_answer: int = 10_000
     #: the log of key managers: how often one reads what others wrote, after how many records a checkpoint is written,
-    #: octets of one part of it, and parts
+    #: bytes of one part of it, and parts
     key_follow: int = 1_000
     key_log: int = 8_192
     key_checkpoint_bytes: int = 512 << 10
     key_checkpoint_parts: int = 512
-    #: a file of keys: octets
+    #: a file of keys: bytes
     key_ring_bytes: int = 64 << 20
 
     #: clauses that one selector is cut into for matching; an OR with more is tried as a whole
@@ -324,7 +331,7 @@ class Limits:
     #: a rule of the moderator: length of its id, publishers that it is of, entries of an attribute list; answers about
     #: pairs of functions that a detector remembers, functions that are not read again, and steps that are kept in mind
     #: (others are read again when one of them is to be undone); a signed request: seconds between its time and the
-    #: moderator's clock, and how often it is planned anew because others were quicker; seconds that pass between two
+    #: moderator's clock, and how often it is planned again because others were quicker; seconds that pass between two
     #: steps without the moderator's word; wall time of the solver for rules of a log, where only its own count may
     #: decide whether it finds an answer
     moderator_id_length: int = 128
@@ -351,8 +358,8 @@ class Limits:
     yaml_depth: int = 32
     yaml_nodes: int = 4_000_000
 
-    #: a change that is kept: length of its ledger's name, of its kind and of its reason, octets before and after;
-    #: changes that are added at once, and read at once; octets of a snapshot, and changes after which one is taken; how
+    #: a change that is kept: length of its ledger's name, of its kind and of its reason, bytes before and after;
+    #: changes that are added at once, and read at once; bytes of a snapshot, and changes after which one is taken; how
     #: long a writer waits for others
     store_name_length: int = 128
     store_kind_length: int = 64
@@ -364,12 +371,12 @@ class Limits:
     store_snapshot_every: int = 10_000
     store_wait: int = 30_000
 
-    #: a sealed block: octets, rows, values (rows times columns), octets of the names in its header
+    #: a sealed block: bytes, rows, values (rows times columns), bytes of the names in its header
     block_bytes: int = 64 << 20
     block_rows: int = 1 << 20
     block_cells: int = 1 << 22
     block_names: int = 256 << 10
-    #: one incarnation of a sealer: blocks, and octets of them; less than AES-GCM is good for (ADR 17)
+    #: one incarnation of a sealer: blocks, and bytes of them; less than AES-GCM is good for (ADR 17)
     seal_blocks: int = 1 << 32
     seal_bytes: int = 1 << 36
     #: streams (sender, incarnation, epochs, type) whose derived keys are remembered

@@ -40,7 +40,7 @@ class Principal:
             )
 
     def __hash__(self) -> int:
-        # Written out, because names are looked up several times for each event, and octets remember their hash.
+        # Written out, because names are looked up several times for each event, and bytes remember their hash.
         return hash(self.digest)
 
     def __str__(self) -> str:

@@ -15,7 +15,7 @@ from penstock.model.names import TypeKey
 from penstock.model.types import EventType
 
 
-class Scope(StrEnum):
+class TreeScope(StrEnum):
     """Which way a right on a type reaches."""
 
     DOWNWARD = "downward"
@@ -34,7 +34,7 @@ class TypeTree:
     """
 
     parents: Mapping[TypeKey, TypeKey | None]
-    scope: Scope = Scope.DOWNWARD
+    scope: TreeScope = TreeScope.DOWNWARD
     children: Mapping[TypeKey, tuple[TypeKey, ...]] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
@@ -81,7 +81,7 @@ class TypeTree:
         return min(left)
 
     @classmethod
-    def of(cls, parents: Mapping[TypeKey, TypeKey | None], scope: Scope = Scope.DOWNWARD) -> "TypeTree":
+    def of(cls, parents: Mapping[TypeKey, TypeKey | None], scope: TreeScope = TreeScope.DOWNWARD) -> "TypeTree":
         """Build a tree from child-to-parent pairs.
 
         Raises `MalformedError` (`tree.parent`, `type.cycle`) and `LimitError` (`type.limit`).
@@ -89,7 +89,7 @@ class TypeTree:
         return cls(parents, scope)
 
     @classmethod
-    def of_types(cls, types: Iterable[EventType], scope: Scope = Scope.DOWNWARD) -> "TypeTree":
+    def of_types(cls, types: Iterable[EventType], scope: TreeScope = TreeScope.DOWNWARD) -> "TypeTree":
         """Build the tree that resolved event types span.
 
         Raises `MalformedError` (`tree.parent`) also when two versions of a type have different parents.
@@ -132,6 +132,6 @@ class TypeTree:
 
     def reaches(self, granted: TypeKey, asked: TypeKey) -> bool:
         """Say whether a right on `granted` extends to `asked` under the tree's scope."""
-        if self.scope is Scope.DOWNWARD:
+        if self.scope is TreeScope.DOWNWARD:
             return self.is_sub(asked, granted)
         return self.is_sub(granted, asked)

@@ -229,7 +229,7 @@ class EventType:
         return cls(definition.name, inherited + own, ancestors, *definition.protection)
 
     def __reduce__(self) -> tuple[type["EventType"], tuple[object, ...]]:
-        # The derived mappings are read-only views, which cannot be pickled; they are made anew.
+        # The derived mappings are read-only views, which cannot be pickled; they are made again.
         return type(self), (self.name, self.attributes, self.ancestors, *self.protection)
 
     @property

@@ -11,42 +11,250 @@
     over_time         decisions  ->  effects by period
     revocations       decisions  ->  how long it took until what was revoked counted nowhere
 
-A frame of decisions has the schema `DECISIONS` (`penstock.pipeline.audit_log`). Decisions are counted by the records
+A frame of decisions has the schema `DECISIONS` (`penstock.pipeline.audit`). Decisions are counted by the records
 that decide, events by those that enforce: what came of a decision may be recorded as often as one likes. Each transform
 gives a frame of the schema of the same name; `audit` runs them all and collects what a report shows, which is bounded.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Final
 
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
-from pyspark.sql.types import DoubleType, LongType, StringType, StructType, TimestampType
+from pyspark.sql.types import (
+    ArrayType,
+    DataType,
+    DoubleType,
+    LongType,
+    StringType,
+    StructField,
+    StructType,
+    TimestampType,
+)
 
 from penstock.errors import MalformedError
 from penstock.guard.decision import Effect
-from penstock.guard.log_envelopes import ANSWERED, DECIDED, REVOKED
+from penstock.guard.decision_log import ANSWERED, DECIDED, ENFORCED, REVOKED, DecisionRecord, RevocationRecord
 from penstock.model.instants import in_utc
 from penstock.model.values import Kind
-from penstock.pipeline.audit_log import DECISIONS as DECISIONS
-from penstock.pipeline.audit_log import QUARANTINE as QUARANTINE
-from penstock.pipeline.audit_log import log_frame as log_frame
-from penstock.pipeline.audit_log import read_log as read_log
-from penstock.pipeline.audit_log import schema_of as _schema
-from penstock.pipeline.columns import literal
-from penstock.pipeline.policy import Policy
+from penstock.pipeline.enforce.policy import PipelinePolicy
+from penstock.pipeline.frames.columns import literal, micros
+from penstock.pipeline.ingest.records import is_one_json
+from penstock.policy.language.results import XacmlDecision
 from penstock.trust.capabilities import Right, describe_tag
-from penstock.trust.certificates import Naming, Statement
+from penstock.trust.certificates import NameCertificate, Statement
 from penstock.trust.subjects import Name, Subject
 
+# ----------------------------------------------------------------------------------------------------------------------
+# Decision logs in frames: what everybody wrote down who decided, line by line.
+#
+#     read_log     lines of CloudEvents  ->  decisions, and the lines that are none
+#     log_frame    records at hand       ->  decisions
+#
+# A frame of decisions has the schema `DECISIONS`; records of revocations stand in it too, and answers of policies to
+# questions about anything (docs/reference/decision-log.md).
+
+
+_LOG_TEXT, _LOG_LONG, _LOG_TIME, _TEXTS = StringType(), LongType(), TimestampType(), ArrayType(StringType())
+
+
+def schema_of(**fields: DataType) -> StructType:
+    """Return the schema of a frame with these columns."""
+    return StructType([StructField(name, kind) for name, kind in fields.items()])
+
+
+DECISIONS: Final = schema_of(
+    id=_LOG_TEXT,
+    source=_LOG_TEXT,
+    type=_LOG_TEXT,
+    time=_LOG_TIME,
+    principal=_LOG_TEXT,
+    domain=_LOG_TEXT,
+    action=_LOG_TEXT,
+    resource=_LOG_TEXT,
+    owner_domain=_LOG_TEXT,
+    effect=_LOG_TEXT,
+    because=_TEXTS,
+    errors=_TEXTS,
+    revision=_LOG_TEXT,
+    took=_LOG_LONG,
+    decision=_LOG_TEXT,
+    passed=_LOG_LONG,
+    refused=_LOG_LONG,
+    ordered=_LOG_TIME,
+)
+"""A decision log in a frame. `resource` is the written name of a type or a network, `took` is in microseconds,
+`decision` the decision that a record is of or about; `passed` and `refused` are null where it counts no events. Of a
+revocation `principal` is the owner, `decision` the id of the order, and `ordered` its time; what is left is null. Of an
+answer of policies `principal` and `resource` are whom and what it is about, with the type before the id, if there is
+one; `errors` has one code where it is no permission."""
+
+QUARANTINE: Final = schema_of(line=_LOG_TEXT, reason=_LOG_TEXT)
+"""Lines that are no decisions, and why."""
+DENIED: Final = "pdp.denied"
+"""In the place of a code, for what a policy denies; where none applies, it is the next one."""
+NOT_APPLICABLE: Final = "pdp.not-applicable"
+
+_ENVELOPE: Final = (
+    "specversion string, id string, source string, type string, time string, data struct<principal: string, domain:"
+    " string, action: string, resource: struct<kind: string, owner: string, name: string, version: string, type:"
+    " string, id: string>, subject: struct<type: string, id: string>, status: string,"
+    " `owner-domain`: string, effect: string, because: array<string>, errors: array<string>, revision: string,"
+    " took: bigint, decision: string, passed: bigint, refused: bigint, owner: string, revocation: string,"
+    " ordered: string>, _corrupt string"
+)
+
+
+def log_frame(spark: SparkSession, records: Iterable[DecisionRecord | RevocationRecord]) -> DataFrame:
+    """Return a frame of decisions from records that are at hand."""
+    times = {field.name for field in DECISIONS if field.dataType == _LOG_TIME}
+    raw = StructType([StructField(f.name, _LOG_LONG if f.name in times else f.dataType) for f in DECISIONS])
+    made = spark.createDataFrame([_row(found) for found in records], raw)
+    return made.select(*(F.timestamp_micros(n).alias(n) if n in times else n for n in DECISIONS.names))
+
+
+def _row(r: DecisionRecord | RevocationRecord) -> tuple[object, ...]:
+    if isinstance(r, RevocationRecord):
+        known = {"id": r.id, "source": r.source, "type": REVOKED, "time": micros(r.time), "principal": str(r.owner)}
+        known |= {"because": list(r.because), "decision": r.revocation, "ordered": micros(r.ordered)}
+        return tuple(known.get(name) for name in DECISIONS.names)
+    counts = (None, None) if r.counts is None else (r.counts.passed, r.counts.refused)
+    asked = (str(r.principal), r.domain, str(r.action), str(r.resource), r.owner_domain)
+    answer = (str(r.effect), list(r.because), list(r.errors), r.revision, r.took, r.decision or r.id)
+    return (r.id, r.source, r.type, micros(r.time), *asked, *answer, *counts, None)
+
+
+def _moment(written: Column) -> Column:
+    return F.try_to_timestamp(F.when(written.rlike(r"T.*(Z|[+-]\d\d:\d\d)$"), written))
+
+
+def read_log(lines: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Split lines of JSON (a column `value`) into decisions (`DECISIONS`) and those that are none (`QUARANTINE`).
+
+    Every line is in one of the two. This looks at shape, not at the grammar of names; `read_record` is stricter.
+    """
+    return split(judged(lines))
+
+
+def split(lines: DataFrame) -> tuple[DataFrame, DataFrame]:
+    """Return the decisions and the quarantine of lines that were `judged`."""
+    good = lines.where(F.col("reason").isNull()).select(*DECISIONS.names)
+    return good, lines.where(F.col("reason").isNotNull()).select("line", "reason")
+
+
+def judged(lines: DataFrame) -> DataFrame:
+    """Return every line with the reason why it is not a decision, which is null where it is one, and its columns."""
+    options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
+    parsed = lines.select(
+        F.col("value").alias("line"), F.from_json(F.col("value"), _ENVELOPE, options=options).alias("e")
+    )
+    moment, ordered = _moment(F.col("e.time")), _moment(F.col("e.data.ordered"))
+    data, resource = F.col("e.data"), _resource(F.col("e.data.resource"))
+    enforced, revoked, answered = (_yes(F.col("e.type") == one) for one in (ENFORCED, REVOKED, ANSWERED))
+    types = F.col("e.type").isin(DECIDED, ENFORCED, REVOKED, ANSWERED)
+    no_decision = (
+        _absent(resource, *(data[name] for name in ("principal", "errors")))
+        | ~_yes(data["effect"].isin(*Effect) & data["action"].isin(*Right))
+        | (enforced & _absent(data["decision"], data["passed"], data["refused"]))
+    )
+    no_revocation = _absent(data["owner"], data["revocation"]) | ~_yes(
+        (F.size(data["because"]) > 0) & (ordered <= moment)
+    )
+    no_answer = _absent(data["subject"], data["action"], data["resource"], _effect(data["decision"]))
+    undecided = _absent(data["revision"], data["took"]) | F.when(answered, no_answer).otherwise(no_decision)
+    wrong = [
+        ("log.json", F.col("e._corrupt").isNotNull() | F.col("e").isNull() | ~is_one_json(F.col("line"))),
+        ("log.envelope", ~_yes((F.col("e.specversion") == "1.0") & types)),
+        ("log.envelope", _absent(F.col("e.id"), F.col("e.source"), data)),
+        ("log.field", _absent(moment, data["because"]) | F.when(revoked, no_revocation).otherwise(undecided)),
+    ]
+    reason = F.coalesce(*(F.when(found, F.lit(code)) for code, found in wrong))
+    known = {
+        "time": moment,
+        "resource": F.when(answered, _thing(data["resource"])).otherwise(resource),
+        "owner_domain": data["owner-domain"],
+        "principal": F.when(revoked, data["owner"])
+        .when(answered, _thing(data["subject"]))
+        .otherwise(data["principal"]),
+        "effect": F.when(answered, _effect(data["decision"])).otherwise(data["effect"]),
+        "errors": F.when(answered, _why(data)).otherwise(data["errors"]),
+        "decision": F.when(enforced, data["decision"]).when(revoked, data["revocation"]).otherwise(F.col("e.id")),
+        "ordered": F.when(revoked, ordered),
+        **{n: F.col(f"e.{n}") for n in ("id", "source", "type")},
+    }
+    columns = [known.get(field.name, data[field.name]).alias(field.name) for field in DECISIONS]
+    # A list of one, for the planner: otherwise it moves the reason, which is long, into what asks for it, and that back
+    # to before the line is parsed.
+    judgement = F.explode(F.array(F.struct("line", reason.alias("reason"), *columns)))
+    return parsed.select(judgement.alias("judged")).select("judged.*")
+
+
+def _resource(found: Column) -> Column:
+    """Return the written name of a type or a network."""
+    name = F.concat(found["owner"], F.lit("/"), found["name"])
+    network, of_type = found["kind"] == "network", found["kind"] == "type"
+    return F.when(network, name).when(of_type, F.concat(name, F.lit("@"), found["version"]))
+
+
+# --- Answers of policies ---------------------------------------------------------------------------------------------
+
+
+def _thing(found: Column) -> Column:
+    """Return a name for somebody or something that policies were asked about; null where nobody said."""
+    of_type, id_ = F.coalesce(found["type"], F.lit("")), F.coalesce(found["id"], F.lit(""))
+    name = F.when(of_type == "", id_).otherwise(F.concat(of_type, F.lit("/"), id_))
+    return F.when(name != "", name)
+
+
+def _effect(decision: Column) -> Column:
+    """Return what a decision comes to where it is enforced; null for what is none."""
+    effects = {
+        Effect.PERMIT: [XacmlDecision.PERMIT],
+        Effect.DENY: [XacmlDecision.DENY, XacmlDecision.NOT_APPLICABLE],
+        Effect.INDETERMINATE: [one for one in XacmlDecision if one.indeterminate],
+    }
+    found = F.lit(None)
+    for effect, decisions in effects.items():
+        words = dict.fromkeys(word for one in decisions for word in (one.value, one.plain))
+        found = F.when(decision.isin(*words), F.lit(str(effect))).otherwise(found)
+    return found
+
+
+def _why(data: Column) -> Column:
+    """Return the code of a refusal: of what went wrong, or that a policy says so, or that none says anything."""
+    status = F.substring_index(data["status"], ":", -1)
+    code = (
+        F.when(data["status"] != "", status)
+        .when(data["decision"] == XacmlDecision.DENY.value, F.lit(DENIED))
+        .when(data["decision"] == XacmlDecision.NOT_APPLICABLE.value, F.lit(NOT_APPLICABLE))
+    )
+    return F.when(code.isNull(), F.array().cast("array<string>")).otherwise(F.array(code))
+
+
+def _absent(*columns: Column) -> Column:
+    found = F.lit(False)
+    for column in columns:
+        found |= column.isNull()
+    return found
+
+
+def _yes(condition: Column) -> Column:
+    return F.coalesce(condition, F.lit(False))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Audit: what a decision log tells about the rights that are in use.
+
+
 _TEXT, _LONG, _TIME = StringType(), LongType(), TimestampType()
-RIGHTS_USED: Final = _schema(credential=_TEXT, decisions=_LONG, events=_LONG, first=_TIME, last=_TIME)
-RIGHTS_UNUSED: Final = _schema(credential=_TEXT, issuer=_TEXT, subject=_TEXT, right=_TEXT)
-REQUESTS_MADE: Final = _schema(
+RIGHTS_USED: Final = schema_of(credential=_TEXT, decisions=_LONG, events=_LONG, first=_TIME, last=_TIME)
+RIGHTS_UNUSED: Final = schema_of(credential=_TEXT, issuer=_TEXT, subject=_TEXT, right=_TEXT)
+REQUESTS_MADE: Final = schema_of(
     principal=_TEXT, action=_TEXT, resource=_TEXT, permitted=_LONG, refused=_LONG, events=_LONG, last=_TIME
 )
-REFUSALS: Final = _schema(
+REFUSALS: Final = schema_of(
     principal=_TEXT,
     action=_TEXT,
     resource=_TEXT,
@@ -55,18 +263,18 @@ REFUSALS: Final = _schema(
     decisions=_LONG,
     last=_TIME,
 )
-KEPT_BACK: Final = _schema(principal=_TEXT, action=_TEXT, resource=_TEXT, effect=_TEXT, events=_LONG, last=_TIME)
-FLOWS: Final = _schema(origin=_TEXT, target=_TEXT, action=_TEXT, decisions=_LONG, events=_LONG)
-DURATIONS: Final = _schema(
+KEPT_BACK: Final = schema_of(principal=_TEXT, action=_TEXT, resource=_TEXT, effect=_TEXT, events=_LONG, last=_TIME)
+FLOWS: Final = schema_of(origin=_TEXT, target=_TEXT, action=_TEXT, decisions=_LONG, events=_LONG)
+DURATIONS: Final = schema_of(
     action=_TEXT, decisions=_LONG, p50=DoubleType(), p90=DoubleType(), p99=DoubleType(), longest=_LONG
 )
-SLOWEST: Final = _schema(
+SLOWEST: Final = schema_of(
     id=_TEXT, time=_TIME, source=_TEXT, principal=_TEXT, action=_TEXT, resource=_TEXT, effect=_TEXT, took=_LONG
 )
-REVOCATIONS: Final = _schema(
+REVOCATIONS: Final = schema_of(
     owner=_TEXT, revocations=_LONG, credentials=_LONG, p50=DoubleType(), p95=DoubleType(), longest=_LONG, last=_TIME
 )
-OVER_TIME: Final = _schema(start=_TIME, permit=_LONG, deny=_LONG, indeterminate=_LONG)
+OVER_TIME: Final = schema_of(start=_TIME, permit=_LONG, deny=_LONG, indeterminate=_LONG)
 
 
 def within(log: DataFrame, since: datetime | None = None, until: datetime | None = None) -> DataFrame:
@@ -119,12 +327,12 @@ def rights_used(log: DataFrame) -> DataFrame:
     return _shaped(found, RIGHTS_USED)
 
 
-def rights_unused(log: DataFrame, policy: Policy) -> DataFrame:
+def rights_unused(log: DataFrame, policy: PipelinePolicy) -> DataFrame:
     """Return the credentials of a policy that no permission rested on (`RIGHTS_UNUSED`)."""
     return _rights(log.sparkSession, policy).join(rights_used(log).select("credential"), "credential", "left_anti")
 
 
-def _rights(spark: SparkSession, policy: Policy) -> DataFrame:
+def _rights(spark: SparkSession, policy: PipelinePolicy) -> DataFrame:
     statements = [(certificate.id, certificate.statement) for certificate in policy.credentials]
     known = [(key, str(said.issuer), _subject(said.subject), _right(said)) for key, said in statements]
     return spark.createDataFrame(known, RIGHTS_UNUSED)
@@ -139,7 +347,7 @@ def _subject(subject: Subject) -> str:
 
 def _right(statement: Statement) -> str:
     """Say what a credential gives, without the values that it may force or ask for."""
-    if isinstance(statement, Naming):
+    if isinstance(statement, NameCertificate):
         return f"member of {statement.name.decode(errors='backslashreplace')}"
     tag = describe_tag(statement.tag)
     rights = tag.get("rights", "*")
@@ -262,7 +470,7 @@ def revocations(log: DataFrame) -> DataFrame:
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class ReportTable:
     """Rows that were collected for a report. `more` says that there are others, which come after in the same order."""
 
     columns: tuple[str, ...]
@@ -285,20 +493,20 @@ class AuditReport:
     since: datetime | None
     until: datetime | None
     decisions: int
-    rights_used: Table
-    rights_unused: Table | None
-    requests_made: Table
-    refusals: Table
-    flows: Table
-    durations: Table
-    slowest: Table
-    over_time: Table
+    rights_used: ReportTable
+    rights_unused: ReportTable | None
+    requests_made: ReportTable
+    refusals: ReportTable
+    flows: ReportTable
+    durations: ReportTable
+    slowest: ReportTable
+    over_time: ReportTable
     #: of one period in `over_time`
     width: timedelta = timedelta(hours=1)
-    revocations: Table = Table(tuple(REVOCATIONS.names), ())
-    kept_back: Table = Table(tuple(KEPT_BACK.names), ())
+    revocations: ReportTable = ReportTable(tuple(REVOCATIONS.names), ())
+    kept_back: ReportTable = ReportTable(tuple(KEPT_BACK.names), ())
 
-    def tables(self) -> dict[str, Table]:
+    def tables(self) -> dict[str, ReportTable]:
         """Return all tables by name."""
         names = ("rights_used", "rights_unused", "requests_made", "refusals", "kept_back", "flows", "durations")
         found = {name: getattr(self, name) for name in (*names, "slowest", "over_time", "revocations")}
@@ -317,7 +525,7 @@ class AuditReport:
 
 def audit(  # noqa: PLR0913  # a log and a policy; the rest has defaults
     log: DataFrame,
-    policy: Policy | None = None,
+    policy: PipelinePolicy | None = None,
     *,
     since: datetime | None = None,
     until: datetime | None = None,
@@ -367,7 +575,7 @@ def audit(  # noqa: PLR0913  # a log and a policy; the rest has defaults
 _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
-def _table(frame: DataFrame, bound: int) -> Table:
+def _table(frame: DataFrame, bound: int) -> ReportTable:
     # Timestamps come as microseconds: Python's would be in the zone of this machine.
     times = {field.name for field in frame.schema if isinstance(field.dataType, TimestampType)}
     columns = [F.unix_micros(name).alias(name) if name in times else F.col(name) for name in frame.columns]
@@ -377,4 +585,4 @@ def _table(frame: DataFrame, bound: int) -> Table:
 
     found = [row.asDict() for row in frame.limit(bound + 1).select(*columns).collect()]
     rows = tuple(tuple(read(name, value) for name, value in row.items()) for row in found[:bound])
-    return Table(tuple(frame.columns), rows, len(found) > bound)
+    return ReportTable(tuple(frame.columns), rows, len(found) > bound)

@@ -8,7 +8,7 @@ and after are not evaluated at all.
 Seeing an attribute means to receive a value: a null tells nothing, whoever may read it. A filter of the subscriber's
 own is part of what is compared, and sees what the subscriber sees.
 
-What publishers may put in is compared in `whatif_admission`.
+What publishers may put in is compared in `whatif`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,13 +24,15 @@ from penstock.guard.restriction import Restriction
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
-from penstock.pipeline.columns import Source
-from penstock.pipeline.find import QUESTION, Finder, Question, Words
-from penstock.pipeline.frames import ID, attributes_of, quoted, transit_sources
-from penstock.pipeline.policy import Policy, Subscriber
-from penstock.pipeline.programs import Program, answered
-from penstock.pipeline.restrict import in_environment
-from penstock.pipeline.views import WORD, Viewer, any_of, bits
+from penstock.model.values import Kind
+from penstock.pipeline.enforce.admit import Judging, Publishers, publishers
+from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
+from penstock.pipeline.enforce.programs import Program, answered, table
+from penstock.pipeline.enforce.restrict import WORD, Viewer, any_of, bits, columns, either, in_environment, keep
+from penstock.pipeline.enforce.search import QUESTION, Finder, SearchQuestion, Words
+from penstock.pipeline.frames.columns import ColumnSource
+from penstock.pipeline.frames.frames import ID, SOURCE, attributes_of, quoted, transit_sources
+from penstock.selector.ast import AttributeReference, walk
 from penstock.trust.capabilities import Right
 
 FailOn: TypeAlias = Literal["gain", "loss", "any"]
@@ -48,7 +50,7 @@ DIFFERENCES: Final = StructType(
 
 
 @dataclass(frozen=True, slots=True, order=True)
-class Reader:
+class AffectedReader:
     """Whom a change concerns: a subscriber, by name and principal, and the type that it reads.
 
     Or a publisher: whatever it is called, its name is its principal here.
@@ -60,13 +62,13 @@ class Reader:
 
 
 @dataclass(frozen=True, slots=True)
-class Change:
+class VisibilityChange:
     """What a reader gains and loses of one attribute, or of whole events where `attribute` is None.
 
     With the right to publish it is about what a publisher may put in.
     """
 
-    reader: Reader
+    reader: AffectedReader
     attribute: AttributeId | None
     #: as the reader's version calls it, after the change where it can
     name: str
@@ -92,7 +94,7 @@ class Change:
 
 
 @dataclass(frozen=True, slots=True)
-class Comparison:
+class PolicyComparison:
     """The difference between two policies on a history.
 
     `before` and `after` are the policies' revisions, `events` the length of the history, `readers` all that were
@@ -106,25 +108,25 @@ class Comparison:
     before: str
     after: str
     events: int
-    readers: tuple[Reader, ...]
-    changes: tuple[Change, ...]
-    passed_over: tuple[Reader, ...] = ()
+    readers: tuple[AffectedReader, ...]
+    changes: tuple[VisibilityChange, ...]
+    passed_over: tuple[AffectedReader, ...] = ()
     unknown: tuple[str, ...] = ()
     closed: tuple[str, ...] = ()
-    publishers: tuple[Reader, ...] = ()
+    publishers: tuple[AffectedReader, ...] = ()
     unknown_type: int = 0
 
     @property
-    def gains(self) -> tuple[Change, ...]:
+    def gains(self) -> tuple[VisibilityChange, ...]:
         """The changes in which something is gained."""
         return tuple(change for change in self.changes if change.gained)
 
     @property
-    def losses(self) -> tuple[Change, ...]:
+    def losses(self) -> tuple[VisibilityChange, ...]:
         """The changes in which something is lost."""
         return tuple(change for change in self.changes if change.lost)
 
-    def __add__(self, other: "Comparison") -> "Comparison":
+    def __add__(self, other: "PolicyComparison") -> "PolicyComparison":
         """Join with the comparison of the same policies on a history of another type.
 
         Raises `MalformedError` (`whatif.policies`) where the policies differ.
@@ -160,7 +162,7 @@ class Comparison:
         }
 
 
-def fails_on(comparison: Comparison, what: FailOn) -> bool:
+def fails_on(comparison: PolicyComparison, what: FailOn) -> bool:
     """Say whether a change that must not happen does: for checks before a policy is changed.
 
     Raises `MalformedError` (`whatif.fail-on`) for anything but `gain`, `loss` and `any`.
@@ -173,14 +175,14 @@ def fails_on(comparison: Comparison, what: FailOn) -> bool:
 
 def compare(  # noqa: PLR0913  # two policies on a history; the rest has defaults
     transit: DataFrame,
-    before: Policy,
-    after: Policy,
+    before: PipelinePolicy,
+    after: PipelinePolicy,
     *,
     types: Sequence[EventType],
     samples: int = 5,
-    facts: Mapping[str, Source] | None = None,
+    facts: Mapping[str, ColumnSource] | None = None,
     guards: Mapping[str, Column] | None = None,
-) -> Comparison:
+) -> PolicyComparison:
     """Compare two policies on a history of transit events of one type.
 
     `types` are the versions of that type. `samples` bounds the ids that each change names: the smallest ones. The
@@ -200,7 +202,7 @@ def compare(  # noqa: PLR0913  # two policies on a history; the rest has default
     everyone = sorted(old.keys() | new.keys())
     readers = [reader for reader in everyone if reader.type in line]
     compiler = _Compiler(types[0].key, environment, guards or {})
-    pairs: dict[_Pair, list[Reader]] = {}
+    pairs: dict[_Pair, list[AffectedReader]] = {}
     for reader in readers:
         pair = compiler.side(before, old.get(reader, ())), compiler.side(after, new.get(reader, ()))
         if pair[0] != pair[1]:
@@ -216,7 +218,7 @@ def compare(  # noqa: PLR0913  # two policies on a history; the rest has default
         for reader in pairs[pair]
         for change in changes_of(reader, _names((*new.get(reader, ()), *old.get(reader, ()))), ids, number, found)
     ]
-    return Comparison(
+    return PolicyComparison(
         before.revision,
         after.revision,
         transit.count(),
@@ -227,7 +229,7 @@ def compare(  # noqa: PLR0913  # two policies on a history; the rest has default
     )
 
 
-def check_environments(before: Policy, after: Policy) -> None:
+def check_environments(before: PipelinePolicy, after: PipelinePolicy) -> None:
     """Raise `MalformedError` (`whatif.environment`) where two policies have different zones or facts."""
     if (str(before.zone), dict(before.facts)) != (str(after.zone), dict(after.facts)):
         raise MalformedError(
@@ -249,11 +251,11 @@ def _line(types: Sequence[EventType], samples: int) -> frozenset[TypeKey]:
     return frozenset(lines.pop())
 
 
-def _readers(policy: Policy) -> dict[Reader, tuple[Subscriber, ...]]:
+def _readers(policy: PipelinePolicy) -> dict[AffectedReader, tuple[Subscriber, ...]]:
     """Group subscriptions by who has them; whoever has several sees what any of them shows."""
-    found: dict[Reader, tuple[Subscriber, ...]] = {}
+    found: dict[AffectedReader, tuple[Subscriber, ...]] = {}
     for s in policy.subscribers:
-        reader = Reader(s.name, s.principal, s.type.event_type.key)
+        reader = AffectedReader(s.name, s.principal, s.type.event_type.key)
         found[reader] = (*found.get(reader, ()), s)
     return found
 
@@ -266,17 +268,17 @@ _Pair: TypeAlias = tuple[_Side, _Side]
 class _Compiler:
     """Turns subscriptions into programs: each different one once."""
 
-    def __init__(self, key: TypeKey, environment: Mapping[str, Source], guards: Mapping[str, Column]) -> None:
+    def __init__(self, key: TypeKey, environment: Mapping[str, ColumnSource], guards: Mapping[str, Column]) -> None:
         self.unknown: set[str] = set()
         self._key = key
         self._environment, self._guards = environment, guards
         self._views: dict[_View, Program] = {}
 
-    def side(self, policy: Policy, subscriptions: Iterable[Subscriber]) -> _Side:
+    def side(self, policy: PipelinePolicy, subscriptions: Iterable[Subscriber]) -> _Side:
         """Return what a reader has under one policy; without a subscription nothing."""
         return frozenset(self._view(policy, s) for s in subscriptions)
 
-    def _view(self, policy: Policy, s: Subscriber) -> _View:
+    def _view(self, policy: PipelinePolicy, s: Subscriber) -> _View:
         # What is not permitted has no branches.
         decided = policy.decide(s.principal, Right.SUBSCRIBE, s.type).restriction
         known = answered(decided.for_type(s.type.event_type, Right.SUBSCRIBE)).branches
@@ -293,13 +295,15 @@ class _Compiler:
             self._views[view] = Program(len(self._views), restriction, s.type.event_type, s.selector, (s.name,))
         return view
 
-    def question(self, number: int, pair: _Pair) -> Question:
+    def question(self, number: int, pair: _Pair) -> SearchQuestion:
         """Return what is asked of an event about a pair: what shows it before, and what after."""
         sides = [sorted((self._views[view] for view in side), key=lambda program: program.number) for side in pair]
-        return Question(number, tuple(tuple(program for program in s if program.restriction.branches) for s in sides))
+        return SearchQuestion(
+            number, tuple(tuple(program for program in s if program.restriction.branches) for s in sides)
+        )
 
 
-def differences(transit: DataFrame, viewer: Viewer, questions: Sequence[Question], samples: int) -> DataFrame:
+def differences(transit: DataFrame, viewer: Viewer, questions: Sequence[SearchQuestion], samples: int) -> DataFrame:
     """Return where the two sides of some questions differ (`DIFFERENCES`)."""
     finder = Finder(transit, viewer, _differ, parts=2)
     found = finder.find(questions)
@@ -368,28 +372,28 @@ def collected(found: DataFrame) -> Found:
 
 
 def changes_of(
-    reader: Reader, names: Mapping[AttributeId, str], ids: Sequence[AttributeId], number: int, found: Found
-) -> Iterator[Change]:
+    reader: AffectedReader, names: Mapping[AttributeId, str], ids: Sequence[AttributeId], number: int, found: Found
+) -> Iterator[VisibilityChange]:
     """Yield what one reader gains and loses: what was found under a number."""
     for bit, attribute in enumerate([None, *ids]):
         gained, new = found.get((number, bit, True), (0, ()))
         lost, gone = found.get((number, bit, False), (0, ()))
         if gained or lost:
             name = "" if attribute is None else names[attribute]
-            yield Change(reader, attribute, name, gained, lost, new, gone)
+            yield VisibilityChange(reader, attribute, name, gained, lost, new, gone)
 
 
-def listed(changes: Iterable[Change]) -> list[tuple[Change, str]]:
+def listed(changes: Iterable[VisibilityChange]) -> list[tuple[VisibilityChange, str]]:
     """Return what a list for people shows: changes, and what each is of.
 
     Attributes that a reader gains or loses just as the whole events that they stand in are named there, and not listed
     by themselves.
     """
-    alike: dict[tuple[object, ...], list[Change]] = {}
+    alike: dict[tuple[object, ...], list[VisibilityChange]] = {}
     for change in changes:
         events = change.gained, change.lost, change.gained_samples, change.lost_samples
         alike.setdefault((change.right, change.reader, *events), []).append(change)
-    found: list[tuple[Change, str]] = []
+    found: list[tuple[VisibilityChange, str]] = []
     for group in alike.values():
         whole = next((change for change in group if change.attribute is None), None)
         if whole is None:
@@ -400,12 +404,12 @@ def listed(changes: Iterable[Change]) -> list[tuple[Change, str]]:
     return sorted(found, key=lambda one: _order(one[0]))
 
 
-def joined(changes: Iterable[Change]) -> tuple[Change, ...]:
+def joined(changes: Iterable[VisibilityChange]) -> tuple[VisibilityChange, ...]:
     """Add up changes of one reader and attribute, which a parent type has in the histories of its sub-types.
 
     Those of readers come before those of publishers.
     """
-    merged: dict[tuple[Reader, str, Right], Change] = {}
+    merged: dict[tuple[AffectedReader, str, Right], VisibilityChange] = {}
     for change in changes:
         key = change.reader, change.attribute or "", change.right
         known = merged.get(key)
@@ -421,9 +425,139 @@ def joined(changes: Iterable[Change]) -> tuple[Change, ...]:
     return tuple(sorted(merged.values(), key=_order))
 
 
-def _order(change: Change) -> tuple[bool, Reader, str, str]:
+def _order(change: VisibilityChange) -> tuple[bool, AffectedReader, str, str]:
     return change.right is Right.PUBLISH, change.reader, change.name, change.attribute or ""
 
 
 def _bounded(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
     return tuple(sorted({*one, *other}))[: max(len(one), len(other))]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What-if of admission: which publishers may put in what they could not before, or cannot any more.
+#
+# Every event is judged by both policies, as `admit` would, and the values that go in are compared: an attribute is
+# gained where it goes in with a value that it did not have before, and lost where its value does not go in any more. A
+# value that is forced to be another is both.
+#
+# Only events of publishers whose rights change are judged, and where nobody's do the history is not read.
+
+
+_WHO: Final = "@who"
+_PAIR: Final = "@pair"
+
+
+@dataclass(frozen=True, slots=True)
+class Admissions:
+    """What changes for publishers of one version, all who were compared, and what the history does not tell."""
+
+    publishers: tuple[AffectedReader, ...]
+    changes: tuple[VisibilityChange, ...]
+    unknown: frozenset[str] = frozenset()
+
+    def added_to(self, comparison: PolicyComparison) -> PolicyComparison:
+        """Return a comparison that tells of these publishers too."""
+        return replace(
+            comparison,
+            publishers=tuple(sorted({*comparison.publishers, *self.publishers})),
+            changes=joined((*comparison.changes, *self.changes)),
+            unknown=tuple(sorted({*comparison.unknown, *self.unknown})),
+        )
+
+
+def compare_admission(  # noqa: PLR0913  # two policies on a history, and how
+    events: DataFrame,
+    event_type: EventType,
+    before: PipelinePolicy,
+    after: PipelinePolicy,
+    *,
+    samples: int = 5,
+    facts: Mapping[str, ColumnSource] | None = None,
+    guards: Mapping[str, Column] | None = None,
+) -> Admissions:
+    """Compare what publishers may put in, on typed events of one version; a policy without that type admits nothing.
+
+    `samples` bounds the ids that each change names: the smallest ones. `guards` and `facts` are columns, as for
+    `deliver`. Raises `MalformedError` (`whatif.environment`).
+    """
+    check_environments(before, after)
+    events, environment = in_environment(events, after, facts)
+    sides = (_publishers(event_type, before), _publishers(event_type, after))
+    return compare_publishers(events, event_type, *sides, environment=environment, samples=samples, guards=guards)
+
+
+def _publishers(event_type: EventType, policy: PipelinePolicy) -> Publishers:
+    verified = next((one for one in policy.types if one.event_type.name == event_type.name), None)
+    return {} if verified is None else publishers(verified, policy)
+
+
+def compare_publishers(  # noqa: PLR0913  # two sides of a version on a history, and how
+    events: DataFrame,
+    event_type: EventType,
+    before: Publishers,
+    after: Publishers,
+    *,
+    environment: Mapping[str, ColumnSource],
+    samples: int = 5,
+    guards: Mapping[str, Column] | None = None,
+) -> Admissions:
+    """Compare the rights of publishers as `admit.publishers` gives them, for events that have the environment."""
+    everyone = sorted(before.keys() | after.keys())
+    changed = [name for name in everyone if before.get(name) != after.get(name)]
+    sides = [{name: side[name] for name in changed if name in side} for side in (before, after)]
+    changes: list[VisibilityChange] = []
+    if changed:
+        judging = Judging(event_type, guards or {}, environment)
+        found = collected(_differences(_of(events, changed), judging, sides, samples))
+        names = {a.id: a.name for a in event_type.attributes}
+        for number, name in enumerate(changed):
+            made = changes_of(_publisher(name, event_type), names, list(names), number, found)
+            changes += [replace(change, right=Right.PUBLISH) for change in made]
+    compared = tuple(_publisher(name, event_type) for name in everyone)
+    return Admissions(compared, tuple(changes), _asked(sides) - environment.keys() - (guards or {}).keys())
+
+
+def _publisher(name: str, event_type: EventType) -> AffectedReader:
+    return AffectedReader(name, Principal.parse(name), event_type.key)
+
+
+def _asked(sides: Sequence[Publishers]) -> frozenset[str]:
+    """Return the guards and the facts that some rights ask for."""
+    branches = [branch.shape for side in sides for shape, _ in side.values() for branch in shape.branches]
+    facts = (node.name for branch in branches for node in walk(branch.when) if isinstance(node, AttributeReference))
+    return frozenset().union(*(branch.guards for branch in branches), (name for name in facts if name[0] != "@"))
+
+
+def _of(events: DataFrame, publishers: Sequence[str]) -> DataFrame:
+    """Return the events of some publishers, with the place of each in the list beside them."""
+    kinds = {_WHO: Kind.STRING, _PAIR: Kind.INTEGER}
+    places = table(events.sparkSession, kinds, [[name, place] for place, name in enumerate(publishers)])
+    return events.join(F.broadcast(places), quoted(SOURCE) == quoted(_WHO)).drop(_WHO)
+
+
+def _differences(events: DataFrame, judging: Judging, sides: Sequence[Publishers], samples: int) -> DataFrame:
+    """Return where what goes in differs (`DIFFERENCES`)."""
+    frame = events
+    for side, allowed in enumerate(sides):
+        passed = columns(frame)
+        frame, reason, values = judging.judge(frame, allowed)
+        made = {f"@in{side}": reason.isNull(), **{f"@v{side}_{n}": value for n, value in enumerate(values)}}
+        frame = frame.select(*passed, *(column.alias(name) for name, column in made.items()))
+    gained, lost = (_words(old, new, judging.attributes) for old, new in ((0, 1), (1, 0)))
+    words = {f"g{n}": word for n, word in enumerate(gained)} | {f"l{n}": word for n, word in enumerate(lost)}
+    frame = frame.select(
+        quoted(_PAIR).alias("pair"), quoted(ID).alias("id"), *(word.alias(name) for name, word in words.items())
+    )
+    frame = keep(frame, any_of([F.col(name) != 0 for name in words]), columns(frame))
+    return counted(frame, list(words), samples)
+
+
+def _words(old: int, new: int, attributes: int) -> list[Column]:
+    """Return the bits of what goes in on one side and not on the other: bit 0 is the event."""
+    was, goes = quoted(f"@in{old}"), quoted(f"@in{new}")
+    found = [goes & ~was]
+    for place in range(attributes):
+        before, after = quoted(f"@v{old}_{place}"), quoted(f"@v{new}_{place}")
+        found.append(goes & after.isNotNull() & ~(was & before.eqNullSafe(after)))
+    parts = [F.when(there, bits(1 << bit % WORD)).otherwise(bits(0)) for bit, there in enumerate(found)]
+    return [either(parts[start : start + WORD]) for start in range(0, len(parts), WORD)]

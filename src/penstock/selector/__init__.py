@@ -5,8 +5,8 @@
 language is described in docs/reference/selector.md.
 """
 
-from penstock.selector.analysis import Answer as Answer
-from penstock.selector.analysis import Verdict as Verdict
+from penstock.selector.analysis import AnalysisVerdict as AnalysisVerdict
+from penstock.selector.analysis import SelectorAnalysis as SelectorAnalysis
 from penstock.selector.analysis import covers as covers
 from penstock.selector.analysis import equivalent as equivalent
 from penstock.selector.analysis import overlaps as overlaps

@@ -7,29 +7,105 @@ and errors, since a row that is neither TRUE nor FALSE lies in neither union. Wh
 one predicate, arithmetic, patterns other than a prefix), or too many of them, is left to the solver.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import Final, TypeAlias
+from typing import Final, Generic, TypeAlias, TypeVar
 
 from penstock.errors import EvaluationError
 from penstock.model.values import Kind, Scalar, Schema, Value
 from penstock.selector.ast import (
-    Attribute,
+    And,
+    AttributeReference,
+    Between,
     Compare,
-    Comparison,
+    ComparisonOperator,
     Condition,
     In,
+    IsNull,
     Like,
     Literal,
+    Not,
+    Or,
     Term,
     walk,
 )
-from penstock.selector.evaluate import evaluate_term
+from penstock.selector.evaluate import compare, evaluate_term
 from penstock.selector.like import compile_pattern
-from penstock.selector.polarity import Sides
-from penstock.selector.question import Question
-from penstock.selector.scalar import compare
+from penstock.selector.question import RowQuestion
 from penstock.selector.selector import Selector
 from penstock.selector.sets import Spans, ValueSet, complement, intersect, points, prefixed, select, universe
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Conditions taken apart, on the side where they are TRUE or on the side where they are FALSE.
+
+
+Part = TypeVar("Part")
+
+
+class Sides(ABC, Generic[Part]):
+    """Reads a condition as a union of parts: NOT changes sides, and on the other side AND is OR."""
+
+    def read(self, node: Condition, *, wanted: bool) -> list[Part]:
+        """Return the parts on which a condition is TRUE, or with `wanted=False` those on which it is FALSE."""
+        return self.parts(node, wanted=wanted)
+
+    def parts(self, node: Condition, *, wanted: bool) -> list[Part]:
+        """Return what `read` returns, unless that has more to do."""
+        match node:
+            case Literal(value):
+                return [self.everything()] if value is wanted else []
+            case AttributeReference(name):
+                return self.truth(name, wanted=wanted)
+            case Not(operand):
+                return self.read(operand, wanted=not wanted)
+            case And(operands):
+                return self.junction(operands, wanted=wanted, every=wanted)
+            case Or(operands):
+                return self.junction(operands, wanted=wanted, every=not wanted)
+            case Between(value, low, high):
+                bounds = (Compare(ComparisonOperator.GE, value, low), Compare(ComparisonOperator.LE, value, high))
+                return self.junction(bounds, wanted=wanted, every=wanted)
+            case Compare():
+                return self.comparison(node, wanted=wanted)
+            case In():
+                return self.membership(node, wanted=wanted)
+            case Like():
+                return self.like(node, wanted=wanted)
+            case IsNull(value):
+                return self.null(value, wanted=wanted)
+
+    @abstractmethod
+    def everything(self) -> Part:
+        """Return the part that excludes nothing."""
+
+    @abstractmethod
+    def truth(self, name: str, *, wanted: bool) -> list[Part]:
+        """Return where an attribute that is a condition itself has that value."""
+
+    @abstractmethod
+    def junction(self, operands: Iterable[Condition], *, wanted: bool, every: bool) -> list[Part]:
+        """Return where every, or some, of the operands is on the wanted side."""
+
+    @abstractmethod
+    def comparison(self, node: Compare, *, wanted: bool) -> list[Part]:
+        """Return where a comparison is on the wanted side."""
+
+    @abstractmethod
+    def membership(self, node: In, *, wanted: bool) -> list[Part]:
+        """Return where a value is, or is not, among some."""
+
+    @abstractmethod
+    def like(self, node: Like, *, wanted: bool) -> list[Part]:
+        """Return where a text fits a pattern, or does not."""
+
+    @abstractmethod
+    def null(self, value: Term, *, wanted: bool) -> list[Part]:
+        """Return where a term is null, or is not."""
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Answer questions about simple selectors by set algebra.
+
 
 Box: TypeAlias = dict[str, ValueSet]
 """The values that are in, attribute by attribute; an attribute that is not listed may have any."""
@@ -43,7 +119,7 @@ class TooHardError(Exception):
     """The question needs the solver."""
 
 
-def search(question: Question) -> dict[str, Scalar] | None:
+def search(question: RowQuestion) -> dict[str, Scalar] | None:
     """Return a row that answers the question, or None if there is none.
 
     Raises `TooHardError`.
@@ -149,7 +225,7 @@ class _Algebra(Sides[Box]):
         return self.box(name, points(Kind.BOOLEAN, [wanted]))
 
     def null(self, value: Term, *, wanted: bool) -> list[Box]:
-        if isinstance(value, Attribute):
+        if isinstance(value, AttributeReference):
             known = self.universe(value.name)
             null = ValueSet(known.kind, (), null=True)
             return [{value.name: null}] if wanted else self.box(value.name, known.spans)
@@ -171,10 +247,10 @@ class _Algebra(Sides[Box]):
 
     def comparison(self, node: Compare, *, wanted: bool) -> list[Box]:
         operator, left, right = node.operator, node.left, node.right
-        if isinstance(right, Attribute) and not isinstance(left, Attribute):
+        if isinstance(right, AttributeReference) and not isinstance(left, AttributeReference):
             operator, left, right = operator.flipped, right, left
         defined, constant = _constant(right)
-        if not isinstance(left, Attribute):
+        if not isinstance(left, AttributeReference):
             also_defined, other = _constant(left)
             holds = compare(operator, other, constant) if defined and also_defined else None
             return [{}] if holds is wanted else []
@@ -185,8 +261,8 @@ class _Algebra(Sides[Box]):
         )
 
     def membership(self, node: In, *, wanted: bool) -> list[Box]:
-        if not isinstance(node.value, Attribute):
-            equalities = [Compare(Comparison.EQ, node.value, item) for item in node.items]
+        if not isinstance(node.value, AttributeReference):
+            equalities = [Compare(ComparisonOperator.EQ, node.value, item) for item in node.items]
             return self.junction(equalities, wanted=wanted, every=not wanted)
         items = [_constant(item) for item in node.items]
         values: list[Value] = [value for defined, value in items if defined and value is not None]
@@ -198,7 +274,7 @@ class _Algebra(Sides[Box]):
         return self.box(node.value.name, complement(kind, members)) if len(values) == len(items) else []
 
     def like(self, node: Like, *, wanted: bool) -> list[Box]:
-        if not isinstance(node.value, Attribute):
+        if not isinstance(node.value, AttributeReference):
             raise TooHardError
         shape, argument = compile_pattern(node.pattern, node.escape)
         if not isinstance(argument, str) or shape not in ("equal", "prefix"):
@@ -214,7 +290,7 @@ def _constant(term: Term) -> tuple[bool, Scalar]:
     """
     if isinstance(term, Literal):
         return True, term.value
-    if any(isinstance(node, Attribute) for node in walk(term)):
+    if any(isinstance(node, AttributeReference) for node in walk(term)):
         raise TooHardError
     try:
         return True, evaluate_term(term, {})

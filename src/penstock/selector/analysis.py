@@ -13,13 +13,13 @@ from typing import Literal, NoReturn, TypeAlias
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.values import Scalar, Schema
 from penstock.selector import algebra
-from penstock.selector.question import Question
+from penstock.selector.question import RowQuestion
 from penstock.selector.selector import Selector
 
 Means: TypeAlias = Literal["algebra", "solver"]
 
 
-class Verdict(Enum):
+class AnalysisVerdict(Enum):
     """The answer itself."""
 
     YES = "yes"
@@ -28,13 +28,13 @@ class Verdict(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Answer:
+class SelectorAnalysis:
     """A verdict and, where one can exist, a row that shows it. It has no truth value: compare `verdict`.
 
     The row lists each attribute that the selectors use.
     """
 
-    verdict: Verdict
+    verdict: AnalysisVerdict
     witness: Mapping[str, Scalar] | None
     by: Means
 
@@ -42,43 +42,47 @@ class Answer:
         raise TypeError("an answer has no truth value; compare its verdict")
 
 
-def satisfiable(a: Selector, schema: Schema, *, limits: Limits = DEFAULT_LIMITS) -> Answer:
+def satisfiable(a: Selector, schema: Schema, *, limits: Limits = DEFAULT_LIMITS) -> SelectorAnalysis:
     """Say whether there is a row on which `a` is TRUE; YES carries one.
 
     Raises `SelectorError` when a selector does not fit the schema.
     """
-    return _exists(_ask(Question(schema, (a,)), limits))
+    return _exists(_ask(RowQuestion(schema, (a,)), limits))
 
 
-def overlaps(a: Selector, b: Selector, schema: Schema, *, limits: Limits = DEFAULT_LIMITS) -> Answer:
+def overlaps(a: Selector, b: Selector, schema: Schema, *, limits: Limits = DEFAULT_LIMITS) -> SelectorAnalysis:
     """Say whether there is a row on which both are TRUE; YES carries one.
 
     Raises `SelectorError` when a selector does not fit the schema.
     """
-    return _exists(_ask(Question(schema, (a, b)), limits))
+    return _exists(_ask(RowQuestion(schema, (a, b)), limits))
 
 
-def covers(a: Selector, b: Selector, schema: Schema, *, limits: Limits = DEFAULT_LIMITS) -> Answer:
+def covers(a: Selector, b: Selector, schema: Schema, *, limits: Limits = DEFAULT_LIMITS) -> SelectorAnalysis:
     """Say whether `a` is TRUE wherever `b` is; NO carries a row on which only `b` is.
 
     Raises `SelectorError` when a selector does not fit the schema.
     """
-    return _none_exists(_ask(Question(schema, (b,), (a,)), limits))
+    return _none_exists(_ask(RowQuestion(schema, (b,), (a,)), limits))
 
 
-def equivalent(a: Selector, b: Selector, schema: Schema, *, limits: Limits = DEFAULT_LIMITS) -> Answer:
+def equivalent(a: Selector, b: Selector, schema: Schema, *, limits: Limits = DEFAULT_LIMITS) -> SelectorAnalysis:
     """Say whether `a` and `b` are TRUE on the same rows; NO carries a row on which one is and the other is not.
 
     Raises `SelectorError` when a selector does not fit the schema.
     """
     first = covers(a, b, schema, limits=limits)
-    if first.verdict is Verdict.NO:
+    if first.verdict is AnalysisVerdict.NO:
         return first
     second = covers(b, a, schema, limits=limits)
-    if second.verdict is Verdict.NO:
+    if second.verdict is AnalysisVerdict.NO:
         return second
     by: Means = "solver" if "solver" in (first.by, second.by) else "algebra"
-    return Answer(Verdict.YES if first.verdict is second.verdict is Verdict.YES else Verdict.UNKNOWN, None, by)
+    return SelectorAnalysis(
+        AnalysisVerdict.YES if first.verdict is second.verdict is AnalysisVerdict.YES else AnalysisVerdict.UNKNOWN,
+        None,
+        by,
+    )
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,19 +94,19 @@ class _Finding:
     by: Means
 
 
-def _exists(finding: _Finding) -> Answer:
+def _exists(finding: _Finding) -> SelectorAnalysis:
     if not finding.settled:
-        return Answer(Verdict.UNKNOWN, None, finding.by)
-    return Answer(Verdict.NO if finding.row is None else Verdict.YES, finding.row, finding.by)
+        return SelectorAnalysis(AnalysisVerdict.UNKNOWN, None, finding.by)
+    return SelectorAnalysis(AnalysisVerdict.NO if finding.row is None else AnalysisVerdict.YES, finding.row, finding.by)
 
 
-def _none_exists(finding: _Finding) -> Answer:
+def _none_exists(finding: _Finding) -> SelectorAnalysis:
     if not finding.settled:
-        return Answer(Verdict.UNKNOWN, None, finding.by)
-    return Answer(Verdict.YES if finding.row is None else Verdict.NO, finding.row, finding.by)
+        return SelectorAnalysis(AnalysisVerdict.UNKNOWN, None, finding.by)
+    return SelectorAnalysis(AnalysisVerdict.YES if finding.row is None else AnalysisVerdict.NO, finding.row, finding.by)
 
 
-def _ask(question: Question, limits: Limits) -> _Finding:
+def _ask(question: RowQuestion, limits: Limits) -> _Finding:
     for selector in question.holding + question.failing:
         selector.check(question.schema)
     try:
@@ -112,7 +116,7 @@ def _ask(question: Question, limits: Limits) -> _Finding:
     return _Finding(row, row is None or question.shown_by(row), "algebra")
 
 
-def ask_solver(question: Question, limits: Limits) -> _Finding:
+def ask_solver(question: RowQuestion, limits: Limits) -> _Finding:
     """Answer by the solver, whether or not algebra could."""
     # z3 takes a third of a second to import, which a program that never asks it should not pay.
     from penstock.selector import solver  # noqa: PLC0415

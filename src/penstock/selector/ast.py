@@ -5,17 +5,19 @@ Terms have a value, conditions have a truth value; an attribute or a literal can
 negative number is a literal, not a `Negate`.
 """
 
+import re
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from enum import StrEnum
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from penstock.errors import LimitError
 from penstock.model.limits import Limits
 from penstock.model.values import Kind, Scalar, kind_of
 
 
-class Comparison(StrEnum):
+class ComparisonOperator(StrEnum):
     """A comparison operator, as it is written."""
 
     EQ = "="
@@ -26,31 +28,31 @@ class Comparison(StrEnum):
     GE = ">="
 
     @property
-    def flipped(self) -> "Comparison":
+    def flipped(self) -> "ComparisonOperator":
         """The operator with its operands exchanged."""
         return _FLIPPED[self]
 
     @property
-    def negated(self) -> "Comparison":
+    def negated(self) -> "ComparisonOperator":
         """The operator that holds exactly where this one does not, both operands having a value."""
         return _NEGATED[self]
 
 
 _FLIPPED = {
-    Comparison.EQ: Comparison.EQ,
-    Comparison.NE: Comparison.NE,
-    Comparison.LT: Comparison.GT,
-    Comparison.LE: Comparison.GE,
-    Comparison.GT: Comparison.LT,
-    Comparison.GE: Comparison.LE,
+    ComparisonOperator.EQ: ComparisonOperator.EQ,
+    ComparisonOperator.NE: ComparisonOperator.NE,
+    ComparisonOperator.LT: ComparisonOperator.GT,
+    ComparisonOperator.LE: ComparisonOperator.GE,
+    ComparisonOperator.GT: ComparisonOperator.LT,
+    ComparisonOperator.GE: ComparisonOperator.LE,
 }
 _NEGATED = {
-    Comparison.EQ: Comparison.NE,
-    Comparison.NE: Comparison.EQ,
-    Comparison.LT: Comparison.GE,
-    Comparison.LE: Comparison.GT,
-    Comparison.GT: Comparison.LE,
-    Comparison.GE: Comparison.LT,
+    ComparisonOperator.EQ: ComparisonOperator.NE,
+    ComparisonOperator.NE: ComparisonOperator.EQ,
+    ComparisonOperator.LT: ComparisonOperator.GE,
+    ComparisonOperator.LE: ComparisonOperator.GT,
+    ComparisonOperator.GT: ComparisonOperator.LE,
+    ComparisonOperator.GE: ComparisonOperator.LT,
 }
 
 
@@ -68,7 +70,7 @@ def _position() -> int:
 
 
 @dataclass(frozen=True, slots=True)
-class Attribute:
+class AttributeReference:
     """The value of an attribute; as a condition, a boolean attribute."""
 
     name: str
@@ -115,7 +117,7 @@ class Concat:
 class Compare:
     """`left = right` and its five siblings."""
 
-    operator: Comparison
+    operator: ComparisonOperator
     left: "Term"
     right: "Term"
     at: int = _position()
@@ -182,8 +184,8 @@ class Or:
     at: int = _position()
 
 
-Term: TypeAlias = Attribute | Literal | Negate | Arithmetic | Concat
-Condition: TypeAlias = Attribute | Literal | Compare | Between | In | Like | IsNull | Not | And | Or
+Term: TypeAlias = AttributeReference | Literal | Negate | Arithmetic | Concat
+Condition: TypeAlias = AttributeReference | Literal | Compare | Between | In | Like | IsNull | Not | And | Or
 Node: TypeAlias = Term | Condition
 
 
@@ -248,12 +250,12 @@ def too_large(what: str, bound: int, hint: str) -> LimitError:
     return LimitError("selector.limit", f"the selector exceeds its limit of {bound} ({what})", hint=hint, limit=what)
 
 
-def map_attributes(node: Node, change: Callable[[Attribute], Term]) -> Node:
+def map_attributes(node: Node, change: Callable[[AttributeReference], Term]) -> Node:
     """Return the tree with each attribute replaced by what `change` makes of it."""
 
     def term(part: Term) -> Term:
         match part:
-            case Attribute():
+            case AttributeReference():
                 return change(part)
             case Negate(operand):
                 return replace(part, operand=term(operand))
@@ -264,9 +266,9 @@ def map_attributes(node: Node, change: Callable[[Attribute], Term]) -> Node:
 
     def condition(part: Condition) -> Condition:
         match part:
-            case Attribute():
+            case AttributeReference():
                 changed = change(part)
-                return changed if isinstance(changed, Attribute | Literal) else part
+                return changed if isinstance(changed, AttributeReference | Literal) else part
             case Compare(_, left, right):
                 return replace(part, left=term(left), right=term(right))
             case Between(value, low, high):
@@ -296,3 +298,100 @@ def flatten(kind: type[And] | type[Or], operands: list[Condition], at: int) -> C
         else:
             flat.append(operand)
     return flat[0] if len(flat) == 1 else kind(tuple(flat), at)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Write a syntax tree as text that parses back to an equal tree.
+
+
+#: Words that are never the name of an attribute, unless quoted.
+RESERVED: Final = frozenset(
+    [
+        *("AND", "OR", "NOT", "BETWEEN", "IN", "LIKE", "ESCAPE", "IS", "NULL", "TRUE", "FALSE"),
+        # These open forms that are refused; reserving them lets the refusal say so.
+        *("CASE", "CAST", "EXISTS", "SELECT"),
+    ]
+)
+
+_BARE: Final = re.compile(r"[^\W\d]\w*")
+
+
+def reserved(word: str) -> bool:
+    """Say whether a bare word is a keyword; only ASCII is, since `str.upper` maps other letters onto it."""
+    return word.isascii() and word.upper() in RESERVED
+
+
+def write_name(name: str) -> str:
+    """Write the name of an attribute, quoted where it must be."""
+    if _BARE.fullmatch(name) and not reserved(name):
+        return name
+    return '"' + name.replace('"', '""') + '"'
+
+
+def write_value(value: Scalar) -> str:
+    """Write a constant."""
+    match value:
+        case None:
+            return "NULL"
+        case bool():
+            return "TRUE" if value else "FALSE"
+        case str():
+            return "'" + value.replace("'", "''") + "'"
+        case datetime():
+            return f"TIMESTAMP '{value.astimezone(UTC).isoformat(sep=' ')}'"
+        case _:
+            return repr(value)
+
+
+def render(node: Node) -> str:
+    """Write a tree; operands that are no single word or call for it are put in parentheses."""
+    match node:
+        case AttributeReference(name):
+            return write_name(name)
+        case Literal(value):
+            return write_value(value)
+        case Negate(operand):
+            # `--` would start a comment.
+            return f"-({render(operand)})" if isinstance(operand, Negate | Literal) else f"-{_tight(operand)}"
+        case Arithmetic(operator, left, right):
+            return f"{_tight(left)} {operator} {_tight(right)}"
+        case Concat(left, right):
+            return f"{_tight(left)} || {_tight(right)}"
+        case Compare(comparison, left, right):
+            return f"{render(left)} {comparison} {render(right)}"
+        case Not(Between() | In() | Like() | IsNull() as predicate):
+            return _predicate(predicate, "NOT ")
+        case Between() | In() | Like() | IsNull():
+            return _predicate(node, "")
+        case Not(operand):
+            return f"NOT {_loose(operand)}"
+        case And(operands):
+            return " AND ".join(_loose(operand) for operand in operands)
+        case Or(operands):
+            return " OR ".join(_loose(operand) for operand in operands)
+
+
+def _predicate(node: Between | In | Like | IsNull, negation: str) -> str:
+    value = render(node.value)
+    match node:
+        case Between(_, low, high):
+            return f"{value} {negation}BETWEEN {render(low)} AND {render(high)}"
+        case In(_, items):
+            return f"{value} {negation}IN ({', '.join(render(item) for item in items)})"
+        case Like(_, pattern, escape):
+            suffix = "" if escape is None else f" ESCAPE {write_value(escape)}"
+            return f"{value} {negation}LIKE {write_value(pattern)}{suffix}"
+        case IsNull():
+            return f"{value} IS {negation}NULL"
+
+
+def _tight(node: Node) -> str:
+    return render(node) if isinstance(node, AttributeReference | Literal) else f"({render(node)})"
+
+
+def _loose(node: Node) -> str:
+    # A predicate binds tighter than NOT, AND and OR. The AND of BETWEEN does not count as one.
+    compound = isinstance(node, And | Or) or (
+        isinstance(node, Not) and not isinstance(node.operand, Between | In | Like | IsNull)
+    )
+    return f"({render(node)})" if compound else render(node)

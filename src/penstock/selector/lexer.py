@@ -14,8 +14,7 @@ from typing import Final
 from penstock.errors import SelectorError
 from penstock.model.limits import Limits
 from penstock.model.values import INTEGER_MAX
-from penstock.selector.ast import Attribute, Literal, literal, too_large
-from penstock.selector.text import reserved
+from penstock.selector.ast import AttributeReference, Literal, literal, reserved, too_large
 
 
 class TokenKind(Enum):
@@ -28,13 +27,13 @@ class TokenKind(Enum):
 
 
 @dataclass(frozen=True, slots=True)
-class Token:
+class SelectorToken:
     """A token; `text` is the operator or the keyword in capitals, `operand` what an operand stands for."""
 
     kind: TokenKind
     text: str
     at: int
-    operand: Attribute | Literal | None = None
+    operand: AttributeReference | Literal | None = None
 
 
 #: The one integer beyond 64 bits that may be written, directly after a minus.
@@ -69,7 +68,7 @@ _UNSUPPORTED: Final = {
 }
 
 
-def tokenize(text: str, limits: Limits) -> list[Token]:
+def tokenize(text: str, limits: Limits) -> list[SelectorToken]:
     """Cut `text` into tokens, ending with an END token.
 
     Raises `LimitError` (`selector.limit`) and `SelectorError`: `selector.syntax`, `selector.unsupported`,
@@ -84,7 +83,7 @@ def tokenize(text: str, limits: Limits) -> list[Token]:
     return tokens
 
 
-def _scan(text: str) -> Iterator[Token]:
+def _scan(text: str) -> Iterator[SelectorToken]:
     position = 0
     while position < len(text):
         match = _TOKEN.match(text, position)
@@ -104,11 +103,11 @@ def _scan(text: str) -> Iterator[Token]:
                         position=position,
                         hint="numbers look like 12, 1.5 or 1e3; put a space after one",
                     )
-                yield Token(TokenKind.OPERAND, found, position, _number(text, found, position))
+                yield SelectorToken(TokenKind.OPERAND, found, position, _number(text, found, position))
             case "word":
                 yield _word(found, position)
             case "operator":
-                yield Token(TokenKind.OPERATOR, "<>" if found == "!=" else found, position)
+                yield SelectorToken(TokenKind.OPERATOR, "<>" if found == "!=" else found, position)
             case "comment":
                 raise SelectorError(
                     "selector.unsupported",
@@ -120,33 +119,33 @@ def _scan(text: str) -> Iterator[Token]:
             case _:
                 pass
         position = end
-    yield Token(TokenKind.END, "", len(text))
+    yield SelectorToken(TokenKind.END, "", len(text))
 
 
-def _word(word: str, at: int) -> Token:
+def _word(word: str, at: int) -> SelectorToken:
     if not reserved(word):
-        return Token(TokenKind.OPERAND, word, at, Attribute(word, at))
+        return SelectorToken(TokenKind.OPERAND, word, at, AttributeReference(word, at))
     keyword = word.upper()
     match keyword:
         case "TRUE" | "FALSE":
-            return Token(TokenKind.OPERAND, keyword, at, literal(keyword == "TRUE", at))
+            return SelectorToken(TokenKind.OPERAND, keyword, at, literal(keyword == "TRUE", at))
         case "NULL":
-            return Token(TokenKind.OPERAND, keyword, at, literal(None, at))
+            return SelectorToken(TokenKind.OPERAND, keyword, at, literal(None, at))
         case _:
-            return Token(TokenKind.WORD, keyword, at)
+            return SelectorToken(TokenKind.WORD, keyword, at)
 
 
-def _quoted(text: str, found: str, at: int) -> Token:
+def _quoted(text: str, found: str, at: int) -> SelectorToken:
     mark = found[0]
     content = found[1:-1].replace(mark * 2, mark)
     _check_text(text, content, at)
     if mark == "'":
-        return Token(TokenKind.OPERAND, found, at, literal(content, at))
+        return SelectorToken(TokenKind.OPERAND, found, at, literal(content, at))
     if not content:
         raise SelectorError(
             "selector.syntax", "a quoted name is empty", text=text, position=at, hint="strings take single quotes"
         )
-    return Token(TokenKind.OPERAND, found, at, Attribute(content, at))
+    return SelectorToken(TokenKind.OPERAND, found, at, AttributeReference(content, at))
 
 
 def _check_text(text: str, content: str, at: int) -> None:
@@ -186,9 +185,9 @@ def literal_error(text: str, at: int, message: str) -> SelectorError:
     )
 
 
-def _fold_timestamps(text: str, tokens: Iterator[Token]) -> Iterator[Token]:
+def _fold_timestamps(text: str, tokens: Iterator[SelectorToken]) -> Iterator[SelectorToken]:
     """Make one literal of the word TIMESTAMP and the string after it."""
-    previous: Token | None = None
+    previous: SelectorToken | None = None
     for token in tokens:
         if previous is not None:
             if _is_string(token) and _is_bare_name(text, previous):
@@ -209,15 +208,15 @@ def _fold_timestamps(text: str, tokens: Iterator[Token]) -> Iterator[Token]:
         yield previous
 
 
-def _is_string(token: Token) -> bool:
+def _is_string(token: SelectorToken) -> bool:
     return isinstance(token.operand, Literal) and isinstance(token.operand.value, str)
 
 
-def _is_bare_name(text: str, token: Token) -> bool:
-    return isinstance(token.operand, Attribute) and text[token.at] != '"'
+def _is_bare_name(text: str, token: SelectorToken) -> bool:
+    return isinstance(token.operand, AttributeReference) and text[token.at] != '"'
 
 
-def _timestamp(text: str, word: Token, token: Token) -> Token:
+def _timestamp(text: str, word: SelectorToken, token: SelectorToken) -> SelectorToken:
     content = token.text[1:-1]
     try:
         moment = datetime.fromisoformat(content if _TIMESTAMP.fullmatch(content) else "")
@@ -230,7 +229,7 @@ def _timestamp(text: str, word: Token, token: Token) -> Token:
             position=token.at,
             hint="write it as 'YYYY-MM-DD hh:mm:ss', optionally with .ffffff and an offset such as +00:00",
         ) from error
-    return Token(TokenKind.OPERAND, word.text, word.at, literal(moment, word.at))
+    return SelectorToken(TokenKind.OPERAND, word.text, word.at, literal(moment, word.at))
 
 
 def _unknown_character(text: str, at: int) -> SelectorError:

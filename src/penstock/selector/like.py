@@ -21,7 +21,7 @@ class PatternError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Pattern:
+class LikePattern:
     """A pattern cut at its `%`; one segment means that there is none."""
 
     segments: tuple[Segment, ...]
@@ -30,7 +30,7 @@ class Pattern:
         """Say whether the whole of `text` fits the pattern."""
         return self._matches(text)
 
-    def covers(self, other: "Pattern") -> bool:
+    def covers(self, other: "LikePattern") -> bool:
         """Say whether all that fits `other` is seen to fit this one too: never wrongly, though not always when it does.
 
         >>> parse_pattern("%a%", None).covers(parse_pattern("b_a%", None))
@@ -56,7 +56,7 @@ class Pattern:
         return True
 
 
-def parse_pattern(pattern: str, escape: str | None) -> Pattern:
+def parse_pattern(pattern: str, escape: str | None) -> LikePattern:
     """Cut a pattern into segments.
 
     >>> parse_pattern("a%b_", None).matches("a--bc")
@@ -83,7 +83,7 @@ def parse_pattern(pattern: str, escape: str | None) -> Pattern:
     segments.append(tuple(current))
     # A run of % means the same as one.
     inner = [segment for segment in segments[1:-1] if segment]
-    return Pattern((segments[0], *inner, segments[-1]) if len(segments) > 1 else (segments[0],))
+    return LikePattern((segments[0], *inner, segments[-1]) if len(segments) > 1 else (segments[0],))
 
 
 def _fits(segment: Segment, text: Sequence[str | None], position: int) -> bool:

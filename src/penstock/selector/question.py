@@ -10,7 +10,7 @@ from penstock.selector.selector import Selector
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class RowQuestion:
     """A search for a row that fits `schema`, on which all of `holding` are TRUE and none of `failing` is."""
 
     schema: Schema

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Final
+from typing import Final, NoReturn
 from typing import Literal as OneOf
 
 from penstock.errors import MalformedError, SelectorError
@@ -11,11 +11,18 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.values import Kind, Schema, Value, check_value, kind_of
 from penstock.selector.ast import (
     And,
-    Attribute,
+    Arithmetic,
+    AttributeReference,
+    Between,
     Compare,
-    Comparison,
+    ComparisonOperator,
+    Concat,
     Condition,
+    In,
+    IsNull,
+    Like,
     Literal,
+    Negate,
     Not,
     Or,
     Term,
@@ -23,11 +30,123 @@ from penstock.selector.ast import (
     flatten,
     literal,
     map_attributes,
+    render,
     too_large,
     walk,
 )
-from penstock.selector.check import check_condition
-from penstock.selector.text import render
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Check a selector against the kinds of its attributes: SQL's static typing, with five kinds.
+#
+# Kinds never mix, except integers with floats. Booleans can be tested and compared with = and <> only; timestamps
+# can be compared; numbers can be computed with; strings can be compared, matched and joined. NULL goes everywhere.
+
+
+NUMBERS: Final = frozenset([Kind.INTEGER, Kind.FLOAT])
+
+_EQUALITY: Final = frozenset([ComparisonOperator.EQ, ComparisonOperator.NE])
+
+
+def check_condition(root: Condition, schema: Schema, text: str, *, null_missing: bool) -> None:
+    """Check a tree whose positions refer to `text`.
+
+    Raises `SelectorError`: `selector.unknown-attribute`, `selector.type`.
+    """
+    _Checker(schema, text, null_missing=null_missing).condition(root)
+
+
+class _Checker:
+    def __init__(self, schema: Schema, text: str, *, null_missing: bool) -> None:
+        self.schema = schema
+        self.text = text
+        self.null_missing = null_missing
+
+    def condition(self, node: Condition) -> None:
+        match node:
+            case AttributeReference() | Literal():
+                kind = self.term(node)
+                if kind not in (Kind.BOOLEAN, None):
+                    self.fail(
+                        node, f"{kind.phrase} stands where a condition must", "compare it, or use a boolean attribute"
+                    )
+            case Compare(operator, left, right):
+                self.comparable(operator, left, right)
+            case Between(value, low, high):
+                self.comparable(ComparisonOperator.GE, value, low)
+                self.comparable(ComparisonOperator.LE, value, high)
+            case In(value, items):
+                for item in items:
+                    self.comparable(ComparisonOperator.EQ, value, item)
+            case Like(value):
+                self.expect(value, frozenset([Kind.STRING]), "LIKE matches strings")
+            case IsNull(value):
+                self.term(value)
+            case Not(operand):
+                self.condition(operand)
+            case And(operands) | Or(operands):
+                for operand in operands:
+                    self.condition(operand)
+
+    def comparable(self, operator: ComparisonOperator, left: Term, right: Term) -> None:
+        first, second = self.term(left), self.term(right)
+        if Kind.BOOLEAN in (first, second) and operator not in _EQUALITY:
+            culprit = left if first is Kind.BOOLEAN else right
+            self.fail(culprit, "a boolean has no order", "compare it with = or <>, or use it as a condition")
+        if first is None or second is None or first is second or {first, second} <= NUMBERS:
+            return
+        self.fail(
+            right, f"{first.phrase} cannot be compared with {second.phrase}", f"compare it with {first.phrase} or NULL"
+        )
+
+    def term(self, node: Term) -> Kind | None:
+        """Return the kind of a term; None where it is always null."""
+        match node:
+            case Literal(_, kind):
+                return kind
+            case AttributeReference(name):
+                return self.attribute(node, name)
+            case Negate(operand):
+                return self.expect(operand, NUMBERS, "minus takes a number")
+            case Arithmetic(operator, left, right):
+                hint = f"{operator} takes numbers" + ("; strings are joined with ||" if operator == "+" else "")
+                kinds = (self.expect(left, NUMBERS, hint), self.expect(right, NUMBERS, hint))
+                return None if None in kinds else Kind.FLOAT if Kind.FLOAT in kinds else Kind.INTEGER
+            case Concat(left, right):
+                strings = frozenset([Kind.STRING])
+                kinds = (
+                    self.expect(left, strings, "|| joins strings"),
+                    self.expect(right, strings, "|| joins strings"),
+                )
+                return None if None in kinds else Kind.STRING
+
+    def attribute(self, node: AttributeReference, name: str) -> Kind | None:
+        spec = self.schema.get(name)
+        if spec is not None:
+            return spec.kind
+        if self.null_missing:
+            return None
+        known = ", ".join(sorted(self.schema)[:12])
+        raise SelectorError(
+            "selector.unknown-attribute",
+            f"there is no attribute `{name}`",
+            text=self.text,
+            position=node.at,
+            hint=f"the attributes are: {known}" if known else "there are no attributes here",
+            attribute=name,
+        )
+
+    def expect(self, node: Term, kinds: frozenset[Kind], hint: str) -> Kind | None:
+        kind = self.term(node)
+        if kind is not None and kind not in kinds:
+            self.fail(node, f"{kind.phrase} does not go here", hint)
+        return kind
+
+    def fail(self, node: Term, message: str, hint: str) -> NoReturn:
+        raise SelectorError("selector.type", message, text=self.text, position=node.at, hint=hint)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The selector as a value: parsed or built, bounded, and equal to another one that is written the same way.
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -71,8 +190,8 @@ class Selector:
         (`selector.literal`) for a name that is empty or no Unicode text.
         """
 
-        def change(attribute: Attribute) -> Term:
-            return Attribute(_name(mapping.get(attribute.name, attribute.name)))
+        def change(attribute: AttributeReference) -> Term:
+            return AttributeReference(_name(mapping.get(attribute.name, attribute.name)))
 
         return _rebuilt(self, change)
 
@@ -82,13 +201,13 @@ class Selector:
         Raises `LimitError` (`selector.limit`) when that makes it too long.
         """
 
-        def change(attribute: Attribute) -> Term:
+        def change(attribute: AttributeReference) -> Term:
             return literal(None) if attribute.name in names else attribute
 
         return _rebuilt(self, change)
 
 
-def _rebuilt(selector: Selector, change: Callable[[Attribute], Term]) -> Selector:
+def _rebuilt(selector: Selector, change: Callable[[AttributeReference], Term]) -> Selector:
     root = map_attributes(selector.root, change)
     # The root of a selector is a condition, and stays one.
     return _build(root, DEFAULT_LIMITS)  # type: ignore[arg-type]
@@ -165,7 +284,7 @@ def equals(name: str, value: Value) -> Selector:
     An infinite value, which has no literal, is said as "beyond the largest float". Raises `SelectorError`
     (`selector.literal`) for a NaN, a name that is empty, and any value that no attribute can have.
     """
-    attribute = Attribute(_name(name))
+    attribute = AttributeReference(_name(name))
     try:
         check_value(kind_of(value), value)
         constant = value.astimezone(UTC) if isinstance(value, datetime) else value
@@ -175,22 +294,22 @@ def equals(name: str, value: Value) -> Selector:
         if constant != constant:  # noqa: PLR0124  # NaN is the value unequal to itself
             raise _unwritable("NaN equals nothing")
         if constant > _LARGEST:
-            return _build(Compare(Comparison.GT, attribute, literal(_LARGEST)), DEFAULT_LIMITS)
+            return _build(Compare(ComparisonOperator.GT, attribute, literal(_LARGEST)), DEFAULT_LIMITS)
         if constant < -_LARGEST:
-            return _build(Compare(Comparison.LT, attribute, literal(-_LARGEST)), DEFAULT_LIMITS)
-    return _build(Compare(Comparison.EQ, attribute, literal(_plain(constant))), DEFAULT_LIMITS)
+            return _build(Compare(ComparisonOperator.LT, attribute, literal(-_LARGEST)), DEFAULT_LIMITS)
+    return _build(Compare(ComparisonOperator.EQ, attribute, literal(_plain(constant))), DEFAULT_LIMITS)
 
 
-def compares(name: str, operator: Comparison, value: Value) -> Selector:
+def compares(name: str, operator: ComparisonOperator, value: Value) -> Selector:
     """Return the selector `name <operator> value`.
 
-    >>> compares("age", Comparison.GE, 18).text
+    >>> compares("age", ComparisonOperator.GE, 18).text
     'age >= 18'
 
     Raises `SelectorError` (`selector.literal`) as `equals` does, and for an infinite value.
     """
     same = equals(name, value).root
-    if not isinstance(same, Compare) or same.operator is not Comparison.EQ:
+    if not isinstance(same, Compare) or same.operator is not ComparisonOperator.EQ:
         raise _unwritable("an infinite value has no literal")
     return _build(Compare(operator, same.left, same.right), DEFAULT_LIMITS)
 
@@ -226,7 +345,7 @@ def _build(root: Condition, limits: Limits, source: str | None = None) -> Select
     # Whoever stores or sends the canonical text must be able to read it back.
     if len(text) > limits.selector_length:
         raise too_large("length", limits.selector_length, "split the selector")
-    names = frozenset(node.name for node in walk(root) if isinstance(node, Attribute))
+    names = frozenset(node.name for node in walk(root) if isinstance(node, AttributeReference))
     return Selector(text, root, names, source)
 
 

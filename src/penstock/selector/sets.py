@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from penstock.model.values import INTEGER_MAX, INTEGER_MIN, AttributeSpec, Enumerated, Kind, Ranged, Scalar, Value
-from penstock.selector.ast import Comparison
+from penstock.selector.ast import ComparisonOperator
 
 # Within one set all ends are of one kind, which the type checker cannot see.
 Span: TypeAlias = tuple[Any, Any]
@@ -90,31 +90,33 @@ def universe(spec: AttributeSpec) -> ValueSet:
         case Enumerated(values):
             return ValueSet(spec.kind, points(spec.kind, values), null=True)
         case Ranged(low, high):
-            spans = intersect(select(spec.kind, Comparison.GE, low), select(spec.kind, Comparison.LE, high))
+            spans = intersect(
+                select(spec.kind, ComparisonOperator.GE, low), select(spec.kind, ComparisonOperator.LE, high)
+            )
             return ValueSet(spec.kind, spans, null=True)
 
 
-def select(kind: Kind, operator: Comparison, value: Value) -> Spans:
+def select(kind: Kind, operator: ComparisonOperator, value: Value) -> Spans:
     """Return the values of a kind that compare so with `value`, which may be a number of the other kind."""
     lowest = _LOWEST[kind]
     match operator:
-        case Comparison.GE:
+        case ComparisonOperator.GE:
             return _span(at_least(kind, value), None)
-        case Comparison.GT:
+        case ComparisonOperator.GT:
             return _span(above(kind, value), None)
-        case Comparison.LT:
+        case ComparisonOperator.LT:
             return _span(lowest, at_least(kind, value))
-        case Comparison.LE:
+        case ComparisonOperator.LE:
             return _span(lowest, above(kind, value))
-        case Comparison.EQ:
+        case ComparisonOperator.EQ:
             return _span(at_least(kind, value), above(kind, value))
-        case Comparison.NE:
+        case ComparisonOperator.NE:
             return _span(lowest, at_least(kind, value)) + _span(above(kind, value), None)
 
 
 def points(kind: Kind, values: Iterable[Value]) -> Spans:
     """Return the set of some values."""
-    return unite(tuple(span for value in values for span in select(kind, Comparison.EQ, value)))
+    return unite(tuple(span for value in values for span in select(kind, ComparisonOperator.EQ, value)))
 
 
 def prefixed(prefix: str) -> Spans:

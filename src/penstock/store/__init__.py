@@ -1,3 +1,3 @@
 """What is kept: append-only records."""
 
-from penstock.store.decision_file import DecisionFile as DecisionFile
+from penstock.store.files.decision_file import DecisionFile as DecisionFile

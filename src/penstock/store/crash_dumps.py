@@ -1,6 +1,6 @@
 """What a process leaves behind when it crashes: nothing of its memory, where there are keys in it.
 
-    RLIMIT_CORE       1 octet. No dump is so small, and none is written. With 0, Linux would still pipe dumps to a
+    RLIMIT_CORE       1 byte. No dump is so small, and none is written. With 0, Linux would still pipe dumps to a
                       program that is there for them, and leave it to that program; with 1 it does not
     coredump_filter   where no limit but 0 may be set: a dump has no pages of the memory, only what was in registers
 

@@ -14,7 +14,7 @@ from penstock.errors import PenstockError
 from penstock.fabric.clock import Clock
 from penstock.fabric.port import Fabric
 from penstock.fabric.qos import KEEP_ALL, Durability, Qos, Reliability
-from penstock.fabric.reader import Subscription
+from penstock.fabric.reader import TopicSubscription
 
 PATIENCE: Final = 60.0
 _MOMENT: Final = 0.05
@@ -92,12 +92,12 @@ def scenario(test: Callable[[_CaseT, Fabric], Awaitable[None]]) -> Callable[[_Ca
     return run
 
 
-async def take(subscription: Subscription, number: int) -> list[bytes]:
+async def take(subscription: TopicSubscription, number: int) -> list[bytes]:
     """Return the data of so many samples."""
     return [(await asyncio.wait_for(anext(subscription), PATIENCE)).data for _ in range(number)]
 
 
-async def nothing(subscription: Subscription) -> None:
+async def nothing(subscription: TopicSubscription) -> None:
     """Expect that no sample comes."""
     try:
         sample = await asyncio.wait_for(anext(subscription), _MOMENT)

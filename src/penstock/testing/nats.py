@@ -17,8 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from penstock.errors import FailedError
-from penstock.testing.ports import free_port
-from penstock.testing.server_process import ServerProcess
+from penstock.testing.server_process import ServerProcess, free_port
 
 if TYPE_CHECKING:
     import subprocess

@@ -24,8 +24,7 @@ from typing import Any, Final
 import psycopg
 
 from penstock.errors import FailedError
-from penstock.testing.ports import free_port
-from penstock.testing.server_process import ServerProcess
+from penstock.testing.server_process import ServerProcess, free_port
 
 _HOST: Final = "127.0.0.1"
 _USER: Final = "penstock"

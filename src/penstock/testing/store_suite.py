@@ -19,11 +19,11 @@ from typing import Final
 from penstock.errors import MalformedError, PenstockError
 from penstock.model.limits import Limits
 from penstock.model.principals import Principal
-from penstock.store.backups import read_backup, restore_backup, write_backup
-from penstock.store.folds import View, refold, state_at
-from penstock.store.ledgers import Ledger, Store
-from penstock.store.memory import MemoryRecords
-from penstock.store.records import EMPTY, Change, Entry, Head, chain, to_row
+from penstock.store.ledgers.backups import read_backup, restore_backup, write_backup
+from penstock.store.ledgers.folds import FoldView, refold, state_at
+from penstock.store.ledgers.ledgers import Ledger, Store
+from penstock.store.ledgers.memory import MemoryRecords
+from penstock.store.ledgers.records import EMPTY, Change, LedgerHead, NewChange, chain, to_row
 
 NOON: Final = datetime(2026, 5, 1, 12, tzinfo=UTC)
 MINUTE: Final = timedelta(minutes=1)
@@ -31,9 +31,9 @@ ALICE: Final = Principal(b"\1" * 32)
 QUORUM: Final = Principal(b"\2" * 32, "threshold")
 
 
-def entry(number: int, *, minutes: float = 0.0, who: Principal = ALICE) -> Entry:
+def entry(number: int, *, minutes: float = 0.0, who: Principal = ALICE) -> NewChange:
     """Return a change to write."""
-    return Entry(who=who, when=NOON + minutes * MINUTE, kind="count", why="because", after=b"%d" % number)
+    return NewChange(who=who, when=NOON + minutes * MINUTE, kind="count", why="because", after=b"%d" % number)
 
 
 def code_of(error: PenstockError | None) -> str:
@@ -80,8 +80,8 @@ class StoreSuite:
         written = ledger.append(
             EMPTY,
             [
-                Entry(who=ALICE, when=NOON, kind="rule.add", why="für alle", before=None, after=bytes(range(256))),
-                Entry(who=QUORUM, when=NOON, kind="rule.remove", why="", before=b"", after=None),
+                NewChange(who=ALICE, when=NOON, kind="rule.add", why="für alle", before=None, after=bytes(range(256))),
+                NewChange(who=QUORUM, when=NOON, kind="rule.remove", why="", before=b"", after=None),
             ],
         )
         assert tuple(ledger.read()) == written
@@ -105,7 +105,7 @@ class StoreSuite:
     def test_who_comes_second_is_told(self, store: Store) -> None:
         ledger = store.ledger("rules")
         (first,) = ledger.append(EMPTY, [entry(1)])
-        for expected in (EMPTY, Head(1, b"\7" * 32), Head(2, first.hash)):
+        for expected in (EMPTY, LedgerHead(1, b"\7" * 32), LedgerHead(2, first.hash)):
             assert _refused(ledger, expected) == "store.conflict"
         assert [change.number for change in ledger.read()] == [1]
 
@@ -114,7 +114,7 @@ class StoreSuite:
         (first,) = chain("rules", EMPTY, [entry(1)])
         (second,) = chain("rules", first.head, [entry(2)])
         assert not _conflicts(store, EMPTY, first)
-        for expected in (EMPTY, Head(1, b"\7" * 32), Head(2, first.hash)):
+        for expected in (EMPTY, LedgerHead(1, b"\7" * 32), LedgerHead(2, first.hash)):
             assert _conflicts(store, expected, second)
         assert not _conflicts(store, first.head, second)
         assert _conflicts(store, first.head, second)
@@ -137,7 +137,7 @@ class StoreSuite:
 
     def test_nothing_of_what_is_refused_is_kept(self, store: Store) -> None:
         ledger = store.ledger("rules")
-        large = Entry(who=ALICE, when=NOON, kind="x", after=bytes(Limits().store_value_bytes + 1))
+        large = NewChange(who=ALICE, when=NOON, kind="x", after=bytes(Limits().store_value_bytes + 1))
         for entries in ([entry(1), large], [entry(1)] * (Limits().store_batch + 1)):
             assert _refused(ledger, EMPTY, entries) == "store.limit"
         assert ledger.append(EMPTY, []) == ()
@@ -147,7 +147,7 @@ class StoreSuite:
         ledger = store.ledger("rules")
         ledger.append(EMPTY, [entry(1, minutes=5), entry(2)])
         # Whoever knows no time of the head cannot go back behind it either.
-        ledger.append(Head(2, ledger.head().hash), [entry(3, minutes=1)])
+        ledger.append(LedgerHead(2, ledger.head().hash), [entry(3, minutes=1)])
         assert [change.when - NOON for change in ledger.read()] == [5 * MINUTE] * 3
         assert ledger.verify().number == 3
 
@@ -165,7 +165,7 @@ class StoreSuite:
         assert tuple(ledger.read(3, 7)) == written[2:7]
 
     def test_a_view_follows(self, store: Store) -> None:
-        mine, other = (View(store.ledger("rules"), Sum()) for _ in range(2))
+        mine, other = (FoldView(store.ledger("rules"), Sum()) for _ in range(2))
         mine.append([entry(3), entry(4)])
         assert (mine.state, other.state) == (7, 0)
         assert code_of(_raised(lambda: other.append([entry(1)]))) == "store.conflict"
@@ -176,13 +176,13 @@ class StoreSuite:
 
     def test_a_snapshot_spares_the_changes_before_it(self, store: Store) -> None:
         limits = Limits(store_snapshot_every=4)
-        view = View(store.ledger("rules"), Sum(), limits=limits)
+        view = FoldView(store.ledger("rules"), Sum(), limits=limits)
         view.append([entry(1), entry(2)])
         assert view.ledger.snapshot("sum-1") is None
         view.append([entry(3), entry(4)])
         view.append([entry(5, minutes=3)])
         fold = Sum()
-        again = View(store.ledger("rules"), fold)
+        again = FoldView(store.ledger("rules"), fold)
         assert (again.state, again.head, fold.steps) == (15, view.head, 1)
         again.verify()
         assert refold(view.ledger, Sum()) == 15
@@ -192,23 +192,23 @@ class StoreSuite:
     def test_a_snapshot_of_another_chain_is_passed_over(self, store: Store) -> None:
         ledger = store.ledger("rules")
         ledger.append(EMPTY, [entry(1), entry(2)])
-        ledger.keep_snapshot("sum-1", Head(1, b"\7" * 32), b"100")
-        assert View(ledger, Sum()).state == 3
+        ledger.keep_snapshot("sum-1", LedgerHead(1, b"\7" * 32), b"100")
+        assert FoldView(ledger, Sum()).state == 3
         ledger.keep_snapshot("sum-1", ledger.head(), b"3")
         ledger.keep_snapshot("sum-1", ledger.at(NOON - MINUTE), b"100")  # behind what is kept
         fold = Sum()
-        assert (View(ledger, fold).state, fold.steps) == (3, 0)
+        assert (FoldView(ledger, fold).state, fold.steps) == (3, 0)
 
     def test_a_snapshot_that_lies_is_found(self, store: Store) -> None:
         ledger = store.ledger("rules")
         ledger.append(EMPTY, [entry(1)])
         ledger.keep_snapshot("sum-1", ledger.head(), b"100")
-        view = View(ledger, Sum())
+        view = FoldView(ledger, Sum())
         assert code_of(_raised(view.verify)) == "store.broken"
 
     def test_a_backup_is_a_whole_store(self, store: Store, tmp_path: Path) -> None:
         store.ledger("one").append(EMPTY, [entry(number, minutes=number) for number in range(5)])
-        store.ledger("two").append(EMPTY, [Entry(who=QUORUM, when=NOON, kind="x", before=b"\0\n", why="ä")])
+        store.ledger("two").append(EMPTY, [NewChange(who=QUORUM, when=NOON, kind="x", before=b"\0\n", why="ä")])
         file = tmp_path / "backup"
         heads = write_backup(store, file)
         assert read_backup(file) == heads == store.heads()
@@ -253,12 +253,12 @@ def _raised(call: Callable[[], object]) -> PenstockError | None:
     return None
 
 
-def _refused(ledger: Ledger, expected: Head, entries: Sequence[Entry] = (entry(7),)) -> str:
+def _refused(ledger: Ledger, expected: LedgerHead, entries: Sequence[NewChange] = (entry(7),)) -> str:
     """Return the code that a writer is refused with, or nothing."""
     return code_of(_raised(lambda: ledger.append(expected, entries)))
 
 
-def _conflicts(store: Store, expected: Head, change: Change) -> bool:
+def _conflicts(store: Store, expected: LedgerHead, change: Change) -> bool:
     problem = _raised(lambda: store.records.append("rules", expected, change.head, [to_row(change)]))
     assert problem is None or problem.code == "store.conflict"
     return problem is not None

@@ -12,7 +12,7 @@ from penstock.trust.capabilities import network_tag as network_tag
 from penstock.trust.capabilities import type_request as type_request
 from penstock.trust.certificates import Authorisation as Authorisation
 from penstock.trust.certificates import Certificate as Certificate
-from penstock.trust.certificates import Naming as Naming
+from penstock.trust.certificates import NameCertificate as NameCertificate
 from penstock.trust.certificates import UnverifiedCertificate as UnverifiedCertificate
 from penstock.trust.certificates import issue as issue
 from penstock.trust.certificates import verify_certificate as verify_certificate
@@ -26,8 +26,8 @@ from penstock.trust.event_types import VerifiedType as VerifiedType
 from penstock.trust.event_types import read_type as read_type
 from penstock.trust.event_types import sign_type as sign_type
 from penstock.trust.event_types import verify_type as verify_type
+from penstock.trust.explain import AuthorityQuestion as AuthorityQuestion
 from penstock.trust.explain import Explanation as Explanation
-from penstock.trust.explain import Question as Question
 from penstock.trust.explain import explain as explain
 from penstock.trust.reduction import FiveTuple as FiveTuple
 from penstock.trust.reduction import FourTuple as FourTuple

@@ -2,7 +2,7 @@
 
 A signature does not age, so a verified certificate may be kept; its dates are asked at each use. A verified type rests
 on credentials that do age, so it is kept for as long as they are valid, and not an instant longer. Both caches are
-bounded, in entries and in octets, since anyone can sign something large; they forget what was used least recently.
+bounded, in entries and in bytes, since anyone can sign something large; they forget what was used least recently.
 """
 
 from collections import OrderedDict
@@ -17,7 +17,7 @@ from penstock.trust.certificates import Certificate, UnverifiedCertificate, veri
 from penstock.trust.discovery import OnlineChecker, no_online_checker
 from penstock.trust.event_types import TypeSource, UnverifiedType, VerifiedType, no_types, verify_type
 
-#: octets, in canonical form, of all that one cache keeps
+#: bytes, in canonical form, of all that one cache keeps
 CACHE_BYTES: Final = 32 << 20
 
 Key = TypeVar("Key")

@@ -249,7 +249,7 @@ def _wrong_right() -> MalformedError:
 
 
 @dataclass(frozen=True, slots=True)
-class Terms:
+class RightTerms:
     """What a reduced right on one event type says beyond yes: attributes, forced values, selectors, conditions.
 
     `attributes` is None where all are granted. `where` speaks in attribute ids, `when` in names of the environment.
@@ -261,7 +261,7 @@ class Terms:
     when: tuple[Selector, ...]
 
 
-def read_terms(tag: Tag, event_type: EventType) -> Terms:
+def read_terms(tag: Tag, event_type: EventType) -> RightTerms:
     """Read the terms of a right that was reduced for `type_request`.
 
     Raises `MalformedError` (`capability.*` and what the parts raise): a right that is not understood grants nothing.
@@ -288,7 +288,7 @@ def read_terms(tag: Tag, event_type: EventType) -> Terms:
                 when.append(parse(text(source)))
             case _:
                 raise _malformed("a dynamic condition is a selector over the environment, without bindings")
-    return Terms(attributes, MappingProxyType(forced), tuple(where), tuple(when))
+    return RightTerms(attributes, MappingProxyType(forced), tuple(where), tuple(when))
 
 
 def _conjuncts(tag: tuple[Tag, ...], place: int) -> list[SExp]:

@@ -2,7 +2,7 @@
 
     (cert (issuer <principal>) (subject <subject>) (propagate) (tag …) (valid …) (comment …))
     (cert (issuer (name <principal> <name>)) (subject <subject>) (valid …) (comment …))
-    (signature (hash sha256 <octets>) (public-key …) <octets>)
+    (signature (hash sha256 <bytes>) (public-key …) <bytes>)
 
 What was read is an `UnverifiedCertificate`; only `verify_certificate` turns it into a `Certificate`, and it looks
 at keys and signatures alone: whether a certificate is valid *now* is asked each time it is used, so that a verified
@@ -45,7 +45,7 @@ class Authorisation:
 
 
 @dataclass(frozen=True, slots=True)
-class Naming:
+class NameCertificate:
     """In the issuer's name space `name` means the subject, among others: a group has one such statement a member."""
 
     issuer: Principal
@@ -60,7 +60,7 @@ class Naming:
         return _finish([(b"issuer", issuer), (b"subject", subject_to_sexp(self.subject))], self.validity, self.comment)
 
 
-Statement: TypeAlias = Authorisation | Naming
+Statement: TypeAlias = Authorisation | NameCertificate
 
 
 def _finish(parts: list[SExp], validity: Validity, comment: str) -> SExp:
@@ -97,7 +97,7 @@ def read_statement(value: SExp) -> Statement:
         case (b"name", tuple(principal), bytes(name)) if name:
             if tag is not None or propagate is not None:
                 raise MalformedError("cert.malformed", "a name certificate carries no tag and is not propagated")
-            return Naming(read_principal(principal), name, subject, validity, comment)
+            return NameCertificate(read_principal(principal), name, subject, validity, comment)
         case issuer:
             if tag is None or len(tag) != 2 or (propagate is not None and len(propagate) != 1):
                 raise MalformedError("cert.malformed", "an authorisation has one tag", hint="expected `(tag …)`")

@@ -22,7 +22,7 @@ from penstock.model.principals import Principal
 from penstock.trust.certificates import (
     Authorisation,
     Certificate,
-    Naming,
+    NameCertificate,
     Statement,
     UnverifiedCertificate,
     read_certificate,
@@ -78,10 +78,10 @@ class Credentials:
             if isinstance(certificate.statement, Authorisation):
                 yield certificate.id, certificate.statement
 
-    def namings(self) -> Iterator[tuple[str, Naming]]:
+    def namings(self) -> Iterator[tuple[str, NameCertificate]]:
         """Yield the namings with their ids."""
         for certificate in self.certificates:
-            if isinstance(certificate.statement, Naming):
+            if isinstance(certificate.statement, NameCertificate):
                 yield certificate.id, certificate.statement
 
     def thresholds(self) -> dict[Principal, Threshold]:

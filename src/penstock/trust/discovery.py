@@ -45,7 +45,7 @@ def no_online_checker(test: OnlineTest, certificate: str, _now: datetime) -> Val
 
 
 @dataclass(frozen=True, slots=True)
-class Unusable:
+class UnusableCertificate:
     """A certificate that was left out, and why: a code (`cert.expired`, …) and words for people."""
 
     certificate: Certificate
@@ -60,7 +60,7 @@ class Evidence:
     fives: tuple[FiveTuple, ...]
     fours: tuple[FourTuple, ...]
     quorums: dict[Principal, Threshold]
-    unusable: tuple[Unusable, ...]
+    unusable: tuple[UnusableCertificate, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +88,7 @@ def sift(
     moment = None if now is None else instant_key(now)
     fives: list[FiveTuple] = []
     fours: list[FourTuple] = []
-    unusable: list[Unusable] = []
+    unusable: list[UnusableCertificate] = []
     for certificate in credentials:
         statement = certificate.statement
         validity = statement.validity
@@ -96,13 +96,13 @@ def sift(
         if state is not State.VALID:
             when = validity.not_before if state is State.NOT_YET else validity.not_after
             word = "valid only from" if state is State.NOT_YET else "expired on"
-            unusable.append(Unusable(certificate, f"cert.{state}", f"{word} {(when or b'').decode()}"))
+            unusable.append(UnusableCertificate(certificate, f"cert.{state}", f"{word} {(when or b'').decode()}"))
             continue
         if (end := ends.get(certificate.id)) is not None:
             left = validity.intersect(end)
             if left is None or (moment is not None and left.state(moment) is not State.VALID):
                 words = f"counted until {(end.not_after or b'').decode()}, and was revoked"
-                unusable.append(Unusable(certificate, "cert.revoked", words))
+                unusable.append(UnusableCertificate(certificate, "cert.revoked", words))
                 continue
             validity = left
         if validity.online:
@@ -111,7 +111,7 @@ def sift(
                     raise RefusedError("cert.online-test", "an on-line test cannot be asked about all times")
                 validity = _ask(validity, certificate.id, now, online)
             except PenstockError as error:
-                unusable.append(Unusable(certificate, error.code, error.message))
+                unusable.append(UnusableCertificate(certificate, error.code, error.message))
                 continue
         because = (certificate.id,)
         if isinstance(statement, Authorisation):

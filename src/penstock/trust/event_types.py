@@ -1,9 +1,9 @@
 """Secure event types: definitions that carry the proof of who made them (paper 5, chapter 4 and section 5.2).
 
     (event-type-definition …)
-    (signature (hash sha256 <octets>) (public-key …) <octets>)
+    (signature (hash sha256 <bytes>) (public-key …) <bytes>)
 
-The parts of a definition are in `type_forms`. The owner in the name and the key of the signature make a definition
+The parts of a definition are in `event_types`. The owner in the name and the key of the signature make a definition
 self-certifying: whoever holds it can check it. What was read is an `UnverifiedType`; only `verify_type` gives a
 `VerifiedType`. Its checks, in this order:
 
@@ -26,7 +26,9 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol
 
-from penstock.codec.sexp import SExp, canonical, parse
+from penstock.codec.sexp import SExp, canonical, parse, text
+from penstock.codec.sexp import field as sexp_field
+from penstock.codec.values import spec_from_sexp, spec_to_sexp
 from penstock.crypto import PublicKey, SigningKey, digest
 from penstock.errors import LimitError, MalformedError, RefusedError
 from penstock.model.changes import Operation, changes
@@ -34,19 +36,124 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import KEY, THRESHOLD, Principal
 from penstock.model.topics import check_topic
-from penstock.model.types import EventType, TypeDefinition
+from penstock.model.types import AttributeDefinition, EventType, Sealing, TypeDefinition
 from penstock.trust.capabilities import Right, network_request, type_request
 from penstock.trust.certificates import verify_certificate
-from penstock.trust.credentials import (
-    CertificateVerifier,
-    Credentials,
-    UnverifiedCredentials,
-)
+from penstock.trust.credentials import CertificateVerifier, Credentials, UnverifiedCredentials, collect_credentials
 from penstock.trust.discovery import Evidence, OnlineChecker, follow, no_online_checker, sift
-from penstock.trust.explain import Question, refusal
+from penstock.trust.explain import AuthorityQuestion, refusal
 from penstock.trust.tags import Tag
-from penstock.trust.type_forms import definition_to_sexp, read_definition
 from penstock.trust.validity import ALWAYS, Validity
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The written form of definitions of event types, which is what is signed:
+#
+#     (event-type-definition (name <owner> <name> <version>) (extends <owner> <name> <version>) (previous <version>)
+#                            (seal event | attribute) (blinded) (signed)
+#                            (attributes (attribute <name> <uid> <kind> <domain>) …)
+#                            (credentials …))
+#
+# Nothing of what is read has been verified.
+
+
+_HEAD: Final = b"event-type-definition"
+_FIELDS: Final = frozenset(
+    {b"name", b"extends", b"previous", b"seal", b"blinded", b"signed", b"attributes", b"credentials"}
+)
+
+
+def definition_to_sexp(definition: TypeDefinition, credentials: Credentials) -> SExp:
+    """Return what is signed."""
+    parts: list[SExp] = [(b"name", *_name_parts(definition.name))]
+    if definition.extends is not None:
+        parts.append((b"extends", *_name_parts(definition.extends)))
+    if definition.previous is not None:
+        parts.append((b"previous", definition.previous.encode()))
+    if definition.sealing is not Sealing.NONE:
+        parts.append((b"seal", definition.sealing.encode()))
+    if definition.blinded:
+        parts.append((b"blinded",))
+    if definition.signed:
+        parts.append((b"signed",))
+    attributes = tuple(
+        (b"attribute", a.name.encode(), a.uid.encode(), *spec_to_sexp(a.spec)) for a in definition.attributes
+    )
+    parts.append((b"attributes", *attributes))
+    if len(credentials) or credentials.quorums:
+        sequence = credentials.to_sexp()
+        parts.append((b"credentials", *sequence[1:]) if isinstance(sequence, tuple) else sequence)
+    return (_HEAD, *parts)
+
+
+def _name_parts(name: TypeName) -> tuple[bytes, bytes, bytes]:
+    return str(name.owner).encode(), name.name.encode(), name.version.encode()
+
+
+def read_definition(body: SExp, limits: Limits) -> tuple[TypeDefinition, UnverifiedCredentials]:
+    """Read a definition, and the credentials in it.
+
+    Raises `MalformedError` (`type.malformed` and what the parts raise) and `LimitError`.
+    """
+    if not isinstance(body, tuple) or not body or body[0] != _HEAD:
+        raise MalformedError(
+            "type.malformed", "not an event type definition", hint="expected `(event-type-definition …)`"
+        )
+    for part in body[1:]:
+        if not isinstance(part, tuple) or not part or part[0] not in _FIELDS:
+            raise MalformedError("type.malformed", "an event type definition has a field that is not known")
+    name = sexp_field(body, b"name")
+    attributes = sexp_field(body, b"attributes")
+    if name is None or attributes is None:
+        raise MalformedError("type.malformed", "an event type definition lacks its name or its attributes")
+    extends = sexp_field(body, b"extends")
+    previous = sexp_field(body, b"previous")
+    if previous is not None and len(previous) != 2:
+        raise MalformedError("type.malformed", "`previous` names one version")
+    definition = TypeDefinition(
+        _read_name(name[1:]),
+        tuple(_read_attribute(attribute) for attribute in attributes[1:]),
+        None if extends is None else _read_name(extends[1:]),
+        None if previous is None else text(previous[1]),
+        _read_sealing(sexp_field(body, b"seal")),
+        _read_flag(sexp_field(body, b"blinded")),
+        _read_flag(sexp_field(body, b"signed")),
+    )
+    credentials = sexp_field(body, b"credentials")
+    bag = collect_credentials(credentials[1:], limits=limits) if credentials else UnverifiedCredentials()
+    return definition, bag
+
+
+def _read_name(parts: tuple[SExp, ...]) -> TypeName:
+    if len(parts) != 3:
+        raise MalformedError("type.malformed", "a type name is owner, name and version")
+    return TypeName(Principal.parse(text(parts[0])), text(parts[1]), text(parts[2]))
+
+
+def _read_sealing(part: tuple[SExp, ...] | None) -> Sealing:
+    match part:
+        case None:
+            return Sealing.NONE
+        case (b"seal", (b"event" | b"attribute") as level):
+            return Sealing(level.decode())
+    raise MalformedError("type.malformed", "a type is sealed by `event` or by `attribute`")
+
+
+def _read_flag(part: tuple[SExp, ...] | None) -> bool:
+    if part is not None and len(part) != 1:
+        raise MalformedError("type.malformed", "a field that says yes has nothing in it")
+    return part is not None
+
+
+def _read_attribute(value: SExp) -> AttributeDefinition:
+    match value:
+        case (b"attribute", bytes(name), bytes(uid), *spec):
+            return AttributeDefinition(text(name), text(uid), spec_from_sexp(tuple(spec)))
+    raise MalformedError("type.malformed", "not an attribute", hint="expected `(attribute <name> <uid> <kind>)`")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Secure event types: definitions that carry the proof of who made them (paper 5, chapter 4 and section 5.2).
+
 
 _OPERATIONS: Final = {
     Operation.ADD: Right.MANAGE_ADD,
@@ -323,7 +430,7 @@ class _Proof:
     def need(self, root: Principal, request: Tag, code: str, what: str) -> None:
         """Refuse unless the signer has all of the request."""
         if not self.has(root, request):
-            question = Question(self.credentials, self.evidence, root, self.signer, request)
+            question = AuthorityQuestion(self.credentials, self.evidence, root, self.signer, request)
             raise refusal(code, what, question)
 
     def rest_on(self, validity: Validity, because: tuple[str, ...]) -> bool:

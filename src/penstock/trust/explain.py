@@ -19,7 +19,7 @@ from typing import Final
 from penstock.errors import LimitError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Petnames, Principal
-from penstock.trust.certificates import Authorisation, Certificate, Naming
+from penstock.trust.certificates import Authorisation, Certificate, NameCertificate
 from penstock.trust.credentials import Credentials
 from penstock.trust.discovery import Evidence, Findings, follow
 from penstock.trust.reduction import FiveTuple
@@ -28,7 +28,7 @@ from penstock.trust.tags import Tag, intersect
 
 
 @dataclass(frozen=True, slots=True)
-class Link:
+class ChainLink:
     """One certificate of a chain, and what is wrong with it: nothing, or a code and words."""
 
     certificate: Certificate
@@ -47,7 +47,7 @@ class Explanation:
     allowed: bool
     root: Principal
     principal: Principal
-    links: tuple[Link, ...] = ()
+    links: tuple[ChainLink, ...] = ()
     missing: str = ""
     code: str = ""
 
@@ -59,7 +59,9 @@ class Explanation:
         for link in self.links:
             statement = link.certificate.statement
             what = (
-                f"names {statement.name.decode(errors='replace')!r}" if isinstance(statement, Naming) else "authorises"
+                f"names {statement.name.decode(errors='replace')!r}"
+                if isinstance(statement, NameCertificate)
+                else "authorises"
             )
             mark = f"✗ {link.problem}" if link.code else "✓"
             subject = describe_subject(statement.subject, names)
@@ -101,7 +103,7 @@ def describe_subject(subject: Subject, names: Petnames | None, *, full: bool = F
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AuthorityQuestion:
     """May this principal, by the word of this root, do this, on this evidence?"""
 
     credentials: Credentials
@@ -115,7 +117,7 @@ class Question:
         return follow(self.evidence, self.root, self.principal, self.request)
 
 
-def explain(question: Question) -> Explanation:
+def explain(question: AuthorityQuestion) -> Explanation:
     """Explain the answer: the best chain, or the nearest one."""
     findings = question.findings()
     if findings.grants:
@@ -123,14 +125,14 @@ def explain(question: Question) -> Explanation:
     return _Nearest(question, findings.truncated).explanation()
 
 
-def explain_grant(question: Question, grant: FiveTuple) -> Explanation:
+def explain_grant(question: AuthorityQuestion, grant: FiveTuple) -> Explanation:
     """Explain one of the grants that were found."""
     by_id = {certificate.id: certificate for certificate in question.credentials}
-    links = tuple(Link(by_id[credential]) for credential in grant.because)
+    links = tuple(ChainLink(by_id[credential]) for credential in grant.because)
     return Explanation(True, question.root, question.principal, links)
 
 
-def refusal(code: str, what: str, question: Question) -> RefusedError:
+def refusal(code: str, what: str, question: AuthorityQuestion) -> RefusedError:
     """Return the error that says what is missing."""
     explanation = explain(question)
     broken = [link for link in explanation.links if link.code]
@@ -183,7 +185,7 @@ class _Place:
 class _Nearest:
     """The path with the fewest broken links."""
 
-    question: Question
+    question: AuthorityQuestion
     truncated: bool
     authorisations: dict[Principal, list[_Edge]] = field(default_factory=dict)
     namings: dict[tuple[Principal, bytes], list[_Edge]] = field(default_factory=dict)
@@ -195,7 +197,7 @@ class _Nearest:
             item = unusable.get(certificate.id)
             code, problem = (item.code, item.why) if item is not None else ("", "")
             to, cost = _node(statement.subject), int(bool(code))
-            if isinstance(statement, Naming):
+            if isinstance(statement, NameCertificate):
                 key = (statement.issuer, statement.name)
                 self.namings.setdefault(key, []).append(_Edge(to, certificate, code, problem, cost))
                 continue
@@ -267,10 +269,10 @@ class _Nearest:
                     heapq.heappush(pending, (total, count, following, (place, edge)))
         return came_from
 
-    def _judge(self, path: list[_Edge]) -> tuple[Link, ...]:
+    def _judge(self, path: list[_Edge]) -> tuple[ChainLink, ...]:
         """Return the links of a path with what is wrong with them one after the other."""
         tag: Tag | None = self.question.request
-        links: list[Link] = []
+        links: list[ChainLink] = []
         granted: int | None = None
         for edge in path:
             if edge.certificate is None:
@@ -281,13 +283,13 @@ class _Nearest:
                 if granted is not None and not links[granted].code:
                     above = links[granted].certificate
                     if isinstance(above.statement, Authorisation) and not above.statement.propagate:
-                        links[granted] = Link(above, "chain.no-propagate", "may not be passed on")
+                        links[granted] = ChainLink(above, "chain.no-propagate", "may not be passed on")
                 granted = len(links)
                 if not code and tag is not None:
                     tag = _common(tag, statement.tag)
                     if tag is None:
                         code, problem = "chain.no-authority", "has no right in common with those above it"
-            links.append(Link(edge.certificate, code, problem))
+            links.append(ChainLink(edge.certificate, code, problem))
         return tuple(links)
 
     def _gap(self, reached: set[_Node]) -> tuple[str, str]:

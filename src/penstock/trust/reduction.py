@@ -16,7 +16,7 @@ from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
 from penstock.trust.certificates import Authorisation, Certificate
 from penstock.trust.subjects import Subject, describe
-from penstock.trust.tags import NOTHING, Room, Tag, intersect
+from penstock.trust.tags import NOTHING, Tag, TagBudget, intersect
 from penstock.trust.validity import Validity
 
 
@@ -43,7 +43,7 @@ class FourTuple:
     because: tuple[str, ...] = ()
 
 
-def reduce_pair(upper: FiveTuple, lower: FiveTuple, room: Room | None = None) -> FiveTuple | None:
+def reduce_pair(upper: FiveTuple, lower: FiveTuple, room: TagBudget | None = None) -> FiveTuple | None:
     """Apply the reduction rule once; None where it does not apply. Raises `LimitError` as `intersect` does."""
     if not upper.propagate or upper.subject != lower.issuer:
         return None

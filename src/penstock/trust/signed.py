@@ -1,23 +1,24 @@
 """Statements that one principal signs and others act on: policy events, time-stamps, acknowledgements.
 
-    (sequence <body> (signature (hash sha256 <octets>) (public-key …) <octets>))
+    (sequence <body> (signature (hash sha256 <bytes>) (public-key …) <bytes>))
 
 Each kind of statement is a body with a head of its own, so that no signature can stand for another kind. A body has one
 written form: what would be written differently than it was read is refused. What was read is an `UnverifiedValue`; only
 its `verify`, and `sign_value`, give a `SignedValue`.
 """
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import ClassVar, Final, Generic, Protocol, Self, TypeVar
 
-from penstock.codec.sexp import SExp, canonical, text
+from penstock.codec.sexp import SExp, canonical, parse, text
 from penstock.codec.sexp import field as sexp_field
 from penstock.codec.sexp import head as sexp_head
 from penstock.crypto import PublicKey, SigningKey, digest
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import format_date, parse_date
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import DIGEST_BYTES, KEY, Principal
 
 _HINT: Final = "see docs/explanation/policy-evolution.md for the forms"
@@ -56,6 +57,8 @@ class SignedValue(Generic[V_co]):
     body: SExp = field(repr=False)
     key: PublicKey = field(repr=False)
     octets: bytes = field(repr=False)
+    #: its canonical form, once somebody has asked for it: a chain is written down whenever it grows
+    _written: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def to_sexp(self) -> SExp:
         """Return statement and signature as one sequence."""
@@ -63,7 +66,9 @@ class SignedValue(Generic[V_co]):
 
     def to_bytes(self) -> bytes:
         """Return the signed statement in canonical form."""
-        return canonical(self.to_sexp())
+        if not self._written:
+            self._written.append(canonical(self.to_sexp()))
+        return self._written[0]
 
     def unverified(self) -> "UnverifiedValue[V_co]":
         """Return the statement as others get it."""
@@ -201,3 +206,38 @@ def read_digest(value: SExp) -> bytes:
     if not isinstance(value, bytes) or len(value) != DIGEST_BYTES:
         raise malformed(f"a digest has {DIGEST_BYTES} octets")
     return value
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Several signed statements in one file:
+#
+#     (statements (sequence <body> (signature …)) …)
+#
+# A file with one statement may hold it as it is. Nothing of what is read has been verified.
+
+
+def statements_to_sexp(statements: Iterable[SignedValue[Claim]]) -> SExp:
+    """Return statements as one."""
+    return (b"statements", *(statement.to_sexp() for statement in statements))
+
+
+def write_statements(statements: Iterable[SignedValue[Claim]]) -> bytes:
+    """Return statements in canonical form."""
+    return canonical(statements_to_sexp(statements))
+
+
+def read_statements(data: bytes, *kinds: type[V], limits: Limits = DEFAULT_LIMITS) -> tuple[UnverifiedValue[V], ...]:
+    """Read statements of these kinds, in any S-expression form.
+
+    Raises `MalformedError` (`evolution.malformed`, `sexp.*`, and what the parts raise), `RefusedError`
+    (`evolution.signature-mismatch`), `LimitError`.
+    """
+    found: tuple[SExp, ...]
+    match parse(data, limits=limits):
+        case (b"statements", *listed):
+            found = tuple(listed)
+        case (b"sequence", *_) as single:
+            found = (single,)
+        case _:
+            raise malformed("not a file of signed statements")
+    return tuple(read_signed(statement, *kinds) for statement in found)

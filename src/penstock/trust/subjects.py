@@ -1,6 +1,6 @@
 """Whom a certificate speaks about: a key or its hash, a name chain, a k-of-n threshold (RFC 2693; paper 5, 2.6).
 
-    principal   (public-key …) | (hash sha256 <octets>)
+    principal   (public-key …) | (hash sha256 <bytes>)
     name        (name <principal> <name> …)
     threshold   (k-of-n <k> <n> <subject> …)
 

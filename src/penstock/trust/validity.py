@@ -6,9 +6,9 @@ them stands a padded form in which bytes compare as instants do.
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
-from datetime import datetime
+from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final
+from typing import Final, TypeAlias
 
 from penstock.codec.sexp import SExp
 from penstock.errors import MalformedError
@@ -152,3 +152,81 @@ def validity_to_sexp(validity: Validity) -> tuple[SExp, ...] | None:
         parts.append((b"not-after", validity.not_after))
     parts += [test.body for test in validity.online]
     return (b"valid", *parts) if parts else None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# When one of several things holds, and when all of some do: validities taken together.
+#
+# `Periods` say when something holds: within any of them. They are as few as can be, so that those of many rules stay
+# few when they are put together; those with on-line tests stand by themselves, since only whoever answers the test can
+# tell.
+
+
+Periods: TypeAlias = tuple[Validity, ...]
+"""When something holds: within any of these; never, where there is none."""
+
+ANY_TIME: Final[Periods] = (ALWAYS,)
+
+
+def either(validities: Iterable[Validity]) -> Periods:
+    """Return when one of some holds at least.
+
+    >>> str(either([Validity(None, b"2026-03-01_00:00:00"), Validity(b"2026-02-01_00:00:00", None)])[0])
+    'always … forever'
+    """
+    found = dict.fromkeys(validities)
+    if ALWAYS in found:
+        return ANY_TIME
+    if len(found) <= 1:
+        return tuple(found)
+    plain: list[Validity] = []
+    for one in sorted((one for one in found if not one.online), key=lambda one: (one.begin, one.end)):
+        if plain and one.begin <= plain[-1].end:
+            plain[-1] = _joined(plain[-1], one)
+        else:
+            plain.append(one)
+    tested: list[Validity] = []
+    for one in (one for one in found if one.online):
+        if not any(other.covers(one) for other in (*plain, *tested)):
+            tested = [*(other for other in tested if not one.covers(other)), one]
+    return (*plain, *sorted(tested, key=lambda one: (one.begin, one.end)))
+
+
+def both(one: Periods, other: Periods) -> Periods:
+    """Return when both hold."""
+    if one in (ANY_TIME, other):
+        return other
+    if other == ANY_TIME:
+        return one
+    met = (mine.intersect(theirs) for mine in one for theirs in other)
+    return either(validity for validity in met if validity is not None)
+
+
+def _joined(first: Validity, second: Validity) -> Validity:
+    """Return two periods that meet, the first of which begins first, as one."""
+    if second.end <= first.end:
+        return first
+    return second if second.begin == first.begin else Validity(first.not_before, second.not_after)
+
+
+_INSTANT: Final = timedelta(microseconds=1)
+
+
+def earliest(one: datetime | None, other: datetime | None) -> datetime | None:
+    """Return the earlier of two instants; None is never."""
+    if one is None or other is None:
+        return other if one is None else one
+    return min(one, other)
+
+
+def turning_point(validities: Iterable[Validity], now: datetime) -> datetime | None:
+    """Return when the first of these begins or has ended, after now."""
+    found: datetime | None = None
+    for validity in validities:
+        starts, ends = validity.starts, validity.ends
+        if starts is not None and starts > now:
+            found = earliest(found, starts)
+        if ends is not None and ends >= now:
+            # The last instant belongs to a validity. At the end of time there is no later one.
+            found = earliest(found, ends + _INSTANT if ends < datetime.max.replace(tzinfo=ends.tzinfo) else None)
+    return found

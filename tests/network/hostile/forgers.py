@@ -10,11 +10,11 @@ from tests.broker.node_kit import BROKERS, Broker
 from tests.broker.sports import AGENCY
 from tests.network.hostile.target import GROUND, MEMBER, Attack, Target, cheating_broker, greet, link_to
 
-from penstock.broker.link import Link
-from penstock.broker.policy_transport import POLICY, is_reserved, wrap
-from penstock.broker.protocol import Evolve, Role
-from penstock.broker.publications import Publications
-from penstock.broker.reading import principal_tree
+from penstock.broker.evolution.statements import POLICY, is_reserved, wrap
+from penstock.broker.wire.link import Link
+from penstock.broker.wire.plain_trees import principal_tree
+from penstock.broker.wire.protocol import Evolve, PeerRole
+from penstock.broker.wire.publications import Publications
 from penstock.codec.sexp import canonical
 from penstock.codec.wire import Writable, encode
 from penstock.crypto import SigningKey
@@ -22,9 +22,9 @@ from penstock.crypto.keys import digest
 from penstock.errors import PenstockError
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
-from penstock.trust.policy_events import PolicyEvent, Revoke
+from penstock.trust.policy.events import PolicyEvent, Revoke
+from penstock.trust.policy.stamps import CarriedStamp, TimeStamp
 from penstock.trust.signed import SignedValue, V
-from penstock.trust.stamps import CarriedStamp, TimeStamp
 
 _MIDDLE = 1
 
@@ -73,7 +73,7 @@ async def forged_policy(target: Target) -> None:
         target.begin()
         _advertise(node)
         with suppress(PenstockError, TimeoutError):
-            await greet(client, Role.CLIENT)
+            await greet(client, PeerRole.CLIENT)
         while target.going_on:
             target.blows += 1
             value = PolicyEvent(AGENCY.principal, next(numbers), previous, _now(), (Revoke((_some_id(),)),))
@@ -88,7 +88,7 @@ async def replayed_policy(target: Target) -> None:
         target.begin()
         _advertise(node)
         with suppress(PenstockError, TimeoutError):
-            await greet(client, Role.CLIENT)
+            await greet(client, PeerRole.CLIENT)
         while target.going_on:
             target.blows += 1
             await _hand_in(node, client, said[target.blows % len(said)].verify())

@@ -20,8 +20,8 @@ from nats.js.errors import Error as JetStreamError
 from tests.broker.sports import NETWORK
 from tests.network.hostile.target import MEMBER, Attack, Target
 
-from penstock.broker.proofs import SignedProof
-from penstock.broker.samples import SignedSample
+from penstock.broker.fabric.members import SignedSample
+from penstock.broker.routing.membership import SignedProof
 from penstock.errors import PenstockError
 from penstock.fabric.envelope import decode, encode
 from penstock.fabric.nats_api import settle

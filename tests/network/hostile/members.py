@@ -18,16 +18,23 @@ from tests.network.hostile.target import (
     link_to,
 )
 
-from penstock.broker.link import Link
-from penstock.broker.policy_transport import ACKNOWLEDGEMENT, POLICY, wrap
-from penstock.broker.protocol import AddType, Describe, Disclose, Policy, Role, Status
+from penstock.broker.evolution.statements import ACKNOWLEDGEMENT, POLICY, wrap
+from penstock.broker.wire.link import Link
+from penstock.broker.wire.protocol import (
+    AddTypeMessage,
+    DescribeTypeMessage,
+    Disclose,
+    NetworkStatusMessage,
+    PeerRole,
+    PolicyHeadMessage,
+)
 from penstock.codec.wire import encode
 from penstock.errors import PenstockError
 from penstock.model import AttributeDefinition, AttributeSpec, Kind, TransitEvent, TypeDefinition, TypeName
 from penstock.model.names import AttributeId, TypeKey
 from penstock.trust.event_types import sign_type
+from penstock.trust.policy.stamps import Acknowledgement
 from penstock.trust.signed import sign_value
-from penstock.trust.stamps import Acknowledgement
 
 #: more than a broker keeps of one type
 JUNK = 1_100
@@ -77,7 +84,7 @@ async def heavy_disclosures(target: Target) -> None:
     async with cheating_broker(target, MEMBER, _MIDDLE) as node, link_to(target, 2, MEMBER) as client:
         target.begin()
         with suppress(PenstockError, TimeoutError):
-            await greet(client, Role.CLIENT)
+            await greet(client, PeerRole.CLIENT)
         for number in range(3):
             target.blows += 2
             node.core.settle(node.core.router.disclose(heavy + b"1:%d" % number))
@@ -93,11 +100,11 @@ async def junk_types(target: Target) -> None:
     attributes = tuple(AttributeDefinition(f"a{number}", f"a{number}", text) for number in range(200))
     target.begin()
     async with link_to(target, _MIDDLE, MEMBER) as link:
-        await greet(link, Role.CLIENT)
+        await greet(link, PeerRole.CLIENT)
         while target.going_on:
             target.blows += 1
             made = TypeDefinition(TypeName(MEMBER.principal, f"Junk{target.blows}"), attributes)
-            await link.send(encode(AddType(target.blows, sign_type(made, MEMBER).to_bytes()).to_tree()))
+            await link.send(encode(AddTypeMessage(target.blows, sign_type(made, MEMBER).to_bytes()).to_tree()))
             await link.receive()
 
 
@@ -105,14 +112,14 @@ async def endless_questions(target: Target) -> None:
     """Ask what nobody but operators may ask, and for types, without an end."""
     target.begin()
     async with link_to(target, _MIDDLE, MEMBER) as link:
-        await greet(link, Role.CLIENT)
+        await greet(link, PeerRole.CLIENT)
         hearing = asyncio.create_task(_hear(link))
         while target.going_on and not hearing.done():
             for question in (
-                Status(1),
-                Policy(2, AGENCY.principal, 0),
-                Describe(3, NEWS.name),
-                Describe(4, TypeName(MEMBER.principal, f"None{target.blows}")),
+                NetworkStatusMessage(1),
+                PolicyHeadMessage(2, AGENCY.principal, 0),
+                DescribeTypeMessage(3, NEWS.name),
+                DescribeTypeMessage(4, TypeName(MEMBER.principal, f"None{target.blows}")),
             ):
                 target.blows += 1
                 with suppress(PenstockError):
@@ -134,7 +141,7 @@ async def reconnect_loops(target: Target) -> None:
 
     async def blow() -> None:
         async with link_to(target, target.blows % len(target.ports), MEMBER) as link:
-            await greet(link, Role.BROKER)
+            await greet(link, PeerRole.BROKER)
 
     await each_again(target, blow, 4)
 

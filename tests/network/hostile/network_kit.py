@@ -36,18 +36,17 @@ from tests.network.hostile.bounds import Bounds
 from tests.network.hostile.target import GROUND, LISTENING, MEMBER, SUBSCRIBER
 from tests.network.processes import BrokerProcess
 
-from penstock.broker.client import Client
-from penstock.broker.feeds import Feed
+from penstock.broker.client.client import Client, Feed
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
 from penstock.model import Event
 from penstock.testing.nats import NatsServer
-from penstock.testing.ports import free_ports
+from penstock.testing.server_process import free_ports
 from penstock.trust.capabilities import Right
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
-from penstock.trust.policy_events import PolicyEvent, Revoke
-from penstock.trust.policy_state import PolicyAuthor, publish
+from penstock.trust.policy.events import PolicyEvent, Revoke
+from penstock.trust.policy.state import PolicyAuthor, publish
 from penstock.trust.signed import SignedValue
 
 #: `make soak`

@@ -9,7 +9,7 @@ from tests.broker.node_kit import HOST
 from tests.broker.sports import AGENCY
 from tests.network.hostile.target import Attack, Target, each_again, greet, key_of, link_to
 
-from penstock.broker.protocol import Role
+from penstock.broker.wire.protocol import PeerRole
 from penstock.codec.sexp import SExp, canonical
 from penstock.crypto.keys import digest
 from penstock.crypto.tls import client_context
@@ -59,7 +59,7 @@ async def heavy_hellos(target: Target) -> None:
         nonlocal turn
         turn += 1
         async with link_to(target, turn % len(target.ports), key_of(f"stranger {turn}")) as link:
-            await greet(link, Role.BROKER if turn % 2 else Role.CLIENT, heavy)
+            await greet(link, PeerRole.BROKER if turn % 2 else PeerRole.CLIENT, heavy)
 
     await each_again(target, blow)
 
@@ -71,7 +71,7 @@ async def empty_hellos(target: Target) -> None:
     async def blow() -> None:
         key = key_of(f"nobody {target.blows}")
         async with link_to(target, target.blows % len(target.ports), key) as link:
-            await greet(link, Role.BROKER if target.blows % 2 else Role.CLIENT)
+            await greet(link, PeerRole.BROKER if target.blows % 2 else PeerRole.CLIENT)
 
     await each_again(target, blow, 4)
 

@@ -8,8 +8,8 @@ from tests.broker.node_kit import BROKERS
 from tests.broker.sports import NEWS
 from tests.network.hostile.target import SUBSCRIBER, Attack, Target, cheating_broker, greet, link_to
 
-from penstock.broker.link import Link
-from penstock.broker.protocol import Named, Role, Subscribe
+from penstock.broker.wire.link import Link
+from penstock.broker.wire.protocol import NamedRequestMessage, PeerRole, SubscribeMessage
 from penstock.codec.wire import encode
 from penstock.errors import PenstockError
 
@@ -20,14 +20,16 @@ async def _subscribing(target: Target, selector: Callable[[int], str], *, keepin
     """Subscribe again and again at the reader's broker; keep so many subscriptions, and end the oldest."""
     target.begin()
     async with link_to(target, -1, SUBSCRIBER) as link:
-        await greet(link, Role.CLIENT)
+        await greet(link, PeerRole.CLIENT)
         hearing = asyncio.create_task(_hear(link))
         with suppress(PenstockError):
             while target.going_on:
                 number = target.blows = target.blows + 1
-                await link.send(encode(Subscribe(number, f"s{number}", NEWS.name, selector(number)).to_tree()))
+                await link.send(encode(SubscribeMessage(number, f"s{number}", NEWS.name, selector(number)).to_tree()))
                 if number > keeping:
-                    await link.send(encode(Named(number, "unsubscribe", f"s{number - keeping}").to_tree()))
+                    await link.send(
+                        encode(NamedRequestMessage(number, "unsubscribe", f"s{number - keeping}").to_tree())
+                    )
                 if number == keeping == _MANY:
                     break
                 await asyncio.sleep(0)

@@ -15,17 +15,17 @@ from typing import Any, TypeAlias
 from tests.broker.node_kit import BROKERS, HOST, LIMITS, Broker, settings
 from tests.broker.sports import AGENCY, NETWORK
 
-from penstock.broker.link import Endpoint, Link, connect
-from penstock.broker.membership import rendezvous
-from penstock.broker.policy_transport import POLICY
-from penstock.broker.protocol import Hello, Role
-from penstock.broker.ways import PeerAddress
+from penstock.broker.evolution.statements import POLICY
+from penstock.broker.routing.membership import rendezvous
+from penstock.broker.wire.link import Endpoint, Link, connect
+from penstock.broker.wire.protocol import Hello, PeerRole
+from penstock.broker.wire.transports import PeerAddress
 from penstock.codec.sexp import parse_canonical
 from penstock.codec.wire import encode
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
 from penstock.model.names import TypeKey
-from penstock.trust.policy_events import PolicyEvent
+from penstock.trust.policy.events import PolicyEvent
 from penstock.trust.signed import UnverifiedValue, read_signed
 
 
@@ -97,7 +97,7 @@ async def link_to(target: Target, broker: int, key: SigningKey) -> AsyncIterator
         await link.close()
 
 
-async def greet(link: Link, role: Role, credentials: bytes = b"") -> None:
+async def greet(link: Link, role: PeerRole, credentials: bytes = b"") -> None:
     """Say hello, and wait for whatever comes. Raises what the link ends with."""
     link.post(encode(Hello(role, credentials).to_tree()))
     async with asyncio.timeout(5):

@@ -21,15 +21,14 @@ from tests.network.hostile.delivery_checker import Account, Ban, deliveries, fau
 from tests.network.hostile.network_kit import PATIENCE, Network, completed, line_to, now
 from tests.network.hostile.target import key_of
 
-from penstock.broker.client import Client
-from penstock.broker.feeds import Feed
+from penstock.broker.client.client import Client, Feed
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
 from penstock.model import Event
 from penstock.trust.capabilities import Right
 from penstock.trust.certificates import Certificate
-from penstock.trust.policy_events import RequireStamps, Revoke
-from penstock.trust.policy_state import publish
+from penstock.trust.policy.events import RequireStamps, Revoke
+from penstock.trust.policy.state import publish
 from penstock.trust.validity import Validity
 
 #: the owner's stamps: how often, and for how many milliseconds each is good

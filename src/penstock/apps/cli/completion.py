@@ -3,7 +3,7 @@
 import click
 from click.shell_completion import get_completion_class
 
-from penstock.apps.cli.groups import example
+from penstock.apps.cli.shared.groups import example
 
 
 @click.command()

@@ -1,18 +1,181 @@
 """`penstock conformance`: how Penstock does on the test suites of standards."""
 
+import re
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
 from typing import Final
 
 import click
 
-from penstock.apps.cli import paint
-from penstock.apps.cli.conformance_xacml import DEFECTIVE, Ran, run_suite
-from penstock.apps.cli.groups import Verbs, example
-from penstock.apps.cli.options import JSON, output_option
-from penstock.apps.cli.session import Session, say, say_json
-from penstock.errors import FailedError, RefusedError
+from penstock.apps.cli.shared import terminal as paint
+from penstock.apps.cli.shared.groups import Verbs, example
+from penstock.apps.cli.shared.options import JSON, output_option
+from penstock.apps.cli.shared.session import CommandSession, say, say_json
+from penstock.errors import FailedError, PenstockError, RefusedError
+from penstock.policy.engine.compiler import CompiledPolicy
+from penstock.policy.engine.decide import decide
+from penstock.policy.engine.evaluate import status_of
+from penstock.policy.engine.repository import Repository
+from penstock.policy.language.datatypes import XPATH, Value, data_type
+from penstock.policy.language.expressions import Designator
+from penstock.policy.language.policies import PolicyReference, PolicySet, Root
+from penstock.policy.language.requests import Request
+from penstock.policy.language.results import Obligation, Response, Result, XacmlDecision
+from penstock.policy.syntax.xml.policies import read_policy
+from penstock.policy.syntax.xml.requests import read_request, read_response
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The conformance suite of XACML 3.0: its cases, what each needs, and whether the answer is the expected one.
+
+
+#: cases that no engine can pass which reads what the standards say, and why
+DEFECTIVE: Final = {
+    "IIA023": "a time zone of -14:30, which XML Schema does not have, in the request and in the expected response",
+}
+_ONLY_ONE: Final = "urn:oasis:names:tc:xacml:1.0:policy-combining-algorithm:only-one-applicable"
+_REQUEST: Final = "Request.xml"
+_CHILDREN: Final = ("urn:root:child1", "urn:root:child2")
+_ABOVE: Final = {one: ["urn:root"] for one in _CHILDREN} | {
+    f"{one}:descendant{number}": [one] for one in _CHILDREN for number in (1, 2)
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Ran:
+    """A case, and how the answer differs from the one that is expected."""
+
+    case: str
+    differences: tuple[str, ...]
+    defect: bool = False
+
+    @property
+    def outcome(self) -> str:
+        """How it ended; a case that was not run has not passed."""
+        return "defective" if self.defect else "failed" if self.differences else "passed"
+
+    @property
+    def group(self) -> str:
+        """The group that the case is in, as its name begins."""
+        found = re.match(r"[A-Z]+", self.case)
+        return found[0] if found else self.case
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as plain data."""
+        return {"case": self.case, "differences": list(self.differences), "defective": self.defect}
+
+
+def run_suite(folder: Path, now: datetime) -> Iterator[Ran]:
+    """Run all cases of a folder, and of those in it."""
+    for request in sorted(folder.rglob(f"*{_REQUEST}")):
+        case = request.name.removesuffix(_REQUEST)
+        if case in DEFECTIVE:
+            yield Ran(case, (), defect=True)
+            continue
+        try:
+            expected = read_response(request.with_name(f"{case}Response.xml").read_bytes())
+            found = _answer(request.parent, case, request.read_bytes(), now)
+        except (PenstockError, OSError) as error:
+            yield Ran(case, (f"cannot be run: {error}",))
+            continue
+        yield Ran(case, tuple(_differences(found, expected)))
+
+
+def _answer(folder: Path, case: str, request: bytes, now: datetime) -> Response:
+    try:
+        asked = read_request(request)
+        sources = _Sources(folder, case)
+        return decide(CompiledPolicy(_root(folder, case)).evaluate, asked, now, sources)
+    except PenstockError as error:
+        return Response([Result(XacmlDecision.INDETERMINATE_DP, status_of(error))])
+
+
+def _root(folder: Path, case: str) -> Root:
+    path = folder / f"{case}Policy.xml"
+    if path.exists():
+        return read_policy(path.read_bytes())
+    roots = [read_policy((folder / name).read_bytes()) for name in _listed(folder, case, "rootPolicies")]
+    # Of several that a server begins with, one may be applicable.
+    return PolicySet("urn:penstock:roots", "1.0", _ONLY_ONE, tuple(roots))
+
+
+def _listed(folder: Path, case: str, name: str) -> list[str]:
+    path = folder / f"{case}Repository.properties"
+    text = path.read_text("utf-8") if path.exists() else ""
+    found = re.search(rf"^xacml\.{name}=(.*)$", text, re.MULTILINE)
+    return [name.strip() for name in found[1].split(",")] if found else []
+
+
+class _Sources(Repository):
+    """What the notes of the suite say that there is: policies, one attribute, and a small hierarchy."""
+
+    def __init__(self, folder: Path, case: str) -> None:
+        self._broken: dict[str, PenstockError] = {}
+        policies = []
+        for name in _listed(folder, case, "referencedPolicies"):
+            data = (folder / name).read_bytes()
+            try:
+                policies.append(read_policy(data))
+            except PenstockError as error:
+                found = re.search(rb'Policy(?:Set)?Id="([^"]*)"', data)
+                self._broken[found[1].decode() if found else name] = error
+        super().__init__(policies, _ABOVE)
+        path = folder / "PIP.txt"
+        self._attributes = [line.split("|") for line in path.read_text("utf-8").split()] if path.exists() else []
+
+    def policy(self, reference: PolicyReference) -> Root:
+        if reference.id in self._broken:
+            raise self._broken[reference.id]
+        return super().policy(reference)
+
+    def attribute(self, wanted: Designator, _request: Request, /) -> Sequence[Value]:
+        return [
+            data_type(of_type).read(value)
+            for category, name, of_type, value in self._attributes
+            if (category, name) == (wanted.category, wanted.id) and data_type(of_type) is wanted.of
+        ]
+
+
+def _differences(found: Response, expected: Response) -> Iterator[str]:
+    if len(found.results) != len(expected.results):
+        yield f"{len(found.results)} results, expected {len(expected.results)}"
+        return
+    for result, wanted in zip(found.results, expected.results, strict=True):
+        here, there = _facts(result), _facts(wanted)
+        for name, value in here.items():
+            if value != there[name]:
+                yield f"{name} is {value}, expected {there[name]}"
+
+
+def _facts(result: Result) -> dict[str, object]:
+    return {
+        "decision": result.decision.plain,
+        "status": result.status.code,
+        "obligations": _told(result.obligations),
+        "advice": _told(result.advice),
+        # A path may be written in many ways.
+        "attributes": sorted(
+            (category.category, attribute.id, tuple(of_type.write(value) for of_type, value in attribute.values))
+            for category in result.attributes
+            for attribute in category.attributes
+            if all(of_type is not XPATH for of_type, _ in attribute.values)
+        ),
+        "policies": sorted((policy.id, policy.version, policy.is_set) for policy in result.policies),
+    }
+
+
+def _told(duties: Sequence[Obligation]) -> list[object]:
+    return [
+        (duty.id, sorted((one.id, one.of.id, one.of.write(one.value), one.category or "") for one in duty.assigned))
+        for duty in duties
+    ]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `penstock conformance`: how Penstock does on the test suites of standards.
+
 
 _OUTCOMES: Final = ("passed", "failed", "defective")
 
@@ -27,7 +190,7 @@ def conformance() -> None:
 @output_option()
 @click.pass_obj
 @example("penstock conformance xacml xacml-3.0")
-def xacml(session: Session, /, *, folder: str, output: str) -> None:
+def xacml(session: CommandSession, /, *, folder: str, output: str) -> None:
     """Run the cases of the XACML 3.0 suite in DIR, and show which passed.
 
     A case is a policy, a request and the response that is expected: `IDPolicy.xml`, `IDRequest.xml`, `IDResponse.xml`.

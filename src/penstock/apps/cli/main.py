@@ -7,36 +7,38 @@ from importlib.metadata import version
 
 import click
 
-from penstock.apps.cli.groups import FAILED, Noun, Root
-from penstock.apps.cli.session import Session
+from penstock.apps.cli.shared.groups import FAILED, Noun, Root
+from penstock.apps.cli.shared.session import CommandSession
 
 _HERE = "penstock.apps.cli"
 
 NOUNS = {
-    "key": Noun(f"{_HERE}.keys:key", "Keys to sign with, and the principals that they are."),
-    "keys": Noun(f"{_HERE}.keys_asking:keys", "Keys of sealed types at a broker: who has them, new ones, old ones."),
+    "key": Noun(f"{_HERE}.keys.key_files:key", "Keys to sign with, and the principals that they are."),
+    "keys": Noun(
+        f"{_HERE}.keys.broker_keys:keys", "Keys of sealed types at a broker: who has them, new ones, old ones."
+    ),
     "name": Noun(f"{_HERE}.petnames:name", "Your own names for principals."),
-    "cert": Noun(f"{_HERE}.certs:cert", "Certificates: who gives which right to whom."),
-    "type": Noun(f"{_HERE}.types:type_", "Signed event types and their versions."),
-    "topic": Noun(f"{_HERE}.topics:topic", "Topics: plain messages under names that form a tree."),
+    "cert": Noun(f"{_HERE}.certs.certs:cert", "Certificates: who gives which right to whom."),
+    "type": Noun(f"{_HERE}.types.types:type_", "Signed event types and their versions."),
+    "topic": Noun(f"{_HERE}.types.topics:topic", "Topics: plain messages under names that form a tree."),
     "up": Noun(f"{_HERE}.up:up", "Run a broker from one file."),
     "pub": Noun(f"{_HERE}.pub:pub", "Publish events, each confirmed by the broker."),
     "sub": Noun(f"{_HERE}.sub:sub", "Subscribe, and print events as they come."),
-    "seal": Noun(f"{_HERE}.seal:seal", "Seal the events of a file."),
-    "open": Noun(f"{_HERE}.open:open_", "Open the sealed events of a file."),
-    "proof": Noun(f"{_HERE}.proofs:proof", "Proofs of single events, for those who hold no keys."),
-    "net": Noun(f"{_HERE}.net:net", "How a broker sees the network, and what owners change in it."),
-    "store": Noun(f"{_HERE}.stores:store", "Where changes are kept: back it up, restore it, renew its form."),
-    "log": Noun(f"{_HERE}.logs:log", "What was changed, by whom and why; tampering shows."),
-    "explain": Noun(f"{_HERE}.explaining:explain", "Say why a principal may, or may not, do something."),
-    "moderator": Noun(f"{_HERE}.moderator:moderator", "Conflicts between rules of publishers, and ways out."),
+    "seal": Noun(f"{_HERE}.sealed.seal:seal", "Seal the events of a file."),
+    "open": Noun(f"{_HERE}.sealed.open:open_", "Open the sealed events of a file."),
+    "proof": Noun(f"{_HERE}.sealed.proofs:proof", "Proofs of single events, for those who hold no keys."),
+    "net": Noun(f"{_HERE}.net.commands:net", "How a broker sees the network, and what owners change in it."),
+    "store": Noun(f"{_HERE}.store.stores:store", "Where changes are kept: back it up, restore it, renew its form."),
+    "log": Noun(f"{_HERE}.store.logs:log", "What was changed, by whom and why; tampering shows."),
+    "explain": Noun(f"{_HERE}.explain:explain", "Say why a principal may, or may not, do something."),
+    "moderator": Noun(f"{_HERE}.moderator.commands:moderator", "Conflicts between rules of publishers, and ways out."),
     "selector": Noun(f"{_HERE}.selectors:selector", "Selectors: check them, try them, compare them."),
-    "pipeline": Noun(f"{_HERE}.pipeline_group:pipeline", "Run the same policy over logs and streams, on Spark."),
-    "pdp": Noun(f"{_HERE}.pdp:pdp", "Decide by attribute-based policies."),
-    "policy": Noun(f"{_HERE}.pdp:policy", "Attribute-based policies: check them."),
+    "pipeline": Noun(f"{_HERE}.pipeline.commands:pipeline", "Run the same policy over logs and streams, on Spark."),
+    "pdp": Noun(f"{_HERE}.policy.commands:pdp", "Decide by attribute-based policies."),
+    "policy": Noun(f"{_HERE}.policy.commands:policy", "Attribute-based policies: check them."),
     "conformance": Noun(f"{_HERE}.conformance:conformance", "Run the test suites of standards."),
-    "spki": Noun(f"{_HERE}.spki:spki", "Reduce lists of rights as RFC 2693 does."),
-    "sexp": Noun(f"{_HERE}.sexps:sexp", "S-expressions in their three forms."),
+    "spki": Noun(f"{_HERE}.sexp:spki", "Reduce lists of rights as RFC 2693 does."),
+    "sexp": Noun(f"{_HERE}.sexp:sexp", "S-expressions in their three forms."),
     "completion": Noun(f"{_HERE}.completion:completion", "Complete commands in your shell."),
 }
 
@@ -68,7 +70,7 @@ def cli(context: click.Context) -> None:
 
         # Most commands read a key, and a broker holds those of others.
         withhold_memory()
-        context.obj = Session(now=datetime.now(UTC), random=secrets.token_bytes)
+        context.obj = CommandSession(now=datetime.now(UTC), random=secrets.token_bytes)
 
 
 def main() -> None:

@@ -4,12 +4,11 @@ from pathlib import Path
 
 import click
 
-from penstock.apps.cli.groups import Verbs, example
-from penstock.apps.cli.namebook import forget, remembering
-from penstock.apps.cli.names import Names, complete_who, load_names
-from penstock.apps.cli.names import names_file as file_of_names
-from penstock.apps.cli.options import JSON, names_option, output_option
-from penstock.apps.cli.session import say, say_json
+from penstock.apps.cli.shared.groups import Verbs, example
+from penstock.apps.cli.shared.names import NameBook, complete_who, forget, load_names, remembering
+from penstock.apps.cli.shared.names import names_file as file_of_names
+from penstock.apps.cli.shared.options import JSON, names_option, output_option
+from penstock.apps.cli.shared.session import say, say_json
 
 
 @click.group(cls=Verbs)
@@ -29,7 +28,7 @@ def add(  # noqa: PLR0913  # one argument an option
     *, petname: str, who: str, overwrite: bool, dry_run: bool, output: str, names_file: str | None
 ) -> None:
     """Remember WHO, a principal or a key or quorum file, under a NAME of yours."""
-    names = load_names(names_file) if Path(file_of_names(names_file)).exists() else Names.of({})
+    names = load_names(names_file) if Path(file_of_names(names_file)).exists() else NameBook.of({})
     principal = names.principal(who)
     with remembering(petname, principal, names_file, replace=overwrite, dry_run=dry_run):
         pass

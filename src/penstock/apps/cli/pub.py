@@ -1,31 +1,97 @@
 """`penstock pub`: publish events, each confirmed by the broker."""
 
 import asyncio
+import sys
+import threading
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import click
 
-from penstock.apps.cli import options, paint
-from penstock.apps.cli.groups import example
-from penstock.apps.cli.names import Names
-from penstock.apps.cli.net_client import Call, client_options, talk, type_options, until
-from penstock.apps.cli.options import JSON
-from penstock.apps.cli.pub_events import Draft, Unreadable, of_lines, of_pairs, typed
-from penstock.apps.cli.pub_lines import read_lines
-from penstock.apps.cli.pub_progress import showing
-from penstock.apps.cli.session import Warned, say, say_json, warn
-from penstock.broker.client import Client, TypeSource
-from penstock.broker.feeds import Feed
+from penstock.apps.cli.shared import options
+from penstock.apps.cli.shared import terminal as paint
+from penstock.apps.cli.shared.broker_client import Call, client_options, talk, type_options, until
+from penstock.apps.cli.shared.events import EventDraft, Unreadable, of_lines, of_pairs, typed
+from penstock.apps.cli.shared.files import STDIN
+from penstock.apps.cli.shared.groups import example
+from penstock.apps.cli.shared.names import NameBook
+from penstock.apps.cli.shared.options import JSON
+from penstock.apps.cli.shared.session import Warned, say, say_json, warn
+from penstock.apps.cli.shared.terminal import showing
+from penstock.broker.client.client import Client, Feed, TypeSource
 from penstock.errors import MalformedError, PenstockError, RefusedError, printable
 from penstock.fabric.tasks import waited_for
 from penstock.model.events import Event
+from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeName
+from penstock.store.files.files import unreadable
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Lines of a file or of standard input as they come: what is there is handed on, and no buffer is filled first.
+
+
+_CHUNK: Final = 1 << 16
+_WAITING: Final = 4
+
+
+async def read_lines(source: str) -> AsyncIterator[list[bytes]]:
+    """Yield the lines that have come since, in order.
+
+    A thread reads them: standard input may take its time, and the connection to the broker has to be kept. Raises
+    `FailedError` (`file.unreadable`) and `MalformedError` (`pub.line`) for a line that does not end.
+    """
+    found: asyncio.Queue[list[bytes] | PenstockError | None] = asyncio.Queue(_WAITING)
+    loop = asyncio.get_running_loop()
+
+    def hand_on(what: list[bytes] | PenstockError | None) -> None:
+        asyncio.run_coroutine_threadsafe(found.put(what), loop).result()
+
+    def read() -> None:
+        # Whoever took the lines may have left.
+        with suppress(RuntimeError, CancelledError):
+            try:
+                with _opened(source) as stream:
+                    _split(stream, hand_on)
+            except (OSError, ValueError) as error:
+                hand_on(unreadable(source, error))
+            except MalformedError as error:
+                hand_on(error)
+            else:
+                hand_on(None)
+
+    # It is left behind when the program ends: nothing wakes a thread that waits for a terminal.
+    threading.Thread(target=read, daemon=True).start()
+    while (lines := await found.get()) is not None:
+        if isinstance(lines, PenstockError):
+            raise lines
+        yield lines
+
+
+def _opened(source: str) -> BinaryIO:
+    return sys.stdin.buffer if source == STDIN else open(source, "rb")  # noqa: PTH123  # for who closes it
+
+
+def _split(stream: BinaryIO, hand_on: Callable[[list[bytes]], None]) -> None:
+    rest = b""
+    while chunk := stream.read1(_CHUNK):  # type: ignore[attr-defined]  # files and standard input are buffered readers
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > DEFAULT_LIMITS.frame_bytes:
+            raise MalformedError("pub.line", f"a line has more than {DEFAULT_LIMITS.frame_bytes} bytes")
+        if lines:
+            hand_on(lines)
+    if rest:
+        hand_on([rest])
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `penstock pub`: publish events, each confirmed by the broker.
+
 
 #: events under way at a time, and problems that are shown one by one
 _WINDOW: Final = 256
@@ -33,7 +99,7 @@ _SHOWN: Final = 10
 
 
 @dataclass(slots=True)
-class Tally:
+class PublishTally:
     """What became of events."""
 
     accepted: int = 0
@@ -120,7 +186,7 @@ def pub(
     if source is not None and pairs:
         raise MalformedError("cli.usage", "events come from arguments or from --file", hint="give one of the two")
     call = Call.of(**connection)
-    tally = Tally()
+    tally = PublishTally()
     try:
         talk(lambda stop: _publish(call, _Wanted(type_name, pairs, source, wait), tally, stop))
     except PenstockError:
@@ -133,7 +199,7 @@ def pub(
         raise RefusedError("pub.refused", f"{tally.refused:,} refused, most of them by `{code}`")
 
 
-def _show(tally: Tally, names: Names, output: str) -> None:
+def _show(tally: PublishTally, names: NameBook, output: str) -> None:
     if output == JSON:
         say_json(tally.as_dict())
         return
@@ -147,7 +213,7 @@ def _show(tally: Tally, names: Names, output: str) -> None:
         click.echo(printable(f"event {problem['event']}: {problem['message']} [{problem['code']}]"), err=True)
 
 
-async def _publish(call: Call, wanted: "_Wanted", tally: Tally, stop: asyncio.Event) -> None:
+async def _publish(call: Call, wanted: "_Wanted", tally: PublishTally, stop: asyncio.Event) -> None:
     async with call.client() as client:
         feeds = _Feeds(call, client, wanted, tally)
         if wanted.source is None:
@@ -169,7 +235,7 @@ class _Wanted:
     wait: float
 
 
-async def _send_lines(feeds: "_Feeds", source: str, tally: Tally) -> None:
+async def _send_lines(feeds: "_Feeds", source: str, tally: PublishTally) -> None:
     number = 1
     async for lines in read_lines(source):
         drafts = of_lines(lines, number)
@@ -178,7 +244,7 @@ async def _send_lines(feeds: "_Feeds", source: str, tally: Tally) -> None:
         number += len(lines)
 
 
-async def _send(feeds: "_Feeds", batch: Sequence[tuple[int, Draft | Unreadable]], tally: Tally) -> None:
+async def _send(feeds: "_Feeds", batch: Sequence[tuple[int, EventDraft | Unreadable]], tally: PublishTally) -> None:
     """Publish events together, each with an answer of its own. Raises what is no answer to an event."""
     sent = await asyncio.gather(*(feeds.publish(draft) for _, draft in batch), return_exceptions=True)
     for (number, _), answer in zip(batch, sent, strict=True):
@@ -193,7 +259,7 @@ async def _send(feeds: "_Feeds", batch: Sequence[tuple[int, Draft | Unreadable]]
 class _Feeds:
     """The advertisements of one run: one for each type, made when its first event comes."""
 
-    def __init__(self, call: Call, client: Client, wanted: _Wanted, tally: Tally) -> None:
+    def __init__(self, call: Call, client: Client, wanted: _Wanted, tally: PublishTally) -> None:
         self._call = call
         self._client = client
         self._wanted = wanted
@@ -221,7 +287,7 @@ class _Feeds:
             self._tally.unwanted.append(str(feed.type.name))
         return feed
 
-    async def publish(self, draft: Draft | Unreadable) -> None:
+    async def publish(self, draft: EventDraft | Unreadable) -> None:
         """Publish an event, and wait until the broker has taken it. Raises what it is refused for."""
         if isinstance(draft, Unreadable):
             raise draft.error

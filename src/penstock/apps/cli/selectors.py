@@ -5,16 +5,25 @@ from collections.abc import Mapping
 
 import click
 
-from penstock.apps.cli import options
-from penstock.apps.cli.attributes import given_twice, parse_schema, parse_value, split_pair
-from penstock.apps.cli.describe import value_text
-from penstock.apps.cli.groups import Verbs, example
-from penstock.apps.cli.options import JSON
-from penstock.apps.cli.session import Session, say, say_json
-from penstock.apps.cli.trusted import load_event_type
+from penstock.apps.cli.shared import options
+from penstock.apps.cli.shared.attributes import given_twice, parse_schema, parse_value, split_pair
+from penstock.apps.cli.shared.credentials import load_event_type
+from penstock.apps.cli.shared.describe import value_text
+from penstock.apps.cli.shared.groups import Verbs, example
+from penstock.apps.cli.shared.options import JSON
+from penstock.apps.cli.shared.session import CommandSession, say, say_json
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.values import Scalar, Schema
-from penstock.selector import Answer, Verdict, covers, equivalent, evaluate, overlaps, parse, satisfiable
+from penstock.selector import (
+    AnalysisVerdict,
+    SelectorAnalysis,
+    covers,
+    equivalent,
+    evaluate,
+    overlaps,
+    parse,
+    satisfiable,
+)
 
 
 @click.group(cls=Verbs)
@@ -35,7 +44,7 @@ def schema_options(function: options.F) -> options.F:
 
 
 def _schema(
-    session: Session, attributes: tuple[str, ...], type_file: str | None, *shelf: tuple[str, ...]
+    session: CommandSession, attributes: tuple[str, ...], type_file: str | None, *shelf: tuple[str, ...]
 ) -> Schema | None:
     event_type = load_event_type(type_file, shelf[0], shelf[1], session.now)
     if event_type is None and not attributes:
@@ -62,7 +71,7 @@ def _needed(schema: Schema | None) -> Schema:
 @click.pass_obj
 @example("penstock selector check \"speed > 30 AND zone = 'north'\" --attribute speed:integer --attribute zone:string")
 def check(  # noqa: PLR0913  # one argument an option
-    session: Session,
+    session: CommandSession,
     *,
     text: str,
     attributes: tuple[str, ...],
@@ -90,7 +99,7 @@ def check(  # noqa: PLR0913  # one argument an option
 @click.pass_obj
 @example('penstock selector eval "speed > 30" --attribute speed:integer --value speed=42')
 def eval_(  # noqa: PLR0913  # one argument an option
-    session: Session,
+    session: CommandSession,
     *,
     text: str,
     values: tuple[str, ...],
@@ -132,7 +141,7 @@ def eval_(  # noqa: PLR0913  # one argument an option
 @click.pass_obj
 @example('penstock selector satisfiable "speed > 300" --attribute speed:integer:0..200   # no')
 def satisfiable_(  # noqa: PLR0913  # one argument an option
-    session: Session,
+    session: CommandSession,
     *,
     text: str,
     attributes: tuple[str, ...],
@@ -156,7 +165,7 @@ def _comparison(name: str, summary: str, shown: str, no: str) -> None:
     @options.output_option()
     @click.pass_obj
     def compare(  # noqa: PLR0913  # one argument an option
-        session: Session,
+        session: CommandSession,
         *,
         first: str,
         second: str,
@@ -193,7 +202,7 @@ _comparison(
 )
 
 
-def _answer(answer: Answer, output: str, no: str) -> None:
+def _answer(answer: SelectorAnalysis, output: str, no: str) -> None:
     if output == JSON:
         row = None if answer.witness is None else {name: _plain(value) for name, value in answer.witness.items()}
         say_json({"verdict": answer.verdict.value, "witness": row, "by": answer.by})
@@ -201,9 +210,9 @@ def _answer(answer: Answer, output: str, no: str) -> None:
         say(answer.verdict.value)
         if answer.witness is not None:
             say(f"for example {_row(answer.witness)}")
-    if answer.verdict is Verdict.NO:
+    if answer.verdict is AnalysisVerdict.NO:
         raise RefusedError("selector.no", no)
-    if answer.verdict is Verdict.UNKNOWN:
+    if answer.verdict is AnalysisVerdict.UNKNOWN:
         raise RefusedError(
             "selector.unknown", "that could not be found out within the limits", hint="ask about simpler selectors"
         )

@@ -7,13 +7,14 @@ from typing import Any
 
 import click
 
-from penstock.apps.cli import options, paint
-from penstock.apps.cli.event_lines import Rows, cloud_event, plain
-from penstock.apps.cli.groups import example
-from penstock.apps.cli.net_client import Call, client_options, talk, type_options, until
-from penstock.apps.cli.options import JSON
-from penstock.apps.cli.session import say
-from penstock.broker.feeds import Subscription
+from penstock.apps.cli.shared import options
+from penstock.apps.cli.shared import terminal as paint
+from penstock.apps.cli.shared.broker_client import Call, client_options, talk, type_options, until
+from penstock.apps.cli.shared.events import Rows, cloud_event, plain
+from penstock.apps.cli.shared.groups import example
+from penstock.apps.cli.shared.options import JSON
+from penstock.apps.cli.shared.session import say
+from penstock.broker.client.client import Subscription
 from penstock.codec.wire import Wire
 from penstock.errors import FailedError, printable
 from penstock.model.events import Event

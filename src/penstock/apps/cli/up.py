@@ -10,16 +10,17 @@ from typing import Final
 
 import click
 
-from penstock.apps.cli import options, paint
-from penstock.apps.cli.describe import counted
-from penstock.apps.cli.groups import example
-from penstock.apps.cli.options import JSON, open_key
-from penstock.apps.cli.session import Session, Warned, say, say_block, say_json, warn
-from penstock.apps.node.config import Fabric, Stamps
+from penstock.apps.cli.shared import options
+from penstock.apps.cli.shared import terminal as paint
+from penstock.apps.cli.shared.describe import counted
+from penstock.apps.cli.shared.groups import example
+from penstock.apps.cli.shared.options import JSON, open_key
+from penstock.apps.cli.shared.session import CommandSession, Warned, say, say_block, say_json, warn
+from penstock.apps.node.config import FabricKind, Stamps
 from penstock.apps.node.example import EXAMPLE
-from penstock.apps.node.loading import LoadedNode, load_node
+from penstock.apps.node.load import LoadedNode, load_node
 from penstock.apps.node.logs import Log
-from penstock.apps.node.running import WITHOUT_STAMPS, Ready, World, run_node
+from penstock.apps.node.process import WITHOUT_STAMPS, Ready, World, run_node
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError
 from penstock.model.names import TypeName
@@ -44,7 +45,7 @@ penstock up node.toml -o json --quiet
 """
 )
 def up(  # noqa: PLR0913  # one argument an option
-    session: Session,
+    session: CommandSession,
     *,
     file: str | None,
     check: bool,
@@ -57,8 +58,8 @@ def up(  # noqa: PLR0913  # one argument an option
     """Run the broker that FILE describes, until it is told to stop.
 
     It prints a line when it is ready, and logs to standard error. SIGTERM and SIGINT stop it: clients and neighbours
-    are told, and what was counted is recorded. SIGHUP has it read credentials, types, operators and facts anew, without
-    a lost connection; where something is wrong with them, it goes on as before.
+    are told, and what was counted is recorded. SIGHUP reloads credentials, types, operators and facts without a lost
+    connection; where something is wrong with them, it goes on as before.
     """
     if show_example:
         say_block(EXAMPLE.rstrip("\n"))
@@ -108,7 +109,7 @@ def _warnings(loaded: LoadedNode, key: SigningKey, managed: Sequence[TypeName], 
     unstamped = [loaded.names.show(owner) for owner, own in loaded.stamped(key.principal, now).items() if not own]
     if loaded.file.stamps is Stamps.OPTIONAL:
         found.append(Warned("node.stamps-optional", WITHOUT_STAMPS))
-    elif unstamped and not loaded.peers and loaded.file.fabric.kind is Fabric.ROUTED:
+    elif unstamped and not loaded.peers and loaded.file.fabric.kind is FabricKind.ROUTED:
         text = f"{who} may not stamp for {', '.join(unstamped)}: nothing of theirs is delivered unless others do"
         found.append(Warned("node.no-stamps", text))
     if loaded.file.keys is not None and not managed:

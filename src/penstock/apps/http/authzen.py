@@ -19,9 +19,8 @@ from typing import Final
 
 from penstock.apps.http.entities import RESOURCE_TYPE, SUBJECT_TYPE, Entities, Properties, flattened
 from penstock.errors import MalformedError
-from penstock.policy.datatypes import BOOLEAN, DOUBLE, INTEGER, STRING, DataType, Value
-from penstock.policy.json_requests import OBJECT, Json, JsonObject
-from penstock.policy.requests import (
+from penstock.policy.language.datatypes import BOOLEAN, DOUBLE, INTEGER, STRING, DataType, Value
+from penstock.policy.language.requests import (
     ACTION,
     ACTION_ID,
     ENVIRONMENT,
@@ -33,7 +32,8 @@ from penstock.policy.requests import (
     Key,
     key_of,
 )
-from penstock.policy.results import Decision, Outcome, Told
+from penstock.policy.language.results import Obligation, PolicyOutcome, XacmlDecision
+from penstock.policy.syntax.json.requests import OBJECT, Json, JsonObject
 
 KEY_SUBJECT_ID: Final = key_of(SUBJECT, SUBJECT_ID, STRING)
 KEY_SUBJECT_TYPE: Final = key_of(SUBJECT, SUBJECT_TYPE, STRING)
@@ -57,7 +57,7 @@ class Entity:
 
 
 @dataclass(frozen=True, slots=True)
-class Question:
+class AuthzenQuestion:
     """May this subject do this to that?"""
 
     subject: Entity
@@ -66,10 +66,10 @@ class Question:
     context: Properties
 
 
-def read_question(found: Mapping[str, Json], defaults: Mapping[str, Json] | None = None) -> Question:
+def read_question(found: Mapping[str, Json], defaults: Mapping[str, Json] | None = None) -> AuthzenQuestion:
     """Read a question; what it lacks is taken whole from the defaults. Raises `MalformedError` (`pdp.request`)."""
     whole = found if defaults is None else {**defaults, **found}
-    return Question(
+    return AuthzenQuestion(
         read_entity(whole, "subject"), read_action(whole), read_entity(whole, "resource"), read_context(whole)
     )
 
@@ -92,7 +92,7 @@ def read_context(found: Mapping[str, Json]) -> Properties:
     return _object(found, "context")
 
 
-def facts_of(question: Question, known: Entities) -> Facts:
+def facts_of(question: AuthzenQuestion, known: Entities) -> Facts:
     """Return the facts that policies see. Raises `MalformedError` (`pdp.request`)."""
     subject, action, resource = question.subject, question.action, question.resource
     facts: dict[Key, tuple[Value, ...]] = {
@@ -126,9 +126,9 @@ def tell(facts: dict[Key, tuple[Value, ...]], category: str, properties: Propert
 # --- answers ---------------------------------------------------------------------------------------------------------
 
 
-def write_decision(outcome: Outcome) -> dict[str, Json]:
+def write_decision(outcome: PolicyOutcome) -> dict[str, Json]:
     """Return a decision: true for Permit alone. What could not be decided, and what is to be done, is its context."""
-    decided: dict[str, Json] = {"decision": outcome.decision is Decision.PERMIT}
+    decided: dict[str, Json] = {"decision": outcome.decision is XacmlDecision.PERMIT}
     context: dict[str, Json] = {}
     if outcome.decision.indeterminate:
         context["error"] = {"code": outcome.status.code, "message": outcome.status.message}
@@ -140,7 +140,7 @@ def write_decision(outcome: Outcome) -> dict[str, Json]:
     return decided
 
 
-def _write_duty(duty: Told) -> Json:
+def _write_duty(duty: Obligation) -> Json:
     assigned: list[Json] = [{"id": one.id, "value": one.of.write(one.value)} for one in duty.assigned]
     return {"id": duty.id, "attributes": assigned}
 

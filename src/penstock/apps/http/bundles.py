@@ -20,15 +20,15 @@ from penstock.apps.http.journal import Decided
 from penstock.apps.http.quick import ALWAYS, Quick
 from penstock.errors import EvaluationError, FailedError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.policy.compiled import CompiledPolicy
-from penstock.policy.expressions import Designator
-from penstock.policy.forms import read_policies
-from penstock.policy.policies import PolicyReference, Root, designators
-from penstock.policy.repository import Repository, check_policies
-from penstock.policy.requests import ENVIRONMENT, Facts
-from penstock.policy.results import Decision, Outcome
-from penstock.policy.straight import Involved, Straight, straight
-from penstock.store.files import read_file, within
+from penstock.policy.engine.compiler import CompiledPolicy
+from penstock.policy.engine.fast_path import Involved, Straight, straight
+from penstock.policy.engine.repository import Repository, check_policies
+from penstock.policy.language.expressions import Designator
+from penstock.policy.language.policies import PolicyReference, Root, designators
+from penstock.policy.language.requests import ENVIRONMENT, Facts
+from penstock.policy.language.results import PolicyOutcome, XacmlDecision
+from penstock.policy.syntax.forms import read_policies
+from penstock.store.files.files import read_file, within
 
 _SUFFIXES: Final = (".xml", ".json", ".policy")
 ROOTS: Final = tuple(f"root{suffix}" for suffix in _SUFFIXES)
@@ -61,7 +61,7 @@ class Bundle:
         """The revision, for headers."""
         return self.revision.encode()
 
-    def ask(self, facts: Facts, now: datetime) -> Outcome:
+    def ask(self, facts: Facts, now: datetime) -> PolicyOutcome:
         """Return what the policy says, in the quickest way that there is. Raises as `CompiledPolicy.ask`."""
         if self.straight is not None:
             try:
@@ -71,7 +71,9 @@ class Bundle:
         return self.policy.ask(facts, now)
 
 
-_SIMPLE: Final = {one: Outcome(one) for one in (Decision.PERMIT, Decision.DENY, Decision.NOT_APPLICABLE)}
+_SIMPLE: Final = {
+    one: PolicyOutcome(one) for one in (XacmlDecision.PERMIT, XacmlDecision.DENY, XacmlDecision.NOT_APPLICABLE)
+}
 
 
 class _Known(Repository):

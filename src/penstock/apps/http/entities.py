@@ -12,8 +12,8 @@ from typing import Final, TypeAlias
 
 from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.policy.json_requests import Json, read_json
-from penstock.policy.requests import ACTION, ACTION_ID, RESOURCE, RESOURCE_ID, SUBJECT, SUBJECT_ID
+from penstock.policy.language.requests import ACTION, ACTION_ID, RESOURCE, RESOURCE_ID, SUBJECT, SUBJECT_ID
+from penstock.policy.syntax.json.requests import Json, read_json
 
 Properties: TypeAlias = Mapping[str, Json]
 SUBJECT_TYPE: Final = "urn:penstock:authzen:subject-type"

@@ -1,7 +1,7 @@
 """The decision log of the service: a CloudEvent a line, for each decision, written before it is told.
 
 Who asked, about whom and what, what was decided, by which policy and under which revision, and how long it took; no
-properties, which may be anybody's secrets. One write for all decisions of a question; the file is opened anew when it
+properties, which may be anybody's secrets. One write for all decisions of a question; the file is opened again when it
 was moved away. What audits read of it is in docs/reference/decision-log.md.
 """
 
@@ -15,24 +15,24 @@ from typing import Final
 from msgspec import Struct
 
 from penstock.errors import FailedError
-from penstock.guard.log_envelopes import ANSWERED
-from penstock.policy.results import Decision
+from penstock.guard.decision_log import ANSWERED
+from penstock.policy.language.results import XacmlDecision
 
-_SAID: Final = {one: one.value for one in Decision}
+_SAID: Final = {one: one.value for one in XacmlDecision}
 _quoted: Final[Callable[[str], str]] = encode_basestring_ascii
 
 
 class Decided(Struct, frozen=True, gc=False):
     """One decision: about whom, what and which; of a question in XACML, nobody says so shortly."""
 
-    decision: Decision
+    decision: XacmlDecision
     subject: tuple[str, str] = ("", "")
     action: str = ""
     resource: tuple[str, str] = ("", "")
     status: str = ""
 
 
-class Asking(Struct, frozen=True, gc=False):
+class DecisionContext(Struct, frozen=True, gc=False):
     """What all decisions of a question have in common."""
 
     id: str
@@ -56,7 +56,7 @@ class Journal:
         self._file: int | None = None
         self._unsynced = False
 
-    def write(self, asking: Asking, decided: Sequence[Decided]) -> None:
+    def write(self, asking: DecisionContext, decided: Sequence[Decided]) -> None:
         """Append the decisions of a question."""
         if len(decided) == 1:
             lines = self._line(asking, 0, decided[0], asking.took).encode()
@@ -96,10 +96,10 @@ class Journal:
             os.close(self._file)
             self._file = None
 
-    def _line(self, asking: Asking, place: int, one: Decided, took: int) -> str:
+    def _line(self, asking: DecisionContext, place: int, one: Decided, took: int) -> str:
         """Return a record: written by hand, since it is half of what a known question costs; each text is quoted."""
         (who, whose), (what, which) = one.subject, one.resource
-        because = "[]" if one.decision is Decision.NOT_APPLICABLE else asking.because
+        because = "[]" if one.decision is XacmlDecision.NOT_APPLICABLE else asking.because
         rest = f',"status":{_quoted(one.status)}' if one.status else ""
         if asking.caller:
             rest += f',"caller":{_quoted(asking.caller)}'

@@ -7,9 +7,9 @@ a decision like others, and so nothing that a schema forbids.
 from collections.abc import Mapping
 from typing import Final, TypeAlias
 
-from penstock.apps.http.deciding import SEMANTICS
+from penstock.apps.http.decisions import SEMANTICS
 from penstock.apps.http.entities import RESERVED
-from penstock.apps.http.places import (
+from penstock.apps.http.server import (
     AUTHORIZE,
     DISCOVERY,
     ENDPOINTS,
@@ -23,7 +23,7 @@ from penstock.apps.http.places import (
     XML,
 )
 from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.policy.json_requests import Json
+from penstock.policy.syntax.json.requests import Json
 
 Schema: TypeAlias = dict[str, Json]
 _TEXT: Final[Schema] = {"type": "string"}

@@ -2,7 +2,7 @@
 
 What comes of it is what `Deciding.evaluation` comes to, or nothing, and then that has to be asked: for what is no
 question, for members that AuthZEN does not know, escaped characters, properties within properties and lists of what
-are no texts, and for what policies have no straight answer to (`penstock.policy.straight`).
+are no texts, and for what policies have no straight answer to (`penstock.policy.engine.fast_path`).
 """
 
 from collections.abc import Callable, Mapping
@@ -23,10 +23,10 @@ from penstock.apps.http.authzen import (
 )
 from penstock.apps.http.entities import RESERVED, Entities
 from penstock.errors import EvaluationError
-from penstock.policy.datatypes import Value
-from penstock.policy.requests import ACTION, ENVIRONMENT, RESOURCE, SUBJECT, Key
-from penstock.policy.results import Decision
-from penstock.policy.straight import Bags, Involved, Straight
+from penstock.policy.engine.fast_path import Bags, Involved, Straight
+from penstock.policy.language.datatypes import Value
+from penstock.policy.language.requests import ACTION, ENVIRONMENT, RESOURCE, SUBJECT, Key
+from penstock.policy.language.results import XacmlDecision
 
 _Text: TypeAlias = Annotated[str, Meta(min_length=1)]
 _Flat: TypeAlias = dict[str, str | bool | int | float | list[str] | None] | UnsetType | None
@@ -57,7 +57,7 @@ class QuickQuestion(Struct, gc=False):
 
 
 _decode: Final[Callable[[bytes], QuickQuestion]] = Decoder(QuickQuestion).decode
-#: an octet is looked for more quickly than octets
+#: an byte is looked for more quickly than bytes
 _ESCAPE: Final = ord("\\")
 _QUOTE: Final = ord('"')
 #: texts of a question without properties: names, and what they name
@@ -164,7 +164,7 @@ class Quick:
         self._acts = any(entities.actions.values())
         self._context = _Side(ENVIRONMENT, places, entities)
 
-    def decide(self, data: bytes, now: datetime) -> tuple[Decision, QuickQuestion] | None:
+    def decide(self, data: bytes, now: datetime) -> tuple[XacmlDecision, QuickQuestion] | None:
         """Return the decision and the question, if both are simple ones.
 
         It is Permit, Deny or NotApplicable, and there is nothing to be done besides.

@@ -8,6 +8,7 @@ is a 500. Each refusal has a code, in JSON.
 
 import asyncio
 import json
+import re
 import ssl
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -17,11 +18,180 @@ from typing import Final, Self, TypeAlias
 
 from msgspec import Struct
 
-from penstock.apps.http.places import JSON
-from penstock.apps.http.reading import Chunks, Head, Wrong, read_head
 from penstock.errors import FailedError
 from penstock.fabric.tasks import keep_running, report
 from penstock.model.limits import DEFAULT_LIMITS, Limits
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What is read of a request: its head, and a body in chunks. Nothing is guessed.
+#
+# Strict where leniency would let two readers see different requests (RFC 9112, sections 5 to 7): lines end with CR LF,
+# nothing is folded, headers that matter stand once, a body has a length or chunks and not both, and chunks have neither
+# extensions nor trailers.
+
+
+#: tokens, targets and what may stand in a header (RFC 9110, section 5.5; RFC 9112, section 3)
+_START: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) (/[\x21-\x7e]*) HTTP/1\.([01])")
+_HEADER: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e\x80-\xff\t]*)")
+_ONCE: Final = frozenset(
+    {b"host", b"content-length", b"content-type", b"transfer-encoding", b"authorization", b"x-request-id"}
+)
+_CHUNK: Final = re.compile(rb"[0-9A-Fa-f]{1,8}")
+_LINE: Final = b"\r\n"
+
+
+class Wrong(Exception):  # noqa: N818  # it never leaves the server
+    """What is read is no request that is answered."""
+
+    def __init__(self, status: HTTPStatus) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class RequestHead(Struct, gc=False):
+    """A request of which the body is still to come; what has no size comes in chunks."""
+
+    method: bytes
+    path: bytes
+    headers: dict[bytes, bytes]
+    size: int | None
+    #: whether the connection may stay open, and whether who asks waits before they send the body
+    keep: bool
+    waits: bool
+
+
+def read_head(head: bytes, most: int) -> RequestHead:
+    """Read a request line and headers, of a body that has so many bytes at most. Raises `Wrong`."""
+    first, *lines = head.split(_LINE)
+    start = _START.fullmatch(first)
+    if start is None:
+        raise Wrong(HTTPStatus.BAD_REQUEST)
+    method, target, minor = start.groups()
+    headers: dict[bytes, bytes] = {}
+    for line in lines:
+        found = _HEADER.fullmatch(line)
+        if found is None:
+            raise Wrong(HTTPStatus.BAD_REQUEST)
+        name, value = found.groups()
+        name = name.lower()
+        if name in headers:
+            # A list may be split (RFC 9110, section 5.3); who asks, how long and of what kind may not.
+            if name in _ONCE:
+                raise Wrong(HTTPStatus.BAD_REQUEST)
+            headers[name] += b", " + value.rstrip(b" \t")
+        else:
+            headers[name] = value.rstrip(b" \t")
+    newer = minor == b"1"
+    if newer and b"host" not in headers:
+        raise Wrong(HTTPStatus.BAD_REQUEST)
+    connection = headers.get(b"connection", b"").lower()
+    keep = connection != b"close" if newer else connection == b"keep-alive"
+    waits = headers.get(b"expect", b"").lower() == b"100-continue"
+    size = _size(headers, most, newer=newer)
+    return RequestHead(method, target.partition(b"?")[0], headers, size, keep, waits and size != 0)
+
+
+def _size(headers: Mapping[bytes, bytes], most: int, *, newer: bool) -> int | None:
+    coding = headers.get(b"transfer-encoding")
+    text = headers.get(b"content-length")
+    if coding is not None:
+        # RFC 9112, sections 6.1 and 6.3: a length besides, or an older version, is an attack, or a broken proxy.
+        if text is not None or not newer:
+            raise Wrong(HTTPStatus.BAD_REQUEST)
+        if coding.lower() != b"chunked":
+            raise Wrong(HTTPStatus.NOT_IMPLEMENTED)
+        return None
+    if text is None:
+        return 0
+    if not text.isdigit() or len(text) > 18:
+        raise Wrong(HTTPStatus.BAD_REQUEST)
+    if int(text) > most:
+        raise Wrong(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+    return int(text)
+
+
+class Chunks:
+    """A body in chunks (RFC 9112, section 7.1), as far as it is here.
+
+    It has so many bytes at most, and what is around the chunks no more than a head may have: bodies in crumbs take
+    longer to read than they are worth.
+    """
+
+    def __init__(self, most: int, around: int) -> None:
+        self._most = most
+        self._around = around
+        self._parts: list[bytes] = []
+        #: bytes of the chunk that comes next; none where its size comes next
+        self._next: int | None = None
+        self.whole = False
+
+    @property
+    def body(self) -> bytes:
+        """What was in the chunks."""
+        return b"".join(self._parts)
+
+    def read(self, data: bytes | bytearray) -> int:
+        """Read on, and return how many bytes were read; the others come again, with more. Raises `Wrong`."""
+        place = 0
+        while not self.whole:
+            size = self._next
+            if size is None:
+                end = data.find(_LINE, place, place + 10)
+                if end < 0:
+                    if len(data) - place >= 10:
+                        raise Wrong(HTTPStatus.BAD_REQUEST)
+                    return place
+                self._begin(bytes(data[place:end]))
+                place = end + 2
+                continue
+            if len(data) - place < size + 2:
+                return place
+            end = place + size
+            if data[end : end + 2] != _LINE:
+                raise Wrong(HTTPStatus.BAD_REQUEST)
+            self._parts.append(bytes(data[place:end]))
+            self._next, self.whole = None, size == 0
+            place = end + 2
+        return place
+
+    def _begin(self, line: bytes) -> None:
+        if _CHUNK.fullmatch(line) is None:
+            raise Wrong(HTTPStatus.BAD_REQUEST)
+        self._next = int(line, 16)
+        self._most -= self._next
+        self._around -= len(line) + 4
+        if min(self._most, self._around) < 0:
+            raise Wrong(HTTPStatus.REQUEST_ENTITY_TOO_LARGE)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Where what is asked for is: the paths of the decision service, and the kinds of content that it speaks.
+
+
+JSON: Final = "application/json"
+XML: Final = "application/xml"
+XACML_XML: Final = "application/xacml+xml"
+XACML_JSON: Final = "application/xacml+json"
+
+DISCOVERY: Final = "/.well-known/authzen-configuration"
+HOME: Final = "/"
+AUTHORIZE: Final = "/authorize"
+HEALTH: Final = "/health"
+METRICS: Final = "/metrics"
+OPENAPI: Final = "/openapi.json"
+#: endpoints of AuthZEN by the names that the discovery document has for them
+ENDPOINTS: Final[Mapping[str, str]] = {
+    "access_evaluation_endpoint": "/access/v1/evaluation",
+    "access_evaluations_endpoint": "/access/v1/evaluations",
+    "search_subject_endpoint": "/access/v1/search/subject",
+    "search_resource_endpoint": "/access/v1/search/resource",
+    "search_action_endpoint": "/access/v1/search/action",
+}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# An HTTP/1.1 server for short questions: a request is read whole, answered at once, and the connection stays open.
+
 
 TEXT: Final = "text/plain; charset=utf-8"
 _END: Final = b"\r\n\r\n"
@@ -29,7 +199,7 @@ _END: Final = b"\r\n\r\n"
 _GOODBYE: Final = 1.0
 
 
-class Asked(Struct, frozen=True, gc=False):
+class HttpRequest(Struct, frozen=True, gc=False):
     """A request: header names are in lower case."""
 
     method: bytes
@@ -41,7 +211,7 @@ class Asked(Struct, frozen=True, gc=False):
     caller: str | None = None
 
 
-class Answer(Struct, frozen=True, gc=False):
+class HttpResponse(Struct, frozen=True, gc=False):
     """An answer; headers are whole lines."""
 
     body: bytes
@@ -50,11 +220,11 @@ class Answer(Struct, frozen=True, gc=False):
     headers: bytes = b""
 
 
-Answering: TypeAlias = Callable[[Asked], Answer]
+Answering: TypeAlias = Callable[[HttpRequest], HttpResponse]
 """What answers. It does not wait for anything."""
 
 
-Admitting: TypeAlias = Callable[[Asked], "Answer | str | None"]
+Admitting: TypeAlias = Callable[[HttpRequest], "HttpResponse | str | None"]
 """Looks at a request without its body: whose it is, if that matters, or the answer that it gets right away."""
 
 
@@ -64,10 +234,10 @@ class Refusal(Struct, frozen=True, gc=False):
     code: str
     message: str
 
-    def answer(self, status: HTTPStatus, headers: bytes = b"") -> Answer:
+    def answer(self, status: HTTPStatus, headers: bytes = b"") -> HttpResponse:
         """Return the answer, which is JSON whatever was asked for."""
         body = json.dumps({"error": {"code": self.code, "message": self.message}}, separators=(",", ":"))
-        return Answer(body.encode(), status, JSON, headers)
+        return HttpResponse(body.encode(), status, JSON, headers)
 
 
 _REFUSALS: Final = {
@@ -81,13 +251,13 @@ _REFUSALS: Final = {
 }
 
 
-def refused(status: HTTPStatus, headers: bytes = b"") -> Answer:
+def refused(status: HTTPStatus, headers: bytes = b"") -> HttpResponse:
     """Return the answer to what is not a request, or not one for this server."""
     return _REFUSALS[status].answer(status, headers)
 
 
 @dataclass(slots=True)
-class Counts:
+class ServerCounts:
     """What a server has seen."""
 
     answers: dict[int, int] = field(default_factory=dict)
@@ -128,7 +298,7 @@ class HttpService:
         self.admit = admit
         self.bounds = bounds
         self._code = code
-        self.counts = Counts()
+        self.counts = ServerCounts()
         self.open: set[_Connection] = set()
         #: those of them that have not shown who they are; the one that has been idle for the longest comes first
         self.strangers: dict[_Connection, None] = {}
@@ -201,7 +371,7 @@ class HttpService:
 class _NotAdmitted(Exception):  # noqa: N818  # it never leaves the server
     """A request is answered without its body."""
 
-    def __init__(self, answer: Answer, head: Head) -> None:
+    def __init__(self, answer: HttpResponse, head: RequestHead) -> None:
         super().__init__(answer.status)
         self.answer = answer
         self.head = head
@@ -216,7 +386,7 @@ class _Connection(asyncio.Protocol):
         self._service = service
         self._transport: asyncio.Transport | None = None
         self._buffer: bytes | bytearray = b""
-        self._head: Head | None = None
+        self._head: RequestHead | None = None
         self._caller: str | None = None
         self._chunks: Chunks | None = None
         self._full = False
@@ -314,7 +484,7 @@ class _Connection(asyncio.Protocol):
             if transport is not None:
                 self._write(transport, refused(wrong.status), keep=False, with_body=True)
 
-    def _next(self) -> tuple[Asked, bool] | None:
+    def _next(self) -> tuple[HttpRequest, bool] | None:
         """Take a request from what was read; whether the connection stays open after it."""
         head = self._head
         if head is None:
@@ -337,19 +507,19 @@ class _Connection(asyncio.Protocol):
         strangers = self._service.strangers
         if strangers.pop(self, 0) is None and self._caller is None:
             strangers[self] = None
-        asked = Asked(head.method, head.path, head.headers, body, self._service.admit is not None, self._caller)
+        asked = HttpRequest(head.method, head.path, head.headers, body, self._service.admit is not None, self._caller)
         return asked, head.keep and not self._service.bounds.once
 
-    def _admit(self, head: Head) -> None:
+    def _admit(self, head: RequestHead) -> None:
         """Settle who asks. Raises `_NotAdmitted` with the answer."""
         if self._service.admit is None:
             return
         try:
-            found = self._service.admit(Asked(head.method, head.path, head.headers))
+            found = self._service.admit(HttpRequest(head.method, head.path, head.headers))
         except Exception as error:
             report("nobody can be admitted", error)
             raise _NotAdmitted(refused(HTTPStatus.INTERNAL_SERVER_ERROR), head) from error
-        if isinstance(found, Answer):
+        if isinstance(found, HttpResponse):
             raise _NotAdmitted(found, head)
         self._caller = found
 
@@ -361,7 +531,7 @@ class _Connection(asyncio.Protocol):
             self._buffer = b""
         self._write(transport, refused.answer, keep=keep, with_body=head.method != b"HEAD")
 
-    def _as_is(self, head: Head) -> bytes | None:
+    def _as_is(self, head: RequestHead) -> bytes | None:
         """Take a body whose length is known, if it is here."""
         size = head.size or 0
         if len(self._buffer) < size:
@@ -379,7 +549,7 @@ class _Connection(asyncio.Protocol):
         if self._transport is not None:
             self._transport.write(b"HTTP/1.1 100 Continue\r\n\r\n")
 
-    def _send(self, transport: asyncio.Transport, asked: Asked, keep: bool) -> None:
+    def _send(self, transport: asyncio.Transport, asked: HttpRequest, keep: bool) -> None:
         try:
             answer = self._service.answer(asked)
         except Exception as error:  # noqa: BLE001  # whatever it is, who asked is told no more than that
@@ -389,7 +559,7 @@ class _Connection(asyncio.Protocol):
         if self._buffer:
             self.since = asyncio.get_running_loop().time()
 
-    def _write(self, transport: asyncio.Transport, answer: Answer, *, keep: bool, with_body: bool) -> None:
+    def _write(self, transport: asyncio.Transport, answer: HttpResponse, *, keep: bool, with_body: bool) -> None:
         answers, status = self._service.counts.answers, answer.status
         answers[status] = answers.get(status, 0) + 1
         lines = b"%b%d\r\n%b%b\r\n" % (

@@ -6,21 +6,30 @@ that was there when it began, (6) the record, and only then (7) the answer. What
 that permits nothing.
 """
 
+import hashlib
+import hmac
 import json
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
+from pathlib import Path
 from typing import Final, TypeAlias
 
+from prometheus_client import CollectorRegistry, ProcessCollector, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, HistogramMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
+from prometheus_client.registry import Collector
+
 from penstock.apps.http.bundles import Bundle
-from penstock.apps.http.callers import Callers
-from penstock.apps.http.counting import Counting
-from penstock.apps.http.deciding import NOT_NOW, Deciding
-from penstock.apps.http.journal import Asking, Decided, Journal
+from penstock.apps.http.decisions import NOT_NOW, Deciding
+from penstock.apps.http.journal import Decided, DecisionContext, Journal
 from penstock.apps.http.openapi import document
-from penstock.apps.http.places import (
+from penstock.apps.http.quick import QuickQuestion
+from penstock.apps.http.server import (
     AUTHORIZE,
     DISCOVERY,
     ENDPOINTS,
@@ -32,15 +41,148 @@ from penstock.apps.http.places import (
     XACML_JSON,
     XACML_XML,
     XML,
+    HttpRequest,
+    HttpResponse,
+    HttpService,
+    Refusal,
+    refused,
 )
-from penstock.apps.http.quick import QuickQuestion
-from penstock.apps.http.server import Answer, Asked, Refusal, refused
 from penstock.errors import MalformedError, PenstockError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.policy import json_requests, xml_requests
-from penstock.policy.json_requests import Json, read_json
-from penstock.policy.json_written import write_response
-from penstock.policy.results import Decision
+from penstock.policy.language.results import XacmlDecision
+from penstock.policy.syntax.json import requests as json_requests
+from penstock.policy.syntax.json.requests import Json, read_json, write_response
+from penstock.policy.syntax.xml import requests as xml_requests
+from penstock.store.files.files import read_file
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Who may ask the decision service: names and bearer tokens (RFC 6750), one pair a line of a file.
+#
+# Tokens are kept as digests and compared in constant time, with all that there are: how long it takes tells nothing.
+
+
+#: characters of a token at least
+_SHORTEST: Final = 16
+
+
+@dataclass(frozen=True, slots=True)
+class Callers:
+    """Names by the digests of their tokens."""
+
+    digests: Mapping[bytes, str] = field(repr=False)
+
+    def name(self, authorization: bytes) -> str | None:
+        """Return whose token it is; nobody's is none."""
+        scheme, _, token = authorization.partition(b" ")
+        asked = hashlib.sha256(token.strip(b" ")).digest()
+        found = None
+        for digest, name in self.digests.items():
+            if hmac.compare_digest(digest, asked):
+                found = name
+        return found if scheme.lower() == b"bearer" else None
+
+
+def read_callers(path: Path) -> Callers:
+    """Read a file of callers. Raises `MalformedError` (`pdp.tokens`), `FailedError`, `LimitError`."""
+    found: dict[bytes, str] = {}
+    try:
+        lines = read_file(str(path)).decode("ascii").splitlines()
+    except UnicodeDecodeError:
+        raise _wrong("it is not ASCII") from None
+    for number, line in enumerate(lines, 1):
+        words = line.split()
+        if not words or words[0].startswith("#"):
+            continue
+        # What is wrong is told by its line alone: it may be a token.
+        if len(words) != 2 or len(words[1]) < _SHORTEST:
+            raise _wrong(f"line {number} is no name and a token of {_SHORTEST} characters or more")
+        digest = hashlib.sha256(words[1].encode()).digest()
+        if digest in found:
+            raise _wrong(f"the token of line {number} is another's too")
+        found[digest] = words[0]
+    if not found:
+        raise _wrong("it names nobody")
+    return Callers(found)
+
+
+def _wrong(message: str) -> MalformedError:
+    hint = "write `NAME TOKEN` in each line; `openssl rand -hex 32` makes a token"
+    return MalformedError("pdp.tokens", f"the file of callers: {message}", hint=hint)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What the decision service counts, for Prometheus. Nothing here names anybody; numbers are made ready when asked.
+
+
+_SECONDS: Final = (0.000005, 0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1, 1.0)
+
+
+class Counting(Collector):
+    """What is counted of one service."""
+
+    def __init__(self) -> None:
+        self.decisions = dict.fromkeys(XacmlDecision, 0)
+        self.loads: Counter[str] = Counter()
+        self.refused_callers = 0
+        self.revision = ""
+        self.service: HttpService | None = None
+        self._took = [0] * (len(_SECONDS) + 1)
+        self._sum = 0.0
+        self._registry = CollectorRegistry()
+        ProcessCollector(registry=self._registry)
+        self._registry.register(self)
+
+    def took(self, seconds: float) -> None:
+        """Count how long the decisions of a question took."""
+        self._took[bisect_left(_SECONDS, seconds)] += 1
+        self._sum += seconds
+
+    def page(self) -> HttpResponse:
+        """Return the metrics in Prometheus' own text format."""
+        return HttpResponse(generate_latest(self._registry), content_type=CONTENT_TYPE_PLAIN_0_0_4)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield what was counted."""
+        decisions = CounterMetricFamily("penstock_pdp_decisions", "Decisions.", labels=("decision",))
+        for decision, number in self.decisions.items():
+            decisions.add_metric((decision.value,), number)
+        yield decisions
+        loads = CounterMetricFamily("penstock_pdp_loads", "Bundles that were read, or were not.", labels=("result",))
+        for result, number in self.loads.items():
+            loads.add_metric((result,), number)
+        yield loads
+        yield CounterMetricFamily("penstock_pdp_unauthorized", "Questions of unknown callers.", self.refused_callers)
+        info = GaugeMetricFamily("penstock_pdp_revision", "The revision that decides.", labels=("revision",))
+        info.add_metric((self.revision,), 1)
+        yield info
+        yield self._times()
+        if self.service is not None:
+            yield from _of_server(self.service)
+
+    def _times(self) -> Metric:
+        total, buckets = 0, []
+        for bound, number in zip((*map(str, _SECONDS), "+Inf"), self._took, strict=True):
+            total += number
+            buckets.append((bound, total))
+        words = "How long the decisions of a question took."
+        return HistogramMetricFamily("penstock_pdp_seconds", words, buckets=buckets, sum_value=self._sum)
+
+
+def _of_server(service: HttpService) -> Iterator[Metric]:
+    answers = CounterMetricFamily("penstock_pdp_answers", "Answers by their status.", labels=("status",))
+    for status, number in service.counts.answers.items():
+        answers.add_metric((str(int(status)),), number)
+    yield answers
+    yield CounterMetricFamily(
+        "penstock_pdp_connections_refused", "Connections beyond the bound.", service.counts.turned_away
+    )
+    yield CounterMetricFamily("penstock_pdp_timeouts", "Connections that were too slow.", service.counts.timed_out)
+    yield GaugeMetricFamily("penstock_pdp_connections", "Connections.", len(service.open))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The decision service without its sockets: a request of HTTP in, an answer out.
+
 
 #: XACML REST profile, section 2.2: where the decisions are
 _HOME_PAGE: Final = (
@@ -55,7 +197,7 @@ _Decide: TypeAlias = Callable[[Deciding, dict[str, Json]], dict[str, Json]]
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
+class ServiceSettings:
     """What a service is told when it starts."""
 
     url: str
@@ -71,7 +213,7 @@ class Settings:
 class DecisionService:
     """See the module. `bundle` may be set to another at any time: each question takes it once."""
 
-    def __init__(self, bundle: Bundle, settings: Settings) -> None:
+    def __init__(self, bundle: Bundle, settings: ServiceSettings) -> None:
         self.bundle = bundle
         self.settings = settings
         self.counting = Counting()
@@ -82,14 +224,14 @@ class DecisionService:
         self._number = 0
         self._prefix = settings.prefix.encode()
         self._evaluation_at_length = self._authzen(EVALUATION, Deciding.evaluation)
-        self.posts: dict[bytes, Callable[[Asked, str | None], Answer]] = {
+        self.posts: dict[bytes, Callable[[HttpRequest, str | None], HttpResponse]] = {
             AUTHORIZE.encode(): self._authorize,
             **{ENDPOINTS[name].encode(): self._authzen(ENDPOINTS[name], decide) for name, decide in _DECIDING.items()},
             EVALUATION.encode(): self._evaluation,
         }
-        self.pages: dict[bytes, Callable[[], Answer]] = {
+        self.pages: dict[bytes, Callable[[], HttpResponse]] = {
             DISCOVERY.encode(): self._discovery,
-            HOME.encode(): lambda: Answer(_HOME_PAGE, content_type=XML),
+            HOME.encode(): lambda: HttpResponse(_HOME_PAGE, content_type=XML),
             HEALTH.encode(): self._health,
             METRICS.encode(): self.counting.page,
             OPENAPI.encode(): self._openapi,
@@ -101,7 +243,7 @@ class DecisionService:
         self.counting.revision = bundle.revision
         self.stale = None
 
-    def admit(self, asked: Asked) -> Answer | str | None:
+    def admit(self, asked: HttpRequest) -> HttpResponse | str | None:
         """Return who sends a request, of which the body has not been read, or the answer that it gets without it."""
         # (1) what it is about
         if asked.path not in self.posts:
@@ -119,17 +261,17 @@ class DecisionService:
             return _named(asked, unknown)
         return caller
 
-    def answer(self, asked: Asked) -> Answer:
+    def answer(self, asked: HttpRequest) -> HttpResponse:
         """Answer a request."""
         caller = asked.caller
         if not asked.admitted:
             admitted = self.admit(asked)
-            if isinstance(admitted, Answer):
+            if isinstance(admitted, HttpResponse):
                 return admitted
             caller = admitted
         return _named(asked, self._routed(asked, caller))
 
-    def _routed(self, asked: Asked, caller: str | None) -> Answer:
+    def _routed(self, asked: HttpRequest, caller: str | None) -> HttpResponse:
         post = self.posts.get(asked.path)
         if post is None:
             return self._page(asked)
@@ -141,7 +283,7 @@ class DecisionService:
             # What is wrong here is for the log, and not for those who ask.
             return _failed(HTTPStatus.SERVICE_UNAVAILABLE, error.code, NOT_NOW)
 
-    def _page(self, asked: Asked) -> Answer:
+    def _page(self, asked: HttpRequest) -> HttpResponse:
         page = self.pages.get(asked.path)
         if page is None:
             return refused(HTTPStatus.NOT_FOUND)
@@ -151,8 +293,8 @@ class DecisionService:
 
     # --- AuthZEN ------------------------------------------------------------------------------------------------
 
-    def _authzen(self, endpoint: str, decide: _Decide) -> Callable[[Asked, str | None], Answer]:
-        def answer(asked: Asked, caller: str | None) -> Answer:
+    def _authzen(self, endpoint: str, decide: _Decide) -> Callable[[HttpRequest, str | None], HttpResponse]:
+        def answer(asked: HttpRequest, caller: str | None) -> HttpResponse:
             # (3) the kind of content
             if _media_type(asked, b"content-type") != JSON:
                 return _failed(HTTPStatus.BAD_REQUEST, "pdp.request", f"the content is not {JSON}")
@@ -162,11 +304,11 @@ class DecisionService:
             # (6) the record, before anybody is told
             headers = self._record(asked, caller, endpoint, (bundle, decided, began))
             # (7) the answer
-            return Answer(body, content_type=JSON, headers=headers)
+            return HttpResponse(body, content_type=JSON, headers=headers)
 
         return answer
 
-    def _evaluation(self, asked: Asked, caller: str | None) -> Answer:
+    def _evaluation(self, asked: HttpRequest, caller: str | None) -> HttpResponse:
         """Answer one question: the usual ones here, and the others as all that AuthZEN asks."""
         settings, bundle, counting = self.settings, self.bundle, self.counting
         began, quick = settings.timer(), bundle.quick
@@ -184,7 +326,7 @@ class DecisionService:
         if settings.journal is not None:
             self._write(asked, caller, EVALUATION, (bundle, [_decided(question, decision)], took))
         headers = _NAMED % (self._prefix, self._number, bundle.octets)
-        return Answer(_SAID[decision], content_type=JSON, headers=headers)
+        return HttpResponse(_SAID[decision], content_type=JSON, headers=headers)
 
     def _decided(
         self, endpoint: str, decide: _Decide, bundle: Bundle, question: bytes
@@ -209,7 +351,7 @@ class DecisionService:
         return Deciding(bundle, settings.clock(), settings.limits, settings.timer)
 
     def _record(
-        self, asked: Asked, caller: str | None, endpoint: str, what: tuple[Bundle, Sequence[Decided], float]
+        self, asked: HttpRequest, caller: str | None, endpoint: str, what: tuple[Bundle, Sequence[Decided], float]
     ) -> bytes:
         """Count and write down what was decided, and return headers that name it. Raises `FailedError`."""
         bundle, decided, began = what
@@ -223,7 +365,7 @@ class DecisionService:
         return _NAMED % (self._prefix, self._number, bundle.octets)
 
     def _write(
-        self, asked: Asked, caller: str | None, endpoint: str, what: tuple[Bundle, Sequence[Decided], float]
+        self, asked: HttpRequest, caller: str | None, endpoint: str, what: tuple[Bundle, Sequence[Decided], float]
     ) -> None:
         """Write down what was decided. Raises `FailedError`."""
         settings = self.settings
@@ -233,7 +375,9 @@ class DecisionService:
         request = asked.headers.get(b"x-request-id", b"").decode("latin-1") or None
         name = f"{settings.prefix}-{self._number:x}"
         micros = int(took * 1e6)
-        asking = Asking(name, settings.clock(), endpoint, bundle.revision, bundle.because, micros, caller, request)
+        asking = DecisionContext(
+            name, settings.clock(), endpoint, bundle.revision, bundle.because, micros, caller, request
+        )
         try:
             settings.journal.write(asking, decided)
         except PenstockError as error:
@@ -243,7 +387,7 @@ class DecisionService:
 
     # --- XACML REST ---------------------------------------------------------------------------------------------
 
-    def _authorize(self, asked: Asked, caller: str | None) -> Answer:
+    def _authorize(self, asked: HttpRequest, caller: str | None) -> HttpResponse:
         kind = _media_type(asked, b"content-type")
         as_json = kind in (JSON, XACML_JSON)
         if not as_json and kind not in (XACML_XML, XML, "text/xml"):
@@ -258,20 +402,20 @@ class DecisionService:
         accepted = asked.headers.get(b"accept", b"").lower()
         # REST profile, section 2.2.2: the answer is as is wanted, or else as the question.
         if b"json" in accepted or (as_json and b"xml" not in accepted):
-            return Answer(_ENCODE(write_response(response)).encode(), content_type=XACML_JSON, headers=headers)
-        return Answer(xml_requests.write_response(response), content_type=XACML_XML, headers=headers)
+            return HttpResponse(_ENCODE(write_response(response)).encode(), content_type=XACML_JSON, headers=headers)
+        return HttpResponse(xml_requests.write_response(response), content_type=XACML_XML, headers=headers)
 
     # --- pages --------------------------------------------------------------------------------------------------
 
-    def _discovery(self) -> Answer:
+    def _discovery(self) -> HttpResponse:
         url = self.settings.url
         return _json({"policy_decision_point": url, **{name: url + path for name, path in ENDPOINTS.items()}})
 
-    def _openapi(self) -> Answer:
+    def _openapi(self) -> HttpResponse:
         settings = self.settings
         return _json(document(settings.url, closed=settings.callers is not None, limits=settings.limits))
 
-    def _health(self) -> Answer:
+    def _health(self) -> HttpResponse:
         told: dict[str, Json] = {"status": "ok", "revision": self.bundle.revision}
         if self.stale is not None:
             told |= {"status": "stale", "code": self.stale.code}
@@ -287,7 +431,8 @@ _NAMED: Final = b"X-Decision-ID: %b-%x\r\nX-Policy-Revision: %b\r\n"
 #: what time it is where nobody asks
 _UNASKED: Final = datetime.min.replace(tzinfo=UTC)
 _SAID: Final = {
-    decision: b'{"decision":true}' if decision is Decision.PERMIT else b'{"decision":false}' for decision in Decision
+    decision: b'{"decision":true}' if decision is XacmlDecision.PERMIT else b'{"decision":false}'
+    for decision in XacmlDecision
 }
 _WHO: Final = "a token of a caller is wanted"
 _DECIDING: Final[Mapping[str, _Decide]] = {
@@ -298,27 +443,27 @@ _DECIDING: Final[Mapping[str, _Decide]] = {
 }
 
 
-def _named(asked: Asked, answer: Answer) -> Answer:
+def _named(asked: HttpRequest, answer: HttpResponse) -> HttpResponse:
     """Give an answer the id of its request, if that has one."""
     known = asked.headers.get(b"x-request-id")
     if known is None:
         return answer
     headers = b"%bX-Request-ID: %b\r\n" % (answer.headers, known)
-    return Answer(answer.body, answer.status, answer.content_type, headers)
+    return HttpResponse(answer.body, answer.status, answer.content_type, headers)
 
 
-def _decided(question: QuickQuestion, decision: Decision) -> Decided:
+def _decided(question: QuickQuestion, decision: XacmlDecision) -> Decided:
     subject, resource = question.subject, question.resource
     return Decided(decision, (subject.type, subject.id), question.action.name, (resource.type, resource.id))
 
 
-def _media_type(asked: Asked, header: bytes) -> str:
+def _media_type(asked: HttpRequest, header: bytes) -> str:
     return asked.headers.get(header, b"").partition(b";")[0].strip().lower().decode("latin-1")
 
 
-def _json(told: dict[str, Json], status: HTTPStatus = HTTPStatus.OK, headers: bytes = b"") -> Answer:
-    return Answer(_ENCODE(told).encode(), status, JSON, headers)
+def _json(told: dict[str, Json], status: HTTPStatus = HTTPStatus.OK, headers: bytes = b"") -> HttpResponse:
+    return HttpResponse(_ENCODE(told).encode(), status, JSON, headers)
 
 
-def _failed(status: HTTPStatus, code: str, message: str, headers: bytes = b"") -> Answer:
+def _failed(status: HTTPStatus, code: str, message: str, headers: bytes = b"") -> HttpResponse:
     return Refusal(code, message).answer(status, headers)

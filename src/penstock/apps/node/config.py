@@ -1,6 +1,6 @@
 """Node files: what one broker goes by, in TOML.
 
-`read_node_file` reads the file, strictly and without touching anything else; `penstock.apps.node.loading` reads what it
+`read_node_file` reads the file, strictly and without touching anything else; `penstock.apps.node.load` reads what it
 names. The keys are described in docs/reference/node-file.md.
 """
 
@@ -12,19 +12,19 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, TypeVar
 
-from penstock.apps.node.managing import KeysFile, read_keys
-from penstock.broker.gathering import LINGERING, Lingering
-from penstock.broker.stamp_issuer import StampSettings
-from penstock.broker.ways import PeerAddress
+from penstock.apps.node.key_managers import KeysFile, read_keys
+from penstock.broker.evolution.stamp_issuer import StampSettings
+from penstock.broker.sealing.block_builder import LINGERING, Lingering
+from penstock.broker.wire.transports import PeerAddress
 from penstock.crypto.sealer import ALGORITHMS, PADDINGS
-from penstock.crypto.sealer import Settings as SealSettings
+from penstock.crypto.sealer import SealerSettings as SealSettings
 from penstock.errors import MalformedError
 from penstock.fabric.nats_login import LoginError, address
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.model.values import Value
-from penstock.store.named_policies import PoliciesTable, read_policies_table
-from penstock.store.strict_tables import Strict
+from penstock.store.files.named_policies import PoliciesTable, read_policies_table
+from penstock.store.files.strict_tables import Strict
 
 HELP: Final = "see docs/reference/node-file.md, or `penstock up --example`"
 _FILE: Final = Strict(
@@ -71,7 +71,7 @@ class Stamps(StrEnum):
     OPTIONAL = "optional"
 
 
-class Fabric(StrEnum):
+class FabricKind(StrEnum):
     """What is between brokers: links of their own, or NATS servers."""
 
     ROUTED = "routed"
@@ -79,7 +79,7 @@ class Fabric(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Peer:
+class PeerConfig:
     """Another broker to call; without an address, across NATS. `principal` is a word that is looked up later."""
 
     address: PeerAddress | None
@@ -90,7 +90,7 @@ class Peer:
 class FabricFile:
     """What is between brokers. `durable` is for how many seconds it keeps events."""
 
-    kind: Fabric = Fabric.ROUTED
+    kind: FabricKind = FabricKind.ROUTED
     durable: float = 0.0
     #: whether everybody who runs or reaches it may read events of types that are not sealed
     unsafe_plaintext: bool = False
@@ -120,7 +120,7 @@ class NodeFile:
     listen: PeerAddress
     http: PeerAddress | None = None
     names: Mapping[str, Principal] | str = field(default_factory=dict)
-    peers: tuple[Peer, ...] = ()
+    peers: tuple[PeerConfig, ...] = ()
     credentials: tuple[str, ...] = ()
     agreements: tuple[str, ...] = ()
     policies: PoliciesTable | None = None
@@ -183,7 +183,7 @@ def read_node_file(data: str | bytes) -> NodeFile:
         issued=_issued(_FILE.table("stamps", table.get("stamps", {}))),
         sealing=_sealing(_FILE.table("sealing", table.get("sealing", {}))),
         seals=_seals(_FILE.table("sealing", table.get("sealing", {}))),
-        fabric=_fabric(table.get("fabric", Fabric.ROUTED), nats, peers),
+        fabric=_fabric(table.get("fabric", FabricKind.ROUTED), nats, peers),
         nats=nats,
         keys=_managing(table, nats, limits),
         **{key: _FILE.text(key, table.get(key, default)) for key, default in defaults.items()},
@@ -239,10 +239,10 @@ def _named(where: str, value: object, known: Mapping[str, _T]) -> _T:
     return known[value]
 
 
-def _peers(value: object, nats: NatsFile | None) -> tuple[Peer, ...]:
+def _peers(value: object, nats: NatsFile | None) -> tuple[PeerConfig, ...]:
     if not isinstance(value, list):
         raise _FILE.wrong("peers", "a list of tables: write `[[peers]]`")
-    found: dict[PeerAddress | str, Peer] = {}
+    found: dict[PeerAddress | str, PeerConfig] = {}
     for number, one in enumerate(value, start=1):
         where = f"peer {number}"
         table = _FILE.table(where, one)
@@ -254,24 +254,24 @@ def _peers(value: object, nats: NatsFile | None) -> tuple[Peer, ...]:
             address = _address(f"{where}: address", text, lowest=1)
         if (address or principal) in found:
             raise _FILE.wrong(f"{where}: address", "another one than those before it")
-        found[address or principal] = Peer(address, principal)
+        found[address or principal] = PeerConfig(address, principal)
     return tuple(found.values())
 
 
-def _fabric(value: object, nats: NatsFile | None, peers: tuple[Peer, ...]) -> FabricFile:
+def _fabric(value: object, nats: NatsFile | None, peers: tuple[PeerConfig, ...]) -> FabricFile:
     """Read what is between brokers: a word, or a table with more of it."""
     table = {"kind": value} if isinstance(value, str) else _FILE.table("fabric", value)
     _FILE.known("`fabric`", table, {"kind", "plaintext", "durable"})
     place = "fabric"
     kind = _choice(
-        place if isinstance(value, str) else f"{place}.kind", _FILE.needed("`fabric`", table, "kind"), Fabric
+        place if isinstance(value, str) else f"{place}.kind", _FILE.needed("`fabric`", table, "kind"), FabricKind
     )
     durable, plaintext = table.get("durable", 0.0), table.get("plaintext", "")
     if type(durable) not in (int, float) or not 0 <= durable <= _LONGEST_KEPT:  # type: ignore[operator]  # a number
         raise _FILE.wrong(f"{place}.durable", f"seconds, from 0 to {_LONGEST_KEPT}")
     if plaintext not in ("", _UNSAFE):
         raise _FILE.wrong(f"{place}.plaintext", f"`{_UNSAFE}`, or left out")
-    if kind is Fabric.ROUTED:
+    if kind is FabricKind.ROUTED:
         return FabricFile()
     if nats is None:
         raise MalformedError("node.missing", "a fabric over NATS lacks `[nats]`, where its servers are", hint=HELP)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
 
-from penstock.broker.link_reports import LinkReport, LinkState
-from penstock.broker.requests import Report
+from penstock.broker.core.reports import LinkReport, LinkState
+from penstock.broker.local.requests import RequestReport
 from penstock.errors import PenstockError, printable
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Petnames, Principal
@@ -32,7 +32,7 @@ class Log:
     _second: datetime | None = field(default=None, init=False)
     _lines: int = field(default=0, init=False)
 
-    def note(self, report: Report | LinkReport | PenstockError) -> None:
+    def note(self, report: RequestReport | LinkReport | PenstockError) -> None:
         """Log what a node reports."""
         if isinstance(report, PenstockError):
             self.say("warning", "problem", code=report.code, message=report.message)

@@ -9,12 +9,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from penstock.apps.http.server import Answer
-from penstock.broker.node import Node
+from penstock.apps.http.server import HttpResponse
+from penstock.broker.node.node import Node
 from penstock.errors import PenstockError
 from penstock.fabric.tasks import failing
 from penstock.guard import DecisionRecord
-from penstock.guard.recording import Sink
+from penstock.guard.recorder import Sink
 
 _COUNTED: Final = {
     "published": ("penstock_events_published", "Events that clients have handed in."),
@@ -86,9 +86,9 @@ class Metrics:
         """Tell of a node."""
         self._registry.register(_Sizes(node))
 
-    def page(self) -> Answer:
+    def page(self) -> HttpResponse:
         """Return the metrics in Prometheus' own text format."""
-        return Answer(generate_latest(self._registry), content_type=CONTENT_TYPE_PLAIN_0_0_4)
+        return HttpResponse(generate_latest(self._registry), content_type=CONTENT_TYPE_PLAIN_0_0_4)
 
 
 class _Sizes(Collector):

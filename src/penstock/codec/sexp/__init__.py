@@ -8,10 +8,10 @@ canonical form, and `parse_canonical` reads no other; `parse` reads all three; `
 from penstock.codec.sexp.canonical import canonical as canonical
 from penstock.codec.sexp.canonical import parse_canonical as parse_canonical
 from penstock.codec.sexp.canonical import parse_elements as parse_elements
-from penstock.codec.sexp.printing import advanced as advanced
-from penstock.codec.sexp.reading import parse as parse
-from penstock.codec.sexp.reading import parse_many as parse_many
-from penstock.codec.sexp.reading import transport as transport
+from penstock.codec.sexp.text_forms import advanced as advanced
+from penstock.codec.sexp.text_forms import parse as parse
+from penstock.codec.sexp.text_forms import parse_many as parse_many
+from penstock.codec.sexp.text_forms import transport as transport
 from penstock.codec.sexp.values import Hinted as Hinted
 from penstock.codec.sexp.values import SExp as SExp
 from penstock.codec.sexp.values import field as field

@@ -8,7 +8,7 @@ A tag is the `x` of `(tag x)`. It stands for the set of requests that match it:
     (* set x …)               what any member matches
     (* prefix s)              atoms that begin with s
     (* range ORDERING …)      atoms between two limits, compared as alpha, binary, date, numeric or time
-    (* glob p)                atoms that the pattern matches; each `*` in it stands for any run of octets
+    (* glob p)                atoms that the pattern matches; each `*` in it stands for any run of bytes
     (* and x …)               atoms that all of these patterns match: an intersection without a closed form
     (* where conjunct …)      a predicate on the event; a request has `EVENT` in its place
 
@@ -16,14 +16,14 @@ The law: `matches(r, intersect(s, t))` exactly when `matches(r, s)` and `matches
 nothing recurses deeper than `TAG_DEPTH`. Reading a tag takes time linear in its size.
 """
 
-from penstock.trust.tags.algebra import Room as Room
+from penstock.trust.tags.algebra import TagBudget as TagBudget
 from penstock.trust.tags.algebra import covers as covers
 from penstock.trust.tags.algebra import intersect as intersect
 from penstock.trust.tags.algebra import matches as matches
 from penstock.trust.tags.algebra import to_sexp as to_sexp
 from penstock.trust.tags.globs import Glob as Glob
 from penstock.trust.tags.globs import Prefix as Prefix
-from penstock.trust.tags.patterns import And as And
+from penstock.trust.tags.patterns import AllPatterns as AllPatterns
 from penstock.trust.tags.ranges import Range as Range
 from penstock.trust.tags.syntax import TAG_DEPTH as TAG_DEPTH
 from penstock.trust.tags.syntax import parse_tag as parse_tag

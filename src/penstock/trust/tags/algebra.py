@@ -26,7 +26,7 @@ PAIR_STEPS = 8
 Holds = Callable[[SExp], bool]
 
 
-class Room:
+class TagBudget:
     """What is left of the bounds on one question: `steps` to take, `tag_set` members in any one set.
 
     A question about many tags has one room for all of its intersections and comparisons.
@@ -76,7 +76,7 @@ def matches(request: SExp, tag: Tag, holds: Holds | None = None) -> bool:
     return isinstance(request, bytes) and contains(tag, request)
 
 
-def intersect(a: Tag, b: Tag, *, limits: Limits = DEFAULT_LIMITS, room: Room | None = None) -> Tag | None:
+def intersect(a: Tag, b: Tag, *, limits: Limits = DEFAULT_LIMITS, room: TagBudget | None = None) -> Tag | None:
     """Return the tag of the requests that match both tags, or None where there are none.
 
     None is certain; a tag that is returned may still match nothing where a `(* and …)` in it does. Raises LimitError
@@ -90,10 +90,10 @@ def intersect(a: Tag, b: Tag, *, limits: Limits = DEFAULT_LIMITS, room: Room | N
     if a is ANY or b is ANY:
         other = b if a is ANY else a
         return None if other == NOTHING else other
-    return _meet(a, b, Room(limits.tag_set) if room is None else room)
+    return _meet(a, b, TagBudget(limits.tag_set) if room is None else room)
 
 
-def covers(a: Tag, b: Tag, *, room: Room | None = None) -> bool:
+def covers(a: Tag, b: Tag, *, room: TagBudget | None = None) -> bool:
     """Say whether every request that matches `b` matches `a`.
 
     A yes is certain. A no is certain for atoms, lists, prefixes, globs, ranges of one ordering, and sets of them as
@@ -103,12 +103,12 @@ def covers(a: Tag, b: Tag, *, room: Room | None = None) -> bool:
     no.
     """
     try:
-        return _covers(a, b, Room() if room is None else room)
+        return _covers(a, b, TagBudget() if room is None else room)
     except LimitError:
         return False
 
 
-def make_set(members: Iterable[Tag], room: Room) -> Tag | None:
+def make_set(members: Iterable[Tag], room: TagBudget) -> Tag | None:
     """Return the union of tags: flat, without members twice or longer than a list of atoms that they begin with.
 
     None without any. This is linear in the size of the members. Raises LimitError `tag.limit` above `tag_set` members,
@@ -178,7 +178,7 @@ def _extends(beginnings: dict[Atom | None, Any], member: tuple[Tag, ...], most: 
     return False
 
 
-def _tidy(tag: Tag | None, room: Room) -> Tag | None:
+def _tidy(tag: Tag | None, room: TagBudget) -> Tag | None:
     """Return a set without members that another one covers. Raises LimitError `tag.limit` when `room` is used up."""
     if not isinstance(tag, Set) or not tag.rest:
         return tag
@@ -214,7 +214,7 @@ def to_sexp(tag: Tag) -> SExp:
     return form(tag)
 
 
-def _meet(a: Tag, b: Tag, room: Room) -> Tag | None:
+def _meet(a: Tag, b: Tag, room: TagBudget) -> Tag | None:
     """Intersect two tags. `room` bounds the work and the sets."""
     if isinstance(a, tuple) and isinstance(b, tuple):
         return _meet_lists(a, b, room)
@@ -241,7 +241,7 @@ def _meet(a: Tag, b: Tag, room: Room) -> Tag | None:
     return a if isinstance(a, Hinted) and a == b else None
 
 
-def _meet_lists(a: tuple[Tag, ...], b: tuple[Tag, ...], room: Room) -> tuple[Tag, ...] | None:
+def _meet_lists(a: tuple[Tag, ...], b: tuple[Tag, ...], room: TagBudget) -> tuple[Tag, ...] | None:
     shared: list[Tag] = []
     for x, y in zip(a, b, strict=False):
         # The cases that make up nearly all of a chain first: equal atoms, and `(*)` on one side.
@@ -263,7 +263,7 @@ def _meet_lists(a: tuple[Tag, ...], b: tuple[Tag, ...], room: Room) -> tuple[Tag
     return (*shared, *longer[len(shared) :])
 
 
-def _meet_set(a: Set, b: Tag, room: Room) -> Tag | None:
+def _meet_set(a: Set, b: Tag, room: TagBudget) -> Tag | None:
     if isinstance(b, ATOM):
         return b if b in a.atoms or any(_covers(member, b, room) for member in a.rest) else None
     if not isinstance(b, Set):
@@ -297,7 +297,7 @@ def _meet_plain(a: Set, b: Set) -> Tag | None:
     return next(iter((*atoms, *flats)), None)
 
 
-def _covers(a: Tag, b: Tag, room: Room) -> bool:
+def _covers(a: Tag, b: Tag, room: TagBudget) -> bool:
     room.spend(1)
     if a is ANY or a == b:
         return True
@@ -318,7 +318,7 @@ def _covers(a: Tag, b: Tag, room: Room) -> bool:
     return isinstance(b, PATTERN) and includes(a, b)
 
 
-def _set_covers(a: Set, b: Tag, room: Room) -> bool:
+def _set_covers(a: Set, b: Tag, room: TagBudget) -> bool:
     if isinstance(b, ATOM) and b in a.atoms:
         return True
     if isinstance(b, tuple) and any(_start(b, length) in a.flats for length in a.lengths):
@@ -334,7 +334,7 @@ def _set_covers(a: Set, b: Tag, room: Room) -> bool:
     return False
 
 
-def tidy_if_cheap(tag: Tag, room: Room) -> Tag:
+def tidy_if_cheap(tag: Tag, room: TagBudget) -> Tag:
     """Drop members of a set that another one covers, where `room` is enough for that; return it as it is elsewhere."""
     if not isinstance(tag, Set) or len(tag.rest) * (len(tag.rest) + len(tag.atoms) + len(tag.flats)) > room.steps:
         return tag
@@ -345,7 +345,7 @@ def tidy_if_cheap(tag: Tag, room: Room) -> Tag:
         return tag
 
 
-def _widest(members: frozenset[Tag], room: Room) -> list[Tag]:
+def _widest(members: frozenset[Tag], room: TagBudget) -> list[Tag]:
     """Drop members that another one covers."""
     kept: list[Tag] = []
     # Of two that cover each other the first in this order stays, whatever order they came in.

@@ -1,10 +1,10 @@
 """Patterns over atoms with wildcards: `(* prefix s)` and our `(* glob p)`.
 
-Both are runs of literal octets with a wildcard between them: `a*b*` is the parts `a`, `b` and the empty one. Two such
+Both are runs of literal bytes with a wildcard between them: `a*b*` is the parts `a`, `b` and the empty one. Two such
 patterns share an atom exactly when one's first part begins the other's and one's last part ends the other's: write
 the longer first part, all the middle parts of both, and the longer last part. That holds pairwise for any number of
 them. Inclusion is a match of one against the other, with the other's wildcards as symbols that only a wildcard can
-take; that is exact as long as some octet does not occur in the including pattern, which `GLOB_BYTES` ensures.
+take; that is exact as long as some byte does not occur in the including pattern, which `GLOB_BYTES` ensures.
 """
 
 from dataclasses import dataclass, field

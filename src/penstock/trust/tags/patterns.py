@@ -1,8 +1,8 @@
 """Patterns over atoms, of any kind, against each other: inclusion, and intersection kept in normal form.
 
 What two patterns share is the narrower one where one includes the other, a range where both are ranges of one
-ordering, nothing where that is certain, and otherwise `(* and …)` of both. So an `And` may be empty without being
-known to be (a glob and a numeric range, say); it then simply matches nothing.
+ordering, nothing where that is certain, and otherwise `(* and …)` of both. So an `AllPatterns` may be empty without
+being known to be (a glob and a numeric range, say); it then simply matches nothing.
 """
 
 from collections.abc import Collection, Iterable
@@ -19,15 +19,15 @@ AND_MEMBERS = DEFAULT_LIMITS.tag_and
 
 
 @dataclass(frozen=True, slots=True)
-class And:
+class AllPatterns:
     """Atoms that all members match: two or more patterns. Of a few, none includes another."""
 
     members: frozenset[Prefix | Glob | Range]
 
 
 Simple: TypeAlias = Prefix | Glob | Range
-Pattern: TypeAlias = Simple | And
-PATTERN: Final = (Prefix, Glob, Range, And)
+Pattern: TypeAlias = Simple | AllPatterns
+PATTERN: Final = (Prefix, Glob, Range, AllPatterns)
 
 
 def contains(pattern: Pattern, atom: bytes) -> bool:
@@ -47,16 +47,16 @@ def includes(outer: Pattern, inner: Pattern) -> bool:
     A yes is certain. A no is certain for two prefixes or globs, two ranges of one ordering, a prefix and an alpha
     range; elsewhere it may be a yes that was not found.
     """
-    if isinstance(outer, And):
+    if isinstance(outer, AllPatterns):
         return all(includes(member, inner) for member in outer.members)
-    if isinstance(inner, And):
+    if isinstance(inner, AllPatterns):
         return any(includes(outer, member) for member in inner.members)
     if isinstance(outer, Range):
         if isinstance(inner, Range) and inner.ordering == outer.ordering:
             return within(inner.floor, inner.ceiling, outer.floor, outer.ceiling)
         if outer.ordering != b"alpha":
             return False
-        # Of another ordering nothing is known but that its values are octets.
+        # Of another ordering nothing is known but that its values are bytes.
         floor, ceiling = _stretch(b"" if isinstance(inner, Range) else parts_of(inner)[0])
         return within(floor, ceiling, outer.floor, outer.ceiling)
     parts = parts_of(outer)
@@ -75,7 +75,7 @@ def meet_patterns(a: Pattern, b: Pattern) -> Pattern | bytes | None:
 
     Raises LimitError `tag.limit` above `AND_MEMBERS`.
     """
-    if isinstance(a, And) or isinstance(b, And):
+    if isinstance(a, AllPatterns) or isinstance(b, AllPatterns):
         return conjoin((a, b))
     return _closed(a, b)
 
@@ -87,7 +87,7 @@ def conjoin(patterns: Iterable[Pattern]) -> Pattern | bytes | None:
     """
     pending: list[Simple] = []
     for pattern in patterns:
-        pending.extend(pattern.members if isinstance(pattern, And) else (pattern,))
+        pending.extend(pattern.members if isinstance(pattern, AllPatterns) else (pattern,))
     # A fixed order, so that neither operand order nor hashing shows in the result; last first, as pop takes them.
     pending.sort(key=spelled, reverse=True)
     kept: list[Simple] = []
@@ -99,14 +99,14 @@ def conjoin(patterns: Iterable[Pattern]) -> Pattern | bytes | None:
                 return None
             if isinstance(closed, bytes):
                 return closed if all(contains(rest, closed) for rest in (*pending, *kept)) else None
-            if not isinstance(closed, And):
+            if not isinstance(closed, AllPatterns):
                 del kept[index]
                 pending.append(closed)
                 break
         else:
             kept.append(one)
             check_members(kept)
-    return kept[0] if len(kept) == 1 else And(frozenset(kept))
+    return kept[0] if len(kept) == 1 else AllPatterns(frozenset(kept))
 
 
 def check_members(patterns: Collection[Simple]) -> None:
@@ -126,7 +126,7 @@ def form(pattern: Pattern) -> tuple[SExp, ...]:
         return (b"*", b"prefix", pattern.octets)
     if isinstance(pattern, Glob):
         return (b"*", b"glob", pattern.pattern)
-    if isinstance(pattern, And):
+    if isinstance(pattern, AllPatterns):
         return (b"*", b"and", *sorted((form(member) for member in pattern.members), key=canonical))
     low = () if pattern.low is None else (b"g" if pattern.low_open else b"ge", pattern.low)
     high = () if pattern.high is None else (b"l" if pattern.high_open else b"le", pattern.high)
@@ -145,8 +145,8 @@ def _closed(a: Simple, b: Simple) -> Pattern | bytes | None:
     if includes(b, a):
         return a
     if isinstance(a, Range) and isinstance(b, Range):
-        return meet_ranges(a, b) if a.ordering == b.ordering else And(frozenset((a, b)))
-    return None if _disjoint(a, b) else And(frozenset((a, b)))
+        return meet_ranges(a, b) if a.ordering == b.ordering else AllPatterns(frozenset((a, b)))
+    return None if _disjoint(a, b) else AllPatterns(frozenset((a, b)))
 
 
 def _disjoint(a: Simple, b: Simple) -> bool:

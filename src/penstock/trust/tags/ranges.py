@@ -1,7 +1,7 @@
 """Ranges of atoms under the five orderings of RFC 2693: `(* range ORDERING [g|ge LOW] [l|le HIGH])`.
 
-    alpha     any octets, compared octet by octet
-    binary    any octets, as an unsigned big-endian number, so that leading zero octets do not count
+    alpha     any bytes, compared byte by byte
+    binary    any bytes, as an unsigned big-endian number, so that leading zero bytes do not count
     numeric   decimal digits with an optional sign and fraction, compared exactly
     time      HH:MM:SS with an optional fraction
     date      YYYY-MM-DD_HH:MM:SS with an optional fraction; cut short it means the first instant: 2005 is
@@ -77,7 +77,7 @@ def make_range(
         )
     floor = None if low is None else (_limit(ordering, low), int(low_open))
     ceiling = None if high is None else (_limit(ordering, high), int(not high_open))
-    # Octets and whole numbers have neighbours: each place gets one spelling, so that equal ranges compare equal.
+    # Bytes and whole numbers have neighbours: each place gets one spelling, so that equal ranges compare equal.
     if ordering == b"alpha":
         if floor and floor[1]:
             floor = (floor[0] + b"\0", 0)
@@ -166,5 +166,5 @@ def _date(atom: bytes) -> bytes | None:
 
 
 def _fraction(atom: bytes) -> bytes:
-    """Drop zeros that end a fraction, so that equal instants are equal octets."""
+    """Drop zeros that end a fraction, so that equal instants are equal bytes."""
     return atom.rstrip(b"0").removesuffix(b".") if b"." in atom else atom

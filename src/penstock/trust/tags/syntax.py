@@ -6,9 +6,9 @@ from typing import Final
 from penstock.codec.sexp import SExp, text
 from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.trust.tags.algebra import Room, make_set, make_where, tidy_if_cheap
+from penstock.trust.tags.algebra import TagBudget, make_set, make_where, tidy_if_cheap
 from penstock.trust.tags.globs import GLOB_BYTES, Glob, Prefix, make_glob
-from penstock.trust.tags.patterns import And, Pattern, Simple, check_members, conjoin, contains
+from penstock.trust.tags.patterns import AllPatterns, Pattern, Simple, check_members, conjoin, contains
 from penstock.trust.tags.ranges import Range, make_range
 from penstock.trust.tags.values import ANY, ATOM, NOTHING, Tag, Where
 
@@ -27,10 +27,10 @@ def parse_tag(sexp: SExp, *, limits: Limits = DEFAULT_LIMITS) -> Tag:
     >>> parse_tag((b"foo", (b"*", b"set", b"bar")))
     (b'foo', b'bar')
     """
-    return _parse(sexp, Room(limits.tag_set, steps=0), TAG_DEPTH)
+    return _parse(sexp, TagBudget(limits.tag_set, steps=0), TAG_DEPTH)
 
 
-def _parse(sexp: SExp, room: Room, depth: int) -> Tag:
+def _parse(sexp: SExp, room: TagBudget, depth: int) -> Tag:
     if isinstance(sexp, ATOM):
         return sexp
     if depth == 0:
@@ -97,7 +97,7 @@ def _range(rest: tuple[SExp, ...]) -> Range | bytes | None:
     return make_range(words[0], low, low_open, high, high_open)
 
 
-def _and(rest: tuple[SExp, ...], room: Room) -> Pattern | bytes | None:
+def _and(rest: tuple[SExp, ...], room: TagBudget) -> Pattern | bytes | None:
     if not rest:
         raise _malformed("`(* and)` needs at least one pattern")
     atom: bytes | None = None
@@ -127,7 +127,7 @@ def _and(rest: tuple[SExp, ...], room: Room) -> Pattern | bytes | None:
         return conjoin(different)
     # So many are not compared in pairs: they mean the same as they are.
     check_members(different)
-    return And(different)
+    return AllPatterns(different)
 
 
 def _where(rest: tuple[SExp, ...]) -> Where | None:

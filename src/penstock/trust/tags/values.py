@@ -1,6 +1,6 @@
 """The forms a tag takes in memory. All are immutable, hashable, and in normal form: made by `parse_tag`.
 
-Atoms and lists are themselves, so that the common case costs a comparison of octets; star forms are small classes.
+Atoms and lists are themselves, so that the common case costs a comparison of bytes; star forms are small classes.
 """
 
 from collections.abc import Iterator

@@ -1,0 +1,588 @@
+"""`penstock explain`: why a principal may, or may not, do something."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from enum import StrEnum
+from pathlib import Path
+from typing import Final, TypeVar
+
+import click
+
+from penstock.apps.cli.shared import options
+from penstock.apps.cli.shared import terminal as paint
+from penstock.apps.cli.shared.attributes import parse_schema
+from penstock.apps.cli.shared.credentials import load_verified_type, usable_credentials
+from penstock.apps.cli.shared.describe import (
+    Wording,
+    counted,
+    date_problem,
+    instant_text,
+    validity_data,
+    validity_text,
+    value_text,
+)
+from penstock.apps.cli.shared.groups import example
+from penstock.apps.cli.shared.names import NameBook, load_names
+from penstock.apps.cli.shared.options import JSON, moment
+from penstock.apps.cli.shared.session import CommandSession, Warned, one_answer, say_json, warn
+from penstock.errors import EvaluationError, MalformedError, PenstockError, RefusedError
+from penstock.guard import (
+    Agreements,
+    Authority,
+    Branch,
+    CapabilityAuthority,
+    DecisionProblem,
+    Effect,
+    EventRequest,
+    NetworkRequest,
+    Request,
+    decide,
+    environment,
+    environment_schema,
+)
+from penstock.guard.decision import super_topics
+from penstock.model.names import NetworkName, TypeName
+from penstock.model.principals import Principal
+from penstock.model.topics import TopicName, is_topic
+from penstock.model.types import EventType, TypeDefinition
+from penstock.model.values import Schema
+from penstock.selector import ALWAYS, Selector, conjunction, evaluate
+from penstock.store.files.named_files import NamedFiles, NameErrors
+from penstock.trust.capabilities import Right, read_terms, type_request
+from penstock.trust.credentials import Credentials
+from penstock.trust.discovery import Findings, sift
+from penstock.trust.event_types import VerifiedType
+from penstock.trust.explain import AuthorityQuestion, Explanation, explain_grant
+from penstock.trust.explain import explain as find_explanation
+from penstock.trust.tags import Set, Tag
+from penstock.trust.validity import Validity
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The agreed rules that `penstock explain` goes by besides certificates, as a broker would.
+
+
+_USAGE: Final = "cli.usage"
+_NAMING: Final = NameErrors(
+    file="command", no_match=_USAGE, limit=_USAGE, twice=_USAGE, principal=_USAGE, help="penstock explain --help"
+)
+
+
+def load_agreements(files: Iterable[str]) -> Agreements:
+    """Read agreements and profiles, and verify all of them. Raises as `NamedFiles.agreements`."""
+    return NamedFiles(Path(), _NAMING).agreements(files)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What `penstock explain` answers: the verdict of `decide()`, and the chain behind it or the link that is missing.
+#
+# A right may hold at some times only. `decide()` leaves its condition to whoever enforces it, for each event; here it
+# is asked once, for the moment of the question. What nobody knows in advance, such as how often a client publishes, is
+# named as what the answer depends on.
+#
+# Where the event type itself is not at hand, nothing can be decided; the certificates are then read as `decide()` would
+# read them, but for what only the type says.
+
+
+#: what no certificate and no clock says
+_RATE: Final = "rate"
+
+
+class RightStatus(StrEnum):
+    """Whether a right holds at the moment in question."""
+
+    NOW = "now"
+    DEPENDS = "depends"
+    NOT_NOW = "not-now"
+
+
+@dataclass(frozen=True, slots=True)
+class QuestionTime:
+    """The time that a question is about, and the facts besides time that brokers know there."""
+
+    now: datetime
+    facts: Schema = field(default_factory=dict)
+
+    def holds(self, condition: Selector) -> tuple[RightStatus, tuple[str, ...]]:
+        """Say whether a condition is true then, and on which facts that depends."""
+        try:
+            truth = evaluate(condition, environment(self.now, facts=dict.fromkeys(self.facts)))
+        except EvaluationError:
+            return RightStatus.NOT_NOW, ()
+        unknown = tuple(sorted(condition.attributes & {_RATE, *self.facts}))
+        if truth is None and unknown:
+            return RightStatus.DEPENDS, unknown
+        return (RightStatus.NOW if truth else RightStatus.NOT_NOW), ()
+
+
+@dataclass(frozen=True, slots=True)
+class PermittedWay:
+    """One way in which something is allowed. Where the event type is not known there is a tag in place of a branch."""
+
+    because: tuple[str, ...]
+    validity: Validity
+    condition: Selector
+    holds: RightStatus
+    depends: tuple[str, ...] = ()
+    branch: Branch | None = None
+    tag: Tag | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainQuestion:
+    """One question, and what it is called in the answer.
+
+    `request` is what `decide()` is asked; where the event type is not at hand there is none, and `name` is its name.
+    """
+
+    what: str
+    question: AuthorityQuestion
+    authority: CapabilityAuthority
+    moment: QuestionTime
+    request: Request | None = None
+    name: TypeName | None = None
+    event_type: EventType | None = None
+    #: what is decided by, where that is not certificates alone
+    source: Authority | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainAnswer:
+    """The answer to one question: the chain, every way in which it is allowed, and what should be known besides."""
+
+    asked: ExplainQuestion
+    explanation: Explanation
+    ways: tuple[PermittedWay, ...] = ()
+    warnings: tuple[Warned, ...] = ()
+
+    @property
+    def allowed(self) -> bool:
+        """True where some way holds at the moment in question, as far as that can be known."""
+        return any(way.holds is not RightStatus.NOT_NOW for way in self.ways)
+
+    @property
+    def code(self) -> str:
+        """The code of what is wrong, if anything."""
+        if self.allowed:
+            return ""
+        if self.ways:
+            return "guard.not-now"
+        broken = (link.code for link in self.explanation.links if link.code)
+        return next(broken, self.explanation.code or "chain.missing")
+
+    def reason(self, wording: Wording) -> str:
+        """What is wrong, in words."""
+        if self.ways:
+            conditions = " or ".join(dict.fromkeys(f"`{way.condition.text}`" for way in self.ways))
+            return f"{conditions} is not true on {instant_text(self.asked.moment.now)}"
+        for link in self.explanation.links:
+            if link.code:
+                statement = link.certificate.statement
+                return f"{wording.who(statement.issuer)} → {wording.subject(statement.subject)} {link.problem}"
+        return wording.names.speak(self.explanation.missing) or "no certificate leads there"
+
+
+def ask(asked: ExplainQuestion) -> ExplainAnswer:
+    """Answer a question."""
+    findings = asked.question.findings()
+    if asked.request is not None:
+        ways, problems = _decided(asked, asked.request)
+    else:
+        ways, problems = _read(asked, findings)
+    warnings: list[Warned] = []
+    if findings.truncated or any(problem.code == "guard.truncated" for problem in problems):
+        warnings.append(Warned("chain.truncated", "there are more grants than are followed; some are not shown"))
+    problems = [problem for problem in problems if problem.code != "guard.truncated"]
+    warnings += [Warned(problem.code, f"a right does not count: {problem.message}") for problem in problems]
+    if ways:
+        best = min(ways, key=lambda way: list(RightStatus).index(way.holds))
+        explanation = _explain_way(asked, findings, best)
+    else:
+        explanation = _refusal(asked, findings, problems)
+    return ExplainAnswer(asked, _dated(explanation), tuple(ways), tuple(warnings))
+
+
+def _decided(asked: ExplainQuestion, request: Request) -> tuple[list[PermittedWay], list[DecisionProblem]]:
+    decision = decide(request, [asked.source or asked.authority])
+    ways: list[PermittedWay] = []
+    for branch in decision.restriction.branches if decision.effect is Effect.PERMIT else ():
+        holds, depends = asked.moment.holds(branch.when.condition)
+        ways.append(PermittedWay(branch.because, branch.when.validity, branch.when.condition, holds, depends, branch))
+    return ways, list(decision.errors)
+
+
+def _read(asked: ExplainQuestion, findings: Findings) -> tuple[list[PermittedWay], list[DecisionProblem]]:
+    """Read the certificates without the event type: names of attributes and what fits them are not known."""
+    ways: list[PermittedWay] = []
+    problems: list[DecisionProblem] = []
+    for grant in findings.grants:
+        for tag in _alternatives(grant.tag, asked.question.request):
+            try:
+                condition = _condition(tag, asked)
+            except PenstockError as error:
+                problems.append(DecisionProblem(error.code, error.message, *grant.because[-1:]))
+                continue
+            holds, depends = asked.moment.holds(condition)
+            ways.append(PermittedWay(grant.because, grant.validity, condition, holds, depends, tag=tag))
+    return ways, problems
+
+
+def _alternatives(tag: Tag, request: Tag) -> Iterator[Tag]:
+    """Yield the rights of a grant that answer the whole request: `(manage add)` does not answer `(manage)`."""
+    for one in sorted(tag.members(), key=repr) if isinstance(tag, Set) else [tag]:
+        if isinstance(one, tuple) and isinstance(request, tuple) and one[: len(request)] == request:
+            yield one
+
+
+def _condition(tag: Tag, asked: ExplainQuestion) -> Selector:
+    if asked.name is None:
+        return ALWAYS
+    bare = EventType.of(TypeDefinition(asked.name, ()))
+    condition = conjunction(*read_terms(tag, bare).when)
+    condition.check(asked.authority.environment)
+    return condition
+
+
+def _explain_way(asked: ExplainQuestion, findings: Findings, way: PermittedWay) -> Explanation:
+    """Explain the chain of a way; its reasons may hold those of equal ones, and of the type, as well."""
+    for grant in findings.grants:
+        if set(grant.because) <= set(way.because):
+            return explain_grant(asked.question, grant)
+    return Explanation(True, asked.question.root, asked.question.principal)
+
+
+def _refusal(asked: ExplainQuestion, findings: Findings, problems: list[DecisionProblem]) -> Explanation:
+    """Explain why nothing counts: a right that is not enforced, one that is too narrow, or no chain at all."""
+    question = asked.question
+    for problem in problems:
+        for grant in findings.grants:
+            if problem.source in grant.because[-1:]:
+                # The last certificate is the one that words the right.
+                return _broken(explain_grant(question, grant), problem.code, f"does not count: {problem.message}")
+        return Explanation(False, question.root, question.principal, (), problem.message, problem.code)
+    explanation = find_explanation(question)
+    if explanation.allowed:
+        return _broken(explanation, "chain.no-authority", "gives only a part of what was asked")
+    return explanation
+
+
+def _broken(explanation: Explanation, code: str, problem: str) -> Explanation:
+    *above, last = explanation.links
+    return replace(explanation, allowed=False, links=(*above, replace(last, code=code, problem=problem)))
+
+
+def _dated(explanation: Explanation) -> Explanation:
+    """Put the dates of broken links into the form in which all others are shown."""
+    links = tuple(
+        replace(link, problem=date_problem(link.code, link.certificate.statement.validity) or link.problem)
+        for link in explanation.links
+    )
+    return replace(explanation, links=links)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `penstock explain`: why a principal may, or may not, do something.
+
+
+T = TypeVar("T")
+
+#: as `PolicyCombining` has them
+RIGHTS: Final = ("both", "restrict", "alone", "either")
+#: what the ids of policies, and of agreed rules, stand behind, where something rests on them
+POLICY: Final = "policy:"
+AGREED: Final = "rule:"
+
+_HINTS: Final = {
+    "guard.not-now": "ask about another time with --at",
+    "selector.unknown-attribute": "where brokers know more than the time and the rate, say so: --fact on_duty:boolean",
+}
+
+
+@click.command()
+@click.option("--principal", required=True, **options.WHO, help="Who would do it.")
+@click.option("--right", required=True, type=options.RIGHT, help="What they would do.")
+@click.option("--type", "type_name", metavar="OWNER/NAME[@VERSION]", help="With events of this type.")
+@options.type_file_options
+@click.option("--network", metavar="OWNER/NAME", help="On this network; for events, they must be let connect as well.")
+@click.option("--credential", "credentials", multiple=True, metavar="FILE", help="Certificates they show; repeat it.")
+@click.option("--fact", "facts", multiple=True, metavar="NAME:KIND", help="A fact that brokers there know; repeat it.")
+@click.option(
+    "--agreement", "agreements", multiple=True, metavar="FILE", help="Agreed rules that brokers there go by; repeat it."
+)
+@click.option(
+    "--policy", "policies", multiple=True, metavar="FILE", help="Policies that brokers there go by; repeat it."
+)
+@click.option("--refer", multiple=True, metavar="FILE", help="Policies that these refer to; repeat it.")
+@click.option(
+    "--rights",
+    type=click.Choice(RIGHTS),
+    default=RIGHTS[0],
+    show_default=True,
+    help="What policies mean beside certificates, as brokers have it in `policies.rights`.",
+)
+@click.option("--home", "homes", multiple=True, metavar="WHO=DOMAIN", help="Where somebody is at home; repeat it.")
+@options.at_option
+@options.output_option()
+@options.names_option
+@click.pass_obj
+@example(
+    """
+penstock explain --type-file numberplate.type --principal billing --right subscribe \\
+    --credential pito-ccs.cert --credential billing.cert
+penstock explain --network "pito/UK Police Network" --principal broker1 --right connect --credential met.certs
+"""
+)
+def explain(  # noqa: PLR0913  # one argument an option
+    session: CommandSession,
+    *,
+    principal: str,
+    right: str,
+    type_name: str | None,
+    type_file: str | None,
+    parent: tuple[str, ...],
+    previous: tuple[str, ...],
+    network: str | None,
+    credentials: tuple[str, ...],
+    facts: tuple[str, ...],
+    agreements: tuple[str, ...],
+    policies: tuple[str, ...],
+    refer: tuple[str, ...],
+    rights: str,
+    homes: tuple[str, ...],
+    at: str | None,
+    output: str,
+    names_file: str | None,
+) -> None:
+    """Say why a principal may, or may not, do something: the chain of certificates, and the link that is missing.
+
+    With --agreement, what was agreed on through the moderator counts as well, and with --policy what policies say. The
+    answer is what a broker decides at that time. The exit status is 0 if they may, also where that depends on facts
+    that only the broker knows, and 1 if not.
+    """
+    with one_answer({"allowed": False, "right": right, "answers": [], "warnings": []}, as_json=output == JSON):
+        names = load_names(names_file)
+        when = QuestionTime(moment(at, session), parse_schema(facts))
+        who = names.principal(principal)
+        bag, warnings = usable_credentials(credentials)
+        warn(*warnings)
+        verified = None
+        if type_file is not None:
+            verified, quorums = load_verified_type(type_file, parent, previous, when.now)
+            # Whose type it is, is part of the type: a quorum that owns it need not be shown a second time.
+            bag += Credentials.of(quorums=quorums)
+        place = None if network is None else names.network(network)
+        name = verified.event_type.name if verified is not None else _type_name(type_name, names)
+        if type_name is not None and verified is not None and _type_name(type_name, names) != name:
+            raise MalformedError(
+                "cli.resource", "--type and --type-file are different types", hint="give one of the two"
+            )
+        authority = CapabilityAuthority(bag, environment=environment_schema(when.facts))
+        # The order is that of brokers.
+        governed: Authority = load_agreements(agreements).over(authority) if agreements else authority
+        if (agreements or policies) and verified is None:
+            what = "agreements" if agreements else "policies"
+            raise MalformedError("cli.resource", f"{what} are about an event type", hint="give --type-file")
+        if policies and verified is not None:
+            # Who asks about certificates alone need not wait until the engine of policies is there.
+            from penstock.apps.cli.explain_policies import PolicyOptions  # noqa: PLC0415  # see above
+
+            loaded = PolicyOptions(policies, refer, rights, homes).load(names, verified.event_type.name.owner)
+            governed = loaded.over(governed, authority, environment=authority.environment)
+        questions = _questions(authority, when, who, Right(right), verified or name, place)
+        answers = list(_answers(replace(asked, source=governed) for asked in questions))
+    found = [warning for answer in answers for warning in answer.warnings]
+    warn(*found)
+    wording = Wording(names, None if verified is None else verified.event_type)
+    if output == JSON:
+        say_json(
+            {
+                "allowed": all(answer.allowed for answer in answers),
+                "principal": str(who),
+                "right": right,
+                "answers": [_data(answer, wording) for answer in answers],
+                "warnings": [warning.as_dict() for warning in (*warnings, *found)],
+            }
+        )
+    else:
+        for answer in answers:
+            _show(answer, wording)
+    for answer in answers:
+        if not answer.allowed:
+            raise RefusedError(
+                answer.code,
+                f"{wording.who(who)} {_may(answer)}: {answer.reason(wording)}",
+                hint=_HINTS.get(answer.code, ""),
+                principal=who,
+            )
+
+
+def _type_name(written: str | None, names: NameBook) -> TypeName | None:
+    if written is None:
+        return None
+    name, _, version = written.partition("@")
+    owner, bare = names.owned(name, "type")
+    if owner is None or bare is None:
+        raise MalformedError("name.malformed", f"`{written[:80]}` is no one type", hint="write `owner/name@version`")
+    return TypeName(owner, bare, version or "0")
+
+
+def _questions(  # noqa: PLR0913, PLR0917  # the facts that an answer rests on
+    authority: CapabilityAuthority,
+    when: QuestionTime,
+    who: Principal,
+    right: Right,
+    about: VerifiedType | TypeName | None,
+    place: NetworkName | None,
+) -> Iterator[ExplainQuestion]:
+    needed = "a network: give --network" if right.on_network else "an event type: give --type-file or --type"
+    if (place if right.on_network else about) is None:
+        raise MalformedError("cli.resource", f"`{right}` is a right on {needed.split(':', 1)[0]}", hint=needed)
+    # Publishing and subscribing need the network too (paper 5, section 5.2.2); managing does not.
+    if place is not None and (right.on_network or right in (Right.PUBLISH, Right.SUBSCRIBE)):
+        first = right if right.on_network else Right.CONNECT
+        asking = NetworkRequest(who, first, place, when.now)
+        what = f"{_ON_NETWORK[first]} {place.name}"
+        yield ExplainQuestion(what, authority.question(asking), authority, when, asking)
+    if right.on_network or about is None:
+        return
+    if isinstance(about, VerifiedType):
+        for verified in (*_above(right, super_topics(about)), about):
+            name = verified.event_type.name
+            request = EventRequest(who, right, verified, when.now)
+            question = authority.question(request)
+            yield ExplainQuestion(_what(right, name), question, authority, when, request, name, verified.event_type)
+        return
+    supers = (topic.type_name for topic in TopicName.of_type(about).super_topics) if is_topic(about) else ()
+    for name in (*_above(right, supers), about):
+        evidence = sift(authority.credentials, when.now)
+        question = AuthorityQuestion(authority.credentials, evidence, name.owner, who, type_request(name, right))
+        yield ExplainQuestion(_what(right, name), question, authority, when, name=name)
+
+
+_ON_NETWORK: Final = {
+    Right.CONNECT: "connect to",
+    Right.BROKER: "be a broker of",
+    Right.INSTALL: "install types on",
+}
+
+
+def _above(right: Right, supers: Iterable[T]) -> Iterator[T]:
+    """Yield what is asked about first: whoever publishes on a topic needs the right on all those that it is part of."""
+    if right is Right.PUBLISH:
+        yield from reversed(tuple(supers))
+
+
+def _answers(questions: Iterable[ExplainQuestion]) -> Iterator[ExplainAnswer]:
+    for asked in questions:
+        answer = ask(asked)
+        yield answer
+        if asked.name is not None and is_topic(asked.name) and not answer.allowed:
+            # What is refused above is refused below, and for that reason.
+            return
+
+
+def _what(right: Right, name: TypeName) -> str:
+    return f"{_verb(right)} {name.name}@{name.version}"
+
+
+def _verb(right: Right) -> str:
+    match right:
+        case Right.SUBSCRIBE:
+            return "subscribe to"
+        case Right.PUBLISH | Right.ROUTE | Right.MANAGE:
+            return str(right)
+        case Right.RESTRICTIONS:
+            return "ask about restrictions on"
+        case _:
+            return f"{right.removeprefix('manage-')} attributes of"
+
+
+def _may(answer: ExplainAnswer) -> str:
+    """Return the verdict in words."""
+    if answer.allowed:
+        return f"may {answer.asked.what}"
+    if answer.ways:
+        return f"may {answer.asked.what}, but not at this time"
+    return f"may not {answer.asked.what}"
+
+
+def _data(answer: ExplainAnswer, wording: Wording) -> dict[str, object]:
+    data = answer.explanation.as_dict() | {"question": answer.asked.what, "allowed": answer.allowed}
+    if not answer.allowed:
+        data |= {"code": answer.code, "reason": answer.reason(wording)}
+    if answer.ways:
+        data["grants"] = [_way_data(way, answer.asked.event_type) for way in answer.ways]
+    return data
+
+
+def _way_data(way: PermittedWay, event_type: EventType | None) -> dict[str, object]:
+    told: dict[str, object] = {"because": list(way.because), **validity_data(way.validity), "holds": str(way.holds)}
+    if way.depends:
+        told["depends_on"] = list(way.depends)
+    if way.branch is not None and event_type is not None:
+        told |= _branch_data(way.branch, event_type)
+    return told
+
+
+def _branch_data(branch: Branch, event_type: EventType) -> dict[str, object]:
+    name_of: dict[str, str] = {a.id: a.name for a in event_type.attributes}
+    return {
+        "attributes": [a.name for a in event_type.attributes if branch.shows(a.id)],
+        "forced": {name_of.get(id_, str(id_)): value_text(value) for id_, value in branch.forced},
+        "where": [] if branch.where == ALWAYS else [branch.where.rename(name_of).text],
+        "when": [] if branch.when.condition == ALWAYS else [branch.when.condition.text],
+        "asked": ["policies, by the broker, about each event"] if branch.guards else [],
+    }
+
+
+def _show(answer: ExplainAnswer, wording: Wording) -> None:
+    explanation = answer.explanation
+    who = wording.who(explanation.principal)
+    paint.line(f"{'✓' if answer.allowed else '✗'} {who} {_may(answer)}")
+    if explanation.allowed and not explanation.links and explanation.principal == explanation.root:
+        paint.line(f"    ✓ {who} is the owner")
+    for link in explanation.links:
+        mark = f"✗ {link.problem}:" if link.code else "✓"
+        until = f"  ({validity_text(link.certificate.statement.validity)})"
+        paint.line(f"    {mark} {wording.line(link.certificate.statement)}{until}")
+    if explanation.missing:
+        paint.line(f"    ✗ {wording.names.speak(explanation.missing)}")
+    for way in answer.ways:
+        if len(answer.ways) > 1:
+            certificates = [one for one in way.because if not one.startswith((POLICY, AGREED))]
+            paint.line(f"  granted through {counted(len(certificates), 'certificate')}")
+        paint.facts(_way_facts(way, answer.asked, wording), indent=4)
+
+
+def _way_facts(way: PermittedWay, asked: ExplainQuestion, wording: Wording) -> list[tuple[str, str]]:
+    facts: list[tuple[str, str]] = []
+    if way.branch is not None and asked.event_type is not None:
+        facts = _branch_facts(way.branch, asked.event_type)
+    elif way.tag is not None and way.tag != asked.question.request:
+        facts = wording.tag(way.tag)
+    for what, sign in (("agreed rules", AGREED), ("policies", POLICY)):
+        named = ", ".join(one.removeprefix(sign) for one in way.because if one.startswith(sign))
+        if named:
+            facts.append((what, named))
+    facts.append(("valid", validity_text(way.validity)))
+    match way.holds:
+        case RightStatus.NOT_NOW:
+            facts.append(("now", f"✗ not at this time ({instant_text(asked.moment.now)})"))
+        case RightStatus.DEPENDS:
+            facts.append(("now", f"depends on {', '.join(way.depends)}"))
+    return facts
+
+
+def _branch_facts(branch: Branch, event_type: EventType) -> list[tuple[str, str]]:
+    told = _branch_data(branch, event_type)
+    attributes, forced = told["attributes"], told["forced"]
+    shown = ", ".join(attributes) if isinstance(attributes, list) else ""
+    facts = [("attributes", "all" if branch.attributes is None else shown or "none")]
+    if isinstance(forced, dict) and forced:
+        facts.append(("forced", ", ".join(f"{name} = {value}" for name, value in forced.items())))
+    facts += [
+        (place, "; ".join(map(str, texts)))
+        for place in ("where", "when", "asked")
+        if isinstance(texts := told[place], list) and texts
+    ]
+    return facts

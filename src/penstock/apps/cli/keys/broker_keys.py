@@ -1,0 +1,428 @@
+"""`penstock keys`: the keys of sealed types, at a broker that runs."""
+
+import asyncio
+import sys
+from collections.abc import Iterator, Mapping
+from datetime import datetime
+from typing import Any, Final, TypeAlias
+
+import click
+
+from penstock.apps.cli.keys.fetch import fetch
+from penstock.apps.cli.net.status import plain
+from penstock.apps.cli.shared import options
+from penstock.apps.cli.shared import terminal as paint
+from penstock.apps.cli.shared.broker_client import Call, client_options, talk
+from penstock.apps.cli.shared.describe import counted, listed, table, value_text
+from penstock.apps.cli.shared.groups import Verbs, example
+from penstock.apps.cli.shared.names import NameBook
+from penstock.apps.cli.shared.options import JSON, WHO
+from penstock.apps.cli.shared.session import say, say_json
+from penstock.broker.wire.protocol import LABELS, KeyWord
+from penstock.codec.wire import Wire
+from penstock.errors import MalformedError, RefusedError
+from penstock.model.instants import parse_instant
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a change of keys would concern: groups, epochs and holders, as the status of a broker tells them.
+#
+# Nothing else is asked of the broker than its status. What a change itself is refused for, this is refused for too, as
+# far as the status tells: keys that are not managed there, or not by who asks, and brokers that do not hold them.
+
+
+Rehearsed: TypeAlias = Mapping[str, Mapping[str, Wire]]
+"""The groups that a change would concern, by scope: what is told of each, and what would come of it."""
+
+_NOT_OPERATOR: Final = "broker.not-operator"
+
+
+def rotated(status: Mapping[str, Wire], of_type: TypeKey, attribute: str) -> Rehearsed:
+    """Return the groups that would begin an epoch, and which. Raises `RefusedError` (`keys.not-manage…`)."""
+    meant = _meant(status, of_type, attribute)
+    # Labels change by themselves, where they are not asked for.
+    return {
+        scope: {**one, "then": _epoch(one) + 1}
+        for scope, one in meant.items()
+        if attribute == LABELS or one.get("attribute") != LABELS
+    }
+
+
+def evicted(status: Mapping[str, Wire], of_type: TypeKey, attribute: str, broker: Principal) -> Rehearsed:
+    """Return the groups that would go on without a broker. Raises as `rotated`, and `keys.not-member`."""
+    who = str(broker)
+    held = {s: one for s, one in _meant(status, of_type, attribute).items() if who in listed(one.get("holders"))}
+    if not held:
+        raise RefusedError(
+            "keys.not-member", "this broker holds none of these keys", hint="`penstock keys status` shows who does"
+        )
+    return {
+        scope: {
+            **one,
+            "then": _epoch(one) + 1,
+            "holders": [other for other in listed(one.get("holders")) if other != who],
+        }
+        for scope, one in held.items()
+    }
+
+
+def forgotten(status: Mapping[str, Wire], before: datetime) -> Rehearsed:
+    """Return all groups, and up to which epoch keys would be forgotten: `all` of them, or those that were over then.
+
+    Raises as `rotated`.
+    """
+    return {scope: {**one, "forgotten": _forgotten(one, before)} for scope, one in _meant(status, None, "").items()}
+
+
+def joined(status: Mapping[str, Wire]) -> Rehearsed:
+    """Return the groups whose keys a broker would ask for. Raises `RefusedError` (`broker.not-operator`)."""
+    if "held" not in status:
+        raise RefusedError(_NOT_OPERATOR, "only operators of the broker may ask this")
+    held = {scope: table(one) for scope, one in table(status["held"]).items()}
+    return {scope: one for scope, one in held.items() if one.get("seals") is not True}
+
+
+def of_manager(error: RefusedError) -> RefusedError:
+    """Return why a change is refused to somebody whom not even the status is told."""
+    return _not_manager() if error.code == _NOT_OPERATOR else error
+
+
+def _meant(status: Mapping[str, Wire], of_type: TypeKey | None, attribute: str) -> Rehearsed:
+    managed = {scope: table(one) for scope, one in table(status.get("managed")).items()}
+    whole = None if of_type is None else str(of_type)
+    found = {
+        scope: one
+        for scope, one in managed.items()
+        if whole in (None, one.get("type")) and attribute in ("", one.get("attribute"))
+    }
+    if not found:
+        raise RefusedError(
+            "keys.not-managed",
+            "no such keys are managed here",
+            hint="`penstock keys status` shows which keys this broker manages: compare broker, type and attribute",
+        )
+    if not all("holders" in one for one in found.values()):
+        raise _not_manager()
+    return found
+
+
+def _forgotten(one: Mapping[str, Wire], before: datetime) -> dict[str, Wire]:
+    begun, epoch = one.get("begun"), _epoch(one)
+    # An epoch is over when the next begins; when the earlier ones did is not told.
+    whole = isinstance(begun, datetime) and begun < before
+    return {"last": max(0, epoch - (1 if whole else 2)), "all": whole}
+
+
+def _epoch(one: Mapping[str, Wire]) -> int:
+    found = one.get("epoch")
+    return found if isinstance(found, int) else 0
+
+
+def _not_manager() -> RefusedError:
+    return RefusedError(
+        "keys.not-manager",
+        "these keys may be changed by the type's owner, and by who has the right `keys`",
+        hint="show the certificate that says so with --credential",
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What `penstock keys` answers, in words and tables.
+
+
+def show_keys(status: Mapping[str, Wire], names: NameBook) -> None:
+    """Show which keys a broker holds and manages."""
+    held, managed, waiting = (table(status.get(name)) for name in ("held", "managed", "waiting"))
+    if held:
+        paint.grid(("held: key of", "epoch", "begun", "seals"), [_held(table(one), names) for one in held.values()])
+    elif "held" in status:
+        say("this broker holds no keys: no sealed type is known here that it may read or publish")
+    for name, number in waiting.items():
+        if isinstance(number, int) and number:
+            paint.line(f"{name} that wait for keys: {number:,}")
+    if held and managed:
+        paint.line()
+    if managed:
+        rows = [row for one in managed.values() for row in _managed(table(one), names)]
+        paint.grid(("managed: key of", "epoch", "begun", "members", "held by"), rows)
+
+
+def show_changed(epochs: Mapping[str, Wire], names: NameBook, words: str) -> None:
+    """Show what came of a change."""
+    say(f"✓ {words}")
+    rows = [(_key(table(one), names), str(table(one).get("epoch", ""))) for one in epochs.values()]
+    paint.grid(("key of", "epoch"), rows)
+
+
+def show_rehearsed(found: Rehearsed, names: NameBook, words: str) -> None:
+    """Show what a change would concern."""
+    say(words if found else "nothing would change")
+    rows = [row for one in found.values() for row in _rehearsed(one, names)]
+    if rows:
+        paint.grid(("key of", "epoch", "then", "held by"), rows)
+    say("nothing was changed, this is a rehearsal")
+
+
+def _rehearsed(one: Mapping[str, Wire], names: NameBook) -> Iterator[tuple[str, str, str, str]]:
+    first, *others = [names.show_text(str(who)) for who in listed(one.get("holders"))] or [""]
+    yield _key(one, names), _epoch_text(one), _then(one), first
+    for other in others:
+        yield "", "", "", other
+
+
+def _then(one: Mapping[str, Wire]) -> str:
+    gone = table(one.get("forgotten"))
+    if not gone:
+        return str(one.get("then", ""))
+    last = str(gone.get("last", 0))
+    if last == "0":
+        return "nothing is forgotten"
+    return f"up to {last} forgotten" if gone.get("all") else f"up to {last} forgotten, if over then"
+
+
+def _held(one: Mapping[str, Wire], names: NameBook) -> tuple[str, str, str, str]:
+    until = one.get("until")
+    if one.get("seals") is True and isinstance(until, datetime):
+        seals = f"✓ until {value_text(until)} at the latest"
+    elif one.get("evicted") is True:
+        seals = "✗ evicted, and no member: `penstock keys join` asks again"
+    else:
+        seals = "✗ publications wait for a key" if one.get("epoch") == 0 else "✗ publications wait for a new epoch"
+    return _key(one, names), _epoch_text(one), _when(one.get("begun")), seals
+
+
+def _managed(one: Mapping[str, Wire], names: NameBook) -> Iterator[tuple[str, str, str, str, str]]:
+    holders = one.get("holders")
+    shown = [names.show_text(str(who)) for who in holders] if isinstance(holders, list) else ["(for its owner to see)"]
+    first, *others = shown or [""]
+    yield _key(one, names), str(one.get("epoch", 0)), _when(one.get("begun")), str(one.get("members", 0)), first
+    for other in others:
+        yield "", "", "", "", other
+
+
+def _key(one: Mapping[str, Wire], names: NameBook) -> str:
+    attribute = str(one.get("attribute", ""))
+    of_type = _scope(str(one.get("type", "")), names)
+    return f"{of_type} {attribute}" if attribute else of_type
+
+
+def _scope(text: str, names: NameBook) -> str:
+    owner, slash, rest = text.partition("/")
+    return f"{names.show_text(owner)}{slash}{rest}"
+
+
+def _epoch_text(one: Mapping[str, Wire]) -> str:
+    """Return the epoch of a key. They are counted from 1: of a key that has not come there is none."""
+    return str(one.get("epoch") or "–")
+
+
+def _when(value: Wire) -> str:
+    return value_text(value) if isinstance(value, datetime) else "–"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `penstock keys`: the keys of sealed types, at a broker that runs.
+
+
+_TYPE = click.option("--type", "type_name", required=True, metavar="OWNER/NAME", help="The event type.")
+_ATTRIBUTE = click.option(
+    "--attribute", default="", metavar="NAME", help="The key of one attribute alone, instead of all keys of the type."
+)
+_DRY_RUN = click.option(
+    "--dry-run", is_flag=True, help="Show which keys, epochs and holders it would concern, and change nothing."
+)
+
+
+_IN_FILES = dict.fromkeys(("new", "show", "list", "quorum", "new-kek", "new-ring"), "penstock key")
+
+
+@click.group(cls=Verbs, elsewhere=_IN_FILES)
+def keys() -> None:
+    """Keys of sealed types at a broker: who has them, new ones, old ones.
+
+    Brokers that may read or publish a sealed type get its keys from a key manager, which is a broker with `[keys]` in
+    its file; clients never have them. Keys to sign with are another thing: `penstock key`.
+    """
+
+
+@keys.command()
+@client_options
+@options.output_option()
+@example("penstock keys status --broker penstock://127.0.0.1:7600 --network pito/London --key operator.key")
+def status(*, output: str, **connection: Any) -> None:
+    """Show which keys a broker holds, and for how long it may seal under them; and what waits for keys.
+
+    For its operators. Where keys are managed there, their owners, and who has the right `keys`, see who holds them.
+    """
+    call = Call.of(**connection)
+    found = _ask(call, KeyWord.STATUS)
+    if output == JSON:
+        say_json({key: plain(value) for key, value in found.items()})
+    else:
+        show_keys(found, call.names)
+
+
+@keys.command()
+@_DRY_RUN
+@client_options
+@options.output_option()
+@example("penstock keys join --broker penstock://127.0.0.1:7600 --network pito/London --key operator.key")
+def join(*, dry_run: bool, output: str, **connection: Any) -> None:
+    """Have a broker ask at once for all keys that it may have and has not.
+
+    It does so by itself, when policy changes and now and then; a broker that was evicted does not. The answers come a
+    moment later: what is shown is what it holds until then. For its operators.
+    """
+    call = Call.of(**connection)
+    if dry_run:
+        _rehearse(joined(_ask(call, KeyWord.STATUS)), call, "the broker would ask for these keys", output)
+        return
+    found = _ask(call, KeyWord.JOIN)
+    if output == JSON:
+        say_json({key: plain(value) for key, value in found.items()})
+    else:
+        say("✓ the broker asks for keys; `penstock keys status` shows what has come")
+        show_keys(found, call.names)
+
+
+@keys.command()
+@_TYPE
+@_ATTRIBUTE
+@click.option("--labels", is_flag=True, help="Of a blinded type: new labels, and no new keys.")
+@_DRY_RUN
+@client_options
+@options.output_option()
+@example(
+    """
+penstock keys rotate --type pito/Numberplate --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key
+"""
+)
+def rotate(*, type_name: str, attribute: str, labels: bool, dry_run: bool, output: str, **connection: Any) -> None:
+    """Begin a new epoch of the keys of a type, at the broker that manages them.
+
+    Members follow without losing an event. For the owner of the type, and for who has the right `keys` on it.
+    """
+    if labels and attribute:
+        raise MalformedError("cli.usage", "labels are of the type, not of an attribute", hint="give one of the two")
+    call = Call.of(**connection)
+    which = LABELS if labels else attribute
+    if dry_run:
+        found = rotated(_status(call), _type(call, type_name), which)
+        _rehearse(found, call, "these epochs would begin", output)
+        return
+    _show(_ask(call, KeyWord.ROTATE, type_name, which), call, "a new epoch has begun", output)
+
+
+@keys.command()
+@click.argument("broker", **WHO)
+@_TYPE
+@_ATTRIBUTE
+@_DRY_RUN
+@client_options
+@options.output_option()
+@example(
+    """
+penstock keys evict met-broker --type pito/Numberplate --broker penstock://127.0.0.1:7600 --network pito/London \\
+  --key pito.key
+"""
+)
+def evict(*, broker: str, type_name: str, attribute: str, dry_run: bool, output: str, **connection: Any) -> None:
+    """Take the keys of a type from the broker WHO: a new epoch begins at once, without it.
+
+    That takes keys, and no rights: the broker may join again when it is told to, and neighbours of equal rights go on
+    to send it plaintext beside what is sealed. It is no way to lock somebody out, such as who has stolen a machine:
+    revoke the certificate that gives the right (`penstock net revoke`), which ends both. For the same as `rotate`.
+    """
+    call = Call.of(**connection)
+    who = call.names.principal(broker)
+    if dry_run:
+        found = evicted(_status(call), _type(call, type_name), attribute, who)
+        _rehearse(found, call, f"{broker} would be out; these epochs would begin", output)
+        return
+    done = _ask(call, KeyWord.EVICT, type_name, attribute, evicted=who)
+    _show(done, call, f"{broker} is out; a new epoch has begun", output)
+
+
+@keys.command()
+@click.option("--before", required=True, metavar="TIME", help="Forget epochs that were over then: 2026-05-01T12:00Z.")
+@click.option("--yes", is_flag=True, help="Do not ask. Without a terminal nothing is asked either.")
+@_DRY_RUN
+@client_options
+@options.output_option()
+@example(
+    """
+penstock keys forget --before 2026-01-01T00:00Z --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key
+"""
+)
+def forget(*, before: str, yes: bool, dry_run: bool, output: str, **connection: Any) -> None:
+    """Have a key manager forget the keys of old epochs, and begin its log again. There is no way back.
+
+    What was sealed in them can then be opened by nobody who has not fetched the keys. For who may manage all types that
+    are managed there. Copies of the log, and what a disk keeps of deleted files, are not reached.
+    """
+    call, instant = Call.of(**connection), parse_instant(before)
+    if dry_run:
+        _rehearse(forgotten(_status(call), instant), call, "these keys would be forgotten", output)
+        return
+    if not yes and on_terminal():
+        _confirm_forgetting(call, instant)
+    found = _ask(call, KeyWord.FORGET, before=instant)
+    if output == JSON:
+        say_json({key: plain(value) for key, value in found.items()})
+    else:
+        say(f"✓ epochs that were over before {before} are forgotten, and the log begins anew")
+
+
+keys.add_command(fetch)
+
+
+def _ask(call: Call, word: KeyWord, type_name: str = "", attribute: str = "", **more: Any) -> Mapping[str, Wire]:
+    of_type = _type(call, type_name) if type_name else None
+
+    async def ask(_stop: asyncio.Event) -> Mapping[str, Wire]:
+        async with call.client() as client:
+            return await client.keys(word, of_type, attribute, **more)
+
+    return talk(ask)
+
+
+def _status(call: Call) -> Mapping[str, Wire]:
+    """Return what those are told who may change keys. Raises `RefusedError` (`keys.not-manager`)."""
+    try:
+        return _ask(call, KeyWord.STATUS)
+    except RefusedError as error:
+        raise of_manager(error) from None
+
+
+def _rehearse(found: Rehearsed, call: Call, words: str, output: str) -> None:
+    """Show what a change would concern, and change nothing."""
+    if output == JSON:
+        say_json({"dry_run": True, "keys": {scope: plain(dict(one)) for scope, one in found.items()}})
+    else:
+        show_rehearsed(found, call.names, words)
+
+
+def on_terminal() -> bool:
+    """Say whether there is somebody who can be asked."""
+    return sys.stdin is not None and sys.stdin.isatty()
+
+
+def _confirm_forgetting(call: Call, before: datetime) -> None:
+    """Ask whether keys are to be forgotten. Raises `click.Abort` if not."""
+    groups = counted(len(forgotten(_status(call), before)), "key")
+    click.confirm(f"Forget old epochs of {groups}? There is no way back", abort=True, err=True)
+
+
+def _type(call: Call, name: str) -> TypeKey:
+    owner, rest = call.names.owned(name, "type")
+    if owner is None or rest is None:
+        raise MalformedError("name.malformed", f"`{name[:80]}` is no one type", hint="write `owner/name`")
+    return TypeKey(owner, rest.partition("@")[0])
+
+
+def _show(found: Mapping[str, Wire], call: Call, words: str, output: str) -> None:
+    if output == JSON:
+        say_json({"keys": {key: plain(value) for key, value in found.items()}})
+    else:
+        show_changed(found, call.names, words)

@@ -1,0 +1,83 @@
+"""`penstock moderator`: conflicts between the rules of publishers; its verbs stand in `moderator_*`."""
+
+import json
+
+import click
+
+from penstock.apps.cli.moderator.book import init, keep, log, verify
+from penstock.apps.cli.moderator.changes import add, leave, pass_, remove, resolve, return_, subscribe, undo
+from penstock.apps.cli.moderator.compile import certify, compile_
+from penstock.apps.cli.moderator.consents import agree, take
+from penstock.apps.cli.moderator.event_types import type_
+from penstock.apps.cli.moderator.polls import COMMANDS as POLLS
+from penstock.apps.cli.moderator.queries import allow, at, check, explain, propose_, show
+from penstock.apps.cli.moderator.rule_files import export, sign
+from penstock.apps.cli.shared.files import read_bytes, within
+from penstock.apps.cli.shared.groups import Verbs, example
+from penstock.apps.cli.shared.options import JSON, output_option
+from penstock.apps.cli.shared.session import say, say_json
+from penstock.codec.yaml_text import read_yaml
+from penstock.errors import MalformedError, RefusedError
+from penstock.moderator.files.scenarios import StepResult, read_scenario, run
+
+
+@click.group(cls=Verbs)
+def moderator() -> None:
+    """Conflicts between rules of publishers, and ways out."""
+
+
+for verb in (
+    *(check, init, show, add, subscribe, remove, propose_, resolve, agree, take, explain, allow),
+    *(type_, leave, return_, pass_, log, at, undo, verify, keep, sign, export, compile_, certify),
+    *POLLS,
+):
+    moderator.add_command(verb)
+
+
+@moderator.command()
+@click.argument("file", default="-")
+@output_option()
+@example("penstock moderator test example.yaml")
+def test(*, file: str, output: str) -> None:
+    """Run the scenario in FILE, and compare what comes of each step with what it expects.
+
+    A scenario is a tree of event types, profiles, steps, and what must have come of each: which rules collide and over
+    which attributes, what is in force then, what enters the log and what comes back from it. Nothing is kept.
+    """
+    with within(file):
+        scenario = read_scenario(read_yaml(_text(read_bytes(file))))
+        told = [*run(scenario)]
+    failed = [each for each in told if each.differences]
+    if output == JSON:
+        say_json({"title": scenario.title, "passed": not failed, "steps": [_answer(each) for each in told]})
+    else:
+        say(scenario.title)
+        for each in told:
+            say(f"  {each.number}. {each.facts['outcome']}")
+            for name, wanted, found in each.differences:
+                say(f"     {name}: expected {_plain(wanted)}")
+                say(f"     {' ' * len(name)}     found {_plain(found)}")
+        say(f"{len(told) - len(failed)} of {len(told)} steps as expected")
+    if failed:
+        raise RefusedError(
+            "moderator.unexpected", f"step {failed[0].number} of the scenario did not come to what it expects"
+        )
+
+
+def _text(data: bytes) -> str:
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        raise MalformedError("yaml.malformed", "the text is not in UTF-8") from error
+
+
+def _answer(told: StepResult) -> dict[str, object]:
+    return {
+        "number": told.number,
+        **told.facts,
+        "differences": [{"name": name, "expected": wanted, "found": found} for name, wanted, found in told.differences],
+    }
+
+
+def _plain(value: object) -> str:
+    return json.dumps(value, ensure_ascii=False)

@@ -1,0 +1,272 @@
+"""`penstock moderator compile` and `certify`: rules in force as what brokers, jobs and owners enforce."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import click
+
+from penstock.apps.cli.moderator.sources import LEDGER, RuleSource, opened, source_options
+from penstock.apps.cli.shared import options
+from penstock.apps.cli.shared import terminal as paint
+from penstock.apps.cli.shared.credentials import Shelf, load_credentials
+from penstock.apps.cli.shared.describe import Wording, counted
+from penstock.apps.cli.shared.files import Destination
+from penstock.apps.cli.shared.groups import example
+from penstock.apps.cli.shared.options import JSON, key_options, moment, open_key, output_option, write_options
+from penstock.apps.cli.shared.session import CommandSession, say_block, say_json
+from penstock.codec.sexp import SExp, advanced, transport
+from penstock.crypto import SigningKey
+from penstock.guard import Agreement, AgreementMode
+from penstock.guard.agreed_capabilities import Renewal, Short, capabilities, renewal
+from penstock.guard.agreed_rules import AgreedRules
+from penstock.guard.agreements import PUBLISHER, described
+from penstock.model.principals import Principal
+from penstock.model.profiles import Profile
+from penstock.model.types import EventType
+from penstock.model.values import Value
+from penstock.moderator.rules.steps import RuleStatus
+from penstock.trust.certificates import Authorisation, Certificate, issue
+from penstock.trust.credentials import Credentials
+from penstock.trust.profiles import ProfileClaim
+from penstock.trust.signed import SignedValue, sign_value, statements_to_sexp
+
+
+@dataclass(frozen=True, slots=True)
+class Compiled:
+    """The rules in force, signed by the owner of the types, with everybody's profile."""
+
+    agreement: SignedValue[Agreement]
+    profiles: tuple[SignedValue[ProfileClaim], ...]
+    #: rules that were stated and are not in force
+    left_out: tuple[str, ...]
+
+    def to_sexp(self) -> SExp:
+        """Return all statements as one."""
+        return statements_to_sexp([self.agreement, *self.profiles])
+
+    def rules(self) -> AgreedRules:
+        """Return what it comes to."""
+        return AgreedRules(self.agreement.value, described(self.agreement.value, self.profiles))
+
+
+def compile_options(function: options.F) -> options.F:
+    """Add what the commands share that sign what was agreed on."""
+    for option in (
+        key_options,
+        source_options,
+        options.at_option,
+        click.option(
+            "--publisher-attribute",
+            metavar="NAME",
+            default=PUBLISHER,
+            show_default=True,
+            help="The attribute of events that says who published them; brokers have it say so.",
+        ),
+        click.option(
+            "--name", metavar="NAME", default=LEDGER, show_default=True, help="What the agreement is to be called."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+@click.command("compile")
+@compile_options
+@click.option(
+    "--rights",
+    type=click.Choice([one.value for one in AgreementMode]),
+    default=AgreementMode.BOTH.value,
+    show_default=True,
+    help="Whether certificates and rules must both allow something, or the rules alone decide.",
+)
+@click.option("--described-by", multiple=True, **options.WHO, help="Whose word about profiles counts besides yours.")
+@write_options
+@output_option()
+@click.pass_obj
+@example(
+    """
+penstock moderator compile --file rules.yaml --name plant --key plant.key --out plant.agreement
+penstock moderator compile --store sqlite:rules.db --rights alone --key plant.key --out plant.agreement
+"""
+)
+def compile_(  # noqa: PLR0913  # one argument an option
+    session: CommandSession,
+    /,
+    *,
+    rights: str,
+    described_by: tuple[str, ...],
+    out: str | None,
+    overwrite: bool,
+    dry_run: bool,
+    output: str,
+    **asked: Any,
+) -> None:
+    """Sign the rules in force, and the profiles that are known, as an agreement about your types.
+
+    Brokers enforce it when it is announced with `penstock net agree`, and the jobs of the pipeline when a policy file
+    names it. Whoever has no profile may then neither publish nor subscribe.
+    """
+    destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
+    _, key, compiled = _compiled(session, **asked, rights=AgreementMode(rights), described_by=described_by)
+    value = compiled.to_sexp()
+    destination.put(value)
+    agreement = compiled.agreement.value
+    if output == JSON:
+        say_json(
+            {
+                "agreement": agreement.name,
+                "owner": str(key.principal),
+                "rights": str(agreement.combining),
+                "rules": [rule.id for rule in agreement.rules],
+                "left_out": list(compiled.left_out),
+                "profiles": [str(claim.value.of) for claim in compiled.profiles],
+                "statements": transport(value).decode(),
+                **destination.as_dict(),
+            }
+        )
+    elif destination.file is None:
+        say_block(advanced(value))
+    else:
+        paint.line(destination.line())
+        types, people = len(agreement.vocabulary.tree.parents), len(compiled.profiles)
+        paint.line(
+            f"agreement {agreement.name}: {counted(len(agreement.rules), 'rule')} on {counted(types, 'event type')}, "
+            f"{counted(people, 'profile')}"
+        )
+        _tell_left_out(compiled)
+
+
+@click.command()
+@compile_options
+@click.option(
+    "--type", "types", multiple=True, required=True, metavar="FILE", help="A signed type of the tree; repeat it."
+)
+@click.option("--issued", multiple=True, metavar="FILE", help="What this command wrote the last time.")
+@write_options
+@output_option()
+@click.pass_obj
+@example("penstock moderator certify --file rules.yaml --type news.type --key plant.key --out agreed.certs")
+def certify(  # noqa: PLR0913  # one argument an option
+    session: CommandSession,
+    /,
+    *,
+    types: tuple[str, ...],
+    issued: tuple[str, ...],
+    out: str | None,
+    overwrite: bool,
+    dry_run: bool,
+    output: str,
+    **asked: Any,
+) -> None:
+    """Issue certificates that say what the rules in force come to, for everybody who is known.
+
+    For domains that enforce certificates and nothing else. When rules or profiles have changed, give what was written
+    before with --issued: what is still right is kept, and what is to be revoked is named. Certificates never allow more
+    than the rules; where they cannot say all of it, that is told.
+    """
+    destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
+    source, key, compiled = _compiled(session, **asked, rights=AgreementMode.ALONE, described_by=())
+    shelf = Shelf.of(*types)
+    known = [shelf.verify(one, session.now).event_type for one in shelf.types.values()]
+    wanted = capabilities(compiled.rules(), known)
+    before = [one for one in load_credentials(issued) if _is_ours(one, key.principal, compiled.agreement.value.name)]
+    planned = renewal(wanted.statements, before)
+    made = [issue(statement, key) for statement in planned.issue]
+    value = Credentials.of(*planned.keep, *made).to_sexp()
+    destination.put(value)
+    if output == JSON:
+        say_json(
+            {
+                "issued": [one.id for one in made],
+                "kept": [one.id for one in planned.keep],
+                "revoke": [one.id for one in planned.revoke],
+                "short": [_short_data(one) for one in wanted.short],
+                "certificates": transport(value).decode(),
+                **destination.as_dict(),
+            }
+        )
+        return
+    if destination.file is None:
+        say_block(advanced(value))
+        return
+    paint.line(destination.line())
+    _tell_renewal(planned, made, wanted.short, source, known)
+
+
+def _compiled(  # noqa: PLR0913  # one argument an option
+    session: CommandSession,
+    *,
+    key_file: str,
+    passphrase_file: str | None,
+    at: str | None,
+    name: str,
+    publisher_attribute: str,
+    rights: AgreementMode,
+    described_by: tuple[str, ...],
+    **where: Any,
+) -> tuple[RuleSource, SigningKey, Compiled]:
+    """Return the rules in force as the owner signs them. Raises what reading and signing raise."""
+    with opened(**where, now=moment(at, session)) as source:
+        key = open_key(key_file, passphrase_file)
+        base = source.base
+        agreement = Agreement(
+            key.principal,
+            name,
+            base.detector.vocabulary,
+            tuple(base.rules),
+            base.mode,
+            rights,
+            publisher_attribute,
+            tuple(source.cast.principal(word) for word in described_by),
+        )
+        everybody = sorted(source.publishers.keys() | source.subscribers.keys())
+        claims = tuple(sign_value(_claim(who, key.principal, source), key) for who in everybody)
+        out = tuple(
+            i for i, one in sorted(base.standings.items()) if one.status in {RuleStatus.REJECTED, RuleStatus.WAITING}
+        )
+        return source, key, Compiled(sign_value(agreement, key), claims, out)
+
+
+def _claim(who: Principal, said_by: Principal, source: RuleSource) -> ProfileClaim:
+    publisher, subscriber = (_values(known.get(who)) for known in (source.publishers, source.subscribers))
+    return ProfileClaim(who, said_by, publisher, subscriber)
+
+
+def _values(profile: Profile | None) -> dict[str, Value] | None:
+    if profile is None:
+        return None
+    return {name: value for name, value in profile.values.items() if value is not None}
+
+
+def _is_ours(certificate: Certificate, owner: Principal, name: str) -> bool:
+    """Say whether a certificate was issued for an agreement: no other may be revoked for it."""
+    statement = certificate.statement
+    return statement.issuer == owner and statement.comment == f"agreement {name}"
+
+
+def _tell_left_out(compiled: Compiled) -> None:
+    if compiled.left_out:
+        paint.line(f"not in force, and left out: {', '.join(compiled.left_out)}")
+        paint.line("`penstock moderator check` says why")
+
+
+def _tell_renewal(
+    planned: Renewal, made: list[Certificate], short: Iterable[Short], source: RuleSource, types: list[EventType]
+) -> None:
+    wording = Wording(source.cast.names, types[0])
+    paint.line(f"{counted(len(made), 'certificate')} issued, {len(planned.keep):,} kept")
+    for certificate in made:
+        if isinstance(certificate.statement, Authorisation):
+            paint.line(f"  {wording.line(certificate.statement)}")
+    if planned.revoke:
+        paint.line(f"{counted(len(planned.revoke), 'certificate')} to be revoked: give these to `penstock net revoke`")
+        for certificate in planned.revoke:
+            paint.line(f"  {certificate.id}")
+    for one in short:
+        subscriber, publisher = source.cast.show(one.subscriber), source.cast.show(one.publisher)
+        paint.line(f"✗ not said: {subscriber} may have {one.event.name} from {publisher}, but not all that is below it")
+
+
+def _short_data(one: Short) -> dict[str, str]:
+    return {"event": one.event.name, "publisher": str(one.publisher), "subscriber": str(one.subscriber)}

@@ -1,0 +1,150 @@
+"""Polls over NATS servers: a moderator that asks and waits, and publishers that answer. Needs the extra `nats`."""
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import datetime
+from typing import Final
+
+from penstock.apps.cli.moderator.poll_output import poll_name, show_question, show_votes, vote_text
+from penstock.apps.cli.moderator.sources import Cast
+from penstock.apps.cli.shared import terminal as paint
+from penstock.apps.cli.shared.broker_client import talk, until
+from penstock.apps.cli.shared.session import CommandSession, Warned, warn
+from penstock.authority.polls import Polls
+from penstock.authority.polls_moderator import PollModerator
+from penstock.authority.polls_publisher import Answering, Ballot, Ended, Policy, open_questions, own_votes, send_vote
+from penstock.authority.polls_records import Kept
+from penstock.crypto import SigningKey
+from penstock.errors import PenstockError
+from penstock.fabric.nats import NatsFabric
+from penstock.fabric.nats_login import NatsLogin
+from penstock.model.principals import Principal
+from penstock.moderator.polls import Poll, PollQuestion, Vote
+from penstock.trust.signed import SignedValue
+
+#: what subjects begin with
+PREFIX: Final = "penstockpolls"
+#: seconds after which what is open is sent again
+AGAIN: Final = 2.0
+
+
+class SessionClock:
+    """A clock that begins with the time of a command."""
+
+    def __init__(self, session: CommandSession) -> None:
+        self._begun = session.now.timestamp()
+        self._started = time.monotonic()
+
+    def now(self) -> float:
+        """Return the seconds since 1970."""
+        return self._begun + time.monotonic() - self._started
+
+    async def sleep(self, seconds: float) -> None:
+        """Wait as long as the event loop says it is."""
+        await asyncio.sleep(seconds)
+
+
+class Network:
+    """The servers that carry polls, for one command. All it does raises what `NatsFabric` raises."""
+
+    def __init__(self, login: NatsLogin, session: CommandSession, cast: Cast) -> None:
+        self._login = login
+        self._clock = SessionClock(session)
+        self._cast = cast
+
+    def ask_and_wait(
+        self, polls: Polls, asked: tuple[str, datetime] | None, told: Callable[[Poll], None]
+    ) -> tuple[Kept, ...]:
+        """Ask about a rule, or go on with what is open, and wait until all has ended, or somebody wants to stop.
+
+        `told` gets the poll that was asked. Raises what `Polls.ask` raises.
+        """
+
+        async def whole(stop: asyncio.Event) -> tuple[Kept, ...]:
+            async with self._connected() as fabric, self._asking(polls, fabric, told) as asking:
+                if asked is not None:
+                    poll = await asking.ask(*asked)
+                    told(poll)
+                    waiting = [poll.id]
+                else:
+                    waiting = [poll_id for poll_id, kept in polls.kept.items() if kept.pending]
+                for poll_id in waiting:
+                    await until(stop, asking.until_ended(poll_id))
+            return tuple(polls.kept[poll_id] for poll_id in waiting)
+
+        return talk(whole)
+
+    def _asking(self, polls: Polls, fabric: NatsFabric, told: Callable[[Poll], None]) -> PollModerator:
+        return PollModerator(polls, fabric, self._clock, again=AGAIN, heard=told, note=_note)
+
+    def questions(self, moderator: Principal, voter: Principal) -> tuple[SignedValue[PollQuestion], ...]:
+        """Return what a moderator asks somebody."""
+
+        async def whole(_: asyncio.Event) -> tuple[SignedValue[PollQuestion], ...]:
+            async with self._connected() as fabric:
+                return await open_questions(fabric, moderator, voter, self._clock)
+
+        return talk(whole)
+
+    def send(self, question: SignedValue[PollQuestion], key: SigningKey, ballot: Ballot) -> SignedValue[Vote]:
+        """Send a vote. Raises what `send_vote` raises."""
+
+        async def whole(_: asyncio.Event) -> SignedValue[Vote]:
+            async with self._connected() as fabric:
+                return await send_vote(fabric, question, key, ballot)
+
+        return talk(whole)
+
+    def own_votes(self, question: SignedValue[PollQuestion], voter: Principal) -> tuple[SignedValue[Vote], ...]:
+        """Return what the servers have of somebody's votes for a question."""
+
+        async def whole(_: asyncio.Event) -> tuple[SignedValue[Vote], ...]:
+            async with self._connected() as fabric:
+                return await own_votes(fabric, question, voter)
+
+        return talk(whole)
+
+    def answer_all(self, moderator: Principal, key: SigningKey, policy: Policy) -> None:
+        """Answer all that a moderator asks by a policy, until somebody wants to stop."""
+
+        async def whole(stop: asyncio.Event) -> None:
+            clock = self._clock
+            async with (
+                self._connected() as fabric,
+                Answering(
+                    fabric, key, [moderator], policy, clock, again=AGAIN, asked=self._asked, ended=_ended, note=_note
+                ),
+            ):
+                await stop.wait()
+
+        talk(whole)
+
+    def _asked(self, question: SignedValue[PollQuestion], vote: SignedValue[Vote] | None) -> None:
+        show_question(question.digest, question.value, self._cast)
+        if vote is not None:
+            paint.line(f"  you: {vote_text(vote.value, question.value)}")
+
+    @asynccontextmanager
+    async def _connected(self) -> AsyncIterator[NatsFabric]:
+        async with await NatsFabric.connect(self._login, prefix=PREFIX, clock=self._clock) as fabric:
+            yield fabric
+
+
+def _note(error: PenstockError) -> None:
+    """Tell what was sent and does not count, or could not be sent."""
+    warn(Warned(error.code, error.message))
+
+
+def _ended(what: Ended) -> None:
+    chosen = what.outcome.value.chosen
+    paint.line(f"poll {poll_name(what.question.digest)} has ended: {chosen or 'nothing was chosen'}")
+
+
+def show_progress(poll: Poll, cast: Cast) -> None:
+    """Show a poll that was asked, or that has got a vote."""
+    if not poll.votes:
+        show_question(poll.id, poll.question.value, cast)
+    else:
+        show_votes(poll, cast)

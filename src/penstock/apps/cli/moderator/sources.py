@@ -1,0 +1,371 @@
+"""Where the rules are that a command of the moderator is about: in a file, or in a rule book that a store keeps."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from difflib import get_close_matches
+from typing import Any, Final
+
+import click
+from click.core import ParameterSource
+from click.shell_completion import CompletionItem
+
+from penstock.apps.cli.shared import options
+from penstock.apps.cli.shared.files import read_bytes, read_sexp, within
+from penstock.apps.cli.shared.names import NameBook, load_names
+from penstock.apps.cli.shared.session import SPOKEN, Warned, warn
+from penstock.apps.cli.store.options import check_lasting
+from penstock.authority.rulebook import RuleBook
+from penstock.codec.sexp import parse
+from penstock.codec.yaml_text import read_yaml
+from penstock.errors import FailedError, MalformedError, PenstockError
+from penstock.model.instants import instant_key
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.model.profiles import Profile
+from penstock.moderator.base.base import RuleBase
+from penstock.moderator.files.rule_bundle import RuleBundle, read_bundle
+from penstock.moderator.files.rule_file import RuleFile, joined, read_rule_file
+from penstock.moderator.rules.steps import CLOCK, NO_CHANGE, Note, RuleState
+from penstock.moderator.settlement.addition import Customs
+from penstock.moderator.settlement.undo import plan
+from penstock.store.ledgers.ledgers import Store
+from penstock.trust.validity import State
+
+#: the ledger of a store in which a rule book is kept, where nothing else is said
+LEDGER: Final = "moderator"
+#: when rules of a file are stated that are only to be named
+_EVER: Final = datetime(2000, 1, 1, tzinfo=UTC)
+_STORE: Final[dict[str, Any]] = {
+    "metavar": "STORE",
+    "envvar": "PENSTOCK_STORE",
+    "help": "The store with the rule book, such as sqlite:rules.db (default: $PENSTOCK_STORE).",
+}
+
+
+def book_options(function: options.F) -> options.F:
+    """Add `--store`, `--ledger` and `--names`, for commands about a rule book."""
+    for option in (
+        options.names_option,
+        click.option(
+            "--ledger", metavar="NAME", default=LEDGER, show_default=True, help="The rule book within the store."
+        ),
+        click.option("--store", "store_url", **_STORE),
+    ):
+        function = option(function)
+    return function
+
+
+#: taken by questions too, since it is the same for all commands of the moderator
+asking_option = click.option(
+    "--dry-run", is_flag=True, expose_value=False, help="Of no effect here: nothing is changed in any case."
+)
+
+
+def source_options(function: options.F) -> options.F:
+    """Add `--file` besides, for commands that need no store."""
+    return click.option("-f", "--file", metavar="FILE", help="A rule base in a file, instead of a store.")(
+        book_options(function)
+    )
+
+
+def complete_rule(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the id of a rule."""
+    return _complete_from(context, incomplete, lambda base: (*base.standings, *base.wishes))
+
+
+def complete_event(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the name of an event type."""
+    return _complete_from(context, incomplete, lambda base: (event.name for event in base.tree.parents))
+
+
+def _complete_from(
+    context: click.Context, incomplete: str, words: Callable[[RuleBase], Iterable[str]]
+) -> list[CompletionItem]:
+    where = {key: context.params.get(key) for key in ("store_url", "names_file")}
+    try:
+        with (
+            context.scope(cleanup=False),
+            opened(
+                file=context.params.get("file"), ledger=context.params.get("ledger") or LEDGER, now=_EVER, **where
+            ) as source,
+        ):
+            return [CompletionItem(word) for word in sorted(words(source.base)) if word.startswith(incomplete)]
+    except PenstockError:
+        return []
+
+
+#: how an argument is written and completed that means a rule, and one that means an event type
+RULE: Final[dict[str, Any]] = {"shell_complete": complete_rule}
+EVENT: Final[dict[str, Any]] = {"shell_complete": complete_event}
+
+
+@dataclass(frozen=True, slots=True)
+class Cast:
+    """Who is meant by a word, and how principals are called: the names of the reader first, then those of a file."""
+
+    names: NameBook
+    called: Mapping[Principal, str] = field(default_factory=dict)
+
+    def show(self, principal: Principal) -> str:
+        """Return what a principal is called."""
+        if principal == CLOCK:
+            return "the clock"
+        if principal in self.names.petnames:
+            return self.names.show(principal)
+        return self.called.get(principal, principal.short)
+
+    def principal(self, word: str) -> Principal:
+        """Return whom a word means. Raises what `NameBook.principal` raises."""
+        if word not in self.names.by_name:
+            for principal, name in self.called.items():
+                if name == word:
+                    return principal
+        return self.names.principal(word)
+
+    def speak(self, text: str) -> str:
+        """Put names into a text that has principals in their short form."""
+        for principal, name in self.called.items():
+            text = text.replace(principal.short, name)
+        return self.names.speak(text)
+
+
+@dataclass(frozen=True, slots=True)
+class RuleSource:
+    """A rule base that is asked about, and who is known."""
+
+    #: what it is called in answers
+    where: str
+    base: RuleBase
+    customs: Customs
+    cast: Cast
+    #: whose profiles are known, in any role, as publishers, and as subscribers
+    known: Mapping[Principal, Profile] = field(repr=False)
+    known_publishers: Mapping[Principal, Profile] = field(default_factory=dict, repr=False)
+    subscribers: Mapping[Principal, Profile] = field(default_factory=dict, repr=False)
+    #: in which lines of a file rules stand, by their ids
+    lines: Mapping[str, int] = field(default_factory=dict, repr=False)
+    #: what a command needs besides to be about the same rules
+    option: str = ""
+
+    @property
+    def profiles(self) -> Mapping[Principal, Profile]:
+        """The profiles of all who are known, and of the publishers of all rules in force."""
+        return _complete(self.known, self.base)
+
+    @property
+    def publishers(self) -> Mapping[Principal, Profile]:
+        """The profiles of publishers who are known, and of those of all rules in force."""
+        return _complete(self.known_publishers, self.base)
+
+    def event(self, word: str) -> TypeKey:
+        """Return the event type that a word means: its name, or `owner/name` where several have that name."""
+        return find_event(self.base, self.cast, word)
+
+
+def find_event(base: RuleBase, cast: Cast, word: str) -> TypeKey:
+    """Return the event type of a tree that a word means.
+
+    Raises `MalformedError` (`moderator.unknown-type`, `moderator.ambiguous-type`) and what `Cast.principal` raises.
+    """
+    owner, slash, name = word.rpartition("/")
+    found = [event for event in base.tree.parents if event.name == name]
+    if slash:
+        of = cast.principal(owner)
+        found = [event for event in found if event.owner == of]
+    if len(found) > 1:
+        raise MalformedError(
+            "moderator.ambiguous-type",
+            f"several owners have an event type `{name[:80]}`",
+            hint=f"write `{cast.show(found[0].owner)}/{name}`",
+        )
+    if not found:
+        near = get_close_matches(name, [event.name for event in base.tree.parents], 3)
+        hint = f"did you mean {', '.join(near)}?" if near else "`penstock moderator show` has all of them"
+        raise MalformedError("moderator.unknown-type", f"there is no event type `{word[:80]}`", hint=hint)
+    return found[0]
+
+
+def known_standing(base: RuleBase, rule_id: str) -> RuleState:
+    """Return how a rule stands. Raises `MalformedError` (`moderator.unknown-rule`), with ids that are like it."""
+    try:
+        return base.standing(rule_id)
+    except MalformedError as error:
+        if rule_id in base.wishes:
+            raise MalformedError(
+                "moderator.unknown-rule", f"`{rule_id}` is a subscriber's rule, which collides with nothing"
+            ) from error
+        near = get_close_matches(rule_id, [*base.standings], 3)
+        error.hint = f"did you mean {', '.join(near)}?" if near else "`penstock moderator show` has all of them"
+        raise
+
+
+@contextmanager
+def opened(
+    *, file: str | None, store_url: str | None, ledger: str, names_file: str | None, now: datetime
+) -> Iterator[RuleSource]:
+    """Open what a command is about. Raises `MalformedError` (`cli.usage`), and what files and stores raise."""
+    if file is not None:
+        if _typed("store_url"):
+            raise MalformedError("cli.usage", "--file and --store exclude each other", hint="give one of them")
+        yield from_file(file, load_names(names_file), now)
+        return
+    with opened_now(store_url=store_url, ledger=ledger, names_file=names_file, now=now) as source:
+        yield source
+
+
+@contextmanager
+def opened_now(*, now: datetime, **where: Any) -> Iterator[RuleSource]:
+    """Open a rule book to be asked about, with the rules that hold now. Raises as `opened_book`."""
+    with opened_book(**where) as (source, book), held(book, now):
+        yield from_book(book, source.where, source.cast.names)
+
+
+@contextmanager
+def held(book: RuleBook, now: datetime) -> Iterator[None]:
+    """Let the rules in force be those that hold now. The log is as it is: that time has passed is no step of it yet."""
+    with book.rehearsal(now) as passed:
+        delta = NO_CHANGE if passed is None else passed.step.delta
+    if delta != NO_CHANGE:
+        warn(Warned("moderator.due", "periods have ended or begun; `penstock moderator pass` writes that down"))
+    with book.base.draft() as draft:
+        draft.change(delta)
+        yield
+
+
+@contextmanager
+def opened_book(
+    *, store_url: str | None, ledger: str, names_file: str | None, own: Principal | None = None
+) -> Iterator[tuple[RuleSource, RuleBook]]:
+    """Open a rule book; `own` is who has the key that is used with it.
+
+    Raises `MalformedError` (`cli.usage`), and what stores and `RuleBook.open` raise.
+    """
+    names = load_names(names_file)
+    with existing_store(store_url) as store:
+        book = RuleBook.open(store.ledger(ledger), own=own)
+        yield from_book(book, store.url, names), book
+
+
+def existing_store(store_url: str | None) -> Store:
+    """Open the store that was named, which should have a rule book. Raises as `named_store` and `open_store`."""
+    url = named_store(store_url)
+    try:
+        return store_at(url)
+    except FailedError as error:
+        if error.code == "store.missing":
+            error.hint = (
+                f"check the name; `penstock moderator init FILE --store {url} --key …` begins a rule book there"
+            )
+        raise
+
+
+def store_at(url: str, *, create: bool = False) -> Store:
+    """Open a store. Raises what `open_store` raises."""
+    # SQLAlchemy takes half a second to import, which commands about files should not pay.
+    from penstock.store.ledgers.urls import open_store  # noqa: PLC0415
+
+    return open_store(url, create=create)
+
+
+def named_store(store_url: str | None) -> str:
+    """Return the store that was named. Raises `MalformedError` (`cli.usage`) where none was, and as `check_lasting`."""
+    if store_url is None:
+        takes_file = "file" in click.get_current_context().params
+        raise MalformedError(
+            "cli.usage",
+            "nothing says where the rules are",
+            hint="give --store sqlite:PATH, or set PENSTOCK_STORE" + ("; or --file FILE" if takes_file else ""),
+        )
+    check_lasting(store_url)
+    return store_url
+
+
+def from_book(book: RuleBook, url: str, names: NameBook, base: RuleBase | None = None) -> RuleSource:
+    """Return a rule book as what commands ask about; `base` is another state of it than that of now."""
+    founding = book.founding
+    return RuleSource(
+        where=url,
+        base=book.base if base is None else base,
+        customs=founding.customs,
+        cast=Cast(names),
+        known=joined(founding.known_publishers, founding.known_subscribers),
+        known_publishers=founding.known_publishers,
+        subscribers=founding.known_subscribers,
+    )
+
+
+def from_file(file: str, names: NameBook, now: datetime) -> RuleSource:
+    """Return the rules of a file, stated in their order at one time. Raises what reading and stating them raises."""
+    rules = load_rules(file, names)
+    base = RuleBase(rules.vocabulary, rules.mode)
+    for request in rules.stated:
+        rule = request.rule
+        if rule.validity.state(instant_key(now)) is not State.EXPIRED:
+            with at_line(file, rules, rule.id):
+                base.apply(plan(base, request, Note(rule.stated_by, now), rules.customs).step)
+    return RuleSource(
+        where=file,
+        base=base,
+        customs=rules.customs,
+        cast=Cast(names, rules.names),
+        known=rules.profiles,
+        known_publishers=rules.publishers,
+        subscribers=rules.subscribers,
+        lines=rules.lines,
+        option=f" --file {file}",
+    )
+
+
+def load_rules(file: str, names: NameBook) -> RuleFile:
+    """Read a rule base from a file: YAML, or a bundle of signed rules, which is verified.
+
+    Raises what `read_bytes`, `read_yaml`, `read_rule_file`, `read_bundle` and `RuleBundle.verify` raise.
+    """
+    data = read_bytes(file)
+    if data.lstrip().startswith(b"("):
+        with within(file):
+            return read_bundle(parse(data)).verify()
+    with within(file):
+        try:
+            text = data.decode()
+        except UnicodeDecodeError as error:
+            raise MalformedError("yaml.malformed", "the text is not in UTF-8") from error
+        rules = read_rule_file(read_yaml(text), names.by_name)
+    # Errors name principals by their short form, and a file may call them something.
+    spoken = click.get_current_context().meta.setdefault(SPOKEN, {})
+    spoken |= {who.short: name for who, name in rules.names.items() if who.short not in spoken}
+    return rules
+
+
+def load_bundle(file: str) -> RuleBundle:
+    """Read signed rules from a file. Raises what `read_sexp` and `read_bundle` raise."""
+    value = read_sexp(file)
+    with within(file):
+        return read_bundle(value)
+
+
+@contextmanager
+def at_line(file: str, rules: RuleFile, rule_id: str) -> Iterator[None]:
+    """Say in an error about a rule where it stands."""
+    line = rules.lines.get(rule_id)
+    with within(file):
+        try:
+            yield
+        except PenstockError as error:
+            error.message = f"line {line}: {error.message}" if line else error.message
+            raise
+
+
+def _complete(profiles: Mapping[Principal, Profile], base: RuleBase) -> Mapping[Principal, Profile]:
+    """Add publishers about whom there is nothing to know, because their profiles have no attributes."""
+    if base.detector.vocabulary.publishers.attributes:
+        return profiles
+    publishers = {each for rule in base.detector.rules.values() for each in rule.publishers}
+    return {**dict.fromkeys(publishers, Profile({})), **profiles}
+
+
+def _typed(parameter: str) -> bool:
+    """Say whether an option was given on the command line, and not by the environment."""
+    return click.get_current_context().get_parameter_source(parameter) is ParameterSource.COMMANDLINE

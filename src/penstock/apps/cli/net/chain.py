@@ -1,0 +1,342 @@
+"""`penstock net chain`: an owner's chain of policy events, shown, verified, and fetched from a broker."""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, Final, TypeVar
+
+import click
+
+from penstock.apps.cli.shared import options
+from penstock.apps.cli.shared import terminal as paint
+from penstock.apps.cli.shared.broker_client import Call, client_options, talk
+from penstock.apps.cli.shared.describe import Wording, name_data, value_text
+from penstock.apps.cli.shared.groups import Verbs, example
+from penstock.apps.cli.shared.names import NameBook, load_names
+from penstock.apps.cli.shared.options import JSON, open_key
+from penstock.apps.cli.shared.session import say, say_json
+from penstock.broker.client.client import Client
+from penstock.codec.sexp import parse_canonical
+from penstock.crypto import SigningKey
+from penstock.errors import FailedError, MalformedError, RefusedError
+from penstock.model.principals import Principal
+from penstock.store.files.policy_files import Chain, ChainFile, HeldChain
+from penstock.trust.policy.events import (
+    Agree,
+    Change,
+    EndAgreement,
+    ForgetProfiles,
+    Install,
+    PolicyEvent,
+    PublishCertificates,
+    PublishProfiles,
+    Remove,
+    RequireStamps,
+    Revoke,
+)
+from penstock.trust.signed import SignedValue, read_signed
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What the commands share that sign for an owner of types: its key, its chain, and the broker that is told.
+
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+_SUFFIX: Final = ".chain"
+
+
+@dataclass(frozen=True, slots=True)
+class OwnerSigner:
+    """Where an owner signs: with its key, into its chain; and whom it tells, as whom."""
+
+    key: SigningKey
+    call: Call
+    file: ChainFile
+    unchecked: bool = False
+
+    @classmethod
+    def of(
+        cls,
+        *,
+        chain: str | None,
+        as_key: str | None,
+        as_passphrase_file: str | None,
+        unchecked: bool = False,
+        **connection: Any,
+    ) -> "OwnerSigner":
+        """Read what the options name. Raises what reading it raises."""
+        call = Call.of(**connection)
+        path = Path(connection["key_file"]).with_suffix(_SUFFIX) if chain is None else Path(chain)
+        caller = call if as_key is None else replace(call, key=open_key(as_key, as_passphrase_file))
+        return cls(call.key, caller, ChainFile(path), unchecked)
+
+    @property
+    def principal(self) -> Principal:
+        """The owner."""
+        return self.key.principal
+
+    @property
+    def names(self) -> NameBook:
+        """The reader's names."""
+        return self.call.names
+
+
+def desk_options(function: F) -> F:
+    """Add what an owner needs: the options of a connection, `--chain` and `--as`."""
+    for option in (
+        click.option("--as-passphrase-file", metavar="FILE", help="As --passphrase-file, for the key that --as names."),
+        click.option("--as", "as_key", metavar="FILE", help="Connect with another key than the owner's."),
+        click.option(
+            "--chain",
+            metavar="FILE",
+            help="The owner's chain of policy events (default: beside the key, its name with .chain).",
+        ),
+    ):
+        function = option(function)
+    return client_options(function)
+
+
+def signing_options(function: F) -> F:
+    """Add the options of `desk_options`, and `--unchecked`."""
+    return click.option(
+        "--unchecked",
+        is_flag=True,
+        help="Sign where the broker does not tell how far the chain is: it tells the owner, and operators.",
+    )(desk_options(function))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `penstock net chain`: an owner's chain of policy events, shown, verified, and fetched from a broker.
+
+
+Event = SignedValue[PolicyEvent]
+
+
+# What an event does.
+
+
+def event_data(event: Event) -> dict[str, object]:
+    """Return a policy event as plain data."""
+    value = event.value
+    return {
+        "number": value.number,
+        "digest": event.digest.hex(),
+        "previous": value.previous.hex(),
+        "time": value_text(value.time),
+        "checkpoint": value.checkpoint,
+        "changes": [_change_data(change) for change in value.changes],
+    }
+
+
+def _change_data(change: Change) -> dict[str, object]:
+    match change:
+        case PublishCertificates(bag):
+            return {"publish": [certificate.id for certificate in bag.certificates]}
+        case Revoke(certificates):
+            return {"revoke": list(certificates)}
+        case Install(unverified):
+            return {"install": name_data(unverified.definition.name)}
+        case Remove(name):
+            return {"remove": name_data(name)}
+        case RequireStamps():
+            return {"require-stamps": True}
+        case Agree(agreed):
+            return {"agree": agreed}
+        case EndAgreement(ended):
+            return {"end-agreement": ended}
+        case PublishProfiles(profiles):
+            return {"describe": [str(profile.value.of) for profile in profiles]}
+        case ForgetProfiles(principals):
+            return {"forget": [str(principal) for principal in principals]}
+
+
+def event_lines(event: Event, wording: Wording) -> Iterator[str]:
+    """Say in words what a policy event does, a line for each thing."""
+    if event.value.checkpoint is not None:
+        parts = event.value.checkpoint
+        yield "starts from nothing" + (f", with the next {parts}" if parts else "")
+    for change in event.value.changes:
+        yield from _change_lines(change, wording)
+
+
+def _change_lines(change: Change, wording: Wording) -> Iterator[str]:
+    match change:
+        case PublishCertificates(bag):
+            for certificate in bag.certificates:
+                yield f"publishes {certificate.id}"
+                yield f"  {wording.line(certificate.statement)}"
+        case Revoke(certificates):
+            yield from (f"revokes {id_}" for id_ in certificates)
+        case Install(unverified):
+            name = unverified.definition.name
+            yield f"installs {name.name}@{name.version}"
+        case Remove(name):
+            yield f"removes {name.name}@{name.version}"
+        case RequireStamps():
+            yield "requires time-stamps"
+        case Agree(agreed):
+            yield f"announces the agreement {agreed}"
+        case EndAgreement(ended):
+            yield f"ends the agreement {ended}"
+        case PublishProfiles(profiles):
+            for profile in profiles:
+                yield f"describes {wording.who(profile.value.of)}, by the word of {wording.who(profile.value.said_by)}"
+        case ForgetProfiles(principals):
+            yield from (f"forgets what is known about {wording.who(principal)}" for principal in principals)
+
+
+def show_events(events: Iterable[Event], wording: Wording) -> None:
+    """Show policy events to people."""
+    rows: list[tuple[str, str, str, str]] = []
+    for event in events:
+        place = (str(event.value.number), event.digest.hex()[:12], value_text(event.value.time))
+        for line in list(event_lines(event, wording)) or ["changes nothing"]:
+            rows.append((*place, line))
+            place = ("", "", "")
+    paint.grid(("event", "digest", "signed", "what it does"), rows)
+
+
+# The commands.
+
+
+@click.group(cls=Verbs)
+@example("penstock net chain verify pito.chain")
+def chain() -> None:
+    """Your chain of policy events: what you have signed so far."""
+
+
+@chain.command()
+@click.argument("file", type=click.Path(path_type=str))
+@options.output_option()
+@options.names_option
+@example("penstock net chain show pito.chain")
+def show(*, file: str, output: str, names_file: str | None) -> None:
+    """Show what a chain says, event by event, as far as it holds; the status is 1 where it does not."""
+    wording = Wording(load_names(names_file))
+    found = _read(file)
+    if output == JSON:
+        say_json({**_chain_data(found), "events": [event_data(event) for event in found.events]})
+    else:
+        if found.owner is not None:
+            say(f"policy of {wording.who(found.owner)}")
+        show_events(found.events, wording)
+    found.verify()
+
+
+@chain.command()
+@click.argument("file", type=click.Path(path_type=str))
+@options.output_option()
+@options.names_option
+@example("penstock net chain verify pito.chain && echo good")
+def verify(*, file: str, output: str, names_file: str | None) -> None:
+    """Check the signatures of a chain, and that each event follows the one before; the status is 1 where not."""
+    names = load_names(names_file)
+    found = _read(file)
+    if output == JSON:
+        say_json(_chain_data(found))
+    elif found.problem is None:
+        owner = "nobody" if found.owner is None else names.show(found.owner)
+        paint.line(f"✓ policy of {owner}, {len(found.events)} events, up to number {found.number}")
+    found.verify()
+
+
+def _read(file: str) -> Chain:
+    path = Path(file)
+    if not path.exists():
+        raise FailedError("file.missing", f"there is no file `{file}`", hint="check the path")
+    return ChainFile(path).read()
+
+
+def _chain_data(found: Chain) -> dict[str, object]:
+    problem = found.problem
+    return {
+        "ok": problem is None,
+        "owner": None if found.owner is None else str(found.owner),
+        "number": found.number,
+        "head": found.head.hex(),
+        **({} if problem is None else {"code": problem.code, "reason": problem.message}),
+    }
+
+
+@chain.command()
+@desk_options
+@options.output_option()
+@example("penstock net chain fetch --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key")
+def fetch(*, output: str, **desk: Any) -> None:
+    """Get the events that your chain lacks from a broker: after an old copy was restored, or the file was lost.
+
+    A broker keeps what came since your last checkpoint. Everything is verified before it is taken.
+    """
+    owner = OwnerSigner.of(**desk)
+
+    async def ask(_stop: asyncio.Event) -> tuple[int, Chain]:
+        async with owner.call.client() as client:
+            with owner.file.hold() as held:
+                before = held.chain.number
+                await _fetch(owner, client, held)
+                return before, held.chain
+
+    before, found = talk(ask)
+    if output == JSON:
+        say_json({**_chain_data(found), "chain": str(owner.file.path), "fetched": found.number - before})
+    else:
+        say(f"{owner.file.path} goes up to policy event {found.number}, of which {found.number - before} are new")
+
+
+def other_chain(owner: OwnerSigner) -> RefusedError:
+    """Return what is raised where a file does not hold what the owner has signed."""
+    return RefusedError(
+        "evolution.other-owner",
+        f"`{owner.file.path}` is the chain of another owner",
+        hint="`--chain` says where yours is, and `--key` who you are",
+    )
+
+
+async def _fetch(owner: OwnerSigner, client: Client, held: HeldChain) -> None:
+    """Append what the chain lacks. Raises `RefusedError`: `evolution.other-owner`, `evolution.old-chain`."""
+    held.cut()
+    if held.chain.owner not in {None, owner.principal}:
+        raise other_chain(owner)
+    new: list[Event] = []
+    known = held.chain.number
+    while True:
+        told = await client.policy(owner.principal, new[-1].value.number if new else held.chain.number)
+        known = max(known, read_count_of(told, "known"))
+        page = told_events(told, owner.principal)
+        if not page:
+            break
+        new += page
+    if new and held.chain.events and new[0].value.number != held.chain.number + 1:
+        raise RefusedError(
+            "evolution.old-chain",
+            f"the broker has forgotten what lies between policy events {held.chain.number} and {new[0].value.number}",
+            hint=f"move `{owner.file.path}` away, and fetch anew",
+        )
+    if new:
+        held.append(new)
+        held.note(handed_in=held.chain.number)
+    if held.chain.number < max(known, held.state.handed_in):
+        raise RefusedError(
+            "evolution.old-chain",
+            f"there is a policy event {max(known, held.state.handed_in)}, and this broker has {held.chain.number}",
+            hint="ask another broker",
+        )
+
+
+def told_events(told: Mapping[str, object], owner: Principal) -> list[Event]:
+    """Read the policy events in an answer of a broker. Raises `MalformedError`, `RefusedError` (`evolution.*`)."""
+    events = told.get("events")
+    octets = [one for one in events if isinstance(one, bytes)] if isinstance(events, list) else []
+    found = [read_signed(parse_canonical(one), PolicyEvent).verify() for one in octets]
+    if any(event.value.owner != owner for event in found):
+        raise RefusedError("evolution.other-owner", "the broker tells what another owner has signed")
+    return found
+
+
+def read_count_of(told: Mapping[str, object], key: str) -> int:
+    """Read how far a policy is from an answer of a broker. Raises `MalformedError` (`protocol.malformed`)."""
+    number = told.get(key)
+    if not isinstance(number, int) or number < 0:
+        raise MalformedError("protocol.malformed", "a broker does not say how far a policy is")
+    return number

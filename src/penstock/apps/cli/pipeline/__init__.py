@@ -1,0 +1,7 @@
+"""`penstock pipeline`: jobs on Spark.
+
+`commands` lists the jobs without importing Spark. `jobs`, `sealed`, `conflicts` and `evaluate` have the commands,
+`runs` runs a job, `spark_session` starts Spark, `options` and `output` are shared.
+May import from `penstock.apps.cli`: `explain_policies`, `moderator`, `net`, `policy`, `sealed`, `sexp`, `certs`,
+`store`, `shared`.
+"""

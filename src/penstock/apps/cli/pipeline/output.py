@@ -1,0 +1,281 @@
+"""What the jobs of `penstock pipeline` answer: tables for people, JSON for programs, pages for both."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from typing import Final
+
+from penstock.apps.cli.pipeline.runs import Done, Planned
+from penstock.apps.cli.shared import terminal as paint
+from penstock.apps.cli.shared.describe import counted, instant_text
+from penstock.apps.cli.shared.files import check_target, write_bytes
+from penstock.apps.cli.shared.options import JSON
+from penstock.apps.cli.shared.session import CommandSession, say, say_block, say_json
+from penstock.model.principals import Petnames, Principal
+from penstock.pipeline.audit import AuditReport, ReportTable
+from penstock.pipeline.enforce.policy import PipelinePolicy
+from penstock.pipeline.jobs.ingest import Ingest, MappedTables
+from penstock.pipeline.jobs.job import Job
+from penstock.pipeline.jobs.quarantine import QuarantinedRecord, QuarantineSummary
+from penstock.pipeline.jobs.report_pages import audit_html, whatif_html
+from penstock.pipeline.outputs.pages import number_text
+from penstock.pipeline.whatif import PolicyComparison, VisibilityChange, listed
+from penstock.trust.capabilities import Right
+
+_PRINCIPAL: Final = re.compile(r"(?:ed25519|threshold):[a-z2-7]{51}[aq]", re.ASCII)
+_CREDENTIAL: Final = re.compile(r"\bcert:[a-z2-7]{20,}", re.ASCII)
+_WIDE: Final = 80
+_UNSEAL: Final = "unseal"
+#: jobs whose quarantine is not of records, and what they do
+_CLOSED: Final = {"seal": "sealed", _UNSEAL: "opened"}
+_SHOWN: Final = (
+    *("rights_used", "rights_unused", "requests_made", "refusals", "kept_back", "flows"),
+    *("durations", "slowest", "revocations"),
+)
+#: subscribers in a summary; JSON has all of them
+_READERS: Final = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """A report as a file of HTML, if one is wanted."""
+
+    file: str | None
+    names: Petnames
+    session: CommandSession
+    overwrite: bool
+    #: of a stream, one page takes the place of the other
+    again: bool = False
+
+    def check(self) -> None:
+        """Check early that it can be written. Raises what `check_target` raises."""
+        if self.file is not None:
+            check_target(self.file, overwrite=self.overwrite)
+
+    def put(self, found: PolicyComparison | AuditReport) -> None:
+        """Write it. Raises what `write_bytes` raises."""
+        if self.file is None:
+            return
+        if isinstance(found, PolicyComparison):
+            text = whatif_html(found, names=self.names, at=self.session.now)
+        else:
+            text = audit_html(found, names=self.names, at=self.session.now)
+        write_bytes(self.file, text.encode(), overwrite=self.overwrite or self.again)
+
+
+def known(names: Petnames, *policies: PipelinePolicy) -> Petnames:
+    """Return the reader's own names, and those of policies for whom the reader has none."""
+    found: dict[Principal, str] = {}
+    for some in (names, *(loaded.names for loaded in policies)):
+        for principal, name in some.items():
+            found.setdefault(principal, name)
+    return Petnames(found)
+
+
+def _done_data(done: Done) -> dict[str, object]:
+    return {
+        "counts": dict(done.counts),
+        "reasons": dict(done.reasons),
+        "closed": list(done.closed),
+        **({"delivered": dict(done.delivered)} if done.delivered else {}),
+        **({"without_rights": list(done.without_rights)} if done.without_rights else {}),
+        "batches": done.batches,
+        "seconds": round(done.seconds, 3),
+        "rows_per_second": done.rate,
+    }
+
+
+def show_done(job: Job, out: str, done: Done, output: str) -> None:
+    """Show what a job did."""
+    if output == JSON:
+        say_json({"job": job.name, "out": out, **_done_data(done)})
+        return
+    rows = [(name, f"{count:,}") for name, count in done.counts.items()]
+    # What does not open is counted as it is kept: its events are behind the seal.
+    of = ", blocks" if job.name == _UNSEAL else ""
+    rows += [(f"  {reason}{of}", f"{count:,}") for reason, count in done.reasons.items()]
+    paint.grid((job.name, "rows"), rows)
+    _show_delivered(done.delivered)
+    if some := done.without_rights:
+        more = f" and {len(some) - _READERS:,} more" if len(some) > _READERS else ""
+        say(f"without rights: {', '.join(some[:_READERS])}{more}; `penstock explain` says what is missing")
+    say(f"{_sum(job, done)}; {done.seconds:.1f} s{f', {done.rate:,} rows/s' if done.rate else ''}")
+    _show_closed(done.closed, done.counts.get("events", done.counts.get("read", 0)))
+    say(f"wrote {out}")
+    for line in _advice(job, out, done):
+        say(line)
+
+
+def _show_delivered(delivered: Mapping[str, int]) -> None:
+    """Show which subscribers were given the most, and how many others there are."""
+    if not delivered:
+        return
+    say()
+    paint.grid(("subscriber", "events"), [(name, f"{count:,}") for name, count in [*delivered.items()][:_READERS]])
+    if others := [*delivered.values()][_READERS:]:
+        say(f"and {counted(sum(others), 'event')} to {counted(len(others), 'other subscriber')}")
+
+
+def _show_closed(names: Iterable[str], events: int) -> None:
+    for name in names:
+        say(f"no key for {name}: {'all its values are empty' if events else 'no event was opened'}")
+
+
+def _advice(job: Job, out: str, done: Done) -> Iterator[str]:
+    """Say where to look at records that did not fit, and what a header or a key ring lacks."""
+    if job.name == _UNSEAL and done.counts.get("sealed"):
+        yield f"what is still sealed waits for keys, in {out}/sealed: `penstock pipeline unseal {out}` opens it then"
+    if not done.counts.get("quarantined"):
+        return
+    if job.name in _CLOSED:
+        yield f"what cannot be {_CLOSED[job.name]} is in {out}/quarantine, as it is"
+    if job.name == _UNSEAL:
+        yield "docs/how-to/seal-files.md says what to do about each code"
+    if job.name != "ingest":
+        return
+    if "ingest.header" in done.reasons and isinstance(job, Ingest) and isinstance(job.records, MappedTables):
+        yield f"ingest.header: the mapping needs the columns {', '.join(job.records.bound.columns)}"
+    yield f"what does not fit is in quarantine: `penstock pipeline quarantine {out}` says why, and shows some"
+
+
+def _sum(job: Job, done: Done) -> str:
+    counts = done.counts
+    whole = counts.get("read", 0)
+    if job.name == "ingest":
+        events = counted(counts["events"], "event")
+        return f"{counted(whole, 'record')} = {events} + {counts['quarantined']:,} in quarantine"
+    if job.name == "admit":
+        return f"{counted(whole, 'event')} = {counts['events']:,} admitted + {counts['refused']:,} refused"
+    if job.name == "seal":
+        return f"{counted(whole, 'event')} = {counts['sealed']:,} sealed + {counts['quarantined']:,} in quarantine"
+    if job.name == _UNSEAL:
+        kept = f"{counts['sealed']:,} still sealed + {counts['quarantined']:,} in quarantine"
+        return f"{counted(whole, 'event')} = {counts['events']:,} opened + {kept}"
+    if job.name == "evaluate":
+        told = " + ".join(f"{count:,} {word}" for word, count in counts.items() if word != "read")
+        return f"{counted(whole, 'request')} = {told}"
+    return f"{counted(whole, 'event')} read"
+
+
+def show_quarantine(found: QuarantineSummary, output: str) -> None:
+    """Show what is in quarantine, and why."""
+    if output == JSON:
+        say_json({"reasons": found.reasons, "samples": [asdict(sample) for sample in found.samples]})
+        return
+    if not found.reasons:
+        say("nothing is in quarantine")
+        return
+    paint.grid(("reason", "records"), [(reason, f"{count:,}") for reason, count in found.reasons.items()])
+    say()
+    rows = [(s.reason, _where(s), s.words or "", _beginning(s)) for s in found.samples]
+    paint.grid(("reason", "where", "why", "record"), rows)
+    say(f"{counted(sum(found.reasons.values()), 'record')} in quarantine")
+
+
+def _where(sample: QuarantinedRecord) -> str:
+    if sample.file is None:
+        return ""
+    name = sample.file.rpartition("/")[2]
+    return name if sample.position is None else f"{name}:{sample.position}"
+
+
+def _beginning(sample: QuarantinedRecord) -> str:
+    if len(sample.text) <= _WIDE and sample.size <= _WIDE:
+        return sample.text
+    return f"{sample.text[:_WIDE]}… ({sample.size:,} octets)"
+
+
+def show_plan(job: Job, planned: Planned, output: str) -> None:
+    """Show what a job would do."""
+    if output == JSON:
+        say_json(
+            {
+                "job": job.name,
+                "source": job.source,
+                "files": planned.files,
+                "bytes": planned.bytes,
+                "records": planned.records,
+                "plans": list(planned.plans),
+            }
+        )
+        return
+    sizes = [("files", planned.files), ("bytes", planned.bytes), ("records", planned.records)]
+    paint.facts([("would read", job.source), *((name, f"{count:,}") for name, count in sizes if count is not None)])
+    for text in planned.plans:
+        # The tree alone; what each node does is in the JSON.
+        say_block(text.partition("\n\n")[0])
+
+
+def show_comparison(found: PolicyComparison, done: Done | None, names: Petnames, output: str) -> None:
+    """Show who gains and who loses what."""
+    if output == JSON:
+        say_json({**found.as_dict(), **({} if done is None else {"run": _done_data(done)})})
+        return
+    for right, who in ((Right.SUBSCRIBE, "subscriber"), (Right.PUBLISH, "publisher")):
+        rows = [
+            (
+                _cell(c.reader.name, names) if right is Right.PUBLISH else c.reader.name,
+                c.reader.type.name,
+                what,
+                f"{c.gained:,}",
+                f"{c.lost:,}",
+                _samples(c),
+            )
+            for c, what in listed(found.changes)
+            if c.right is right
+        ]
+        if rows:
+            paint.grid((who, "type", "attribute", "gains", "loses", "such as"), rows)
+    if not found.changes:
+        say("nothing changes")
+    if found.unknown:
+        say(f"the history does not tell: {', '.join(found.unknown)}; rights that ask for it count as not given")
+    _show_closed(found.closed, found.events)
+    if found.passed_over:
+        others = ", ".join(f"{reader.name} ({reader.type.name})" for reader in found.passed_over)
+        say(f"not compared, because the history is of other types: {others}")
+    if found.unknown_type:
+        say(f"{counted(found.unknown_type, 'event')} of types that neither policy has: nobody is given those")
+    compared = f"{counted(len(found.readers), 'reader')} compared, and {counted(len(found.publishers), 'publisher')}"
+    say(f"{counted(found.events, 'event')} under two policies, {compared}")
+
+
+def _samples(change: VisibilityChange) -> str:
+    return ", ".join((change.gained_samples or change.lost_samples)[:3])
+
+
+def show_report(report: AuditReport, done: Done | None, names: Petnames, output: str) -> None:
+    """Show what was decided."""
+    if output == JSON:
+        say_json({**report.as_dict(), **({} if done is None else {"run": _done_data(done)})})
+        return
+    tables = report.tables()
+    for name in _SHOWN:
+        table = tables.get(name)
+        if table is not None and table.rows:
+            say(name.replace("_", " "))
+            _show_table(table, names)
+            say()
+    if not report.revocations.rows:
+        say("no revocations in this period")
+    aside = 0 if done is None else done.counts.get("quarantined", 0)
+    rest = "" if done is None else f"; {counted(aside, 'line')} {'is' if aside == 1 else 'are'} no decisions"
+    say(f"{counted(report.decisions, 'decision')}{rest}")
+
+
+def _show_table(table: ReportTable, names: Petnames) -> None:
+    paint.grid(table.columns, [[_cell(value, names) for value in row] for row in table.rows])
+    if table.more:
+        say("and more")
+
+
+def _cell(value: object, names: Petnames) -> str:
+    if value is None:
+        return ""
+    if isinstance(value, datetime):
+        return instant_text(value)
+    if isinstance(value, int | float):
+        return number_text(value)
+    text = _PRINCIPAL.sub(lambda found: names.show(Principal.parse(found[0])), str(value))
+    return _CREDENTIAL.sub(lambda found: f"{found[0][:15]}…", text)

@@ -1,0 +1,436 @@
+"""What `penstock pipeline` does once it is understood. Imports Spark, and is therefore imported late."""
+
+import contextlib
+import io
+import sys
+import threading
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Final
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from pyspark.sql.types import TimestampType
+from rich.console import Console
+from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
+
+from penstock.apps.cli.pipeline.spark_session import Remote, Started
+from penstock.apps.cli.shared.credentials import load_verified_type
+from penstock.apps.cli.shared.files import read_bytes, within
+from penstock.apps.cli.shared.session import CommandSession
+from penstock.errors import MalformedError
+from penstock.model.types import EventType
+from penstock.pipeline.audit import AuditReport
+from penstock.pipeline.enforce.layout import WITHOUT_RIGHTS, Layout, open_view
+from penstock.pipeline.enforce.policy import PipelinePolicy, load_policy
+from penstock.pipeline.frames.frames import ID, TIME, quoted
+from penstock.pipeline.ingest.mapping import BoundMapping, read_mapping
+from penstock.pipeline.jobs.enforce import Admit, DeliverJob, RecordingPolicy
+from penstock.pipeline.jobs.ingest import Envelopes, Ingest, MappedTables, RecordSource
+from penstock.pipeline.jobs.job import ByPolicy, Job, Watched, run, start
+from penstock.pipeline.jobs.reports import Audit, ReportOptions, WhatIf, audit_at_once, audited, compared
+from penstock.pipeline.outputs.files import Streaming
+from penstock.pipeline.outputs.outputs import Output, Said, add_up, check_apart, commits, files_of
+from penstock.pipeline.sealed.log import CLOSED, KeyFiles, names_said
+from penstock.pipeline.whatif import PolicyComparison
+from penstock.trust.event_types import VerifiedType
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Progress of a job on a terminal: how far it is, how many rows it has read, and how many in a second.
+
+
+_EACH: Final = 0.3
+
+
+@dataclass(slots=True)
+class Watch:
+    """Counts what a job has read, and the time that it took."""
+
+    started: float = field(default_factory=time.monotonic)
+    read: int = 0
+    batches: int = 0
+
+    def __call__(self, said: Mapping[str, object]) -> None:
+        """Take in what is said of a batch."""
+        counts = said.get("counts")
+        self.batches += 1
+        self.read += counts.get("read", 0) if isinstance(counts, dict) else 0
+
+    @property
+    def seconds(self) -> float:
+        """How long it has taken so far."""
+        return time.monotonic() - self.started
+
+    @property
+    def rate(self) -> int:
+        """Rows a second."""
+        return round(self.read / self.seconds) if self.seconds else 0
+
+
+@contextmanager
+def watching(job: str, on: Started) -> Iterator[Watch]:
+    """Show progress on standard error while a job runs, where that is a terminal."""
+    watch = Watch()
+    if not sys.stderr.isatty():
+        yield watch
+        return
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        TextColumn("{task.fields[rows]}"),
+        TimeElapsedColumn(),
+    )
+    with (
+        _told(on.spark) as remote,
+        Progress(*columns, console=Console(file=sys.stderr), transient=True) as shown,
+    ):
+        display = _Display(shown, shown.add_task(job, total=None, rows=""), watch, on, remote)
+        ended = threading.Event()
+        thread = threading.Thread(target=display.keep, args=(ended,), daemon=True)
+        thread.start()
+        try:
+            yield watch
+        finally:
+            ended.set()
+            thread.join()
+
+
+@contextmanager
+def _told(spark: SparkSession) -> Iterator[Remote | None]:
+    """Ask a Spark Connect server to tell how far it is; a session without one has other means."""
+    remote = Remote()
+    try:
+        spark.registerProgressHandler(remote)  # type: ignore[arg-type]  # a function will do
+    except PySparkException:
+        yield None
+        return
+    try:
+        yield remote
+    finally:
+        spark.removeProgressHandler(remote)  # type: ignore[arg-type]  # a function will do
+
+
+@dataclass(frozen=True, slots=True)
+class _Display:
+    """The line that is shown, and whom it asks what to show."""
+
+    shown: Progress
+    task: TaskID
+    watch: Watch
+    on: Started
+    remote: Remote | None
+
+    def keep(self, ended: threading.Event) -> None:
+        """Keep it up to date until the job has ended."""
+        while not ended.wait(_EACH):
+            done, whole = (
+                _tasks(self.on.spark) if self.remote is None else (self.remote.done, self.remote.whole or None)
+            )
+            self.shown.update(self.task, completed=done, total=whole, rows=self._rows())
+
+    def _rows(self) -> str:
+        """Say what Spark has counted, or else what the batches that are complete have."""
+        counter = self.remote or self.on.meter
+        told = "" if counter is None else counter.counted().text(self.watch.seconds)
+        if not told and self.watch.read:
+            return f"{self.watch.read:,} rows, {self.watch.rate:,} rows/s"
+        return told
+
+
+def _tasks(spark: SparkSession) -> tuple[int, int | None]:
+    """Return how many tasks of the running stages are done, and how many there are; nothing where nobody tells."""
+    try:
+        tracker = spark.sparkContext.statusTracker()
+        stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
+    except Exception:  # noqa: BLE001  # whatever a session that is being stopped raises: then there is no bar
+        return 0, None
+    known = [stage for stage in stages if stage is not None]
+    whole = sum(stage.numTasks for stage in known)
+    return sum(stage.numCompletedTasks for stage in known), whole or None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What `penstock pipeline` does once it is understood. Imports Spark, and is therefore imported late.
+
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class JobOutput:
+    """Where a job writes, and how: at once or as a stream, over what is there or not."""
+
+    out: str
+    streaming: Streaming | None = None
+    overwrite: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Done:
+    """What a run did: the sums over the whole output, and what this run took for its part."""
+
+    counts: Mapping[str, int]
+    reasons: Mapping[str, int]
+    batches: int
+    seconds: float
+    rate: int
+    #: attributes of a sealed log that are null, because no key of them is held
+    closed: tuple[str, ...] = ()
+    #: events that each subscriber was given, those with the most first
+    delivered: Mapping[str, int] = field(default_factory=dict)
+    #: subscribers who may see nothing, by the policy of the last batch
+    without_rights: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """What a job would do: the files, bytes and records that it would read, and Spark's plans for it."""
+
+    files: int | None
+    bytes: int | None
+    records: int
+    plans: tuple[str, ...]
+
+
+def execute(job: Job, on: Started, place: JobOutput, on_batch: Callable[[], None] = lambda: None) -> Done:
+    """Run a job to its end; a stream ends when it is interrupted, or where it is to drain its source.
+
+    Raises what `run`, `start` and `Running.wait` raise.
+    """
+    spark = on.spark
+    with watching(job.name, on) as watch:
+
+        def progress(said: dict[str, object]) -> None:
+            watch(said)
+            on_batch()
+
+        if place.streaming is None:
+            run(job, spark, place.out, overwrite=place.overwrite, progress=progress)
+        else:
+            running = start(job, spark, place.out, place.streaming, overwrite=place.overwrite, progress=progress)
+            try:
+                while not running.wait(0.5):
+                    pass
+            except KeyboardInterrupt:
+                # This is how somebody says that it is enough.
+                running.stop()
+        return _done(spark, place.out, watch)
+
+
+def _done(spark: SparkSession, path: str, watch: Watch) -> Done:
+    seconds, rate = watch.seconds, watch.rate
+    said = list(commits(spark, path).values())
+    reasons, delivered = (_most(said, name) for name in ("reasons", "delivered"))
+    closed = names_said(said, CLOSED)
+    refused = said[-1].get(WITHOUT_RIGHTS) if said else None
+    without = tuple(map(str, refused)) if isinstance(refused, list) else ()
+    return Done(add_up(said), reasons, watch.batches, seconds, rate, closed, delivered, without)
+
+
+def _most(said: Iterable[Said], name: str) -> dict[str, int]:
+    """Add up one table of numbers over all batches, the largest first."""
+    sums: dict[str, int] = {}
+    for one in said:
+        found = one.get(name)
+        for key, count in found.items() if isinstance(found, dict) else ():
+            sums[str(key)] = sums.get(str(key), 0) + int(count)
+    return dict(sorted(sums.items(), key=lambda pair: (-pair[1], pair[0])))
+
+
+def plan(job: Job, spark: SparkSession, place: JobOutput | None) -> Planned:
+    """Say what a job would do, without writing anything. Raises as `run`."""
+    if place is not None:
+        check_apart(place.out, job.files)
+        output = Output(spark, place.out, job.name, job.source, job.parts)
+        output.check(stream=place.streaming is not None, overwrite=place.overwrite)
+    events = job.all(spark)
+    files = size = None
+    if job.files is not None:
+        found = files_of(spark, job.files).agg(F.count("*"), F.coalesce(F.sum("length"), F.lit(0))).collect()[0]
+        files, size = int(found[0]), int(found[1])
+    return Planned(files, size, events.count(), tuple(_explained(frame) for frame in job.planned(events)))
+
+
+def _explained(frame: DataFrame) -> str:
+    printed = io.StringIO()
+    with contextlib.redirect_stdout(printed):
+        frame.explain(mode="formatted")
+    return printed.getvalue().strip()
+
+
+# --- The jobs --------------------------------------------------------------------------------------------------------
+
+
+def clock(session: CommandSession) -> Callable[[], datetime]:
+    """Return a clock that goes on from the time at which the command began."""
+    started = time.monotonic()
+    return lambda: session.now + timedelta(seconds=time.monotonic() - started)
+
+
+def load(file: str, session: CommandSession) -> PipelinePolicy:
+    """Read a policy file. Raises what `load_policy` raises."""
+    return load_policy(file, session.now)
+
+
+def _desk(policy: PipelinePolicy, job: str, session: CommandSession) -> RecordingPolicy:
+    return RecordingPolicy.of(
+        policy,
+        f"penstock-pipeline/{job}",
+        clock=clock(session),
+        timer=time.perf_counter_ns,
+        ids=lambda: session.random(16).hex(),
+    )
+
+
+def _types(*policies: PipelinePolicy) -> tuple[EventType, ...]:
+    found = {verified.event_type.name: verified.event_type for policy in policies for verified in policy.types}
+    return tuple(found.values())
+
+
+def bound_mapping(
+    file: str, parents: tuple[str, ...], previous: tuple[str, ...], session: CommandSession
+) -> BoundMapping:
+    """Read a mapping file, and the type that it names. Raises what reading and verifying raise."""
+    data = read_bytes(file)
+    with within(file):
+        mapping = read_mapping(data)
+    verified, _ = load_verified_type(str(Path(file).parent / mapping.type_file), parents, previous, session.now)
+    with within(file):
+        return mapping.bind(verified)
+
+
+def ingest_job(
+    session: CommandSession,
+    *,
+    path: str | None,
+    types: tuple[VerifiedType, ...],
+    bound: BoundMapping | None,
+    messages: Mapping[str, str] | None,
+) -> Ingest:
+    """Return the job `ingest`. Raises `MalformedError` (`cli.resource`) where it is not clear what is to be read."""
+    records: RecordSource
+    if (path is None) is (messages is None):
+        raise MalformedError(
+            "cli.resource", "ingest reads either files or a stream", hint="give a path, or --from-jetstream"
+        )
+    if messages is not None and bound is None:
+        # Whoever reads files need not have what talks to NATS.
+        from penstock.pipeline.jetstream.messages import Messages  # noqa: PLC0415
+
+        records = Messages(messages, types)
+    elif path is not None and bound is not None:
+        records = MappedTables(path, bound)
+    elif path is not None:
+        records = Envelopes(path, types)
+    else:
+        raise MalformedError("cli.resource", "messages are CloudEvents, which need no mapping", hint="leave it out")
+    return Ingest(records, clock(session))
+
+
+def admit_job(session: CommandSession, path: str, policy: str, keys: KeyFiles | None) -> ByPolicy[Admit]:
+    """Return the job `admit` by a policy file; with keys, over a sealed log. Raises what `load_policy` raises."""
+
+    def make(policies: tuple[PipelinePolicy, ...]) -> Admit:
+        return Admit(path, _types(*policies), _desk(policies[0], "admit", session), keys=keys)
+
+    return ByPolicy(Watched((policy,), clock(session)), make)
+
+
+def deliver_job(
+    session: CommandSession, path: str, policy: str, layout: Layout, keys: KeyFiles | None
+) -> ByPolicy[DeliverJob]:
+    """Return the job `deliver` by a policy file; with keys, over a sealed log. Raises what `load_policy` raises."""
+
+    def make(policies: tuple[PipelinePolicy, ...]) -> DeliverJob:
+        return DeliverJob(path, _types(*policies), _desk(policies[0], "deliver", session), layout, keys=keys)
+
+    return ByPolicy(Watched((policy,), clock(session)), make)
+
+
+def whatif_job(
+    session: CommandSession, path: str, policies: tuple[str, str], samples: int, keys: KeyFiles | None
+) -> ByPolicy[WhatIf]:
+    """Return the job `whatif` by two policy files, before and after; with keys, over a sealed log.
+
+    Raises what `load_policy` raises, and `MalformedError` (`whatif.environment`).
+    """
+
+    def make(found: tuple[PipelinePolicy, ...]) -> WhatIf:
+        old, new = found
+        return WhatIf(path, _types(new, old), old, new, samples, keys=keys)
+
+    return ByPolicy(Watched(policies, clock(session)), make)
+
+
+def policy_now(file: str | None, session: CommandSession) -> Callable[[], PipelinePolicy | None]:
+    """Return what reads a policy file, and reads it again once it has changed. Raises what `load_policy` raises."""
+    if file is None:
+        return lambda: None
+    watched = Watched((file,), clock(session))
+    return lambda: watched.latest()[0]
+
+
+def audit_job(spark: SparkSession, path: str) -> Audit:
+    """Return the job `audit`, over log files or over what another job has decided."""
+    return Audit(path, of_job=bool(commits(spark, path)))
+
+
+def comparison(job: ByPolicy[WhatIf], on: Started, place: JobOutput | None) -> tuple[PolicyComparison, Done | None]:
+    """Compare two policies; with a place, what is found is kept there. Raises as `execute`."""
+    if place is None:
+        with watching(job.name, on):
+            return job.job.compare(job.all(on.spark)), None
+    done = execute(job, on, place)
+    return compared(on.spark, place.out), done
+
+
+def report(  # noqa: PLR0913, PLR0917  # what is asked, of whom, and who gets it
+    job: Audit,
+    on: Started,
+    place: JobOutput | None,
+    policy: Callable[[], PipelinePolicy | None],
+    question: ReportOptions,
+    on_report: Callable[[AuditReport], None],
+) -> Done | None:
+    """Audit a log, and hand over the report; of a stream, one after each batch, by the policy as it is then.
+
+    Raises as `execute`, and what reading the policy raises.
+    """
+    if place is None:
+        with watching(job.name, on) as watch:
+            found, counts = audit_at_once(job, on.spark, policy(), question)
+            watch({"counts": counts})
+            on_report(found)
+            return Done(counts, {}, 1, watch.seconds, watch.rate)
+    out = place.out
+    return execute(job, on, place, lambda: on_report(audited(on.spark, out, policy(), question)))
+
+
+# --- Views -----------------------------------------------------------------------------------------------------------
+
+
+def view_rows(
+    spark: SparkSession, path: str, subscriber: str, limit: int
+) -> tuple[tuple[str, ...], list[list[object]], int]:
+    """Return the columns of a reader's view, its first rows by time, and how many there are. Raises as `open_view`."""
+    view = open_view(spark, path, subscriber)
+    times = {field.name for field in view.schema if isinstance(field.dataType, TimestampType)}
+    # Timestamps come as microseconds: Python's would be in the zone of this machine.
+    columns = [F.unix_micros(quoted(n)).alias(n) if n in times else quoted(n) for n in view.columns]
+    found = view.orderBy(quoted(TIME), quoted(ID)).limit(limit).select(*columns).collect()
+    rows = [[_read(value, name in times) for name, value in zip(view.columns, row, strict=True)] for row in found]
+    return tuple(view.columns), rows, view.count()
+
+
+def _read(value: object, is_time: bool) -> object:
+    if is_time and isinstance(value, int):
+        return (_EPOCH + timedelta(microseconds=value)).isoformat().replace("+00:00", "Z")
+    if isinstance(value, float) and (value != value or value in (float("inf"), float("-inf"))):  # noqa: PLR0124  # NaN
+        return str(value)
+    return value

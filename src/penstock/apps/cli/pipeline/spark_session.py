@@ -1,0 +1,312 @@
+"""The Spark session of one command: started quietly, and stopped again if it was started here."""
+
+import os
+import re
+import socket
+import sys
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any, Final, Self
+
+from py4j.protocol import Py4JError, Py4JJavaError  # type: ignore[import-untyped]  # it has no types
+from pyspark.errors import PySparkException
+from pyspark.sql import SparkSession
+
+from penstock.errors import FailedError
+from penstock.pipeline.jobs.job import spark_errors
+from penstock.pipeline.jobs.session_settings import EVERYWHERE, LOCAL, SMALL, is_small
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What Spark itself counts while a job runs, read as it runs.
+#
+# A Spark that this command has started sends its own counters once a second, as StatsD datagrams, to a socket of this
+# process that only this machine can reach: no port of Spark is opened for it, and nothing is added to a plan. Rows are
+# told when a task ends, bytes as they are read. Spark Connect tells the tasks that are done, and the bytes that they
+# have read. All of it is over all passes, so that a row that is read twice counts twice; nothing is estimated.
+
+
+_LOOPBACK: Final = "127.0.0.1"
+_SINK: Final = "spark.metrics.conf.*.sink.penstock"
+_READ, _WRITTEN, _SPILLED = "recordsRead", "recordsWritten", "diskBytesSpilled"
+_OCTETS: Final = r"filesystem\.\w+\.read_bytes"
+_WANTED: Final = rf"executor\.({_READ}|{_WRITTEN}|{_SPILLED}|{_OCTETS})"
+#: the application and the executor, the counter, and what it has come to
+_COUNTER: Final = re.compile(rf"([\w.-]{{1,200}})\.{_WANTED}:(\d{{1,19}})\|[cg]", re.ASCII)
+_DATAGRAM: Final = 1_024
+_MEBI: Final = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class SparkCounts:
+    """How many rows were read and written so far, and how many bytes read; 0 also where nobody tells.
+
+    `spilled` are bytes that did not fit into memory, and were written to disk meanwhile.
+    """
+
+    read: int = 0
+    written: int = 0
+    octets: int = 0
+    spilled: int = 0
+
+    def text(self, seconds: float) -> str:
+        """Say it in words, with what comes to a second."""
+        each = max(seconds, 0.001)
+        if self.read:
+            said = f"{self.read:,} rows read, {round(self.read / each):,} rows/s"
+            return f"{said}, {self.written:,} written" if self.written else said
+        if self.octets:
+            return f"{self.octets / _MEBI:,.1f} MiB read, {self.octets / _MEBI / each:,.1f} MiB/s"
+        return ""
+
+
+class SparkMeter:
+    """Listens to the counters of a Spark on this machine."""
+
+    def __init__(self) -> None:
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
+        self._socket.bind((_LOOPBACK, 0))
+        self._socket.setblocking(False)
+        self._found: dict[tuple[str, str], int] = {}
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._socket.close()
+
+    @property
+    def port(self) -> int:
+        """Where it listens."""
+        return int(self._socket.getsockname()[1])
+
+    @property
+    def settings(self) -> dict[str, str]:
+        """What Spark must be told when it starts."""
+        told = {
+            "class": "org.apache.spark.metrics.sink.StatsdSink",
+            "host": _LOOPBACK,
+            "port": str(self.port),
+            "period": "1",
+            "unit": "seconds",
+            "regex": rf".*\.{_WANTED}",
+        }
+        return {f"{_SINK}.{name}": value for name, value in told.items()}
+
+    def counted(self) -> SparkCounts:
+        """Return what all executors have counted."""
+        while True:
+            try:
+                data = self._socket.recv(_DATAGRAM)
+            except BlockingIOError:
+                break
+            told = _COUNTER.fullmatch(data.decode("ascii", errors="replace").strip())
+            if told is not None:
+                # Counters only grow; a datagram may come late.
+                key = (told[1], told[2])
+                self._found[key] = max(self._found.get(key, 0), int(told[3]))
+        return SparkCounts(self._sum(_READ), self._sum(_WRITTEN), self._sum(_OCTETS), self._sum(_SPILLED))
+
+    def _sum(self, name: str) -> int:
+        return sum(count for (_, counter), count in self._found.items() if re.fullmatch(name, counter))
+
+
+@dataclass(slots=True)
+class Remote:
+    """What a Spark Connect server tells of the operations of this session: registered as a progress handler."""
+
+    #: of the operation that was heard of last
+    done: int = 0
+    whole: int = 0
+    _octets: dict[str | None, int] = field(default_factory=dict)
+
+    def __call__(self, *, stages: Iterable[Any] | None, operation_id: str | None, **_: object) -> None:
+        """Take in how far an operation is."""
+        known = list(stages or ())
+        if known:
+            self.done = sum(stage.num_completed_tasks for stage in known)
+            self.whole = sum(stage.num_tasks for stage in known)
+            self._octets[operation_id] = sum(stage.num_bytes_read for stage in known)
+
+    def counted(self) -> SparkCounts:
+        """Return what was read by all operations."""
+        return SparkCounts(octets=sum(self._octets.values()))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The Spark session of one command: started quietly, and stopped again if it was started here.
+
+
+_SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
+_EXCEPTION: Final = re.compile(r"^: ([\w.$]{1,120})", re.ASCII | re.MULTILINE)
+_GATEWAY: Final = "PYSPARK_GATEWAY_PORT"
+"""Set by spark-submit for the program that it runs."""
+_QUIET: Final = {
+    "spark.ui.enabled": "false",
+    "spark.ui.showConsoleProgress": "false",
+    "spark.log.level": "ERROR",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """Where Spark runs: a master, or a Spark Connect server; further settings; and the file that its words go to."""
+
+    master: str = "local[*]"
+    remote: str | None = None
+    conf: Mapping[str, str] | None = None
+    log: str | None = None
+
+    @property
+    def local(self) -> bool:
+        """Whether Spark runs in this process: not under spark-submit, which has chosen a master before us."""
+        return self.master.startswith("local") and _GATEWAY not in os.environ
+
+    @property
+    def metered(self) -> bool:
+        """Whether its counters can be sent to this process."""
+        return self.remote is None and self.local
+
+    def path(self, text: str) -> str:
+        """Return a path as Spark is to read it: on this machine it is relative to where the command was started."""
+        if self.remote is not None or not self.local or _SCHEME.match(text):
+            return text
+        return str(Path(text).absolute())
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """A session, and the meter that its counters go to, if there is one."""
+
+    spark: SparkSession
+    meter: SparkMeter | None = None
+
+
+@contextmanager
+def session(cluster: Cluster, reads: str | None = None) -> Iterator[Started]:
+    """Give a session, that of this process where there is one.
+
+    `reads` is the path of everything that is read in it, where that is known: a small input does not pay for what
+    speeds up a large one.
+
+    Raises `FailedError` (`pipeline.java`, `pipeline.remote`, `pipeline.spark`, `file.unwritable`).
+    """
+    active = SparkSession.getActiveSession()
+    with _failures(), ExitStack() as stack:
+        if active is not None:
+            yield Started(active)
+            return
+        # Counters are for somebody who looks at them, and find only this machine.
+        shown = cluster.metered and sys.stderr.isatty()
+        meter = stack.enter_context(SparkMeter()) if shown else None
+        started = _start(cluster, {**_small(cluster, reads), **({} if meter is None else meter.settings)})
+        try:
+            yield Started(started, meter)
+        finally:
+            started.stop()
+
+
+@contextmanager
+def _failures() -> Iterator[None]:
+    try:
+        with spark_errors():
+            yield
+    except Py4JJavaError as error:
+        # Its words may hold anything; which exception it is, may be said.
+        found = _EXCEPTION.search(str(error))
+        condition = found[1] if found else "unknown"
+        raise FailedError(
+            "pipeline.spark",
+            f"Spark failed: {condition}",
+            hint="can the input be read, and the output be written? More is in its log: give a file with --spark-log",
+            condition=condition,
+        ) from error
+    except Py4JError as error:
+        raise FailedError(
+            "pipeline.spark", "Spark stopped answering", hint="its log says more: give a file with --spark-log"
+        ) from error
+
+
+def _start(cluster: Cluster, also: Mapping[str, str]) -> SparkSession:
+    # Workers must be of the same Python.
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
+    with _log(cluster.log) as log:
+        try:
+            with _redirected(log.fileno()):
+                return _builder(cluster, also).getOrCreate()
+        except (PySparkException, Py4JError, OSError, ImportError) as error:
+            raise _not_started(cluster, _said(log)) from error
+
+
+def _builder(cluster: Cluster, also: Mapping[str, str]) -> SparkSession.Builder:
+    builder = SparkSession.builder.appName("penstock")
+    if cluster.remote is not None:
+        chosen = dict(cluster.conf or {})
+        builder = builder.remote(cluster.remote)
+    else:
+        chosen = {**_QUIET, **EVERYWHERE, **(_local() if cluster.local else {}), **also, **(cluster.conf or {})}
+        # What a program says would win over what spark-submit was told.
+        builder = builder if _GATEWAY in os.environ else builder.master(cluster.master)
+    for name, value in chosen.items():
+        builder = builder.config(name, value)
+    return builder
+
+
+def _local() -> dict[str, str]:
+    cores = max(2, os.cpu_count() or 2)
+    # Several tasks for each core: a file that is long ends for all at the same time, and rows are counted by task.
+    tasks = {"spark.sql.shuffle.partitions": cores, "spark.sql.files.minPartitionNum": 4 * cores}
+    return {**LOCAL, **{name: str(number) for name, number in tasks.items()}}
+
+
+def _small(cluster: Cluster, reads: str | None) -> Mapping[str, str]:
+    """Return what is set besides where everything that is read stands on this machine, and is small."""
+    return SMALL if cluster.metered and is_small(reads) else {}
+
+
+@contextmanager
+def _log(file: str | None) -> Iterator[IO[bytes]]:
+    """Open the file that everything goes to which Java and Spark say; without a name nobody finds it again."""
+    if file is None:
+        with tempfile.TemporaryFile() as found:
+            yield found
+        return
+    with open(file, "ab+") as named:  # noqa: PTH123  # as the other branch: a binary stream
+        yield named
+
+
+@contextmanager
+def _redirected(target: int) -> Iterator[None]:
+    """Send standard output and error elsewhere for a while: what is started meanwhile keeps them for good."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    saved = [(stream, os.dup(stream)) for stream in (1, 2)]
+    try:
+        for stream, _ in saved:
+            os.dup2(target, stream)
+        yield
+    finally:
+        for stream, copy in saved:
+            os.dup2(copy, stream)
+            os.close(copy)
+
+
+def _said(log: IO[bytes]) -> str:
+    """Return the line that tells most: the first that speaks of Java, or else the last."""
+    log.seek(0)
+    lines = [line.strip() for line in log.read(65_536).decode(errors="replace").splitlines() if line.strip()]
+    telling = [line for line in lines if "java" in line.lower()] + lines[::-1]
+    return telling[0][:200] if telling else ""
+
+
+def _not_started(cluster: Cluster, said: str) -> FailedError:
+    told = f": {said}" if said else ""
+    if cluster.remote is not None:
+        return FailedError("pipeline.remote", f"no Spark Connect server answers{told}", hint="check --remote")
+    return FailedError(
+        "pipeline.java",
+        f"Spark does not start{told}",
+        hint="it needs Java 17 or later: install one, and set JAVA_HOME to its folder",
+    )

@@ -1,0 +1,292 @@
+"""`penstock policy analyse` and `penstock policy diff`: what policies say about all requests at once."""
+
+import json
+from collections.abc import Mapping
+from functools import partial
+from typing import TypeAlias
+
+import click
+
+from penstock.apps.cli.policy.files import lenient_option, read_named, read_request_file, read_root
+from penstock.apps.cli.shared import options
+from penstock.apps.cli.shared.attributes import parse_schema, split_pair
+from penstock.apps.cli.shared.credentials import load_event_type, need_type
+from penstock.apps.cli.shared.groups import example
+from penstock.apps.cli.shared.options import JSON
+from penstock.apps.cli.shared.session import CommandSession, say, say_json
+from penstock.errors import RefusedError
+from penstock.guard.environment import environment_schema
+from penstock.guard.residuals import residual_restriction
+from penstock.guard.restriction import Restriction
+from penstock.model.types import EventType
+from penstock.policy.analysis.questions import Analysis, AnalysisResult, DecisionChange, IdleRule, RuleContradiction
+from penstock.policy.engine.repository import Repository, check_policies
+from penstock.policy.language.datatypes import STRING
+from penstock.policy.language.event_attributes import action_facts, event_names, type_facts
+from penstock.policy.language.requests import ENVIRONMENT, SUBJECT, Attributes, Facts, Key, Request, key_of
+from penstock.policy.syntax.json.requests import write_request
+from penstock.policy.syntax.text.names import CATEGORY_NAME
+from penstock.selector.analysis import AnalysisVerdict
+from penstock.trust.capabilities import Right
+
+refer_option = click.option("--refer", "referred", multiple=True, metavar="FILE", help="A policy that is referred to.")
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+@refer_option
+@click.option("--targets-only", is_flag=True, help="Ignore the conditions of rules that overlap.")
+@lenient_option
+@options.output_option()
+@example(
+    """
+penstock policy analyse records.xml
+penstock policy analyse root.xml --refer records.xml --targets-only -o json
+"""
+)
+def analyse(*, file: str, referred: tuple[str, ...], targets_only: bool, lenient: bool, output: str) -> None:
+    """Find rules that do nothing, and rules that permit and deny the same, in the policy in FILE.
+
+    Each overlap is shown with a request, which decides so whenever it is asked. What is looked at are requests with at
+    most two values for each attribute, or with one if there are more than 40 rules. Functions other than comparisons
+    and logic may give anything: what depends on them, and is not shown by a request, is marked with ? and says so.
+    """
+    asked, names = _analysis(referred, file, lenient=lenient)
+    idle, conflicts = asked.idle_rules(), asked.conflicts(conditions=not targets_only)
+    if output == JSON:
+        say_json(
+            {
+                "idle": [_idle_data(one) for one in idle],
+                "conflicts": [_conflict_data(one, names) for one in conflicts],
+                "values": asked.values,
+            }
+        )
+        return
+    for rule in idle:
+        say(f"{_mark(rule.verdict)} {rule.rule}: {_idle_text(rule)}")
+        _show_unknown(rule.unknown)
+    for one in conflicts:
+        sure = one.found.verdict is AnalysisVerdict.YES
+        say(f"{_mark(one.found.verdict)} {_conflict_text(one) if sure else f'not known whether {_conflict_text(one)}'}")
+        _show(one.found, names)
+    if not idle and not conflicts:
+        say("✓ each rule does something, and none permits what another denies")
+    say(_looked_at(asked))
+
+
+@click.command()
+@click.argument("before", metavar="BEFORE")
+@click.argument("after", metavar="AFTER")
+@refer_option
+@lenient_option
+@options.output_option()
+@example("penstock policy diff records-1.xml records-2.xml")
+def diff(*, before: str, after: str, referred: tuple[str, ...], lenient: bool, output: str) -> None:
+    """Say which decisions change from the policy in one file to that in another, each with a request.
+
+    The status is 0 where every request is decided alike, and 1 otherwise, or where that is not known. Requests are
+    looked at, and shown, as by `penstock policy analyse`.
+    """
+    asked, names = _analysis(referred, before, after, lenient=lenient)
+    changes = asked.changes()
+    if output == JSON:
+        say_json({"changes": [_change_data(one, names) for one in changes], "values": asked.values})
+    else:
+        for one in changes:
+            sure = one.found.verdict is AnalysisVerdict.YES
+            change = f"{one.before} becomes {one.after}"
+            say(f"{_mark(one.found.verdict)} {change if sure else f'not known whether {change}'}")
+            _show(one.found, names)
+        say(_looked_at(asked))
+    if any(one.found.verdict is AnalysisVerdict.YES for one in changes):
+        raise RefusedError("xacml.differ", "the policies decide differently")
+    if changes:
+        raise RefusedError("xacml.undecided", "it is not known whether the policies decide alike")
+    if output != JSON:
+        say("✓ the policies decide alike")
+
+
+_Names: TypeAlias = Mapping[Key, str]
+"""How the text of a policy calls attributes."""
+
+
+def _analysis(referred: tuple[str, ...], *files: str, lenient: bool) -> tuple[Analysis, _Names]:
+    read = partial(read_named, lenient=lenient)
+    roots, others = [*map(read, files)], [*map(read, referred)]
+    for root, _ in roots:
+        check_policies([root], [one for one, _ in others])
+    names = {one.key: name for _, known in (*others, *roots) for name, one in known.items() if one.issuer is None}
+    return Analysis(*(root for root, _ in roots), sources=Repository(root for root, _ in others)), names
+
+
+def _looked_at(asked: Analysis) -> str:
+    if asked.values == 1:
+        return "  looked at: requests with at most one value for each attribute, since there are many rules"
+    return f"  looked at: requests with at most {asked.values} values for each attribute"
+
+
+def _mark(verdict: AnalysisVerdict) -> str:
+    return "!" if verdict is AnalysisVerdict.YES else "?"
+
+
+def _idle_text(rule: IdleRule) -> str:
+    text = "it never applies" if rule.never else "every decision is the same without it"
+    return text if rule.verdict is AnalysisVerdict.YES else f"not known whether {text}"
+
+
+def _conflict_text(one: RuleContradiction) -> str:
+    return f"{one.permit} permits what {one.deny} denies"
+
+
+def _show(found: AnalysisResult, names: _Names) -> None:
+    for key, values in (found.witness or {}).items():
+        category = CATEGORY_NAME.get(key.category, key.category) if key in names else key.category
+        shown = ", ".join(key.of.write(one) if key.of is not STRING else _text(one) for one in values)
+        say(f"  {names.get(key, key.id)} = {shown} ({key.of}, {category})")
+    if found.verdict is AnalysisVerdict.YES and not found.witness:
+        say("  any request, for instance one that says nothing")
+    _show_unknown(found.unknown)
+
+
+def _text(value: str) -> str:
+    """Return a text as it is, or in quotes where it would not be seen what belongs to it."""
+    return value if value.isprintable() and value.strip() == value and value and "," not in value else json.dumps(value)
+
+
+def _show_unknown(unknown: tuple[str, ...]) -> None:
+    for one in unknown:
+        say(f"  depends on {one}, which is not understood")
+
+
+def _idle_data(rule: IdleRule) -> Mapping[str, object]:
+    why = "never-applies" if rule.never else "same-without"
+    told = {"rule": [*rule.rule.within, rule.rule.rule.id], "why": why, "verdict": rule.verdict.value}
+    return {**told, "unknown": [*rule.unknown]}
+
+
+def _conflict_data(one: RuleContradiction, names: _Names) -> Mapping[str, object]:
+    rules = {"permit": one.permit, "deny": one.deny}
+    return {name: [*rule.within, rule.rule.id] for name, rule in rules.items()} | _found_data(one.found, names)
+
+
+def _change_data(one: DecisionChange, names: _Names) -> Mapping[str, object]:
+    return {"before": one.before, "after": one.after} | _found_data(one.found, names)
+
+
+def _found_data(found: AnalysisResult, names: _Names) -> dict[str, object]:
+    told: dict[str, object] = {"verdict": found.verdict.value, "unknown": [*found.unknown], "request": None}
+    if found.witness is None:
+        return told
+    request = [
+        {
+            "category": key.category,
+            "id": key.id,
+            "type": key.of.id,
+            "values": [key.of.write(one) for one in values],
+            **({"name": names[key]} if key in names else {}),
+        }
+        for key, values in found.witness.items()
+    ]
+    # A request of XACML, which has one category at least, as `penstock pdp evaluate` reads it.
+    whole = Request.of_facts(found.witness)
+    xacml = write_request(whole if whole.categories else Request((Attributes(ENVIRONMENT),)))
+    return {**told, "request": request, "xacml": xacml}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `penstock policy residual`: what is left of a policy for events, where everything else is known.
+
+
+@click.command()
+@click.argument("file", metavar="FILE")
+@options.type_file_options
+@click.option(
+    "--right",
+    type=click.Choice([Right.SUBSCRIBE.value, Right.PUBLISH.value]),
+    default=Right.SUBSCRIBE.value,
+    show_default=True,
+    help="What is asked for.",
+)
+@click.option("--subject", "subjects", multiple=True, metavar="ID=TEXT", help="An attribute of who asks; repeat it.")
+@click.option("--request", "request_file", metavar="FILE", help="What else is known: a request, in XML or JSON.")
+@click.option("--fact", "facts", multiple=True, metavar="NAME:KIND", help="A fact that brokers know; repeat it.")
+@click.option(
+    "--obligation", "understood", multiple=True, metavar="ID", help="An obligation that brokers meet; repeat it."
+)
+@refer_option
+@options.output_option()
+@click.pass_obj
+@example(
+    """
+penstock policy residual plates.policy --type-file numberplate.type \\
+    --subject urn:penstock:subject:owner-role=billing
+"""
+)
+def residual(  # noqa: PLR0913  # one argument an option
+    session: CommandSession,
+    /,
+    *,
+    file: str,
+    type_file: str | None,
+    parent: tuple[str, ...],
+    previous: tuple[str, ...],
+    right: str,
+    subjects: tuple[str, ...],
+    request_file: str | None,
+    facts: tuple[str, ...],
+    understood: tuple[str, ...],
+    referred: tuple[str, ...],
+    output: str,
+) -> None:
+    """Show what the policy in FILE permits of events, as a restriction, where all else is known.
+
+    A broker decides so once, when somebody subscribes or wants to publish, and asks each event no more than what is
+    shown. The type and what is asked for are known by themselves. A policy that asks of events what selectors cannot
+    say is refused, and what that is is named: brokers then ask it about each event. The status is 1 where nothing is
+    permitted.
+    """
+    event_type = need_type(load_event_type(type_file, parent, previous, session.now), "what a policy permits of events")
+    known: Facts = {
+        **({} if request_file is None else read_request_file(request_file).facts()),
+        **_of_subject(subjects),
+        **action_facts(Right(right)),
+        **type_facts(event_type),
+    }
+    root, others = read_root(file), [read_root(one) for one in referred]
+    check_policies([root], others)
+    restriction = residual_restriction(
+        root,
+        known,
+        Right(right),
+        event_type,
+        names=event_names(event_type),
+        environment=environment_schema(parse_schema(facts)),
+        sources=Repository(others),
+        understood=frozenset(understood),
+    )
+    if output == JSON:
+        say_json({"type": str(event_type.name), "right": right, **restriction.as_dict(event_type)})
+    else:
+        _show_residual(restriction, event_type)
+    if not restriction.branches:
+        raise RefusedError("pdp.not-permitted", f"no event of `{event_type.name.name}` is permitted")
+
+
+def _of_subject(written: tuple[str, ...]) -> Facts:
+    found: dict[str, tuple[str, ...]] = {}
+    for pair in written:
+        name, value = split_pair(pair, "ID=TEXT")
+        found[name] = (*found.get(name, ()), value)
+    return {key_of(SUBJECT, name, STRING): values for name, values in found.items()}
+
+
+def _show_residual(restriction: Restriction, event_type: EventType) -> None:
+    names = {attribute.id: attribute.name for attribute in event_type.attributes}
+    for branch in restriction.branches:
+        shown = [attribute.name for attribute in event_type.attributes if branch.shows(attribute.id)]
+        say(f"✓ {'all attributes' if branch.attributes is None else ', '.join(shown)}")
+        told = branch.as_dict(names)
+        for place in ("where", "when"):
+            if place in told:
+                say(f"    {place} {told[place]}")
+        say(f"    by {', '.join(one.removeprefix('policy:') for one in branch.because)}")

@@ -1,0 +1,138 @@
+"""`penstock policy combine`: what decisions of several come to, by an algorithm or a decision tuple."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+import click
+
+from penstock.apps.cli.shared import options
+from penstock.apps.cli.shared.files import read_bytes, within
+from penstock.apps.cli.shared.groups import example
+from penstock.apps.cli.shared.options import JSON
+from penstock.apps.cli.shared.session import say, say_json
+from penstock.errors import MalformedError
+from penstock.policy.combining.registry import combined, combined_responses
+from penstock.policy.combining.tuples import PREFIX, DecisionTuple
+from penstock.policy.language.results import PolicyOutcome, Response, Result, XacmlDecision
+from penstock.policy.syntax.json import requests as json_requests
+from penstock.policy.syntax.json import requests as json_written
+from penstock.policy.syntax.text.names import POLICY_COMBINING
+from penstock.policy.syntax.xml import requests as xml_requests
+
+_DECISIONS: Final[Mapping[str, XacmlDecision]] = {
+    "P": XacmlDecision.PERMIT,
+    "D": XacmlDecision.DENY,
+    "NA": XacmlDecision.NOT_APPLICABLE,
+    "IN_P": XacmlDecision.INDETERMINATE_P,
+    "IN_D": XacmlDecision.INDETERMINATE_D,
+    "IN_DP": XacmlDecision.INDETERMINATE_DP,
+    "IN": XacmlDecision.INDETERMINATE_DP,
+    **{one.plain: one for one in XacmlDecision},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """A decision, and the priority of whoever made it."""
+
+    decision: XacmlDecision
+    priority: int
+
+    @classmethod
+    def of(cls, text: str) -> "_Said":
+        letter, sign, priority = text.partition("@")
+        if letter not in _DECISIONS or (sign and not priority.removeprefix("-").isdecimal()):
+            hint = "write P, D, NA, IN, IN_P, IN_D or IN_DP, and a priority as P@2"
+            raise MalformedError("combining.decision", f"`{text[:80]}` is no decision", hint=hint)
+        return cls(_DECISIONS[letter], int(priority or 0))
+
+
+def _responses(files: tuple[str, ...]) -> tuple[list[Response], list[int]]:
+    """Read responses, each with the priority after `@`, where there is one."""
+    responses, priorities = [], []
+    for text in files:
+        file, _, priority = text.rpartition("@")
+        if not file or not priority.removeprefix("-").isdecimal():
+            file, priority = text, "0"
+        data = read_bytes(file)
+        with within(file):
+            read = xml_requests.read_response if data.lstrip().startswith(b"<") else json_requests.read_response
+            responses.append(read(data))
+        priorities.append(int(priority))
+    return responses, priorities
+
+
+@click.command()
+@click.argument("decisions", nargs=-1, metavar="[DECISION]...")
+@click.option("--by", "name", metavar="ALGORITHM", help="An algorithm by the last part of its id, or by its id.")
+@click.option(
+    "--element",
+    "elements",
+    multiple=True,
+    metavar="NAME=TEXT",
+    help="An element of a decision tuple: P, D, NA, IN, or IN_P, IN_D and IN_DP.",
+)
+@click.option("--response", "responses", multiple=True, metavar="FILE[@N]", help="An answer of XACML, in XML or JSON.")
+@options.output_option()
+@example(
+    """
+penstock policy combine --by deny-overrides P NA D
+penstock policy combine --by deny-overrides P@2 D@1
+penstock policy combine --element 'P=#P > 1' --element 'D=#P < 1 and #D > 0' P P D
+penstock policy combine --by permit-overrides --response house.xml@2 --response guests.json@1
+"""
+)
+def combine(
+    *,
+    decisions: tuple[str, ...],
+    name: str | None,
+    elements: tuple[str, ...],
+    responses: tuple[str, ...],
+    output: str,
+) -> None:
+    """Say what DECISIONs of several come to, each P, D, NA or IN, with a priority after `@`.
+
+    Whole answers of decision points come with --response, and are combined with what is to be done. Of those that are
+    applicable, the ones with the highest priority count. Elements of a decision tuple are expressions over sequences,
+    as in `NA* P .*`, or constraints on counts, as in `#P > 1`; what two of them accept is refused, and what none
+    accepts is told. The id that is printed stands wherever a policy names an algorithm.
+    """
+    if (name is None) is not bool(elements):
+        raise click.UsageError("say one of --by and --element")
+    if decisions and responses:
+        raise click.UsageError("say decisions, or --response")
+    chosen = _tuple(elements).id if name is None else POLICY_COMBINING.get(name, name)
+    found = _combined(chosen, decisions, responses)
+    gap = DecisionTuple.of_id(chosen).gap() if chosen.startswith(PREFIX) else None
+    if output == JSON:
+        one = found.results[0].decision.value if len(found.results) == 1 else None
+        told = None if gap is None else list(gap.witness)
+        more = {"response": json_written.write_response(found)} if responses else {}
+        say_json({"algorithm": chosen, "decision": one, "gap": told, **more})
+        return
+    if gap is not None:
+        say(f"! no element accepts: {gap}; that is Indeterminate")
+    for result in found.results:
+        say(result.decision.value)
+        for word, duties in (("obligation", result.obligations), ("advice", result.advice)):
+            for duty in duties:
+                say(f"  {word} {duty.id}")
+    if not found.results:
+        say(chosen)
+
+
+def _combined(name: str, decisions: tuple[str, ...], files: tuple[str, ...]) -> Response:
+    if files:
+        return combined_responses(name, *_responses(files))
+    said = [_Said.of(one) for one in decisions]
+    outcomes, priorities = [PolicyOutcome(one.decision) for one in said], [one.priority for one in said]
+    found = combined(name, outcomes, priorities or None)
+    return Response([Result(found.decision)] if said else [])
+
+
+def _tuple(elements: tuple[str, ...]) -> DecisionTuple:
+    pairs = [one.partition("=") for one in elements]
+    if any(not sign for _, sign, _ in pairs) or len({name.strip() for name, _, _ in pairs}) != len(pairs):
+        raise click.UsageError("an element is a name, `=` and a text, each once: --element 'P=#P > 1'")
+    return DecisionTuple.of({name.strip(): text for name, _, text in pairs})

@@ -1,0 +1,253 @@
+"""`penstock policy check|fmt|convert|test`: files of policies in XML, JSON and the text form, and tests beside them."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+import click
+
+from penstock.apps.cli.shared import options
+from penstock.apps.cli.shared.files import STDIN, read_bytes, within, write_bytes
+from penstock.apps.cli.shared.groups import example
+from penstock.apps.cli.shared.options import JSON
+from penstock.apps.cli.shared.session import CommandSession, Warned, say, say_block, say_json, warn
+from penstock.errors import MalformedError, RefusedError
+from penstock.policy.engine.cases import failures, read_cases
+from penstock.policy.engine.compiler import CompiledPolicy
+from penstock.policy.engine.repository import Repository, check_policies
+from penstock.policy.language.expressions import Designator
+from penstock.policy.language.policies import PolicySet, Root, designators
+from penstock.policy.language.requests import Request
+from penstock.policy.syntax import forms
+from penstock.policy.syntax.forms import PolicyForm, form_of, read_policies, text_of
+from penstock.policy.syntax.json import requests as json_requests
+from penstock.policy.syntax.json.policies import write_json_policy
+from penstock.policy.syntax.text.layout import lay_out
+from penstock.policy.syntax.text.lint import Finding, lint, lint_document
+from penstock.policy.syntax.text.policies import Document, read_document
+from penstock.policy.syntax.text.policy_writer import write_text
+from penstock.policy.syntax.xml import requests as xml_requests
+from penstock.policy.syntax.xml.policies import Repair, read_leniently
+from penstock.policy.syntax.xml.policy_writer import write_policy
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Requests of XACML in files, in either form.
+
+
+def read_request_file(file: str) -> Request:
+    """Read a request in XML or in the JSON profile. Raises `MalformedError` (`xacml.request` and others)."""
+    data = read_bytes(file)
+    with within(file):
+        if data.lstrip()[:1] == b"{":
+            return json_requests.read_request(data)
+        if data.lstrip()[:1] == b"<":
+            return xml_requests.read_request(data)
+        raise MalformedError("xacml.request", "a request is XML or JSON")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `penstock policy check|fmt|convert|test`: files of policies in XML, JSON and the text form, and tests beside them.
+
+
+_WRITERS: Final[Mapping[str, Callable[[Root], bytes]]] = {
+    PolicyForm.XML: write_policy,
+    PolicyForm.TEXT: lambda root: write_text(root).encode(),
+    PolicyForm.JSON: write_json_policy,
+}
+
+
+lenient_option = click.option(
+    "--lenient", is_flag=True, help="Guess what the XML lacks, and tell each guess: categories, targets, versions."
+)
+
+
+def read_root(file: str, *, lenient: bool = False) -> Root:
+    """Read a file of one policy or policy set, in XML, in JSON or in the text form; what is guessed is told."""
+    return _read(file, lenient=lenient)[0]
+
+
+def read_named(file: str, *, lenient: bool = False) -> tuple[Root, Mapping[str, Designator]]:
+    """Read a file as `read_root`, with the names that a text has for attributes."""
+    root, form = _read(file, lenient=lenient)
+    return root, read_policies(read_bytes(file)).attributes if form is PolicyForm.TEXT and file != STDIN else {}
+
+
+def _read(file: str, *, lenient: bool) -> tuple[Root, PolicyForm]:
+    """Read a file, and say in which form it is."""
+    data = read_bytes(file)
+    form = form_of(data)
+    with within(file):
+        if not lenient or form is not PolicyForm.XML:
+            return forms.read_root(data), form
+        root, repairs = read_leniently(data)
+    warn(*_told(file, repairs))
+    return root, form
+
+
+def _told(file: str, repairs: Sequence[Repair]) -> Iterator[Warned]:
+    """Yield what was repaired, the same in one warning."""
+    lines: dict[tuple[str, str], list[int]] = {}
+    for one in repairs:
+        lines.setdefault((one.element, one.message), []).append(one.line)
+    for (element, message), those in lines.items():
+        shown = ", ".join(map(str, those[:3])) + (f" and {len(those) - 3} more" if len(those) > 3 else "")
+        yield Warned("xacml.repaired", f"{file}: `{element}`: {message} (line {shown})")
+
+
+def _document(file: str) -> Document:
+    data = read_bytes(file)
+    with within(file):
+        return read_policies(data)
+
+
+def _findings(document: Document) -> list[Finding]:
+    if document.text:
+        return [*lint_document(document)]
+    return [finding for root in document.policies for finding in lint(root)]
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@options.output_option()
+@example("penstock policy check records.xml billing.policy")
+def check(*, files: tuple[str, ...], output: str) -> None:
+    """Check the policies in each FILE: elements, types of arguments, algorithms, variables and versions.
+
+    They are checked together: no two have one id and version, and what they refer to is in one of the files.
+    The first thing that is wrong is told with its line, and with its element or its column. What is allowed but hardly
+    meant is told as well: ids that come twice, rules that are never reached, variables and attributes that nobody uses.
+    """
+    found = [(file, document, _findings(document)) for file in files for document in [_document(file)]]
+    check_policies([], [root for _, document, _ in found for root in document.policies])
+    if output == JSON:
+        policies = [
+            {"file": file, "id": root.id, "version": root.version} for file, one, _ in found for root in one.policies
+        ]
+        findings = [{"file": file, **asdict(finding)} for file, _, those in found for finding in those]
+        say_json({"policies": policies, "findings": findings})
+        return
+    for file, document, those in found:
+        for root in document.policies:
+            say(f"✓ {file}: {'policy set' if isinstance(root, PolicySet) else 'policy'} {root.id} {root.version}")
+        for finding in those:
+            place = "" if finding.line is None else f"{finding.line}:{finding.column}:"
+            say(f"! {file}:{place} {finding.message} ({finding.code})")
+
+
+@click.command()
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@click.option("--check", "only_check", is_flag=True, help="Write nothing; the status is 1 where a file would change.")
+@example(
+    """
+penstock policy fmt records.policy
+penstock policy fmt --check policies/*.policy
+"""
+)
+def fmt(*, files: tuple[str, ...], only_check: bool) -> None:
+    """Lay out policies in the text form: each FILE is replaced; - is standard input, and goes to standard output.
+
+    Lines stay as they are cut, with their comments; spaces and indentation become those of all policies. A file that
+    cannot be read as policies is left as it is.
+    """
+    changed = []
+    for file in files:
+        data = read_bytes(file)
+        with within(file):
+            text = text_of(data)
+            read_document(text)
+            laid = lay_out(text)
+        if file == STDIN and not only_check:
+            say_block(laid.removesuffix("\n"))
+        elif laid.encode() != data:
+            changed.append(file)
+            if not only_check:
+                write_bytes(file, laid.encode(), overwrite=True)
+                say(f"✓ {file}")
+    if only_check and changed:
+        raise RefusedError("policy.layout", f"{', '.join(changed)}: not laid out", hint="run `penstock policy fmt`")
+
+
+@click.command()
+@click.argument("file", metavar="FILE", default="-")
+@click.option(
+    "--to",
+    "form",
+    type=click.Choice([one.value for one in PolicyForm]),
+    help="The form to write; by itself XML, or text for what is XML.",
+)
+@lenient_option
+@options.write_options
+@example(
+    """
+penstock policy convert records.policy --out records.xml
+penstock policy convert records.xml --to text
+"""
+)
+def convert(  # noqa: PLR0913  # one argument an option
+    *, file: str, form: str | None, lenient: bool, out: str | None, overwrite: bool, dry_run: bool
+) -> None:
+    """Write the policy in FILE in another form: XML of XACML 3.0, the text form, or JSON. It stays the same policy."""
+    root, known = _read(file, lenient=lenient)
+    with within(file):
+        written = _WRITERS[form or (PolicyForm.TEXT if known is PolicyForm.XML else PolicyForm.XML)](root)
+    if dry_run:
+        say(f"✓ {len(written)} octets")
+    elif out is None:
+        say_block(written.decode().removesuffix("\n"))
+    else:
+        write_bytes(out, written, overwrite=overwrite)
+
+
+@dataclass(frozen=True, slots=True)
+class _Ran:
+    """A case, and what was otherwise than expected."""
+
+    file: str
+    name: str
+    failed: tuple[str, ...]
+
+
+@click.command("test")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@options.at_option
+@options.output_option()
+@click.pass_obj
+@example("penstock policy test records.tests.yaml")
+def run_tests(session: CommandSession, /, *, files: tuple[str, ...], at: str | None, output: str) -> None:
+    """Run the test cases in each FILE, which are requests in YAML with the decisions that are expected.
+
+    The file names its policy, and those that are referred to, from the folder that it is in. The status is 1 where a
+    decision, an obligation or an advice is another one.
+    """
+    now = options.moment(at, session)
+    ran = [one for file in files for one in _run(file, now)]
+    failed = [one for one in ran if one.failed]
+    if output == JSON:
+        say_json({"passed": len(ran) - len(failed), "failed": len(failed), "cases": [asdict(one) for one in ran]})
+    else:
+        for one in ran:
+            say(f"{'✗' if one.failed else '✓'} {one.file}: {one.name}")
+            for reason in one.failed:
+                say(f"    {reason}")
+    if failed:
+        raise RefusedError("policy.tests", f"{len(failed)} of {len(ran)} tests failed")
+
+
+def _run(file: str, now: datetime) -> list[_Ran]:
+    data = read_bytes(file)
+    with within(file):
+        cases = read_cases(text_of(data))
+    folder = Path() if file == STDIN else Path(file).parent
+    document = _document(str(folder / cases.policy))
+    referred = [root for name in cases.refer for root in _document(str(folder / name)).policies]
+    if not document.policies:
+        raise MalformedError("xacml.case", f"`{cases.policy}` holds no policy")
+    others = [*document.policies[1:], *referred]
+    check_policies(document.policies[:1], others)
+    known = Repository(others)
+    evaluator = CompiledPolicy(document.policies[0]).evaluate
+    with within(file):
+        found = [*cases.read(document.attributes, designators([*document.policies, *referred]))]
+    return [_Ran(file, one.name, tuple(failures(one, evaluator, now, known))) for one in found]

@@ -1,0 +1,238 @@
+"""`penstock open`: open the sealed blocks of a file."""
+
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+import click
+
+from penstock.apps.cli.sealed.options import FileProgress, Types, load_ring, ring_options, types_options
+from penstock.apps.cli.shared import options
+from penstock.apps.cli.shared.describe import counted
+from penstock.apps.cli.shared.events import Rows, cloud_event
+from penstock.apps.cli.shared.files import SECRET, Destination, filling, reading
+from penstock.apps.cli.shared.groups import example
+from penstock.apps.cli.shared.names import NameBook, load_names
+from penstock.apps.cli.shared.options import JSON, moment
+from penstock.apps.cli.shared.session import CommandSession, say, say_json
+from penstock.apps.cli.shared.terminal import showing
+from penstock.codec.blocks import read_header
+from penstock.crypto.opener import Opener
+from penstock.errors import MalformedError, PenstockError, RefusedError, printable
+from penstock.model.events import Event
+from penstock.model.principals import Principal
+from penstock.model.types import EventType
+from penstock.store.files.sealed_files import read_sealed
+
+#: problems that are told one by one
+_SHOWN: Final = 10
+_Print = Callable[[Event, Principal], None]
+
+
+@click.command("open")
+@click.argument("files", nargs=-1, required=True, metavar="FILE...")
+@types_options
+@ring_options
+@click.option(
+    "--verify",
+    is_flag=True,
+    help="Open signed blocks alone, also of types that need not be.",
+)
+@options.write_options
+@options.at_option
+@options.output_option()
+@options.names_option
+@click.pass_obj
+@example(
+    """
+penstock open sightings.sealed --type numberplate.type --keys statistics.ring --kek statistics.kek
+penstock open sightings.sealed --type numberplate.type --keys plates.ring --kek plates.kek \\
+    --verify --out sightings.jsonl
+penstock open met.state/quarantine/*.sealed --type numberplate.type --keys plates.ring --kek plates.kek
+"""
+)
+def open_(  # noqa: PLR0913  # one argument an option
+    session: CommandSession,
+    /,
+    *,
+    files: tuple[str, ...],
+    type_files: tuple[str, ...],
+    parent: tuple[str, ...],
+    previous: tuple[str, ...],
+    verify: bool,
+    out: str | None,
+    overwrite: bool,
+    dry_run: bool,
+    at: str | None,
+    output: str,
+    names_file: str | None,
+    **keys: Any,
+) -> None:
+    """Open the sealed blocks in each FILE, and show what can be read of them; - is standard input.
+
+    These are blocks that `penstock seal` wrote, or that a broker keeps because it refused them (`quarantine` in the
+    folder of its state). An attribute for which the ring has no key is null, and named at the end. A block that does
+    not open is listed with its code; the others are shown, and the status is 1. One that comes twice is shown once.
+    With --out or -o json each event is a CloudEvent, which `penstock pub` and `penstock seal` take; its source is who
+    has sealed it.
+
+    A block that is signed is opened if its signature is true, and it is said who has signed it. Where the owner of
+    a type wants its events signed, only signed blocks are opened; with --verify that holds for all. A signature
+    says who has sealed a block. Whether he may publish such events is what `penstock explain` says.
+    """
+    destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
+    names = load_names(names_file)
+    types = Types.load(names, type_files, parent, previous, moment(at, session))
+    ring = load_ring(**keys)
+    opening = _Opening(types.opener(ring), types, verify=verify)
+    with _printing(destination, as_json=output == JSON) as show, showing(opening.done.live):
+        for file in files:
+            with reading(file) as source:
+                for events, sender in opening.events(file, read_sealed(source)):
+                    for event in events:
+                        show(event, sender)
+    _report(opening, destination, names, output)
+    if opening.codes:
+        code, total = opening.codes.most_common(1)[0][0], opening.codes.total()
+        why = f"most of them by `{code}`" if total > 1 else f"by `{code}`"
+        raise RefusedError(
+            "open.refused",
+            f"{counted(total, 'block')} cannot be opened, {why}",
+            hint="docs/how-to/seal-files.md says what to do about each code",
+        )
+
+
+@dataclass(slots=True)
+class _Opening:
+    """Opens blocks and counts what became of them."""
+
+    opener: Opener
+    types: Types
+    verify: bool
+    done: FileProgress = field(default_factory=lambda: FileProgress("opened"))
+    codes: Counter[str] = field(default_factory=Counter)
+    problems: list[dict[str, object]] = field(default_factory=list)
+    #: blocks by who has signed them, or else in whose name they are, and blocks in which an attribute is closed
+    signers: Counter[Principal] = field(default_factory=Counter)
+    senders: Counter[Principal] = field(default_factory=Counter)
+    closed: Counter[str] = field(default_factory=Counter)
+    seen: set[bytes] = field(default_factory=set, repr=False)
+    repeated: int = 0
+
+    def events(self, file: str, blocks: Iterator[bytes]) -> Iterator[tuple[Sequence[Event], Principal]]:
+        """Yield the events of one block of a file after another, and who has sealed them."""
+        number = 0
+        try:
+            for number, data in enumerate(blocks, 1):
+                try:
+                    found = self._open(data)
+                except (MalformedError, RefusedError) as error:
+                    self._refuse(file, number, error)
+                    continue
+                if found is not None:
+                    yield found
+        except MalformedError as error:
+            # The file itself ends here.
+            self._refuse(file, number + 1, error)
+
+    def _open(self, data: bytes) -> tuple[Sequence[Event], Principal] | None:
+        block, header = self.opener.open(data), read_header(data)
+        event_type = self.types.of(block.names.type, block.names.ancestors)
+        if signed := self.verify or event_type.signed or header.fixed.signed:
+            self.opener.verify(data, block)
+        # Only now is it known that the header is its sender's.
+        if (known := header.fixed.sender + header.id) in self.seen:
+            self.repeated += 1
+            return None
+        events = [event.to_event(event_type) for event in block.events()]
+        self.seen.add(known)
+        (self.signers if signed else self.senders)[header.sender] += 1
+        pairs = zip(block.names.attributes, block.columns, strict=True)
+        self.closed.update(_named(event_type, name) for name, column in pairs if column is None)
+        self.done.blocks += 1
+        self.done.events += len(events)
+        self.done.octets += len(data)
+        return events, header.sender
+
+    def _refuse(self, file: str, number: int, error: PenstockError) -> None:
+        self.codes[error.code] += 1
+        if len(self.problems) < _SHOWN:
+            self.problems.append({"file": file, "block": number, "code": error.code, "message": error.message})
+
+    def as_dict(self) -> dict[str, object]:
+        """Return what became of the blocks as plain data."""
+        return {
+            **self.done.as_dict(),
+            "repeated": self.repeated,
+            "closed": dict(sorted(self.closed.items())),
+            "signed": {str(who): blocks for who, blocks in self.signers.items()},
+            "senders": {str(who): blocks for who, blocks in self.senders.items()},
+            "refused": self.codes.total(),
+            "codes": dict(sorted(self.codes.items())),
+            "problems": self.problems,
+        }
+
+
+def _named(event_type: EventType, attribute: str) -> str:
+    found = next((known for known in event_type.attributes if known.id == attribute), None)
+    return attribute if found is None else found.name
+
+
+@contextmanager
+def _printing(destination: Destination, *, as_json: bool) -> Iterator[_Print]:
+    if destination.file is None:
+        yield _to_screen(as_json=as_json)
+    elif destination.dry_run:
+        yield lambda _event, _sender: None
+    else:
+        # For who opened it alone: that is what it was sealed for.
+        with filling(destination.file, mode=SECRET, overwrite=destination.overwrite) as stream:
+            yield lambda event, sender: _ignore(stream.write(f"{cloud_event(event, str(sender))}\n".encode()))
+
+
+def _ignore(_written: int) -> None:
+    """Take no notice of how much was written: it was all."""
+
+
+def _to_screen(*, as_json: bool) -> _Print:
+    shown: dict[str, Rows] = {}
+
+    def show(event: Event, sender: Principal) -> None:
+        if as_json:
+            click.echo(cloud_event(event, str(sender)))
+            return
+        name = str(event.type.name)
+        if name not in shown:
+            shown.clear()
+            shown[name] = Rows(event.type)
+            say(shown[name].heading())
+        say(shown[name].row(event))
+
+    return show
+
+
+def _report(opening: _Opening, destination: Destination, names: NameBook, output: str) -> None:
+    """Say what became of the blocks; beside the events, where they go to standard output."""
+    if destination.file is not None and output == JSON:
+        say_json(opening.as_dict() | destination.as_dict())
+        return
+    beside = destination.file is None
+    for line in _lines(opening, names):
+        click.echo(printable(line), err=beside)
+    if not beside:
+        say(destination.line())
+
+
+def _lines(opening: _Opening, names: NameBook) -> Iterator[str]:
+    yield opening.done.text()
+    for words, found in (("signed by", opening.signers), ("sealed in the name of", opening.senders)):
+        for who, blocks in found.most_common():
+            yield f"{words} {names.show(who)}: {counted(blocks, 'block')}"
+    for name, blocks in sorted(opening.closed.items()):
+        yield f"no key for {name}: {counted(blocks, 'block')}"
+    if opening.repeated:
+        yield f"left out, because they came before: {counted(opening.repeated, 'block')}"
+    for problem in opening.problems:
+        yield f"{problem['file']}, block {problem['block']}: {problem['message']} [{problem['code']}]"

@@ -1,0 +1,202 @@
+"""What `penstock seal` and `penstock open` share: types, key rings, ciphers, and how far they have come."""
+
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from penstock.apps.cli.shared import options
+from penstock.apps.cli.shared.credentials import load_verified_type
+from penstock.apps.cli.shared.describe import counted
+from penstock.apps.cli.shared.names import NameBook
+from penstock.apps.cli.shared.options import passphrase
+from penstock.crypto.blinding import Directory
+from penstock.crypto.kek import ProtectedKek
+from penstock.crypto.opener import Opener, at_levels
+from penstock.crypto.seal_keys import KeyRing
+from penstock.crypto.sealer import ALGORITHMS, PADDINGS
+from penstock.crypto.wrapping import Secret
+from penstock.errors import RefusedError
+from penstock.model.names import TypeKey, TypeName
+from penstock.model.types import EventType
+from penstock.store.files.files import within
+from penstock.store.files.key_rings import read_key_ring, read_stored_kek
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def ring_options(function: F) -> F:
+    """Add `--keys`, `--kek` and `--kek-passphrase-file`."""
+    for option in (
+        kek_passphrase_option,
+        click.option(
+            "--kek",
+            "kek_file",
+            required=True,
+            envvar="PENSTOCK_KEK",
+            metavar="FILE",
+            help="The key-encryption key that the key ring lies under ($PENSTOCK_KEK).",
+        ),
+        click.option(
+            "--keys",
+            "ring_file",
+            required=True,
+            envvar="PENSTOCK_KEYS",
+            metavar="FILE",
+            help="A key ring: the keys of types and attributes, by epoch ($PENSTOCK_KEYS).",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def cipher_options(function: F) -> F:
+    """Add `--algorithm` and `--pad`."""
+    for option in (
+        click.option(
+            "--pad",
+            type=click.Choice([*PADDINGS]),
+            default="none",
+            show_default=True,
+            help="Hide how long columns are: by powers of two, or by few sizes.",
+        ),
+        click.option(
+            "--algorithm", type=click.Choice([*ALGORITHMS]), default="aes-gcm", show_default=True, help="The cipher."
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+def kek_passphrase_option(function: F) -> F:
+    """Add `--kek-passphrase-file`."""
+    return click.option(
+        "--kek-passphrase-file",
+        metavar="FILE",
+        help="Take the passphrase of the key-encryption key from a file's first line; otherwise it is asked for.",
+    )(function)
+
+
+def types_options(function: F) -> F:
+    """Add `--type`, and what verifying a type may need."""
+    return _type_option(options.shelf_options(function), required=True)
+
+
+def optional_types_options(function: F) -> F:
+    """Add the same for commands that can do without."""
+    return _type_option(options.shelf_options(function), required=False)
+
+
+def _type_option(function: F, *, required: bool) -> F:
+    return click.option(
+        "--type",
+        "--type-file",
+        "type_files",
+        required=required,
+        multiple=True,
+        metavar="FILE",
+        help="The signed event type; repeat it where there are several.",
+    )(function)
+
+
+def load_kek(file: str, passphrase_file: str | None) -> Secret:
+    """Read a key-encryption key, and ask for its passphrase where it has one. Raises what `read_kek` raises."""
+    stored = read_stored_kek(Path(file))
+    if isinstance(stored, ProtectedKek):
+        secret = passphrase(passphrase_file, f"Passphrase of {file}")
+        with within(file):
+            return stored.open(secret)
+    return stored
+
+
+def load_ring(ring_file: str, kek_file: str, kek_passphrase_file: str | None) -> KeyRing:
+    """Read a key ring. Raises what `read_key_ring` and `load_kek` raise."""
+    return read_key_ring(Path(ring_file), load_kek(kek_file, kek_passphrase_file))
+
+
+@dataclass(frozen=True, slots=True)
+class Types:
+    """The verified types that were given; of several versions, events are shown in the last one."""
+
+    names: NameBook
+    by_name: dict[TypeName, EventType]
+    by_key: dict[TypeKey, EventType]
+
+    @classmethod
+    def load(
+        cls, names: NameBook, files: tuple[str, ...], parents: tuple[str, ...], previous: tuple[str, ...], now: datetime
+    ) -> "Types":
+        """Read and verify types. Raises what reading and verifying them raise."""
+        found = [load_verified_type(file, parents, previous, now)[0].event_type for file in files]
+        return cls(names, {one.name: one for one in found}, {one.key: one for one in found})
+
+    def opener(self, ring: KeyRing) -> Opener:
+        """Return what opens blocks of these types with the keys of a ring."""
+        levels = {key: one.sealing for key, one in self.by_key.items()}
+        return Opener(ring, Directory.of(ring, self.by_name.values()), admits=at_levels(levels))
+
+    def written(self, name: str) -> EventType:
+        """Return the type that an event names, or the first one where it names none.
+
+        Raises `RefusedError` (`seal.unknown-type`) and `MalformedError` (`name.malformed` and codes of principals).
+        """
+        if not name:
+            return next(iter(self.by_name.values()))
+        owner, rest = self.names.owned(name, "type")
+        found = self.by_name.get(TypeName.parse(f"{owner}/{rest}"))
+        if found is None:
+            raise _unknown_type(name)
+        return found
+
+    def of(self, key: TypeKey, ancestors: tuple[TypeKey, ...]) -> EventType:
+        """Return the type in which events are read, or the nearest ancestor. Raises `RefusedError`."""
+        for known in (key, *ancestors):
+            if known in self.by_key:
+                return self.by_key[known]
+        raise _unknown_type(key.name)
+
+
+@dataclass(slots=True)
+class FileProgress:
+    """How far a command has come."""
+
+    word: str
+    events: int = 0
+    blocks: int = 0
+    octets: int = 0
+    started: float = field(default_factory=time.monotonic)
+
+    @property
+    def rate(self) -> int:
+        """Events a second."""
+        seconds = time.monotonic() - self.started
+        return round(self.events / seconds) if seconds else 0
+
+    def text(self) -> str:
+        """Return it in words."""
+        return f"{self.word} {counted(self.events, 'event')}, {counted(self.blocks, 'block')}, {self.octets:,} octets"
+
+    def live(self) -> str:
+        """Return it in words while it goes on."""
+        return f"{self.text()}, {self.rate:,} events/s"
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as plain data."""
+        return {"events": self.events, "blocks": self.blocks, "octets": self.octets}
+
+
+def check_signed(types: Iterable[EventType], signer: str | None) -> None:
+    """Refuse to seal what readers would refuse. Raises `RefusedError` (`seal.unsigned`)."""
+    unsigned = [one.name.name for one in types if one.signed]
+    if unsigned and signer is None:
+        raise RefusedError("seal.unsigned", f"events of `{unsigned[0]}` have to be signed", hint="give --key")
+
+
+def _unknown_type(name: str) -> RefusedError:
+    return RefusedError(
+        "seal.unknown-type", f"events of `{name[:120]}` are of none of the types given", hint="give it with --type"
+    )

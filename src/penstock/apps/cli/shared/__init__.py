@@ -1,0 +1,6 @@
+"""What commands share: the session, options, files, names, and how answers look.
+
+`session` and `groups` run a command, `options`, `attributes`, `names`, `files`, `credentials` and `events` read its
+input. `describe` and `terminal` show the answer, `broker_client` connects to a broker.
+Imports nothing else of `penstock.apps.cli`.
+"""

@@ -1,0 +1,173 @@
+"""What the commands share that talk to a broker: where it is, who asks, and what is disclosed."""
+
+import asyncio
+import signal
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import click
+
+from penstock.apps.cli.shared import options
+from penstock.apps.cli.shared.credentials import load_credentials, load_type
+from penstock.apps.cli.shared.names import NameBook, load_names
+from penstock.apps.cli.shared.options import open_key
+from penstock.broker.client.client import Client, TypeSource, connect
+from penstock.crypto import SigningKey
+from penstock.errors import MalformedError
+from penstock.fabric.tasks import waited_for
+from penstock.model.names import NetworkName, TypeName
+from penstock.model.principals import Principal
+from penstock.trust.credentials import Credentials
+from penstock.trust.event_types import UnverifiedType
+
+F = TypeVar("F", bound=Callable[..., Any])
+T = TypeVar("T")
+
+
+def client_options(function: F) -> F:
+    """Add what a connection needs. Each option has a variable of the environment for its default."""
+    for option in (
+        options.names_option,
+        click.option("--patience", type=click.FloatRange(0), default=0.0, metavar="SECONDS", help=_PATIENCE),
+        click.option("--broker-principal", **options.WHO, help="The broker that must be there, and no other."),
+        click.option(
+            "--credential",
+            "--credentials",
+            "credentials",
+            multiple=True,
+            type=click.Path(path_type=str),
+            envvar="PENSTOCK_CREDENTIALS",
+            metavar="FILE",
+            help="Certificates to show the broker; repeat it ($PENSTOCK_CREDENTIALS).",
+        ),
+        options.passphrase_option,
+        click.option(
+            "--key", "key_file", envvar="PENSTOCK_KEY", required=True, metavar="FILE", help="Your key ($PENSTOCK_KEY)."
+        ),
+        click.option(
+            "--network",
+            envvar="PENSTOCK_NETWORK",
+            required=True,
+            metavar="OWNER/NAME",
+            help="The network ($PENSTOCK_NETWORK).",
+        ),
+        click.option(
+            "--broker",
+            "url",
+            envvar="PENSTOCK_BROKER",
+            required=True,
+            metavar="URL",
+            help="The broker: penstock://host:port, or nats://host:port with --broker-principal ($PENSTOCK_BROKER).",
+        ),
+    ):
+        function = option(function)
+    return function
+
+
+_PATIENCE = "For how long to try, where the broker does not answer."
+
+
+def type_options(function: F) -> F:
+    """Add `--type` and `--type-file`."""
+    for option in (
+        click.option(
+            "--type-file",
+            "type_files",
+            multiple=True,
+            type=click.Path(path_type=str),
+            metavar="FILE",
+            help="A signed type that the broker may not know; parents first. The last one is meant without --type.",
+        ),
+        click.option("--type", "type_name", metavar="OWNER/NAME[@VERSION]", help="The event type."),
+    ):
+        function = option(function)
+    return function
+
+
+@dataclass(frozen=True, slots=True)
+class Call:
+    """A connection that is wanted, as the options say."""
+
+    url: str
+    network: NetworkName
+    key: SigningKey
+    credentials: Credentials
+    names: NameBook
+    broker: Principal | None
+    patience: float
+    types: tuple[UnverifiedType, ...] = ()
+
+    @classmethod
+    def of(  # noqa: PLR0913  # one argument an option
+        cls,
+        *,
+        url: str,
+        network: str,
+        key_file: str,
+        passphrase_file: str | None,
+        credentials: tuple[str, ...],
+        broker_principal: str | None,
+        patience: float,
+        names_file: str | None,
+        type_files: tuple[str, ...] = (),
+    ) -> "Call":
+        """Read what the options name. Raises what reading it raises."""
+        names = load_names(names_file)
+        return cls(
+            url,
+            names.network(network),
+            open_key(key_file, passphrase_file),
+            load_credentials(credentials),
+            names,
+            None if broker_principal is None else names.principal(broker_principal),
+            patience,
+            tuple(map(load_type, type_files)),
+        )
+
+    def client(self) -> Client:
+        """Return a client that connects when it is entered. Raises `MalformedError` (`client.url`)."""
+        return connect(
+            self.url,
+            key=self.key,
+            network=self.network,
+            credentials=self.credentials,
+            types=self.types,
+            broker=self.broker,
+            patience=self.patience,
+        )
+
+    def type(self, name: str | None) -> TypeSource:
+        """Return the type that is meant. Raises `MalformedError` (`cli.type-file`, `name.malformed`)."""
+        if name is not None:
+            owner, rest = self.names.owned(name, "type")
+            if owner is None or rest is None:
+                raise MalformedError("name.malformed", f"`{name[:80]}` is no one type", hint="write `owner/name`")
+            return TypeName.parse(f"{owner}/{rest}")
+        if not self.types:
+            raise MalformedError("cli.type-file", "which event type?", hint="name it with --type, or --type-file")
+        return self.types[-1]
+
+
+def talk(conversation: Callable[[asyncio.Event], Awaitable[T]]) -> T:
+    """Run a conversation with a broker. The event it is given is set when it is told to stop (SIGINT, SIGTERM)."""
+
+    async def run() -> T:
+        loop, stop = asyncio.get_running_loop(), asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop.set)
+        return await conversation(stop)
+
+    return asyncio.run(run())
+
+
+async def until(stop: asyncio.Event, work: Awaitable[T]) -> T | None:
+    """Wait for work, but no longer than until somebody wants to stop: None then."""
+    task, stopped = waited_for(work), waited_for(stop.wait())
+    try:
+        await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)
+        return task.result() if task.done() else None
+    finally:
+        for one in (task, stopped):
+            one.cancel()
+        await asyncio.gather(task, stopped, return_exceptions=True)

@@ -1,0 +1,182 @@
+"""Credentials and types from files: read, verified, and put where a verifier finds them."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from datetime import datetime
+
+from penstock.apps.cli.shared.files import read_bytes, within
+from penstock.apps.cli.shared.session import Warned
+from penstock.codec.sexp import SExp, parse
+from penstock.crypto import PublicKey, digest
+from penstock.errors import MalformedError, RefusedError
+from penstock.model.names import NetworkName, TypeName
+from penstock.model.types import EventType
+from penstock.trust.certificates import Certificate, UnverifiedCertificate, certificate_id, verify_certificate
+from penstock.trust.credentials import (
+    Credentials,
+    Damaged,
+    UnverifiedCredentials,
+    read_credentials,
+    salvage_credentials,
+)
+from penstock.trust.event_types import UnverifiedType, VerifiedType, read_type, read_type_parts, verify_type
+from penstock.trust.subjects import Threshold
+
+
+@dataclass(frozen=True, slots=True)
+class CredentialFiles:
+    """Credentials from several files, and the certificates that were set aside. Nothing is verified."""
+
+    credentials: UnverifiedCredentials
+    damaged: tuple[Damaged, ...] = ()
+
+    @property
+    def quorums(self) -> tuple[Threshold, ...]:
+        """The quorums in the bag."""
+        return self.credentials.quorums
+
+    def to_sexp(self) -> SExp:
+        """Return all of it as a `(sequence …)`, also what was set aside."""
+        whole = self.credentials.to_sexp()
+        aside = [part for one in self.damaged for part in (one.body, one.signature)]
+        return (*whole, *aside) if isinstance(whole, tuple) else whole
+
+
+def read_bag(files: Iterable[str]) -> CredentialFiles:
+    """Read credentials from several files as one bag. Raises what reading them raises."""
+    certificates: dict[bytes, UnverifiedCertificate] = {}
+    damaged: list[Damaged] = []
+    quorums: list[Threshold] = []
+    for file in files:
+        data = read_bytes(file)
+        with within(file):
+            bag, aside = salvage_credentials(data)
+        certificates |= {certificate.fingerprint: certificate for certificate in bag.certificates}
+        damaged += aside
+        quorums += bag.quorums
+    found = UnverifiedCredentials(tuple(certificates.values()), tuple(dict.fromkeys(quorums)))
+    return CredentialFiles(found, tuple(damaged))
+
+
+def load_credentials(files: Iterable[str]) -> Credentials:
+    """Read credentials and verify all of them. Raises what reading and verifying raise."""
+    found = Credentials()
+    for file in files:
+        data = read_bytes(file)
+        with within(file):
+            found += read_credentials(data).verify()
+    return found
+
+
+def usable_credentials(files: Iterable[str]) -> tuple[Credentials, tuple[Warned, ...]]:
+    """Read credentials and keep those that verify; the others are left out, with a warning each."""
+    bag = read_bag(files)
+    kept: list[Certificate] = []
+    left_out = [(certificate_id(digest(one.body)), one.error) for one in bag.damaged]
+    for unverified in bag.credentials.certificates:
+        try:
+            kept.append(verify_certificate(unverified))
+        except RefusedError as error:
+            left_out.append((unverified.id, error))
+    warnings = [Warned(error.code, f"certificate {id_[:15]}… is left out: {error.message}") for id_, error in left_out]
+    return Credentials(tuple(kept), bag.quorums), tuple(warnings)
+
+
+def load_type(file: str) -> UnverifiedType:
+    """Read a signed type. Raises what reading it raises."""
+    data = read_bytes(file)
+    with within(file):
+        return read_type(data)
+
+
+@dataclass(frozen=True, slots=True)
+class ShownType:
+    """A type to be looked at: what the file says, and what is wrong with its signature at first sight."""
+
+    unverified: UnverifiedType
+    value: SExp
+    code: str = ""
+    problem: str = ""
+
+
+def show_type(file: str) -> ShownType:
+    """Read a type to show it, also one that was changed after it was signed. Raises what reading it raises."""
+    data = read_bytes(file)
+    with within(file):
+        try:
+            unverified = read_type(data)
+        except RefusedError as error:
+            value = parse(data)
+            altered = _altered(value)
+            if altered is None:
+                raise
+            return ShownType(altered, value, error.code, error.message)
+        return ShownType(unverified, unverified.to_sexp())
+
+
+def _altered(value: SExp) -> UnverifiedType | None:
+    """Read a definition beside a signature that is over another one."""
+    match value:
+        case (b"sequence", tuple(body), (b"signature", tuple(), tuple(key), bytes(octets))):
+            try:
+                return read_type_parts(body, PublicKey.from_sexp(key), octets)
+            except RefusedError:
+                # It was one of the credentials in it that was changed; the rest can be shown without them.
+                rest = tuple(part for part in body if not isinstance(part, tuple) or part[:1] != (b"credentials",))
+                return read_type_parts(rest, PublicKey.from_sexp(key), octets)
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class Shelf:
+    """The types that were given on the command line: a `TypeSource`."""
+
+    types: dict[TypeName, UnverifiedType] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, *files: str) -> "Shelf":
+        """Read types. Raises what reading them raises."""
+        found = [load_type(file) for file in files]
+        return cls({unverified.definition.name: unverified for unverified in found})
+
+    def __call__(self, name: TypeName, /) -> UnverifiedType | None:
+        """Return the type of that name, if it was given."""
+        return self.types.get(name)
+
+    def verify(self, unverified: UnverifiedType, now: datetime, network: NetworkName | None = None) -> VerifiedType:
+        """Verify a type with the others at hand. Raises what `verify_type` raises."""
+        return verify_type(unverified, now, types=self, network=network)
+
+
+def load_event_type(
+    file: str | None, parents: tuple[str, ...], previous: tuple[str, ...], now: datetime
+) -> EventType | None:
+    """Read and verify the type that names of attributes are looked up in.
+
+    Attributes must not be looked up in a type that somebody else made: a forged one could give one name to another
+    attribute. Raises what reading and verifying it raise.
+    """
+    return None if file is None else load_verified_type(file, parents, previous, now)[0].event_type
+
+
+def load_verified_type(
+    file: str, parents: tuple[str, ...], previous: tuple[str, ...], now: datetime
+) -> tuple[VerifiedType, tuple[Threshold, ...]]:
+    """Read and verify a type; return it, and the quorums that its credentials hold.
+
+    Raises what reading and verifying it raise.
+    """
+    unverified = load_type(file)
+    shelf = Shelf.of(*parents, *previous)
+    with within(file):
+        verified = shelf.verify(unverified, now)
+        return verified, tuple(unverified.credentials.verify().thresholds().values())
+
+
+def need_type(event_type: EventType | None, what: str) -> EventType:
+    """Return the type. Raises `MalformedError` (`cli.type-file`) where none was given."""
+    if event_type is None:
+        raise MalformedError(
+            "cli.type-file", f"{what} needs to know the event type", hint="give the signed type with --type-file"
+        )
+    return event_type

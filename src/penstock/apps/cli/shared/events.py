@@ -1,0 +1,163 @@
+"""Events to publish, from the command line and from lines of JSON."""
+
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from penstock.apps.cli.shared.attributes import given_twice, parse_value, split_pair
+from penstock.apps.cli.shared.describe import value_text
+from penstock.errors import MalformedError
+from penstock.model.events import Event
+from penstock.model.instants import parse_instant
+from penstock.model.types import EventType
+from penstock.model.values import Kind, Scalar
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Events as they are printed: aligned for people, and as a CloudEvent a line, which `penstock pub` and `seal` take.
+
+
+_NARROWEST: Final = 12
+
+
+def cloud_event(event: Event, source: str) -> str:
+    """Return an event as a line of JSON; what cannot be read is null."""
+    return json.dumps(
+        {
+            "specversion": "1.0",
+            "id": event.id,
+            "source": source,
+            "type": str(event.type.name),
+            "time": plain(event.time),
+            "data": {name: plain(value) for name, value in event.values.items()},
+        }
+    )
+
+
+class Rows:
+    """Aligns the events of a type below the names of its attributes."""
+
+    def __init__(self, event_type: EventType) -> None:
+        names = [attribute.name for attribute in event_type.attributes]
+        self._widths = {name: max(_NARROWEST, len(name)) for name in names}
+
+    def heading(self) -> str:
+        """Return the line above the events."""
+        return "  ".join(["time".ljust(24), *(name.ljust(width) for name, width in self._widths.items())]).rstrip()
+
+    def row(self, event: Event) -> str:
+        """Return the line of an event."""
+        at = "" if event.time is None else event.time.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        shown = [_shown(value).ljust(self._widths.get(name, 0)) for name, value in event.values.items()]
+        return "  ".join([at.ljust(24), *shown]).rstrip()
+
+
+def plain(value: object) -> object:
+    """Return a value as JSON has it; an instant is written."""
+    return value if value is None or isinstance(value, str | int | float) else value_text(value)  # type: ignore[arg-type]  # an instant is left
+
+
+def _shown(value: Scalar) -> str:
+    return "-" if value is None else value_text(value)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Events to publish, from the command line and from lines of JSON.
+
+
+@dataclass(frozen=True, slots=True)
+class EventDraft:
+    """An event as it was written: `type` is empty where the line does not say, and values are not looked at yet."""
+
+    values: Mapping[str, object]
+    type: str = ""
+    id: str = ""
+    time: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Unreadable:
+    """A line that is no event."""
+
+    error: MalformedError
+
+
+def of_pairs(event_type: EventType, pairs: Iterable[str]) -> dict[str, Scalar]:
+    """Read `name=value` by the kinds of a type; an empty value of another kind than string is null.
+
+    Raises `MalformedError`: `cli.pair`, `cli.twice`, `event.unknown-attribute`, `value.malformed`.
+    """
+    values: dict[str, Scalar] = {}
+    for pair in pairs:
+        name, written = split_pair(pair, "`NAME=VALUE`")
+        if name in values:
+            raise given_twice(name, "give each attribute once")
+        kind = _kind(event_type, name)
+        values[name] = None if not written and kind is not Kind.STRING else parse_value(kind, written)
+    return values
+
+
+def of_lines(lines: Iterable[bytes], first: int) -> Iterator[tuple[int, EventDraft | Unreadable]]:
+    """Read lines of JSON, and say which line it was: CloudEvents 1.0, or plain objects of attributes and values."""
+    for number, line in enumerate(lines, start=first):
+        if line.strip():
+            try:
+                yield number, _draft(line)
+            except MalformedError as error:
+                yield number, Unreadable(error)
+
+
+def _draft(line: bytes) -> EventDraft:
+    try:
+        found = json.loads(line, object_pairs_hook=_once)
+    except (ValueError, RecursionError):
+        raise MalformedError("pub.line", "a line is no JSON", hint="write one object a line") from None
+    if not isinstance(found, dict):
+        raise MalformedError("pub.line", "a line is no JSON object", hint="write one object a line")
+    if "specversion" not in found:
+        return EventDraft(found)
+    data, id_, time, type_ = (found.get(name) for name in ("data", "id", "time", "type"))
+    if found["specversion"] != "1.0" or not isinstance(data, dict) or not isinstance(type_, str):
+        raise MalformedError(
+            "pub.line", "a line is no CloudEvent", hint="it needs `specversion` 1.0, `type` and `data`"
+        )
+    if not isinstance(id_, str) or not (time is None or isinstance(time, str)):
+        raise MalformedError("pub.line", "a CloudEvent needs an `id`, and `time` is a text")
+    return EventDraft(data, type_, id_, None if time is None else parse_instant(time))
+
+
+def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        raise ValueError("a key stands twice")
+    return found
+
+
+def typed(event_type: EventType, values: Mapping[str, object]) -> dict[str, Scalar]:
+    """Return the values of a line as those of a type: JSON has no timestamps, and writes 1.0 as 1.
+
+    Raises `MalformedError`: `event.unknown-attribute`, `value.kind`, `date.malformed`.
+    """
+    return {name: _scalar(_kind(event_type, name), name, value) for name, value in values.items()}
+
+
+def _scalar(kind: Kind, name: str, value: object) -> Scalar:
+    if kind is Kind.TIMESTAMP and isinstance(value, str):
+        return parse_instant(value)
+    if kind is Kind.FLOAT and type(value) is int and abs(value) <= 1 << 53:
+        return float(value)
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise MalformedError("value.kind", f"attribute `{name[:80]}`: a list or an object is no value")
+
+
+def _kind(event_type: EventType, name: str) -> Kind:
+    attribute = event_type.by_name.get(name)
+    if attribute is None:
+        raise MalformedError(
+            "event.unknown-attribute",
+            f"`{event_type.name.name}` has no attribute `{name[:80]}`",
+            hint=f"it has: {', '.join(event_type.by_name) or 'none'}",
+        )
+    return attribute.spec.kind

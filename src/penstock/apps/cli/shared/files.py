@@ -1,0 +1,223 @@
+"""Files: read with a bound, written whole or not at all, and never over another one unasked."""
+
+import errno
+import os
+import sys
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from penstock.codec.sexp import SExp, advanced, parse, parse_many
+from penstock.errors import FailedError, MalformedError, RefusedError
+from penstock.store.files import files
+from penstock.store.files.files import MAX_BYTES, PUBLIC, check_secret, new_file, reason, replacing
+from penstock.store.files.files import SECRET as SECRET
+
+STDIN: Final = "-"
+PRIVATE: Final = (b"private-key",)
+PROTECTED: Final = (b"protected-key",)
+KEKS: Final = ((b"kek",), (b"protected-kek",))
+
+
+@contextmanager
+def within(file: str) -> Iterator[None]:
+    """Say in an error which file it is about; the one that is standard input has no name."""
+    if file != STDIN:
+        with files.within(file):
+            yield
+        return
+    try:
+        yield
+    except (MalformedError, RefusedError) as error:
+        error.message = f"standard input: {error.message}"
+        raise
+
+
+def read_bytes(name: str) -> bytes:
+    """Read a regular file, or standard input for `-`.
+
+    Raises `FailedError` (`file.missing`, `file.unreadable`) and `LimitError` (`file.limit`).
+    """
+    if name != STDIN:
+        return files.read_file(name)
+    try:
+        data = _standard_input().read(MAX_BYTES + 1)
+    except (OSError, ValueError) as error:
+        raise files.unreadable(name, error) from None
+    files.check_size(name, data)
+    return data
+
+
+def _standard_input() -> BinaryIO:
+    if sys.stdin is None:
+        raise OSError(errno.EBADF, "there is no standard input")
+    return sys.stdin.buffer
+
+
+def read_sexp(name: str) -> SExp:
+    """Read a file of one S-expression in any form. Raises what `read_bytes` and `parse` raise."""
+    data = read_bytes(name)
+    with within(name):
+        return parse(data)
+
+
+def read_sexps(name: str) -> list[SExp]:
+    """Read a file of any number of S-expressions. Raises what `read_bytes` and `parse_many` raise."""
+    data = read_bytes(name)
+    with within(name):
+        return parse_many(data)
+
+
+def check_private(name: str) -> None:
+    """Check that a file of a secret is for its owner alone. Raises `RefusedError` (`file.exposed`)."""
+    if name != STDIN:
+        check_secret(name)
+
+
+def as_text(value: SExp) -> bytes:
+    """Return an S-expression as it is written into files: in the form that people can read."""
+    return advanced(value).encode() + b"\n"
+
+
+def check_target(name: str, *, overwrite: bool, for_key: bool = False, lasting: bool = False) -> None:
+    """Check that a file can be written, before anything is.
+
+    A private key is replaced only by another one (`for_key`): what it has signed cannot be signed again without it.
+    What nothing ever replaces is `lasting`: what lies under it could not be opened again.
+
+    Raises `RefusedError` (`file.exists`, `file.private-key`) and `FailedError` (`file.unwritable`).
+    """
+    path = Path(name)
+    if os.path.lexists(name):
+        # A file would take its place, for everybody on the machine.
+        if os.path.exists(name) and not os.path.isfile(name) and not path.is_dir():  # noqa: PTH110, PTH113  # these do not raise
+            raise _unwritable(name, "it is a device or a pipe; what goes to standard output can be sent there")
+        if lasting or not overwrite:
+            raise _exists(name, lasting=lasting)
+        if path.is_dir():
+            raise _unwritable(name, "it is a folder")
+        if not for_key and holds_private_key(name):
+            raise RefusedError(
+                "file.private-key", f"`{name}` is a private key, which would be lost", hint="choose another name"
+            )
+    if not path.parent.is_dir():
+        raise _unwritable(name, f"there is no folder `{path.parent}`")
+    if not os.access(path.parent, os.W_OK):
+        raise _unwritable(name, f"nothing can be written to the folder `{path.parent}`")
+
+
+def check_distinct(*names: str | None) -> None:
+    """Check that no two files that are to be written are the same. Raises `MalformedError` (`file.twice`)."""
+    seen: set[str] = set()
+    for name in names:
+        if name is not None:
+            real = os.path.realpath(name)
+            if real in seen:
+                raise MalformedError("file.twice", f"`{name}` would be written twice", hint="give two different files")
+            seen.add(real)
+
+
+def holds_private_key(name: str) -> bool:
+    """Say whether a file holds a private or a key-encryption key, open or under a passphrase, also a damaged one."""
+    try:
+        values = parse_many(read_bytes(name))
+    except (FailedError, MalformedError):
+        return False
+    return any(isinstance(value, tuple) and value[:1] in (PRIVATE, PROTECTED, *KEKS) for value in values)
+
+
+def write_bytes(name: str, data: bytes, *, mode: int = PUBLIC, overwrite: bool = False, for_key: bool = False) -> None:
+    """Write a file; one that is there already is replaced in one step or not at all.
+
+    Raises as `check_target` does.
+    """
+    check_target(name, overwrite=overwrite, for_key=for_key)
+    path = Path(name)
+    try:
+        with replacing(path, mode) if overwrite else new_file(path, mode) as stream:
+            stream.write(data)
+    except FileExistsError:
+        raise _exists(name) from None
+    except (OSError, ValueError) as error:
+        raise _unwritable(name, reason(error)) from None
+
+
+@contextmanager
+def filling(name: str, *, mode: int = PUBLIC, overwrite: bool = False) -> Iterator[BinaryIO]:
+    """Write a file piece by piece: it takes its place when all of it is there, and never where something fails.
+
+    Raises as `check_target` does, and `OSError` where the disk is full.
+    """
+    check_target(name, overwrite=overwrite)
+    # Somebody may write a file of that name in the meantime.
+    again = partial(check_target, name, overwrite=overwrite)
+    with ExitStack() as stack:
+        try:
+            stream = stack.enter_context(replacing(Path(name), mode, again))
+        except (OSError, ValueError) as error:
+            raise _unwritable(name, reason(error)) from None
+        yield stream
+
+
+@contextmanager
+def reading(name: str) -> Iterator[BinaryIO]:
+    """Read a file of any length, or standard input for `-`.
+
+    Raises `FailedError` (`file.missing`, `file.unreadable`).
+    """
+    try:
+        stream = _standard_input() if name == STDIN else open(name, "rb")  # noqa: PTH123, SIM115  # for who closes it
+    except FileNotFoundError:
+        raise FailedError("file.missing", f"there is no file `{name}`", hint="check the path") from None
+    except (OSError, ValueError) as error:
+        raise files.unreadable(name, error) from None
+    with stream:
+        yield stream
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where a command that makes something puts it: a file, or standard output."""
+
+    file: str | None
+    overwrite: bool
+    dry_run: bool
+
+    @classmethod
+    def free(cls, file: str | None, *, overwrite: bool, dry_run: bool) -> "Destination":
+        """Check early that the file can be written. Raises as `check_target` does."""
+        if file is not None:
+            check_target(file, overwrite=overwrite)
+        return cls(file, overwrite, dry_run)
+
+    @property
+    def written(self) -> bool:
+        """True where a file is really written."""
+        return self.file is not None and not self.dry_run
+
+    def put(self, value: SExp) -> None:
+        """Write the file, where there is one and this is no rehearsal. Raises what `write_bytes` raises."""
+        if self.file is not None and not self.dry_run:
+            write_bytes(self.file, as_text(value), overwrite=self.overwrite)
+
+    def line(self) -> str:
+        """Say what was done."""
+        return f"{'would write' if self.dry_run else 'wrote'} {self.file}"
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as plain data."""
+        return {"file": self.file, "written": self.written}
+
+
+def _exists(name: str, *, lasting: bool = False) -> RefusedError:
+    hint = (
+        "choose another name: such files are never replaced" if lasting else "choose another name, or say --overwrite"
+    )
+    return RefusedError("file.exists", f"`{name}` exists already", hint=hint)
+
+
+def _unwritable(name: str, why: str) -> FailedError:
+    return FailedError("file.unwritable", f"`{name}` cannot be written: {why}")

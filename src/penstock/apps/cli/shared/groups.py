@@ -1,0 +1,176 @@
+"""Groups of commands: nouns are imported when they are used, and every way to fail ends in one place."""
+
+import inspect
+import os
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from importlib import import_module
+from typing import Any, NoReturn, ParamSpec, TypeVar
+
+import click
+
+from penstock.apps.cli.shared.session import SPOKEN, report, wants_json
+from penstock.errors import FailedError, MalformedError, PenstockError
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+FAILED = 3
+
+
+@dataclass(frozen=True, slots=True)
+class Noun:
+    """A command that is imported only when it is used: `module:attribute`, and its line in the list."""
+
+    where: str
+    help: str
+    #: what has to be installed for it, besides Penstock
+    extra: str = ""
+
+    def load(self) -> click.Command:
+        """Import the command. Raises `FailedError` (`cli.extra`) where its extra is not installed."""
+        module, _, attribute = self.where.partition(":")
+        try:
+            command = getattr(import_module(module), attribute)
+        except ModuleNotFoundError as error:
+            if not self.extra:
+                raise
+            raise FailedError(
+                "cli.extra",
+                f"this command needs `{error.name}`, which is not installed",
+                hint=f"pip install 'penstock[{self.extra}]'",
+            ) from error
+        if not isinstance(command, click.Command):
+            raise TypeError(f"{self.where} is no command")
+        return command
+
+
+class Nouns(click.Group):
+    """A group whose commands are imported only when they are used."""
+
+    def __init__(self, *, nouns: Mapping[str, Noun], **attributes: Any) -> None:
+        super().__init__(**attributes)
+        self.nouns = nouns
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
+        """Name all commands."""
+        return list(self.nouns)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # as click calls it
+        """Import one command."""
+        noun = self.nouns.get(cmd_name)
+        return None if noun is None else noun.load()
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # as click calls it
+        """List the commands without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, noun.help) for name, noun in self.nouns.items()])
+
+
+class Root(Nouns):
+    """The command `penstock` itself."""
+
+    def main(  # type: ignore[override]  # click has overloads for its two modes; this group has one
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        **extra: Any,
+    ) -> NoReturn:
+        """Run, and turn every error into a message and an exit status."""
+        arguments = list(sys.argv[1:] if args is None else args)
+        extra.pop("standalone_mode", None)
+        extra.pop("windows_expand_args", None)
+        name = prog_name or "penstock"
+        self._main_shell_completion(extra, name, complete_var)
+        as_json = wants_json(arguments)
+        spoken: dict[str, str] = {}
+        try:
+            with self.make_context(name, arguments, **extra) as context:
+                # Nested contexts share this, and it outlives them.
+                spoken = context.meta.setdefault(SPOKEN, {})
+                self.invoke(context)
+            sys.stdout.flush()
+        except click.exceptions.Exit as leaving:
+            sys.exit(leaving.exit_code)
+        except BrokenPipeError:
+            _quiet_stdout()
+            sys.exit(FAILED)
+        except (PenstockError, click.ClickException, click.Abort, KeyboardInterrupt, OSError) as error:
+            problem = _as_penstock_error(error)
+            if isinstance(error, click.exceptions.NoArgsIsHelpError) and not as_json:
+                click.echo(f"{error.message}\n", err=True)
+            report(problem, as_json=as_json, spoken=spoken)
+            sys.exit(problem.exit_status)
+        sys.exit(0)
+
+
+def _as_penstock_error(
+    error: PenstockError | click.ClickException | click.Abort | KeyboardInterrupt | OSError,
+) -> PenstockError:
+    match error:
+        case PenstockError():
+            return error
+        case click.exceptions.NoArgsIsHelpError():
+            return MalformedError("cli.usage", f"`{error.ctx.command_path}` alone says not what to do")
+        case click.UsageError():
+            path = error.ctx.command_path if error.ctx is not None else "penstock"
+            # click lays out some messages in several lines.
+            message = " ".join(error.format_message().split()).rstrip(".")
+            return MalformedError("cli.usage", message[:1].lower() + message[1:], hint=f"`{path} --help` shows how")
+        case click.ClickException():
+            return MalformedError("cli.usage", error.format_message())
+        case click.Abort() | KeyboardInterrupt():
+            return FailedError("cli.aborted", "stopped")
+        case OSError():
+            where = "" if error.filename is None else f"`{error.filename}`: "
+            return FailedError("file.failed", f"{where}{error.strerror or 'input or output failed'}")
+
+
+def _quiet_stdout() -> None:
+    """Send what is still buffered nowhere: whoever was reading has left."""
+    try:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+    except (OSError, ValueError):
+        pass
+
+
+class Verbs(click.Group):
+    """The verbs of one noun, in the order in which they are written down.
+
+    `elsewhere` are verbs of another noun that people look for here, and the command that has them.
+    """
+
+    def __init__(self, *arguments: Any, elsewhere: Mapping[str, str] | None = None, **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self.elsewhere = elsewhere or {}
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a verb. Raises `MalformedError` (`cli.usage`) for one that another noun has, and what click raises."""
+        verb = args[0]
+        if verb not in self.commands and verb in self.elsewhere:
+            raise MalformedError(
+                "cli.usage", f"no such command '{verb}'", hint=f"`{self.elsewhere[verb]} {verb}` is another command"
+            )
+        return super().resolve_command(ctx, args)
+
+    def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # as click calls it
+        """Name the verbs."""
+        return list(self.commands)
+
+
+def example(text: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
+    """Add an example to the help text of a command, kept as it is laid out here."""
+
+    def decorate(function: Callable[P, R]) -> Callable[P, R]:
+        lines = "\n".join(f"  {line}" for line in text.strip().split("\n"))
+        # Cleaned here: the example is not indented, so click would keep the indentation of all that stands above it,
+        # and Python 3.13 would not.
+        function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n\b\nExample:\n{lines}"
+        return function
+
+    return decorate

@@ -1,0 +1,81 @@
+"""What commands about stores have in common: how a store is named, and how heads are written."""
+
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any, Final
+
+import click
+
+from penstock.apps.cli.shared import terminal as paint
+from penstock.apps.cli.shared.describe import instant_text, value_text
+from penstock.apps.cli.shared.terminal import showing
+from penstock.errors import MalformedError
+from penstock.store.ledgers.ledgers import Told
+from penstock.store.ledgers.records import LedgerHead, check_ledger_name
+
+#: how the argument is written that names a store
+STORE: Final[dict[str, Any]] = {"metavar": "STORE", "envvar": "PENSTOCK_STORE"}
+dry_run_option = click.option("--dry-run", is_flag=True, help="Do everything but write.")
+_HEAD: Final = re.compile(r"([^:]+):([1-9][0-9]{0,17}):([0-9a-f]{64})", re.ASCII)
+
+
+def check_lasting(store_url: str) -> None:
+    """Check that a store outlives a command. Raises `MalformedError` (`store.memory`)."""
+    if store_url == "memory:":
+        raise MalformedError(
+            "store.memory",
+            "a store in memory ends with the command, and nothing would be kept",
+            hint="name a file, `sqlite:PATH`, or a database, `postgresql://USER@HOST/DATABASE`",
+        )
+
+
+def head_text(ledger: str, head: LedgerHead) -> str:
+    """Write a head so that `--head` takes it."""
+    return f"{ledger}:{head.number}:{head.hash.hex()}"
+
+
+def parse_heads(words: tuple[str, ...]) -> dict[str, LedgerHead]:
+    """Read heads that were written down. Raises `MalformedError` (`store.value`)."""
+    heads: dict[str, LedgerHead] = {}
+    for word in words:
+        found = _HEAD.fullmatch(word)
+        if found is None or found[1] in heads:
+            raise MalformedError(
+                "store.value",
+                f"`{word[:80]}` is no head, or one of two for a ledger",
+                hint="write `LEDGER:NUMBER:HASH`, as `penstock log verify` prints it",
+            )
+        check_ledger_name(found[1])
+        heads[found[1]] = LedgerHead(int(found[2]), bytes.fromhex(found[3]))
+    return heads
+
+
+def head_data(ledger: str, head: LedgerHead) -> dict[str, object]:
+    """Return a head as plain data."""
+    when = None if head.when is None else value_text(head.when)
+    return {"ledger": ledger, "changes": head.number, "head": head_text(ledger, head), "last": when}
+
+
+def show_heads(heads: Mapping[str, LedgerHead]) -> None:
+    """Show ledgers to people."""
+    if not heads:
+        paint.line("no ledgers yet")
+        return
+    rows = [
+        (name, str(head.number), "" if head.when is None else instant_text(head.when), head.hash.hex())
+        for name, head in heads.items()
+    ]
+    paint.grid(("ledger", "changes", "last", "hash of the last"), rows)
+
+
+@contextmanager
+def counting(what: str) -> Iterator[Told]:
+    """Show on a terminal how many changes were done."""
+    done = [0]
+
+    def told(_number: int) -> None:
+        done[0] += 1
+
+    with showing(lambda: f"{what}: {done[0]:,} changes"):
+        yield told

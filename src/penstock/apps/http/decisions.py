@@ -1,0 +1,219 @@
+"""Decisions of one question under one bundle, with what is recorded of them: single, several, searches, and XACML."""
+
+import base64
+import binascii
+import hashlib
+import json
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Final
+
+from penstock.apps.http.authzen import (
+    AuthzenQuestion,
+    Entity,
+    facts_of,
+    read_action,
+    read_context,
+    read_entity,
+    read_question,
+    refused,
+    write_decision,
+)
+from penstock.apps.http.bundles import Bundle
+from penstock.apps.http.journal import Decided
+from penstock.errors import FailedError, LimitError, MalformedError, PenstockError
+from penstock.model.limits import Limits
+from penstock.policy.engine.decide import decide
+from penstock.policy.engine.evaluate import status_of
+from penstock.policy.language.requests import Request
+from penstock.policy.language.results import OK, PolicyOutcome, Response, XacmlDecision
+from penstock.policy.syntax.json.requests import Json
+
+SEMANTICS: Final[Mapping[str, bool | None]] = {
+    "execute_all": None,
+    "deny_on_first_deny": False,
+    "permit_on_first_permit": True,
+}
+"""By which decision each of them ends."""
+NOT_NOW: Final = "no decision can be made now"
+
+
+@dataclass(slots=True)
+class Deciding:
+    """One question: all that is decided of it goes by the same bundle and the same time."""
+
+    bundle: Bundle
+    now: datetime
+    limits: Limits
+    #: seconds, from any beginning
+    timer: Callable[[], float]
+    decided: list[Decided] = field(default_factory=list)
+    #: whether there was no time for all
+    late: bool = False
+    _until: float = 0.0
+
+    def __post_init__(self) -> None:
+        self._until = self.timer() + self.limits.pdp_time / 1000
+
+    def _ask(self, question: AuthzenQuestion) -> PolicyOutcome:
+        facts = facts_of(question, self.bundle.entities)
+        try:
+            outcome = self.bundle.ask(facts, self.now)
+        except PenstockError as error:
+            outcome = PolicyOutcome(XacmlDecision.INDETERMINATE_DP, status_of(error))
+        subject, resource = question.subject, question.resource
+        self.decided.append(
+            Decided(
+                outcome.decision,
+                (subject.type, subject.id),
+                question.action.id,
+                (resource.type, resource.id),
+                "" if outcome.status.code is OK else outcome.status.code,
+            )
+        )
+        return outcome
+
+    def evaluation(self, found: Mapping[str, Json]) -> dict[str, Json]:
+        """Decide one question. Raises `MalformedError` (`pdp.request`)."""
+        return write_decision(self._ask(read_question(found)))
+
+    def evaluations(self, found: Mapping[str, Json]) -> dict[str, Json]:
+        """Decide several. One that is malformed is refused, and the others are decided all the same.
+
+        Raises `MalformedError` (`pdp.request`) for what is wrong with all of them, `LimitError` (`pdp.limit`).
+        """
+        items = found.get("evaluations")
+        ends_with = _semantic(found)
+        if items is None or items == []:
+            return self.evaluation(found)
+        if not isinstance(items, list):
+            raise MalformedError("pdp.request", "`evaluations` is no list")
+        if len(items) > self.limits.pdp_evaluations:
+            raise LimitError("pdp.limit", f"more than {self.limits.pdp_evaluations} decisions are wanted at once")
+        for name in ("subject", "action", "resource", "context"):
+            if not isinstance(found.get(name, {}), dict):
+                raise MalformedError("pdp.request", f"`{name}` is no object")
+        answers: list[Json] = []
+        for item in items:
+            answer = self._item(item, found)
+            answers.append(answer)
+            if answer["decision"] is ends_with:
+                break
+        return {"evaluations": answers}
+
+    def _item(self, item: Json, defaults: Mapping[str, Json]) -> dict[str, Json]:
+        try:
+            if not isinstance(item, dict):
+                raise MalformedError("pdp.request", "an evaluation is no object")
+            self._check_time()
+            return write_decision(self._ask(read_question(item, defaults)))
+        except PenstockError as error:
+            self.decided.append(Decided(XacmlDecision.INDETERMINATE_DP, status=error.code))
+            # What is wrong with the service is not for those who ask.
+            return refused(error.code, error.message if isinstance(error, MalformedError) else NOT_NOW)
+
+    def _check_time(self) -> None:
+        if self.timer() > self._until:
+            self.late = True
+            raise FailedError("pdp.time", "the decisions of one question took too long")
+
+    # --- searches -----------------------------------------------------------------------------------------------
+
+    def search_subject(self, found: Mapping[str, Json]) -> dict[str, Json]:
+        """Find the subjects that may. Raises `MalformedError` (`pdp.request`, `pdp.page`), `FailedError`."""
+        wanted = read_entity(found, "subject", searched=True)
+        question = AuthzenQuestion(wanted, read_action(found), read_entity(found, "resource"), read_context(found))
+        known = self.bundle.entities.subjects.get(wanted.type, {})
+        candidates = (replace(question, subject=Entity(wanted.type, name, {})) for name in known)
+        return self._search(found, candidates, lambda one: {"type": one.subject.type, "id": one.subject.id})
+
+    def search_resource(self, found: Mapping[str, Json]) -> dict[str, Json]:
+        """Find the resources to which a subject may. Raises as `search_subject`."""
+        wanted = read_entity(found, "resource", searched=True)
+        question = AuthzenQuestion(read_entity(found, "subject"), read_action(found), wanted, read_context(found))
+        known = self.bundle.entities.resources.get(wanted.type, {})
+        candidates = (replace(question, resource=Entity(wanted.type, name, {})) for name in known)
+        return self._search(found, candidates, lambda one: {"type": one.resource.type, "id": one.resource.id})
+
+    def search_action(self, found: Mapping[str, Json]) -> dict[str, Json]:
+        """Find what a subject may do to a resource. Raises as `search_subject`."""
+        subject, resource = read_entity(found, "subject"), read_entity(found, "resource")
+        context = read_context(found)
+        candidates = (
+            AuthzenQuestion(subject, Entity("", name, {}), resource, context) for name in self.bundle.entities.actions
+        )
+        return self._search(found, candidates, lambda one: {"name": one.action.id})
+
+    def _search(
+        self, found: Mapping[str, Json], candidates: Iterator[AuthzenQuestion], write: Callable[[AuthzenQuestion], Json]
+    ) -> dict[str, Json]:
+        page = _read_page(found)
+        results: list[Json] = []
+        for one in candidates:
+            # What was found in time is not all: half an answer would be read as a whole one.
+            self._check_time()
+            if self._ask(one).decision is XacmlDecision.PERMIT:
+                results.append(write(one))
+        if page is None:
+            return {"results": results}
+        mark = _mark(found, self.bundle.revision)
+        start = _place(page, mark)
+        limit = page.get("limit")
+        end = len(results) if limit is None else min(start + _limit(limit), len(results))
+        chosen = results[start:end]
+        token = "" if end == len(results) else base64.urlsafe_b64encode(f"{mark}.{end}".encode()).decode()
+        return {"results": chosen, "page": {"next_token": token, "count": len(chosen), "total": len(results)}}
+
+    # --- XACML --------------------------------------------------------------------------------------------------
+
+    def xacml(self, request: Request) -> Response:
+        """Decide a request of XACML. What goes wrong is Indeterminate."""
+        response = decide(self.bundle.policy.evaluate, request, self.now, self.bundle.sources)
+        for result in response.results:
+            status = "" if result.status.code is OK else result.status.code
+            self.decided.append(Decided(result.decision, status=status))
+        return response
+
+
+def _semantic(found: Mapping[str, Json]) -> bool | None:
+    options = found.get("options", {})
+    name = options.get("evaluations_semantic", "execute_all") if isinstance(options, dict) else None
+    if not isinstance(name, str) or name not in SEMANTICS:
+        raise MalformedError("pdp.request", f"`evaluations_semantic` is none of {', '.join(SEMANTICS)}")
+    return SEMANTICS[name]
+
+
+def _read_page(found: Mapping[str, Json]) -> Mapping[str, Json] | None:
+    page = found.get("page")
+    if page is not None and not isinstance(page, dict):
+        raise MalformedError("pdp.request", "`page` is no object")
+    return page
+
+
+def _limit(value: Json) -> int:
+    # JSON does not tell 6.0 from 6.
+    whole = type(value) is int or (isinstance(value, float) and value.is_integer())
+    if not isinstance(value, int | float) or not whole or value < 1:
+        raise MalformedError("pdp.request", "`limit` of a page is no number above 0")
+    return int(value)
+
+
+def _mark(found: Mapping[str, Json], revision: str) -> str:
+    """Return what is the same for all pages of a search under one revision, and for no other."""
+    rest = {name: value for name, value in found.items() if name != "page"}
+    text = json.dumps([revision, rest], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def _place(page: Mapping[str, Json], mark: str) -> int:
+    token = page.get("token")
+    if token is None or token == "":
+        return 0
+    try:
+        told, _, place = base64.urlsafe_b64decode(str(token)).decode().partition(".")
+    except (ValueError, binascii.Error):
+        told, place = "", ""
+    if told != mark or not place.isascii() or not place.isdigit() or len(place) > 9:
+        raise MalformedError("pdp.page", "this is no page of this search", hint="begin it anew, without a token")
+    return int(place)

@@ -1,0 +1,304 @@
+"""What a node file names: read, verified, and put together into the settings of a node."""
+
+import os
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from importlib import import_module
+from pathlib import Path
+from typing import Final
+
+from penstock.apps.node.config import HELP, Brokers, FabricKind, NodeFile, PeerConfig, Stamps, read_node_file
+from penstock.apps.node.key_managers import find_kek
+from penstock.broker.core.settings import NodeSettings, TrustSettings
+from penstock.broker.local.requests import settled
+from penstock.broker.local.type_library import Library
+from penstock.broker.routing.outputs import RouterSettings
+from penstock.broker.routing.overlay import Overlay, UnsafeOpen
+from penstock.broker.wire.transports import Address, NatsAddress
+from penstock.crypto import SigningKey
+from penstock.crypto.wrapping import Secret
+from penstock.errors import FailedError, MalformedError, RefusedError
+from penstock.fabric.nats_login import NatsLogin
+from penstock.guard import (
+    Agreements,
+    CapabilityAuthority,
+    EventRequest,
+    NetworkRequest,
+    Rules,
+    decide,
+    environment_schema,
+)
+from penstock.guard.enforce import Guard
+from penstock.guard.policies import Policies
+from penstock.model.domains import Domain
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.names import NetworkName, TypeName
+from penstock.model.principals import Petnames, Principal
+from penstock.model.types import Sealing
+from penstock.model.values import AttributeSpec, kind_of
+from penstock.store.files.files import read_file, within
+from penstock.store.files.named_files import NamedFiles, NamedPrincipals, NameErrors
+from penstock.store.files.named_policies import load_policies
+from penstock.trust.capabilities import BROKER_RIGHTS, Right
+from penstock.trust.credentials import Credentials
+from penstock.trust.event_types import UnverifiedType
+from penstock.trust.policy.revocations import Revocations
+
+_NAMING: Final = NameErrors(
+    file="node file",
+    no_match="node.no-match",
+    limit="node.limit",
+    twice="node.twice",
+    principal="node.principal",
+    help=HELP,
+)
+
+OpenKey = Callable[[str], SigningKey]
+"""Reads a private key, and asks for its passphrase where it has one."""
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedNode:
+    """A node file and all that it names, verified; but for the key, which is opened once and never again.
+
+    `domains` is for records of decisions, and for policies that ask where somebody is at home.
+    """
+
+    path: str
+    file: NodeFile
+    network: NetworkName
+    names: Petnames
+    peers: tuple[Address, ...]
+    nats: NatsLogin | None
+    operators: frozenset[Principal]
+    domains: tuple[Domain, ...]
+    credentials: Credentials
+    agreements: Agreements
+    policies: Policies
+    types: tuple[UnverifiedType, ...]
+    rules: Rules = field(repr=False)
+    #: where keys are managed: what they lie under, and the other managers that write to the log
+    kek: Secret | None = field(default=None, repr=False)
+    replicas: frozenset[Principal] = frozenset()
+    #: whether this broker has never run before: it has recorded nothing
+    new: bool = True
+
+    @property
+    def key_file(self) -> str:
+        """Where the key is."""
+        return str(self.folder / self.file.key)
+
+    @property
+    def decisions(self) -> Path:
+        """The decision log."""
+        return self.folder / self.file.decisions
+
+    @property
+    def state(self) -> Path:
+        """The folder for what has to outlive the process."""
+        return self.folder / self.file.state
+
+    @property
+    def folder(self) -> Path:
+        """Where the file stands."""
+        return Path(self.path).parent
+
+    def settings(self, key: SigningKey) -> NodeSettings:
+        """Return what a node goes by."""
+        return NodeSettings(
+            key=key,
+            network=self.network,
+            host=self.file.listen.host,
+            port=self.file.listen.port,
+            peers=self.peers,
+            nats=self.nats if self.file.nats is not None and self.file.nats.listen else None,
+            credentials=self.credentials,
+            agreements=self.agreements,
+            policies=self.policies,
+            types=self.types,
+            operators=self.operators,
+            rules=self.rules,
+            zone=self.file.zone,
+            router=RouterSettings(limits=self.file.limits),
+            trust=TrustSettings(
+                unsafe_open=UnsafeOpen(everyone=self.file.brokers is Brokers.OPEN),
+                skew=self.file.skew,
+                strict=self.file.stamps is Stamps.REQUIRED,
+            ),
+            stamps=replace(self.file.issued, begins=self.new),
+            sealing=self.file.sealing,
+            seals=self.file.seals,
+            limits=self.file.limits,
+        )
+
+    def missing(self, broker: Principal, now: datetime) -> list[Right]:
+        """Return the rights of a broker that the credentials do not give it: clients and other brokers ask for them."""
+        authority = CapabilityAuthority(self.credentials)
+        asked = ((right, NetworkRequest(broker, right, self.network, now)) for right in BROKER_RIGHTS)
+        return [right for right, request in asked if not settled(decide(request, (authority,)))]
+
+    def stamped(self, broker: Principal, now: datetime) -> dict[Principal, bool]:
+        """Return the owners whose time-stamps the broker needs, and whether it may sign them itself."""
+        overlay = Overlay(limits=self.file.limits)
+        overlay.change(self.credentials, Revocations())
+        owners = {one.definition.name.owner for one in self.types} | {self.network.owner}
+        return {owner: broker == owner or broker in overlay.stampers(now, owner) for owner in sorted(owners)}
+
+    def managed(self, broker: Principal, now: datetime) -> list[TypeName]:
+        """Return the sealed types whose keys a broker manages by its file and by its rights."""
+        if self.file.keys is None:
+            return []
+        library, authority = Library(self.network, limits=self.file.limits), CapabilityAuthority(self.credentials)
+        sealed = [
+            one for one in (library.add(one, now) for one in self.types) if one.event_type.sealing != Sealing.NONE
+        ]
+        return [
+            one.event_type.name
+            for one in sealed
+            if broker == one.event_type.name.owner
+            or settled(decide(EventRequest(broker, Right.KEYS, one, now), (authority,)))
+        ]
+
+
+def load_node(path: str, now: datetime) -> LoadedNode:
+    """Read a node file and what it names, but for the key, and verify all of it at a time.
+
+    Raises as `read_node_file`; `MalformedError`: `node.no-match` for a pattern or folder without files,
+    `node.principal`, `node.twice`, `node.guard`; `LimitError` (`node.limit`); `FailedError` (`file.*`) for what
+    cannot be read, and for a decision log or a state folder that cannot be written; `RefusedError`
+    (`node.plaintext`) for a type that would cross a fabric to be read by everybody there; and what reading and
+    verifying types, credentials and agreements, and reading policies raise.
+    """
+    data = read_file(path, DEFAULT_LIMITS.policy_bytes)
+    with within(path):
+        file = read_node_file(data)
+        named = NamedFiles(Path(path).parent, _NAMING, file.limits)
+        names = named.principals(file.names)
+        network = _network(file.network, names)
+        nats = _login(file, named)
+        peers = tuple(_peer(peer, names, nats) for peer in file.peers)
+        operators = frozenset(names.find("operators", word) for word in file.operators)
+        domains = names.domains(file.domains)
+        policies = load_policies(file.policies, named, names, domains)
+        rules = _rules(file)
+        replicas = frozenset(names.find("replicas of keys", word) for word in (file.keys.replicas if file.keys else ()))
+    loaded = LoadedNode(
+        path,
+        file,
+        network,
+        names.petnames,
+        peers,
+        nats,
+        operators,
+        domains,
+        named.credentials(file.credentials),
+        named.agreements(file.agreements),
+        policies,
+        _types(file, named, network, now),
+        rules,
+        None if file.keys is None else find_kek(file.keys.kek, Path(path).parent),
+        replicas,
+    )
+    loaded = replace(loaded, new=not loaded.decisions.exists())
+    _check_writable(loaded.decisions, loaded.decisions.parent)
+    _check_writable(loaded.state, loaded.state if loaded.state.is_dir() else loaded.state.parent)
+    return loaded
+
+
+def _check_writable(file: Path, folder: Path) -> None:
+    if file != folder and file.is_dir() and not folder.samefile(file):
+        raise FailedError("file.unwritable", f"`{file}` cannot be written: it is a folder")
+    if not folder.is_dir():
+        raise FailedError("file.unwritable", f"`{file}` cannot be written: there is no folder `{folder}`")
+    target = file if file.exists() else folder
+    if not os.access(target, os.W_OK):
+        raise FailedError("file.unwritable", f"`{file}` cannot be written: permission denied")
+
+
+def _peer(peer: PeerConfig, names: NamedPrincipals, nats: NatsLogin | None) -> Address:
+    """Return where a peer is. One without an address is across NATS, and the file has said who it is."""
+    principal = names.find(f"peer {peer.address or ''}".strip(), peer.principal) if peer.principal else None
+    if peer.address is not None:
+        return replace(peer.address, principal=principal)
+    if nats is None or principal is None:
+        raise MalformedError("node.missing", "a peer lacks `address`", hint=HELP)
+    return NatsAddress(nats, principal)
+
+
+def _network(text: str, names: NamedPrincipals) -> NetworkName:
+    owner, slash, name = text.partition("/")
+    if not slash:
+        raise MalformedError("name.malformed", f"network: `{text[:80]}` is no network", hint="write `owner/name`")
+    return NetworkName(names.find("network", owner), name)
+
+
+def _rules(file: NodeFile) -> Rules:
+    facts = {name: AttributeSpec(kind_of(value)) for name, value in file.facts.items()}
+    guards = {name: _guard(name, dotted) for name, dotted in file.guards.items()}
+    return Rules(guards, environment_schema(facts))
+
+
+def _guard(name: str, dotted: str) -> Guard:
+    """Import a guard. Whatever its module raises, the node does not start without it."""
+    module, _, function = dotted.partition(":")
+    try:
+        found: object = getattr(import_module(module), function)
+    except Exception as error:
+        raise MalformedError(
+            "node.guard",
+            f"guards.{name}: `{dotted[:120]}` cannot be imported: {type(error).__name__}",
+            hint="install its package beside Penstock, or put its folder into PYTHONPATH",
+        ) from error
+    if not callable(found):
+        raise MalformedError("node.guard", f"guards.{name}: `{dotted[:120]}` is no function", hint=HELP)
+    guard: Guard = found
+    return guard
+
+
+def _login(file: NodeFile, named: NamedFiles) -> NatsLogin | None:
+    """Return how to get into the NATS servers. What is named must be there; it is read when it is shown."""
+    if file.nats is None:
+        return None
+    files = {key: named.path(path) for key, path in file.nats.files.items()}
+    for path in files.values():
+        read_file(path)
+    return NatsLogin(file.nats.servers, tls_hostname=file.nats.tls_hostname, inbox=file.nats.inbox, **files)
+
+
+def _types(file: NodeFile, named: NamedFiles, network: NetworkName, now: datetime) -> tuple[UnverifiedType, ...]:
+    """Return the types, each after those that it rests on, as a library wants them."""
+    ordered = list(_in_order(named.types(file.types)))
+    library = Library(network, limits=file.limits)
+    for path, unverified in ordered:
+        with within(path):
+            library.add(unverified, now)
+            _check_sealed(file, unverified)
+    return tuple(unverified for _, unverified in ordered)
+
+
+def _check_sealed(file: NodeFile, one: UnverifiedType) -> None:
+    fabric = file.fabric
+    if fabric.kind is FabricKind.ROUTED or fabric.unsafe_plaintext or one.definition.sealing is not Sealing.NONE:
+        return
+    raise RefusedError(
+        "node.plaintext",
+        f"`{one.definition.name.name}` is not sealed: whoever runs or reaches the NATS servers would read its events",
+        hint='let its owner seal the type; or, if they may be read, write `plaintext = "unsafe"` into `[fabric]`',
+    )
+
+
+def _in_order(read: Mapping[TypeName, tuple[str, UnverifiedType]]) -> Iterator[tuple[str, UnverifiedType]]:
+    """Yield types after their parents and previous versions, as far as these are there."""
+    waiting = dict(read)
+    while waiting:
+        free = [name for name, (_, one) in waiting.items() if not _rests_on(one) & waiting.keys()]
+        # Types that rest on each other do not verify, in whatever order.
+        for name in free or list(waiting):
+            yield waiting.pop(name)
+
+
+def _rests_on(one: UnverifiedType) -> set[TypeName]:
+    made = one.definition
+    previous = None if made.previous is None else TypeName(made.name.owner, made.name.name, made.previous)
+    return {name for name in (made.extends, previous) if name is not None}

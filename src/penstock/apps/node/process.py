@@ -1,0 +1,285 @@
+"""A node from its file, until it is told to stop: SIGTERM and SIGINT stop it, SIGHUP has it read its files again."""
+
+import asyncio
+import signal
+import traceback
+from collections.abc import Callable, Mapping
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from http import HTTPStatus
+from pathlib import Path
+from typing import Any, TypeAlias
+
+from penstock.apps.http.server import Bounds, HttpRequest, HttpResponse, HttpService, refused
+from penstock.apps.node.config import FabricKind, Stamps
+from penstock.apps.node.key_managers import open_log
+from penstock.apps.node.load import LoadedNode, load_node
+from penstock.apps.node.logs import Log
+from penstock.apps.node.metrics import Metrics
+from penstock.broker.core.clock import Clock
+from penstock.broker.fabric.members import network_topic
+from penstock.broker.fabric.network import FabricSettings
+from penstock.broker.keys.managed_groups import Managing
+from penstock.broker.node.node import Node
+from penstock.broker.wire.transports import PeerAddress
+from penstock.crypto import SigningKey
+from penstock.crypto.keys import RandomBytes
+from penstock.errors import FailedError, PenstockError
+from penstock.fabric.tasks import failing, keep_running
+from penstock.guard import Recorder
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.principals import Principal
+from penstock.store.files.decision_file import DecisionFile
+from penstock.store.files.policy_files import PolicyFolder
+from penstock.store.files.sealed_files import QuarantineFolder
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a node tells of itself over HTTP, to GET and HEAD, and nothing is looked at but the path.
+#
+# Whoever can reach the address may ask, so it says nothing about anybody.
+
+
+Pages: TypeAlias = Mapping[str, Callable[[], HttpResponse]]
+"""What is at each path."""
+
+
+def pages_service(pages: Pages, limits: Limits = DEFAULT_LIMITS) -> HttpService:
+    """Return a server of pages, whose code is `node.http`."""
+
+    def answer(asked: HttpRequest) -> HttpResponse:
+        if asked.method not in (b"GET", b"HEAD"):
+            return refused(HTTPStatus.METHOD_NOT_ALLOWED, b"Allow: GET, HEAD\r\n")
+        page = pages.get(asked.path.decode("latin-1"))
+        return refused(HTTPStatus.NOT_FOUND) if page is None else page()
+
+    return HttpService(answer, Bounds.of_pages(limits), "node.http")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A node from its file, until it is told to stop: SIGTERM and SIGINT stop it, SIGHUP has it read its files again.
+
+
+@dataclass(frozen=True, slots=True)
+class Ready:
+    """A node that runs: who it is, and where it is found."""
+
+    principal: Principal
+    listen: PeerAddress
+    http: PeerAddress | None
+
+
+OnReady: TypeAlias = Callable[[Ready], None]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class World:
+    """What a node takes from outside: the time, nanoseconds that never go back, and a random source."""
+
+    clock: Clock
+    timer: Callable[[], int]
+    random: RandomBytes
+
+
+class RunningNode:
+    """See the module. `run` returns when the node has stopped."""
+
+    def __init__(self, loaded: LoadedNode, key: SigningKey, log: Log, world: World) -> None:
+        self._loaded = loaded
+        self._key = key
+        self._log = log
+        self._world = world
+        self._metrics = Metrics()
+        self._stopping = asyncio.Event()
+        self._changed = asyncio.Event()
+        self._reloading: asyncio.Task[None] | None = None
+        decisions = DecisionFile(loaded.decisions)
+        self._recorder = Recorder(
+            source=str(key.principal),
+            sink=self._metrics.recording(decisions.append),
+            revocations=decisions.append,
+            safe=self._metrics.saving(decisions.sync),
+            clock=world.clock,
+            timer=world.timer,
+            ids=lambda: world.random(16).hex(),
+            domains=loaded.domains,
+        )
+        self._node: Node
+
+    async def run(self, ready: OnReady) -> None:
+        """Run until a signal ends it.
+
+        Raises `FailedError` (`link.address`, `node.http`, `file.unwritable`), and for NATS servers `fabric.*`.
+        """
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._note_unexpected)
+        _make_folder(self._loaded)
+        async with AsyncExitStack() as stack:
+            for number, event in _SIGNALS.items():
+                loop.add_signal_handler(number, getattr(self, event))
+                stack.callback(loop.remove_signal_handler, number)
+            self._node = await self._make_node(stack)
+            # The port of the node is taken last: whoever finds it open finds a node that is ready.
+            http = await self._listen_http(stack)
+            await stack.enter_async_context(self._node)
+            listen = self._loaded.file.listen
+            ready(Ready(self._key.principal, PeerAddress(listen.host, self._node.port), http))
+            self._log.say("info", "started", principal=self._key.principal, network=str(self._loaded.network))
+            if self._loaded.file.stamps is Stamps.OPTIONAL:
+                self._log.say("warning", "stamps-optional", message=WITHOUT_STAMPS)
+            self._reloading = keep_running("reloading", self._keep_reloading)
+            await self._stopping.wait()
+            self._log.say("info", "stopping", sessions=len(self._node.clients))
+            self._reloading.cancel()
+            await asyncio.gather(self._reloading, return_exceptions=True)
+        self._log.say("info", "stopped")
+
+    def stop(self) -> None:
+        """Say goodbye to everybody, and return from `run`."""
+        self._stopping.set()
+
+    def reload(self) -> None:
+        """Read credentials, types and operators again."""
+        self._changed.set()
+
+    def _note_unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+        """Log where something failed that nobody foresaw; its message may quote what nobody should read."""
+        error = context.get("exception")
+        frames = traceback.extract_tb(error.__traceback__) if isinstance(error, BaseException) else []
+        where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
+        told = str(context.get("message", ""))
+        self._log.say("error", "unexpected", message=told, error=type(error).__name__, where=where)
+
+    # What is between brokers.
+
+    async def _make_node(self, stack: AsyncExitStack) -> Node:
+        loaded, world = self._loaded, self._world
+        node = Node(
+            loaded.settings(self._key),
+            self._recorder,
+            clock=world.clock,
+            reported=self._log.note,
+            keep=PolicyFolder(loaded.state),
+            fabric=await self._open_fabric(stack),
+            managing=await self._open_keys(stack),
+        )
+        node.core.local.know(loaded.file.facts)
+        node.core.quarantine = QuarantineFolder(loaded.state / "quarantine", loaded.file.limits)
+        self._metrics.watch(node)
+        return node
+
+    async def _open_fabric(self, stack: AsyncExitStack) -> FabricSettings | None:
+        """Connect to the fabric, if there is one."""
+        loaded = self._loaded
+        if loaded.file.fabric.kind is FabricKind.ROUTED or loaded.nats is None:
+            return None
+        from penstock.fabric.nats import NatsFabric  # noqa: PLC0415  # nats-py is an extra
+
+        fabric = await NatsFabric.connect(
+            loaded.nats, prefix=self._prefix, random=self._world.random, limits=loaded.file.limits
+        )
+        await stack.enter_async_context(fabric)
+        chosen = loaded.file.fabric
+        return FabricSettings(fabric=fabric, unsafe_plaintext=chosen.unsafe_plaintext, durable=chosen.durable)
+
+    @property
+    def _prefix(self) -> str:
+        """What subjects begin with: each network has its own, should several share the servers."""
+        return f"penstock{network_topic(self._loaded.network)[:_PREFIX]}"
+
+    async def _open_keys(self, stack: AsyncExitStack) -> Managing | None:
+        """Open the log of a key manager, if there is to be one."""
+        loaded = self._loaded
+        if loaded.file.keys is None or loaded.kek is None:
+            return None
+        log = await open_log(loaded.file.keys, loaded.state, loaded.folder, loaded.nats, self._prefix)
+        stack.push_async_callback(log.close)
+        return Managing(log, loaded.kek, loaded.replicas, loaded.file.keys.refreshing)
+
+    # Reloading.
+
+    async def _keep_reloading(self) -> None:
+        while True:
+            await self._changed.wait()
+            self._changed.clear()
+            await self._reload()
+
+    async def _reload(self) -> None:
+        """Go by what the files say now; if anything is wrong with it, go on as before."""
+        try:
+            # Many signatures take their time, and clients should not notice.
+            loaded = await asyncio.to_thread(load_node, self._loaded.path, self._world.clock())
+            self._node.reload(loaded.settings(self._key))
+        except PenstockError as error:
+            self._log.say("error", "not-reloaded", code=error.code, message=error.message)
+            return
+        waiting = [name for name in _AT_START if getattr(loaded.file, name) != getattr(self._loaded.file, name)]
+        # Their members may be others though the table is the same: petnames stand in a file of their own.
+        if loaded.domains != self._loaded.domains:
+            waiting.append("domains")
+        if loaded.rules.environment == self._loaded.rules.environment:
+            self._node.core.local.know(loaded.file.facts)
+        else:
+            waiting.append("facts")
+        self._log.names = loaded.names
+        self._log.say("info", "reloaded", credentials=len(loaded.credentials), types=len(loaded.types))
+        if waiting:
+            self._log.say("warning", "restart-needed", keys=waiting)
+
+    # What is told over HTTP.
+
+    async def _listen_http(self, stack: AsyncExitStack) -> PeerAddress | None:
+        address = self._loaded.file.http
+        if address is None:
+            return None
+        pages = {"/health": _alive, "/ready": self._is_ready, "/metrics": self._metrics.page}
+        server = await pages_service(pages, self._loaded.file.limits).start(address.host, address.port)
+        stack.push_async_callback(server.stop)
+        return PeerAddress(address.host, server.port)
+
+    def _is_ready(self) -> HttpResponse:
+        if self._stopping.is_set() or self._reloading is None:
+            return HttpResponse(b"not running\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        if self._metrics.failing is not None:
+            return HttpResponse(b"decisions cannot be recorded\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        if not self._node.policies.is_broker:
+            return HttpResponse(b"not a broker of its network\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        if self._node.core.local.held:
+            return HttpResponse(b"policy is being reconciled with the other brokers\n", HTTPStatus.SERVICE_UNAVAILABLE)
+        if broken := failing():
+            return HttpResponse(f"failing: {', '.join(broken)}\n".encode(), HTTPStatus.SERVICE_UNAVAILABLE)
+        if self._loaded.file.stamps is Stamps.OPTIONAL:
+            return HttpResponse(f"ready\n{WITHOUT_STAMPS}\n".encode())
+        return HttpResponse(b"ready\n")
+
+
+#: what operators are told of a network that may do without time-stamps
+WITHOUT_STAMPS = "time-stamps are optional: a broker that is cut off goes on for owners that sign none"
+#: what a node takes from its file when it starts, and not again
+_AT_START = (
+    *("network", "key", "listen", "http", "peers", "decisions", "state", "zone", "guards", "limits"),
+    *("fabric", "nats", "sealing", "seals", "keys", "stamps", "skew", "issued"),
+)
+#: hexadecimal digits of the network in the subjects of its fabric
+_PREFIX = 16
+_SIGNALS = {signal.SIGTERM: "stop", signal.SIGINT: "stop", signal.SIGHUP: "reload"}
+
+
+def _alive() -> HttpResponse:
+    return HttpResponse(b"alive\n")
+
+
+def _make_folder(loaded: LoadedNode) -> None:
+    try:
+        loaded.state.mkdir(mode=0o700, exist_ok=True)
+    except OSError as error:
+        why = error.strerror or "it failed"
+        raise FailedError("file.unwritable", f"`{loaded.state}` cannot be written: {why}") from None
+
+
+def run_node(loaded: LoadedNode, key: SigningKey, log: Log, world: World, ready: OnReady) -> None:
+    """Run a node until a signal ends it. Raises as `RunningNode.run`."""
+
+    async def run() -> None:
+        await RunningNode(loaded, key, log, world).run(ready)
+
+    asyncio.run(run())

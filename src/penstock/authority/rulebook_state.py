@@ -1,0 +1,547 @@
+"""The state of a rule book as a fold of its ledger.
+
+Whenever a step is read, the words that it rests on are verified, and what was asked for is planned again: who can write
+to the ledger writes nothing that counts, unless it is what comes of something that was signed.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime, timedelta
+from typing import Final
+
+from penstock.authority.rulebook_records import (
+    FOUND,
+    PART,
+    RecordedStep,
+    Whole,
+    malformed,
+    nobodys,
+    read_found,
+    read_taken,
+    read_ticks,
+)
+from penstock.authority.signed_requests import ModeratorRequest
+from penstock.codec.sexp import SExp, canonical, parse_canonical, text
+from penstock.errors import MalformedError, PenstockError, RefusedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits, wide
+from penstock.model.principals import Principal
+from penstock.moderator.base.base import RuleBase
+from penstock.moderator.base.records import image_from_sexp, image_to_sexp, to_record
+from penstock.moderator.files.founding import Founding
+from penstock.moderator.polls import PollProof, verify_outcome
+from penstock.moderator.rules import steps
+from penstock.moderator.rules.steps import CLOCK, SEARCHING, Pass, Request, Step, Undo
+from penstock.moderator.settlement.addition import Tightening
+from penstock.moderator.settlement.consents import Consent, poll_reason, subject_of
+from penstock.moderator.settlement.proposals import relaxed_by, tightened_by
+from penstock.moderator.settlement.undo import plan_request
+from penstock.store.ledgers.ledgers import Ledger
+from penstock.store.ledgers.records import Change, ticks
+from penstock.trust.signed import SignedValue, UnverifiedValue, read_count
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Whose word counts in a rule book: who may ask for what, who else has to agree, and that nothing counts twice.
+#
+# | request | may be asked for by | has to agree |
+# |---|---|---|
+# | a rule is stated | whoever states it, if the founding names nobody or names it | all whom it binds |
+# | a rule is withdrawn | whoever stated it, all whom it binds, each for itself | |
+# | a way out is chosen | whoever stated the rule that was rejected, the moderator | whose rules are relaxed |
+# | somebody leaves | it, the moderator | it |
+# | somebody comes back | it | |
+# | an event type is added, moved, renamed, removed | an owner of a type named | the others, whose rules are relaxed |
+# | a rule's being stated, or withdrawn, is undone | whoever asked for it | whose rules turn round by it |
+# | another step is undone | whoever asked for it, the moderator | whose rules turn round by it |
+# | a step is undone with a replay | the moderator | whoever stated or withdrew what is undone, whose rules turn round |
+# | that time passed is undone | the moderator | whose rules are relaxed by it |
+# | time passes | anybody, without a signature and in nobody's name | |
+#
+# Rules turn round by an undoing when they are relaxed, go out of force, or stand again though they were withdrawn, had
+# left with their publisher, or were gone. Who stated them agrees to that; to the first and the last, all whom they
+# bind. Who chose a way out may take that back, though the rule that came into force by it is rejected again.
+#
+# Where the founding says `tightening: poll`, a step that tightens rules of others than who asks for it counts only as
+# the moderator's, with a poll that chose it.
+
+
+_OWN: Final = (steps.Add, steps.StateSubscriberRule, steps.WithdrawRule)
+
+
+@dataclass(frozen=True, slots=True)
+class _Speakers:
+    """Who may ask, and who has to agree besides."""
+
+    may: frozenset[Principal]
+    agree: frozenset[Principal] = frozenset()
+
+
+class Rights:
+    """The words that count in one rule book."""
+
+    def __init__(self, founding: Founding, serials: dict[Principal, int], limits: Limits) -> None:
+        self.book = founding.digest
+        #: the highest serial number that was taken from each
+        self.serials = serials
+        self._founding = founding
+        self._age = timedelta(seconds=limits.moderator_request_age)
+
+    def verify(self, base: RuleBase, taken: RecordedStep) -> None:
+        """Verify that a step rests on the words of those whose words count, on the state before it.
+
+        Raises what `check_unsigned`, `admit` and `verify_consents` raise, and `MalformedError` (`moderator.record`)
+        for a step that says something else than the word it rests on.
+        """
+        step, word = taken.step, taken.word
+        if word is None:
+            self.check_unsigned(step.request, step.note.who)
+            return
+        asked = self.admit(base, word.asked, step.note.when).value
+        if (asked.by, asked.why, asked.request) != (step.note.who, step.note.why, step.request):
+            raise MalformedError("moderator.record", "a step is not what was asked for")
+        self.verify_consents(base, step, word.consents, word.poll)
+
+    def check_unsigned(self, request: Request, who: Principal) -> None:
+        """Check that a request needs no signature and is in nobody's name, unless this is a book in which nobody signs.
+
+        Raises `RefusedError` (`moderator.unsigned`).
+        """
+        if self._founding.unsafe_unsigned:
+            return
+        if not isinstance(request, Pass):
+            raise RefusedError("moderator.unsigned", "requests to this rule book are signed", hint="sign the request")
+        if who != CLOCK:
+            raise RefusedError(
+                "moderator.unsigned",
+                f"{who.short} has not signed that time passes",
+                hint="sign the request, or let time pass in nobody's name",
+            )
+
+    def admit(
+        self, base: RuleBase, asked: UnverifiedValue[ModeratorRequest], when: datetime
+    ) -> SignedValue[ModeratorRequest]:
+        """Verify a request before it is planned.
+
+        (1) Whoever asks has signed it. (2) It is for this rule book, (3) of about now, and (4) newer than the last one
+        that was taken from there. (5) It is for them to ask.
+
+        Raises `RefusedError`: `evolution.wrong-key`, `key.bad-signature`, `moderator.wrong-book`, `moderator.untimely`,
+        `moderator.repeated`, `moderator.not-yours`; `MalformedError` (`moderator.unknown-rule`,
+        `moderator.unknown-step`).
+        """
+        # (1) Nothing of it is looked at before.
+        signed = asked.verify()
+        value = signed.value
+        # (2) Another rule book has other rules by the same ids.
+        if value.book != self.book:
+            raise _foreign("a request")
+        # (3) What was held back for long is not what somebody wants now.
+        if abs(value.time - when) > self._age:
+            raise RefusedError(
+                "moderator.untimely", "the request was not signed lately", hint="sign it again, and check the clock"
+            )
+        # (4) What was taken before does not count again.
+        if value.serial <= self.serials.get(value.by, 0):
+            raise RefusedError(
+                "moderator.repeated",
+                f"a request of {value.by.short} with this serial number, or a later one, was taken already",
+                hint="sign it again with the next number",
+                serial=self.next_serial(value.by),
+            )
+        # (5) Everybody speaks for what is theirs.
+        if value.by not in self._speakers(base, value.request, value.by).may:
+            raise RefusedError("moderator.not-yours", "that is for others to ask", hint="see who may ask for what")
+        return signed
+
+    def verify_consents(
+        self, base: RuleBase, step: Step, consents: Iterable[UnverifiedValue[Consent]], proof: PollProof | None = None
+    ) -> None:
+        """Verify that all have agreed who have to, to what a step comes to.
+
+        (1) Whoever agrees has signed it. (2) It is for this rule book, (3) to this step, (4) not over, and (5) no other
+        step was taken on it; one that was given in a poll is for its step alone. (6) Nobody is missing. (7) Where that
+        takes a poll, there was one.
+
+        Raises `RefusedError`: `evolution.wrong-key`, `key.bad-signature`, `moderator.wrong-book`, `moderator.consent`,
+        `moderator.needs-poll`, and as `_verify_poll`.
+        """
+        subject = subject_of(step)
+        agreed, poll = {step.note.who}, None if proof is None else self._verify_poll(base, step, proof)
+        for consent in consents:
+            # (1) Silence is refusal, and so is what others say.
+            value = consent.verify().value
+            # (2) As with requests.
+            if value.book != self.book:
+                raise _foreign("a consent")
+            # (3) The state may have changed since, and with it what would come of the request.
+            if value.to != subject:
+                raise _no_consent(value.by, "agreed to something else than would come of it")
+            # (4) By its own word.
+            if step.note.when > value.until:
+                raise _no_consent(value.by, "agreed, but not for so long")
+            # (5) A step that was undone, or withdrawn, needs a new one; one that was given for later is none.
+            if _used_up(base, step, value.since):
+                raise _no_consent(value.by, "agreed to what was done before")
+            # A vote can be replaced, and others see it: what counts is what the poll came to.
+            if value.poll not in (None, poll):
+                raise _no_consent(value.by, "agreed in a poll, and this is not what it chose")
+            agreed.add(value.by)
+        # (6) Those who need not agree do no harm.
+        agree = self._speakers(base, step.request, step.note.who).agree
+        if isinstance(step.request, Undo):
+            agree |= _turned_round(base, step, step.request)
+        missing = sorted(agree - agreed)
+        if missing:
+            raise _no_consent(missing[0], "has not agreed", *missing)
+        # (7) Everybody may tighten what is theirs, and withdraw it.
+        if self._founding.tightening is Tightening.POLL and poll is None and not isinstance(step.request, SEARCHING):
+            _check_own(base, step)
+
+    def _verify_poll(self, base: RuleBase, step: Step, proof: PollProof) -> bytes:
+        """Verify that a step is what a poll chose; return the poll's id.
+
+        (1) The moderator asked, about this rule book. (2) The votes come to this step, (3) which is the moderator's, in
+        the name of the poll, and the only one that was taken on it.
+
+        Raises `RefusedError`: `moderator.wrong-book`, `poll.outcome`, and what `verify_outcome` raises.
+        """
+        # (1) Nobody else polls.
+        question = proof.question.verify()
+        asked, moderator = question.value, self._founding.moderator
+        if (asked.moderator, asked.book) != (moderator, self.book):
+            raise _foreign("a poll")
+        # (2) Whoever reads the book counts them.
+        chosen = verify_outcome(question, proof.outcome).chosen
+        same = chosen is not None and asked.subject(chosen) == subject_of(step)
+        # (3) As with consents.
+        named = (step.note.who, step.note.why) == (moderator, poll_reason(question.digest))
+        if not same or not named or _used_up(base, step, asked.since):
+            raise RefusedError("poll.outcome", "a step is not what its poll chose, or was taken before")
+        return question.digest
+
+    def next_serial(self, who: Principal) -> int:
+        """Return the number that the next request of somebody can have."""
+        return self.serials.get(who, 0) + 1
+
+    def note(self, taken: RecordedStep) -> None:
+        """Remember that a request was taken."""
+        if taken.word is not None:
+            asked = taken.word.asked.value
+            self.serials[asked.by] = asked.serial
+
+    def _speakers(self, base: RuleBase, request: Request, who: Principal) -> _Speakers:
+        moderator = self._founding.moderator
+        match request:
+            case steps.Add(rule):
+                return _Speakers(self._invited(rule.stated_by), frozenset(rule.publishers))
+            case steps.StateSubscriberRule(rule):
+                return _Speakers(self._invited(rule.stated_by), frozenset({rule.subscriber}))
+            case steps.WithdrawRule(rule_id):
+                return _Speakers(base.stated(rule_id).speakers)
+            case steps.Resolve(rule_id, _, consents):
+                return _Speakers(frozenset({base.standing(rule_id).stated.stated_by, moderator}), consents)
+            case steps.Pass():
+                return _Speakers(frozenset({who}))
+            case steps.Leave(publisher):
+                # What it demands of others would rest.
+                return _Speakers(frozenset({publisher, moderator}), frozenset({publisher}))
+            case steps.Return(publisher):
+                return _Speakers(frozenset({publisher}))
+            case steps.Undo(number, replay):
+                step = base.step(number)
+                # What somebody states, withdraws, or takes back of that, is for nobody else to turn round.
+                first = _undone_at_last(base, step)
+                own = isinstance(first.request, _OWN)
+                # That time passes is nobody's word to take back, and others' steps are not to be asked for again.
+                if replay or isinstance(step.request, Pass):
+                    return _Speakers(frozenset({moderator}), frozenset({first.note.who} if own else ()))
+                return _Speakers(frozenset({step.note.who} if own else {step.note.who, moderator}))
+            case steps.AddType(event, other) | steps.MoveType(event, other) | steps.RenameType(event, other):
+                owners = frozenset({event.owner} if other is None else {event.owner, other.owner})
+                relaxed = request.consents if isinstance(request, steps.MoveType) else frozenset()
+                return _Speakers(owners, owners | relaxed)
+            case steps.RemoveType(event):
+                return _Speakers(frozenset({event.owner}))
+
+    def _invited(self, who: Principal) -> frozenset[Principal]:
+        """Return somebody, if it may state rules."""
+        named = self._founding.speakers
+        return frozenset({who} if not named or who in named else ())
+
+
+def _check_own(base: RuleBase, step: Step) -> None:
+    """Check that a step tightens no rules but those of who asks for it."""
+    others = sorted(tightened_by(base, step.delta) - {step.note.who})
+    if others:
+        raise RefusedError(
+            "moderator.needs-poll",
+            f"a rule of {others[0].short} would be tightened, and those affected were not asked",
+            hint="let the moderator ask them (`penstock moderator poll`)",
+            publishers=tuple(others),
+        )
+
+
+def _turned_round(base: RuleBase, step: Step, undo: Undo) -> frozenset[Principal]:
+    """Return those who have to agree to what becomes of their rules when a step is undone."""
+    # A relaxation that was agreed to, and taken back, does not come again without being agreed to again.
+    found = relaxed_by(base, step.delta)
+    undone = base.step(undo.number)
+    # Where a clock was wrong, rules have ended that nobody gave up, and those that took their place give way again. And
+    # a rule that came into force by somebody's choice is rejected again when whoever chose takes that back.
+    chosen = isinstance(undone.request, steps.Resolve) and undone.note.who == step.note.who
+    if not undo.replay and (chosen or isinstance(undone.request, Pass)):
+        return found
+    # What somebody demands does not vanish by the word of others, nor does it come back when it was given up.
+    ceasing = (rule.stated_by for rule in step.delta.ceasing.values())
+    return found.union(ceasing, *(rule.speakers for rule in step.delta.rising.values()))
+
+
+def _undone_at_last(base: RuleBase, step: Step) -> Step:
+    """Return the step that is undone, perhaps by way of others that were undone."""
+    while isinstance(step.request, Undo):
+        step = base.step(step.request.number)
+    return step
+
+
+def _used_up(base: RuleBase, step: Step, since: int) -> bool:
+    """Say whether a step that rests on the same consents was taken since, or that is later than now."""
+    subject, kind = subject_of(step), type(step.request)
+    alike = (later for later in base.since(since) if isinstance(later.request, kind))
+    return since >= base.next_number or any(subject_of(later) == subject for later in alike)
+
+
+def _foreign(what: str) -> RefusedError:
+    return RefusedError("moderator.wrong-book", f"{what} is for another rule book", hint="sign one for this rule book")
+
+
+def _no_consent(who: Principal, what: str, *missing: Principal) -> RefusedError:
+    return RefusedError(
+        "moderator.consent",
+        f"{who.short} {what}",
+        hint="ask each of those who have to agree",
+        publishers=missing or (who,),
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The time of a rule book: it goes on from step to step, and only the moderator can set it right.
+#
+# Each step has a time, that of the clock of whoever took it. One wrong clock must not bring a book to a stand: time
+# leaps far ahead, and falls back, on the word of the moderator alone. The times of a ledger never fall; where the
+# ledger was ahead when a step was taken, the step says its own time.
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Which times steps can have."""
+
+    #: how far clocks may differ, and how long a book may rest before the moderator has to say that so much time passed
+    drift: timedelta
+    leap: timedelta
+
+    @classmethod
+    def within(cls, limits: Limits) -> "Times":
+        """Return the times that limits allow."""
+        return cls(timedelta(seconds=limits.moderator_request_age), timedelta(seconds=limits.moderator_leap))
+
+    def of_step(self, last: datetime, now: datetime, *, moderator: bool) -> datetime:
+        """Return the time of a step that is taken now, by the clock of whoever takes it. Raises as `check`."""
+        when = last if now < last <= now + self.drift else now
+        self.check(last, when, moderator=moderator)
+        return when
+
+    def check(self, last: datetime, when: datetime, *, moderator: bool) -> None:
+        """Check the time of a step after that of the last one. Raises `RefusedError` (`moderator.untimely`)."""
+        if moderator:
+            return
+        if when < last:
+            raise RefusedError(
+                "moderator.untimely",
+                f"the last change is of {last:%Y-%m-%d}, which is later than now",
+                hint="check the clock; where it is right, the moderator sets the time by any request that it signs",
+            )
+        if when - last > self.leap:
+            raise RefusedError(
+                "moderator.untimely",
+                f"the last change is of {last:%Y-%m-%d}, and much has happened since, or a clock is wrong",
+                hint="check the clock; where it is right, let the moderator sign that time has passed",
+            )
+
+
+def is_moderators(founding: Founding, taken: RecordedStep) -> bool:
+    """Say whether a step rests on the word of the moderator, if it rests on one that counts at all."""
+    if taken.word is not None:
+        return taken.word.asked.value.by == founding.moderator
+    return founding.unsafe_unsigned and taken.step.note.who == founding.moderator
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The state of a rule book as a fold of its ledger.
+
+
+@dataclass(slots=True)
+class Book:
+    """What a rule book has come to. It changes with each step."""
+
+    founding: Founding
+    base: RuleBase
+    rights: Rights
+    #: the founding as it was kept
+    found: bytes = field(repr=False)
+    #: that of the last step
+    time: datetime
+
+
+@dataclass(slots=True)
+class BookState:
+    """A rule book, or none yet, and parts of a change that is not whole yet."""
+
+    book: Book | None = None
+    parts: list[Change] = field(default_factory=list)
+
+
+class RuleBookFold:
+    """See `penstock.store.ledgers.folds.Fold`. Steps before a snapshot are read from the ledger when one is to be
+    undone."""
+
+    name = "rule-book-3"
+
+    def __init__(self, ledger: Ledger, *, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._ledger = ledger
+        # What was decided when a step was planned is decided again, however slow this machine is: by the solver's own
+        # count of what it does, which is the same everywhere.
+        self._limits = replace(limits, solver_time=max(limits.solver_time, limits.moderator_patience))
+        self._times = Times.within(limits)
+        #: steps, by their numbers, that were planned on the states that they are to follow, and need not be again
+        self.planned: Mapping[int, Step] = {}
+
+    def empty(self) -> BookState:
+        """Return the state before the founding."""
+        return BookState()
+
+    def step(self, state: BookState, change: Change) -> BookState:
+        """Take a change in. Raises `RefusedError` (`moderator.book`) for one that nobody could have asked for."""
+        state.parts.append(change)
+        if change.kind == PART:
+            return state
+        try:
+            whole = Whole.of(state.parts)
+            state.parts.clear()
+            if state.book is None:
+                state.book = self._found(whole)
+            else:
+                taken = read_taken(state.book.base.next_number, whole)
+                self._take(state.book, taken if state.book.founding.unsafe_unsigned else nobodys(taken))
+        except PenstockError as error:
+            raise RefusedError(
+                "moderator.book",
+                f"change {change.number} of `{change.ledger}` is none of this rule book: {error.message}",
+                hint="somebody else has written to the ledger; restore a backup whose head you know",
+                number=change.number,
+                reason=error.code,
+            ) from error
+        return state
+
+    def dump(self, state: BookState) -> bytes:
+        """Return the state as bytes."""
+        if state.book is None:
+            return b""
+        book = state.book
+        serials = ((str(who).encode(), b"%d" % serial) for who, serial in sorted(book.rights.serials.items()))
+        time = (b"time", b"%d" % ticks(book.time))
+        image = image_to_sexp(book.base.state)
+        return canonical((b"rule-book-state", book.found, time, (b"serials", *serials), image))
+
+    def load(self, data: bytes) -> BookState:
+        """Return the state that was dumped. Raises `MalformedError`."""
+        if not data:
+            return BookState()
+        match parse_canonical(data, limits=wide(len(data))):
+            case (b"rule-book-state", bytes(found), (b"time", bytes(time)), (b"serials", *serials), image):
+                pass
+            case _:
+                raise malformed("not the state of a rule book")
+        try:
+            founding = read_found(found)
+            base = RuleBase.resume(
+                founding.vocabulary,
+                founding.mode,
+                image_from_sexp(image),
+                self._earlier,
+                limits=self._limits,
+            )
+        except RefusedError as error:
+            raise malformed("a snapshot of rules that collide, or of a founding that nobody signed") from error
+        rights = Rights(founding, dict(map(_read_serial, serials)), self._limits)
+        return BookState(Book(founding, base, rights, found, read_ticks(time)))
+
+    def _found(self, whole: Whole) -> Book:
+        founding = read_found(whole.after)
+        if whole.kind != FOUND:
+            raise malformed("a rule book begins with its founding")
+        if founding.name != self._ledger.name or founding.moderator != whole.who:
+            raise malformed("the founding is that of another rule book")
+        base = RuleBase(founding.vocabulary, founding.mode, limits=self._limits)
+        return Book(founding, base, Rights(founding, {}, self._limits), whole.after, whole.when)
+
+    def _take(self, book: Book, taken: RecordedStep) -> None:
+        self.check(book, taken)
+        step = taken.step
+        if step != self.planned.get(step.number):
+            planned = plan_request(book.base, step.request, step.note, book.founding.customs).step
+            if to_record(planned) != to_record(step):
+                raise malformed("a step is not what comes of its request")
+        book.base.apply(step)
+        book.rights.note(taken)
+        book.time = step.note.when
+        # Steps of old are rarely looked at, and there may be more of them than of anything else.
+        if book.base.remembered > self._limits.moderator_steps:
+            book.base.forget(self._earlier)
+
+    def check(self, book: Book, taken: RecordedStep) -> None:
+        """Check that a step rests on words that count, at its time. Raises what `Rights` and `Times` raise."""
+        self._times.check(book.time, taken.step.note.when, moderator=is_moderators(book.founding, taken))
+        book.rights.verify(book.base, taken)
+
+    def _earlier(self, count: int) -> Sequence[Step]:
+        return [taken.step for taken in read_log(self._ledger, count)]
+
+
+def same_state(one: BookState, other: BookState) -> bool:
+    """Say whether two states are the same, whatever is read of them so far. Raises what reading rules raises."""
+
+    def told(state: BookState) -> tuple[object, ...]:
+        if state.book is None:
+            return ()
+        book, image = state.book, state.book.base.image()
+        return (book.found, book.time, book.rights.serials, image, image.unsettled, image.steps)
+
+    return told(one) == told(other)
+
+
+def read_log(ledger: Ledger, count: int | None = None) -> Iterator[RecordedStep]:
+    """Yield the steps of a rule book, as they were kept: so many, or all. The ledger is read to its end.
+
+    Raises `MalformedError` (`moderator.record`, and what its parts raise), `RefusedError` (`store.broken`).
+    """
+    parts: list[Change] = []
+    number, unsigned = 0, False
+    for change in ledger.read():
+        parts.append(change)
+        if change.kind == PART:
+            continue
+        whole = Whole.of(parts)
+        parts.clear()
+        # What comes later shows that nobody has put others in the place of these.
+        if not number:
+            unsigned = read_found(whole.after).unsafe_unsigned
+        elif count is None or number <= count:
+            taken = read_taken(number, whole)
+            yield taken if unsigned else nobodys(taken)
+        number += 1
+
+
+def _read_serial(value: SExp) -> tuple[Principal, int]:
+    match value:
+        case (who, serial):
+            return Principal.parse(text(who)), read_count(serial)
+    raise malformed("a serial number is somebody's")

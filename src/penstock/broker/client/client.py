@@ -1,0 +1,679 @@
+"""The client: a publisher's or subscriber's side of a session with its local broker.
+
+    async with penstock.connect("penstock://127.0.0.1:7600", network=network, key=key, credentials=mine) as client:
+        sightings = await client.subscribe(numberplate, "speed > 50")
+        async for event in sightings:
+            print(event["plate"], event["speed"])
+
+What a client has asked for it keeps, and asks again when a link was lost: it reconnects by itself, and what was
+published or delivered in between is lost, as it is for whoever is not there. A request that waited for its answer then
+fails (`client.interrupted`): it may have been carried out or not.
+
+A refusal raises `RefusedError` with the broker's code, what was asked in `asked`, and where the owner of the type lets
+the client know, what was granted and which right was missing in `detail`.
+"""
+
+import asyncio
+import secrets
+from collections import deque
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from datetime import UTC, datetime
+from inspect import isawaitable
+from itertools import count
+from types import MappingProxyType
+from typing import Final, Protocol, Self, TypeAlias, TypeVar
+
+from penstock.broker.client.connection import Caller, Connection, Standing, refusal
+from penstock.broker.keys.sealing import open_released
+from penstock.broker.local.type_library import Library
+from penstock.broker.wire import protocol
+from penstock.broker.wire.link import Endpoint
+from penstock.broker.wire.protocol import AskKeys, FetchKeys, KeyWord, Row, write_rows
+from penstock.broker.wire.transports import address_of
+from penstock.codec.wire import Wire
+from penstock.crypto.hpke import SealingKey
+from penstock.crypto.keys import RandomBytes, SigningKey
+from penstock.crypto.wrapping import Secret
+from penstock.errors import FailedError, LimitError, MalformedError, PenstockError, RefusedError
+from penstock.fabric.nats_login import NatsLogin
+from penstock.fabric.tasks import in_background
+from penstock.model.events import Event
+from penstock.model.instants import in_utc
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import NetworkName, TypeKey, TypeName
+from penstock.model.principals import Principal
+from penstock.model.types import EventType
+from penstock.model.values import Kind, Scalar, check_value, checked_value, quick_test
+from penstock.trust.credentials import Credentials
+from penstock.trust.event_types import UnverifiedType, read_type
+from penstock.trust.key_statements import KeyGroup, KeyRequest, KeyWish
+from penstock.trust.signed import sign_value
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a client holds: feeds that it publishes, and subscriptions that it reads.
+
+
+Taken: TypeAlias = Callable[[Event], Awaitable[None] | None]
+"""Is called with each event; what it returns is waited for."""
+
+#: events that go in one message, and that wait for who reads before the broker has to
+BLOCK: Final = 256
+_WAITING: Final = 16_384
+_CLOSED: Final = "client.closed"
+_NONE: Final[Mapping[str, Scalar]] = MappingProxyType({})
+
+
+class FeedSession(Protocol):
+    """What feeds and subscriptions need of their client."""
+
+    async def publish_rows(self, feed: "Feed", rows: Sequence[Row]) -> None:
+        """Publish rows, and wait until they are taken."""
+
+    async def post_rows(self, feed: "Feed", rows: Sequence[Row]) -> None:
+        """Publish rows."""
+
+    async def restrictions(self, held: "Feed | Subscription") -> Mapping[str, Wire]:
+        """Ask how a request is restricted."""
+
+    async def drop(self, held: "Feed | Subscription") -> None:
+        """End a request."""
+
+
+def call_back(callback: Callable[..., object], *arguments: object) -> object:
+    """Call what an application gave; what it raises is the event loop's to report, and the session goes on."""
+    try:
+        return callback(*arguments)
+    except Exception as error:  # noqa: BLE001  # an application may raise anything
+        _report(error)
+        return None
+
+
+def _report(error: Exception) -> None:
+    context = {"message": "a callback of a Penstock client failed", "exception": error}
+    asyncio.get_running_loop().call_exception_handler(context)
+
+
+class _Held:
+    """A request of a client; it `stands` from when it was accepted until it is ended."""
+
+    def __init__(self, session: FeedSession, id: str, event_type: EventType) -> None:  # noqa: A002  # the client's name
+        self._session = session
+        self.id = id
+        self.type = event_type
+        self.stands = False
+        self.ended: PenstockError | None = None
+
+    def __repr__(self) -> str:
+        return f"{type(self).__name__}({self.type.name.name}, {self.ended.code if self.ended else 'open'})"
+
+    def end(self, error: PenstockError) -> None:
+        """Take note that it stands no longer."""
+        self.ended = self.ended or error
+        self.stands = False
+
+    def check(self) -> None:
+        """Raise what it ended with, if it has."""
+        if self.ended is not None:
+            raise self.ended.with_traceback(None)
+
+
+class Feed(_Held):
+    """An advertisement, and the way to publish under it. `quiet` while nobody wants its events.
+
+    `publish` waits until the broker has taken the event, and raises what it was refused for. `post` does not wait;
+    what is refused then is told to `Client.on_refusal`. Events are in order in both ways.
+    """
+
+    def __init__(
+        self,
+        session: FeedSession,
+        id: str,  # noqa: A002  # the client's name
+        event_type: EventType,
+        stem: str,
+        clock: Callable[[], datetime],
+    ) -> None:
+        super().__init__(session, id, event_type)
+        self.quiet = False
+        self._stem = stem
+        self._clock = clock
+        self._numbers = count(1)
+        self._columns = [(a, a.name, quick_test(a.spec)) for a in event_type.attributes]
+        self._names = frozenset(event_type.by_name)
+        self._rows: list[Row] = []
+        self._flushing: asyncio.Task[None] | None = None
+
+    def request(self, number: int, definitions: tuple[bytes, ...]) -> protocol.Asking:
+        """Return what is asked of the broker."""
+        return protocol.AdvertiseMessage(number, self.id, self.type.name, definitions)
+
+    async def publish(self, event: Event | Mapping[str, Scalar] | None = None, /, **attributes: Scalar) -> None:
+        """Publish one event, and wait until the broker has taken it.
+
+        Keyword arguments are attributes, whatever their names are. An `Event` brings its own id and time.
+        Raises `RefusedError`, `MalformedError` for values that do not fit, `FailedError` (`client.*`).
+        """
+        self.check()
+        row = self._row(event or {}, attributes)
+        await self.flush()
+        await self._session.publish_rows(self, [row])
+
+    async def publish_many(self, events: Sequence[Event | Mapping[str, Scalar]]) -> None:
+        """Publish events together, and wait until the broker has taken them: all but those that it refuses.
+
+        Raises as `publish`, for the first that is refused, whose place is in the error's `position`.
+        """
+        self.check()
+        rows = [self._row(event) for event in events]
+        await self.flush()
+        await self._session.publish_rows(self, rows)
+
+    async def post(self, event: Event | Mapping[str, Scalar], /) -> None:
+        """Publish one event without waiting for an answer; waits only while the broker does not read.
+
+        Raises `MalformedError` for values that do not fit, `FailedError` (`client.*`).
+        """
+        self.check()
+        self._rows.append(self._row(event))
+        if len(self._rows) >= BLOCK:
+            await self.flush()
+        elif self._flushing is None or self._flushing.done():
+            self._flushing = in_background("sending posted events", self._flush_soon())
+
+    async def flush(self) -> None:
+        """Send what was posted. Raises `FailedError` (`client.*`)."""
+        if self._rows:
+            rows, self._rows = self._rows, []
+            await self._session.post_rows(self, rows)
+
+    async def _flush_soon(self) -> None:
+        # Why a feed has ended is told to whoever uses it next.
+        with suppress(PenstockError):
+            await self.flush()
+
+    async def restrictions(self) -> Mapping[str, Wire]:
+        """Ask how the advertisement is restricted. Raises `RefusedError`."""
+        return await self._session.restrictions(self)
+
+    async def unadvertise(self) -> None:
+        """End the advertisement."""
+        await self._session.drop(self)
+
+    def _row(self, event: Event | Mapping[str, Scalar], more: Mapping[str, Scalar] = _NONE) -> Row:
+        if isinstance(event, Event):
+            if event.type.name != self.type.name:
+                raise MalformedError(
+                    "event.type",
+                    f"an event of `{event.type.name.name}` version {event.type.name.version} is not one of "
+                    f"`{self.type.name.name}` version {self.type.name.version}",
+                    hint="advertise its type, or use `Client.publish`",
+                )
+            values, id_, time = event.values, event.id, event.time
+        else:
+            values, id_, time = event, "", None
+        if more:
+            values = {**values, **more}
+        row: Row = [id_ or f"{self._stem}{next(self._numbers)}", self._clock() if time is None else in_utc(time)]
+        if id_:
+            check_value(Kind.STRING, id_)
+        known = 0
+        for attribute, name, fits in self._columns:
+            value = values.get(name)
+            if value is not None and not fits(value):
+                value = checked_value(name, attribute.spec, value)
+            known += name in values
+            row.append(value)
+        if known != len(values):
+            unknown = min(values.keys() - self._names)
+            raise MalformedError(
+                "event.unknown-attribute",
+                f"`{self.type.name.name}` has no attribute `{unknown[:80]}`",
+                hint=f"it has: {', '.join(self.type.by_name) or 'none'}",
+            )
+        return row
+
+
+class Subscription(_Held):
+    """A subscription. Iterate over it, or give a callback when it is made. Events come in the order of their source.
+
+    Who does not read keeps its broker from sending, and all that comes to the same client waits with it; a broker cuts
+    clients that leave it waiting for long.
+    """
+
+    def __init__(
+        self,
+        session: FeedSession,
+        id: str,  # noqa: A002  # the client's name
+        event_type: EventType,
+        selector: str,
+        callback: Taken | None,
+    ) -> None:
+        super().__init__(session, id, event_type)
+        self.selector = selector
+        self._callback = callback
+        self._names = [attribute.name for attribute in event_type.attributes]
+        self._events: deque[Event] = deque()
+        self._calling: asyncio.Task[None] | None = None
+        self._arrived = asyncio.Event()
+        self._room = asyncio.Event()
+
+    def request(self, number: int, definitions: tuple[bytes, ...]) -> protocol.Asking:
+        """Return what is asked of the broker."""
+        return protocol.SubscribeMessage(number, self.id, self.type.name, self.selector, definitions)
+
+    def take(self, rows: Sequence[Row]) -> Awaitable[None] | None:
+        """Take events that have come; return what is to be waited for, because they are not read fast enough."""
+        event_type, names, width = self.type, self._names, len(self._names) + 2
+        for row in rows:
+            if len(row) != width:
+                raise MalformedError("protocol.row", f"an event of `{event_type.name.name}` has other attributes")
+            values: Mapping[str, Scalar] = MappingProxyType(dict(zip(names, row[2:], strict=True)))  # type: ignore[arg-type]  # the broker's word
+            self._events.append(Event(event_type, values, row[0], row[1]))  # type: ignore[arg-type]  # seen when read
+        if self._callback is not None and (self._calling is None or self._calling.done()):
+            self._calling = in_background("calling back", self._call(self._callback))
+        self._arrived.set()
+        if len(self._events) < _WAITING:
+            return None
+        self._room.clear()
+        return self._wait_for_room()
+
+    async def _wait_for_room(self) -> None:
+        await self._room.wait()
+
+    async def _call(self, callback: Taken) -> None:
+        """Give what has come to the callback. In a task of its own, so that it may ask the broker something too."""
+        while self._events:
+            answer = call_back(callback, self._take_one())
+            if isawaitable(answer):
+                try:
+                    await answer
+                except Exception as error:  # noqa: BLE001  # an application may raise anything
+                    _report(error)
+
+    def end(self, error: PenstockError) -> None:
+        """Take note that it stands no longer: who reads gets what has come, and then the error."""
+        super().end(error)
+        if self._callback is not None and error.code == _CLOSED:
+            self._events.clear()
+        self._arrived.set()
+        self._room.set()
+
+    @property
+    def waiting(self) -> int:
+        """How many events have come that nobody has read yet."""
+        return len(self._events)
+
+    def __aiter__(self) -> AsyncIterator[Event]:
+        return self
+
+    async def __anext__(self) -> Event:
+        while not self._events:
+            if self.ended is not None:
+                if self.ended.code == _CLOSED:
+                    raise StopAsyncIteration
+                raise self.ended.with_traceback(None)
+            self._arrived.clear()
+            await self._arrived.wait()
+        return self._take_one()
+
+    def _take_one(self) -> Event:
+        event = self._events.popleft()
+        if len(self._events) < _WAITING // 2:
+            self._room.set()
+        return event
+
+    async def next(self, timeout: float) -> Event:
+        """Return the next event. Raises `TimeoutError` when none comes in so many seconds."""
+        async with asyncio.timeout(timeout):
+            return await anext(self)
+
+    async def restrictions(self) -> Mapping[str, Wire]:
+        """Ask how the subscription is restricted. Raises `RefusedError`."""
+        return await self._session.restrictions(self)
+
+    async def unsubscribe(self) -> None:
+        """End the subscription."""
+        await self._session.drop(self)
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self.ended is None:
+            await self.unsubscribe()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The client: a publisher's or subscriber's side of a session with its local broker.
+
+
+OnQuench: TypeAlias = Callable[[Feed, bool], None]
+OnRefusal: TypeAlias = Callable[[RefusedError], None]
+_HeldT = TypeVar("_HeldT", Feed, Subscription)
+TypeSource: TypeAlias = TypeName | str | UnverifiedType | EventType
+
+
+def connect(  # noqa: PLR0913  # what a session is made of
+    url: str,
+    *,
+    key: SigningKey,
+    network: NetworkName | str,
+    credentials: Credentials | None = None,
+    types: Iterable[UnverifiedType] = (),
+    broker: Principal | None = None,
+    nats: NatsLogin | None = None,
+    patience: float = 0.0,
+    timeout: float = 30.0,
+    limits: Limits = DEFAULT_LIMITS,
+    random: RandomBytes = secrets.token_bytes,
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC),
+) -> "Client":
+    """Return a client that connects when it is entered: `async with connect(…) as client`.
+
+    The address is `penstock://host:port`, or that of a NATS server across which the broker is reached (`nats://…`,
+    `tls://…`); what the server wants to see is in `nats`, whose own addresses then count too. `broker` says who must be
+    at the other end; without it, any broker of the network is good, though not across NATS, where brokers are found by
+    who they are. `patience` is for how many seconds the first connection is tried, `timeout` how long an answer may
+    take. `types` are signed definitions that the broker may not know.
+
+    Raises `MalformedError` (`client.url`, `client.no-broker`, `name.malformed`).
+    """
+    caller = Caller(
+        address=address_of(url, broker, nats),
+        endpoint=Endpoint(key=key, network=_network(network), limits=limits, random=random),
+        credentials=credentials or Credentials(),
+        timeout=timeout,
+        clock=clock,
+    )
+    return Client(caller, types, patience)
+
+
+class Client:
+    """A session with a local broker. `connect` makes one."""
+
+    def __init__(self, caller: Caller, types: Iterable[UnverifiedType], patience: float) -> None:
+        self._caller = caller
+        self._brought = list(types)
+        self._patience = patience
+        self._library = Library(caller.endpoint.network, limits=caller.endpoint.limits)
+        self._connection = Connection(caller, hear=self._hear, again=self._again, over=self._over)
+        self._subscriptions: dict[str, Subscription] = {}
+        self._feeds: dict[str, Feed] = {}
+        self._on_quench: OnQuench | None = None
+        self._on_refusal: OnRefusal | None = None
+        self._stem = caller.endpoint.random(9).hex()
+
+    def __repr__(self) -> str:
+        return f"Client({self.principal.short}, {'up' if self._connection.is_up else 'down'})"
+
+    async def __aenter__(self) -> Self:
+        for unverified in self._brought:
+            self._library.add(unverified, self._caller.clock())
+        await self._connection.open(self._patience)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.close()
+
+    async def close(self) -> None:
+        """Send what was published, and end the session. What the broker has not taken within the timeout is lost."""
+        if self._connection.is_up:
+            with suppress(PenstockError, TimeoutError):
+                async with asyncio.timeout(self._caller.timeout):
+                    for feed in self._feeds.values():
+                        await feed.flush()
+        await self._connection.close()
+
+    @property
+    def principal(self) -> Principal:
+        """Who the client is."""
+        return self._caller.endpoint.key.principal
+
+    @property
+    def peer(self) -> Principal | None:
+        """The broker at the other end, while there is one."""
+        link = self._connection.link
+        return None if link is None else link.peer.principal
+
+    @property
+    def reconnections(self) -> int:
+        """How often a lost connection was made again."""
+        return self._connection.renewed
+
+    # What the connection calls.
+
+    def _hear(self, word: protocol.Word) -> Awaitable[None] | None:
+        """Take a word of the broker that is no answer; return what is to be waited for before the next one."""
+        match word:
+            case protocol.Events(id_, rows):
+                subscription = self._subscriptions.get(id_)
+                return None if subscription is None else subscription.take(rows)
+            case protocol.RefusedMessage():
+                if self._on_refusal is not None:
+                    call_back(self._on_refusal, refusal(word, "publish"))
+            case protocol.QuenchedMessage(id_, quiet):
+                feed = self._feeds.get(id_)
+                if feed is not None:
+                    feed.quiet = quiet
+                    if self._on_quench is not None:
+                        call_back(self._on_quench, feed, quiet)
+        return None
+
+    def _again(self) -> Iterator[Standing]:
+        everything: list[Feed | Subscription] = [*self._feeds.values(), *self._subscriptions.values()]
+        for held in everything:
+            # What has not stood yet is asked for by whoever waits for it.
+            if held.stands:
+                yield self._request(held), held.end
+
+    def _over(self, error: PenstockError) -> None:
+        for held in (*self._feeds.values(), *self._subscriptions.values()):
+            held.end(error)
+
+    # Types.
+
+    async def type(self, source: TypeSource) -> EventType:
+        """Return a type, verified: one that was brought along, or is asked of the broker.
+
+        Raises `RefusedError` (`broker.unknown-type`) and what verifying a type raises.
+        """
+        now = self._caller.clock()
+        if isinstance(source, UnverifiedType):
+            return self._library.add(source, now).event_type
+        name = source.name if isinstance(source, EventType) else source
+        name = TypeName.parse(name) if isinstance(name, str) else name
+        if name not in self._library:
+            answer = await self._connection.ask(protocol.DescribeTypeMessage(self._connection.number(), name))
+            for definition in answer if isinstance(answer, list) else ():
+                if isinstance(definition, bytes):
+                    self._library.add(read_type(definition, limits=self._caller.endpoint.limits), now)
+        return self._library.get(name, now).event_type
+
+    async def add_type(self, source: UnverifiedType) -> EventType:
+        """Have the broker serve a type, where that may be done. Raises `RefusedError`."""
+        await self._connection.ask(protocol.AddTypeMessage(self._connection.number(), source.to_bytes()))
+        return self._library.add(source, self._caller.clock()).event_type
+
+    async def remove_type(self, name: TypeName) -> None:
+        """Have the broker serve a type no longer. Raises `RefusedError`."""
+        await self._connection.ask(protocol.RemoveTypeMessage(self._connection.number(), name))
+        self._library.remove(name)
+
+    def _definitions(self, name: TypeName) -> tuple[bytes, ...]:
+        return tuple(one.to_bytes() for one in self._library.definitions(name))
+
+    # Requests.
+
+    async def disclose(self, credentials: Credentials) -> None:
+        """Show the broker further credentials: what was asked for may become more. Raises `RefusedError`."""
+        await self._connection.ask(protocol.Disclose(self._connection.number(), credentials.to_bytes()))
+        self._caller.credentials += credentials
+
+    async def subscribe(self, source: TypeSource, selector: str = "", *, callback: Taken | None = None) -> Subscription:
+        """Ask for the events of a type and its sub-types, those that a selector wants.
+
+        Iterate over what is returned, or give a callback. Raises `RefusedError` when nothing of it is permitted,
+        `SelectorError` when the selector does not fit the type, and as `type`.
+        """
+        event_type = await self.type(source)
+        held = Subscription(self, f"s{self._connection.number()}", event_type, selector, callback)
+        await self._hold(held, self._subscriptions)
+        return held
+
+    async def advertise(self, source: TypeSource) -> Feed:
+        """Announce events of a type; what is returned publishes them. Raises as `subscribe`."""
+        event_type = await self.type(source)
+        stem = f"{self._stem}-{self._connection.number()}-"
+        held = Feed(self, f"a{self._connection.number()}", event_type, stem, self._caller.clock)
+        await self._hold(held, self._feeds)
+        return held
+
+    async def _hold(self, held: _HeldT, among: dict[str, _HeldT]) -> None:
+        """Ask for something, and keep it while it stands. Events may come at once after the answer."""
+        among[held.id] = held
+        try:
+            await self._connection.ask(self._request(held))
+        except BaseException:
+            del among[held.id]
+            raise
+        held.stands = True
+
+    def _request(self, held: Feed | Subscription) -> protocol.Asking:
+        return held.request(self._connection.number(), self._definitions(held.type.name))
+
+    async def publish(self, event: Event) -> None:
+        """Publish an event under the advertisement of its type, which is made if there is none.
+
+        Returns when the broker has taken it. Raises `RefusedError`.
+        """
+        feed = next((feed for feed in self._feeds.values() if feed.type.name == event.type.name), None)
+        if feed is None:
+            feed = await self.advertise(event.type)
+        await feed.publish(event)
+
+    async def publish_rows(self, feed: Feed, rows: Sequence[Row]) -> None:
+        """Publish rows and wait until the broker has taken them, all but those that it refuses.
+
+        Raises `RefusedError` for the first of these, with its place among all rows in `position`.
+        """
+        refused: RefusedError | None = None
+        parts = deque((start, rows[start : start + BLOCK]) for start in range(0, len(rows), BLOCK))
+        while parts:
+            start, part = parts.popleft()
+            try:
+                await self._connection.ask(_publication(feed, self._connection.number(), part))
+            except LimitError:
+                middle = len(part) // 2
+                if not middle:
+                    raise
+                parts.extendleft([(start + middle, part[middle:]), (start, part[:middle])])
+            except RefusedError as error:
+                refused = refused or _placed(error, start)
+        if refused is not None:
+            raise refused
+
+    async def post_rows(self, feed: Feed, rows: Sequence[Row]) -> None:
+        """Publish rows without waiting for an answer. Raises `FailedError` (`client.*`)."""
+        await self._connection.send(
+            *write_rows(lambda part: _publication(feed, 0, part), rows, self._caller.endpoint.limits)
+        )
+
+    async def restrictions(self, held: Feed | Subscription) -> Mapping[str, Wire]:
+        """Ask how a request is restricted, where the owner of its type lets clients ask. Raises `RefusedError`."""
+        answer = await self._connection.ask(
+            protocol.NamedRequestMessage(self._connection.number(), "restrictions", held.id)
+        )
+        return answer if isinstance(answer, dict) else {}
+
+    async def drop(self, held: Feed | Subscription) -> None:
+        """End a subscription or an advertisement."""
+        word = "unadvertise" if isinstance(held, Feed) else "unsubscribe"
+        if isinstance(held, Feed):
+            await held.flush()
+        held.stands = False
+        try:
+            await self._connection.ask(protocol.NamedRequestMessage(self._connection.number(), word, held.id))
+        except PenstockError as error:
+            # With the connection everything has ended that was asked over it.
+            if error.code not in ("client.interrupted", "broker.unknown-id"):
+                raise
+        self._feeds.pop(held.id, None)
+        self._subscriptions.pop(held.id, None)
+        held.end(FailedError("client.closed", "it was ended"))
+
+    async def evolve(self, signed: bytes) -> None:
+        """Hand in what the owner of types has signed: a change of policy, or the time. Raises `RefusedError`."""
+        await self._connection.ask(protocol.Evolve(self._connection.number(), signed))
+
+    async def policy(self, owner: Principal, after: int = 0) -> Mapping[str, Wire]:
+        """Ask how far an owner's policy is at the broker, and for its events after a number, or the first of them.
+
+        For the owner itself and for operators. Raises `RefusedError` (`broker.not-operator`).
+        """
+        answer = await self._connection.ask(protocol.PolicyHeadMessage(self._connection.number(), owner, after))
+        return answer if isinstance(answer, dict) else {}
+
+    async def status(self) -> Mapping[str, Wire]:
+        """Ask how the broker sees the network: for its operators. Raises `RefusedError` (`broker.not-operator`)."""
+        answer = await self._connection.ask(protocol.NetworkStatusMessage(self._connection.number()))
+        return answer if isinstance(answer, dict) else {}
+
+    async def keys(
+        self,
+        word: KeyWord,
+        of_type: TypeKey | None = None,
+        attribute: str = "",
+        *,
+        evicted: Principal | None = None,
+        before: datetime | None = None,
+    ) -> Mapping[str, Wire]:
+        """Ask about the keys of the broker, or for a change (`keys.client_requests`). Raises `RefusedError`."""
+        number = self._connection.number()
+        answer = await self._connection.ask(AskKeys(number, word, of_type, attribute, evicted, before))
+        return answer if isinstance(answer, dict) else {}
+
+    async def fetch_keys(self, group: KeyGroup, first: int, last: int) -> Mapping[int, Secret]:
+        """Ask a key manager for the keys of epochs that are over: those with the right `history` get them.
+
+        Not more than some are given at once: ask again from the last one on. Raises `RefusedError`
+        (`keys.not-entitled`, `keys.no-history`) and `FailedError` (`keys.no-answer`).
+        """
+        endpoint = self._caller.endpoint
+        private = SealingKey(endpoint.random)
+        credentials = self._caller.credentials.to_bytes() if len(self._caller.credentials) else b""
+        request = KeyRequest(
+            KeyWish.HISTORY,
+            self.principal,
+            group,
+            in_utc(self._caller.clock()),
+            first,
+            last,
+            private.public,
+            credentials,
+        )
+        signed = sign_value(request, endpoint.key).to_bytes()
+        answer = await self._connection.ask(FetchKeys(self._connection.number(), signed))
+        return open_released(answer, group, self.principal, private)
+
+    def on_quench(self, callback: OnQuench) -> None:
+        """Be told when nobody wants what a feed announces (True), or somebody does again (False)."""
+        self._on_quench = callback
+
+    def on_refusal(self, callback: OnRefusal) -> None:
+        """Be told of refused events that were posted without waiting."""
+        self._on_refusal = callback
+
+
+def _publication(feed: Feed, number: int, rows: Sequence[Row]) -> protocol.PublishMessage:
+    return protocol.PublishMessage(number, feed.id, feed.type.name, rows)
+
+
+def _placed(error: RefusedError, start: int) -> RefusedError:
+    position = error.fields.get("position")
+    if isinstance(position, int):
+        error.fields["position"] = start + position
+    return error
+
+
+def _network(name: NetworkName | str) -> NetworkName:
+    return NetworkName.parse(name) if isinstance(name, str) else name

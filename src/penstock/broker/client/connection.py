@@ -1,0 +1,358 @@
+"""A client's connection to its broker: numbered requests and their answers, over a link that is made again when lost.
+
+What was asked for and stands is asked again over a new link before anything else goes over it, so that what waited for
+the connection finds everything as it was. A request that waited for its answer when the link was lost fails
+(`client.interrupted`): it may have been carried out or not.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import datetime
+from itertools import count
+from typing import Final, TypeAlias
+
+from penstock.broker.local.requests import Detail, MissingRight, not_permitted, settled
+from penstock.broker.wire import protocol
+from penstock.broker.wire.link import Endpoint, Link
+from penstock.broker.wire.protocol import Asking, Hello, PeerRole, Welcome, Word, read_word, word_of
+from penstock.broker.wire.transports import Address, Pauses
+from penstock.codec.wire import HEADER_BYTES, Encoded, Wire, encode
+from penstock.errors import FailedError, LimitError, MalformedError, PenstockError, RefusedError
+from penstock.fabric.tasks import in_background, report
+from penstock.guard import CapabilityAuthority, NetworkRequest, decide
+from penstock.model.principals import Principal
+from penstock.trust.capabilities import BROKER_RIGHTS
+from penstock.trust.credentials import Credentials, read_credentials
+
+#: a broker says so when it is not the moment, or not the place: trying again may help
+_PASSING: Final = frozenset(
+    # The last, because a session that has lost its link counts until the broker has noticed.
+    ("link.busy", "link.slow-reader", "link.idle", "link.flood", "admission.rate", "log.write", "broker.sessions")
+)
+
+Hear: TypeAlias = Callable[[Word], Awaitable[None] | None]
+"""Takes what is no answer: events, notices, refusals of what was not waited for. Returns what is to be waited for."""
+
+Standing: TypeAlias = tuple[Asking, Callable[[RefusedError], None]]
+"""A request that stands, and who is told when a broker refuses it after all."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Caller:
+    """Whom to call, as whom, and what to say first. Where the address names a broker, nobody else is good."""
+
+    address: Address
+    endpoint: Endpoint
+    credentials: Credentials
+    timeout: float
+    clock: Callable[[], datetime]
+
+    async def call(self) -> tuple[Link, list[Wire]]:
+        """Open a link and be let in. Return it, and what else the broker has said already.
+
+        Raises what opening a link raises, `RefusedError` when one side may not be in the network, `FailedError`
+        (`client.timeout`), and `LimitError` (`protocol.hello`).
+        """
+        hello = encode(Hello(PeerRole.CLIENT, self.credentials.to_bytes()).to_tree())
+        most = self.endpoint.limits.hello_bytes - HEADER_BYTES
+        if len(hello) > most:
+            raise LimitError(
+                "protocol.hello",
+                f"the credentials to connect with take {len(hello)} bytes, and a broker reads {most} at most",
+                hint="connect with those that give the right to connect, and `disclose` the others afterwards",
+            )
+        link = await self.address.call(self.endpoint)
+        try:
+            async with asyncio.timeout(self.timeout):
+                link.post(hello)
+                first, *rest = await link.receive()
+            self._check_broker(link.peer.principal, _welcomed(read_word(first)))
+        except TimeoutError:
+            await link.close()
+            raise late("connect") from None
+        except BaseException:
+            await link.close()
+            raise
+        return link, rest
+
+    def _check_broker(self, broker: Principal, disclosed: bytes) -> None:
+        """Check that it is a broker of the network: anybody can listen at an address."""
+        if broker == self.address.principal:
+            return
+        bag = self.credentials
+        if disclosed:
+            bag += read_credentials(disclosed, limits=self.endpoint.limits).verify()
+        network = self.endpoint.network
+        for right in BROKER_RIGHTS:
+            request = NetworkRequest(broker, right, network, self.clock())
+            if not settled(decide(request, (CapabilityAuthority(bag),))):
+                missing = Detail(missing=(MissingRight(right, network),))
+                raise not_permitted(missing, f"{broker.short} answers there, and may not be a broker of this network")
+
+
+class Connection:
+    """See the module. `again` gives what stands, `over` is told how the connection has ended for good."""
+
+    def __init__(
+        self,
+        caller: Caller,
+        *,
+        hear: Hear,
+        again: Callable[[], Iterable[Standing]],
+        over: Callable[[PenstockError], None],
+    ) -> None:
+        self._caller = caller
+        self._hear = hear
+        self._again = again
+        self._over = over
+        self._numbers = count(1)
+        self._up = asyncio.Event()
+        self._sending = asyncio.Lock()
+        self._waiting: dict[int, _Answer] = {}
+        self._running: asyncio.Task[None] | None = None
+        self._resuming: asyncio.Task[None] | None = None
+        self.link: Link | None = None
+        self.ended: PenstockError | None = None
+        #: how often a lost connection was made again
+        self.renewed = 0
+
+    @property
+    def is_up(self) -> bool:
+        """Whether requests go out at once."""
+        return self._up.is_set() and self.ended is None
+
+    def number(self) -> int:
+        """Return a number that no request has had."""
+        return next(self._numbers)
+
+    # From the first link to the last.
+
+    async def open(self, patience: float) -> None:
+        """Connect; try for so many seconds. Raises as `Caller.call`."""
+        loop = asyncio.get_running_loop()
+        deadline, pauses = loop.time() + patience, Pauses(self._caller.endpoint.random)
+        found: tuple[Link, list[Wire]] | None = None
+        while found is None:
+            try:
+                found = await self._caller.call()
+            except PenstockError as error:
+                pause = pauses.next(loop.time())
+                if not _is_passing(error) or loop.time() + pause > deadline:
+                    raise
+                await asyncio.sleep(pause)
+        link, waiting = found
+        self.link = link
+        self._up.set()
+        self._running = in_background("reading from the broker", self._run(link, waiting))
+
+    async def close(self) -> None:
+        """Send what was posted, and end the connection."""
+        link = self.link
+        self._end(FailedError("client.closed", "the client was closed"))
+        if link is not None:
+            await link.close()
+        if self._running is not None:
+            self._running.cancel()
+            await asyncio.gather(self._running, return_exceptions=True)
+
+    async def _run(self, link: Link, waiting: list[Wire]) -> None:
+        """Read what the broker says; when the link is lost, make a new one and ask for everything again."""
+        while True:
+            self._lost(await self._listen(link, waiting))
+            found = await self._reopen()
+            if found is None:
+                return
+            link, waiting = found
+            self.link = link
+            self.renewed += 1
+            self._resuming = in_background("asking the broker again", self._resume(link))
+
+    async def _listen(self, link: Link, waiting: list[Wire]) -> PenstockError:
+        """Take what the broker says, until the link ends; return how."""
+        try:
+            while True:
+                for tree in waiting:
+                    taken = self._take(read_word(tree))
+                    if taken is not None:
+                        await taken
+                waiting = await link.receive()
+        except PenstockError as error:
+            await link.close(error.code)
+            return error
+        except Exception as error:  # noqa: BLE001  # what the broker said trips us up: the link is over, not the client
+            report("a message of the broker", error)
+            await link.close("protocol.malformed")
+            return MalformedError("protocol.malformed", "the broker sent what cannot be read")
+
+    def _lost(self, error: PenstockError) -> None:
+        self._up.clear()
+        self.link = None
+        if self._resuming is not None:
+            self._resuming.cancel()
+        waiting, self._waiting = self._waiting, {}
+        for answer in waiting.values():
+            answer.fail(
+                FailedError(
+                    "client.interrupted",
+                    "the connection was lost before an answer came",
+                    hint="it may have been carried out or not",
+                    reason=error.code,
+                )
+            )
+
+    async def _reopen(self) -> tuple[Link, list[Wire]] | None:
+        loop = asyncio.get_running_loop()
+        pauses = Pauses(self._caller.endpoint.random)
+        pauses.there(loop.time())
+        while self.ended is None:
+            try:
+                return await self._caller.call()
+            except PenstockError as error:
+                if not _is_passing(error):
+                    self._end(error)
+                    return None
+            await asyncio.sleep(pauses.next(loop.time()))
+        return None
+
+    async def _resume(self, link: Link) -> None:
+        """Ask again for what stands, then let everybody else speak."""
+        with suppress(PenstockError):  # of a link that is lost again, which whoever listens notices
+            for request, refused in list(self._again()):
+                answer = self._waiting[request.number] = _Answer(request)
+                answer.tell(refused)
+                await link.send(encode(request.to_tree(), limits=self._caller.endpoint.limits))
+            self._up.set()
+
+    def _end(self, error: PenstockError) -> None:
+        if self.ended is None:
+            self.ended = error
+        self._lost(error)
+        # Those who wait for the connection are to learn that there will be none.
+        self._up.set()
+        self._over(self.ended)
+
+    # Words of the broker.
+
+    def _take(self, word: Word) -> Awaitable[None] | None:
+        """Take a word of the broker; return what is to be waited for before the next one is taken."""
+        match word:
+            case protocol.AcceptedMessage(number):
+                self._answer(number, None)
+            case protocol.ResponseMessage(number, found):
+                self._answer(number, found)
+            case protocol.RefusedMessage(number) if number in self._waiting:
+                self._waiting[number].refuse(word)
+                # Of events several may be refused, and the answer to all of them follows.
+                if not isinstance(self._waiting[number].asked, protocol.PublishMessage):
+                    self._answer(number, None)
+            case Welcome():
+                raise MalformedError("protocol.malformed", "a second welcome")
+            case _:
+                return self._hear(word)
+        return None
+
+    def _answer(self, number: int, found: Wire) -> None:
+        answer = self._waiting.pop(number, None)
+        if answer is not None:
+            answer.give(found)
+
+    # Words to the broker.
+
+    async def ask(self, request: Asking) -> Wire:
+        """Send a request and wait for its answer. Raises `RefusedError` and `FailedError` (`client.*`)."""
+        answer = _Answer(request)
+        try:
+            async with asyncio.timeout(self._caller.timeout):
+                await self.send(encode(request.to_tree(), limits=self._caller.endpoint.limits))
+                self._waiting[request.number] = answer
+                return await answer
+        except TimeoutError:
+            raise late(word_of(request)) from None
+        finally:
+            self._waiting.pop(request.number, None)
+
+    async def send(self, *messages: Encoded) -> None:
+        """Send messages, in order, as soon as there is a connection and the broker reads.
+
+        Raises `FailedError` (`client.*`) and what the connection has ended with.
+        """
+        # One at a time: what was to be sent first is sent first.
+        async with self._sending:
+            for message in messages:
+                await self._send(message)
+
+    async def _send(self, message: Encoded) -> None:
+        while True:
+            await self._up.wait()
+            if self.ended is not None:
+                raise self.ended.with_traceback(None)
+            link = self.link
+            if link is not None:
+                with suppress(PenstockError):
+                    await link.send(message)
+                    return
+                # Lost just now; whoever listens will notice.
+                if self.link is link:
+                    self._up.clear()
+
+
+class _Answer(asyncio.Future[Wire]):
+    """The answer to a request, and which it is."""
+
+    def __init__(self, request: Asking) -> None:
+        super().__init__()
+        self.asked = request
+        self._problem: RefusedError | None = None
+
+    def give(self, found: Wire) -> None:
+        """Give what was found, unless there was a problem."""
+        if not self.done():
+            if self._problem is None:
+                self.set_result(found)
+            else:
+                self.set_exception(self._problem)
+
+    def refuse(self, word: protocol.RefusedMessage) -> None:
+        """Take a refusal; of several, the first one counts."""
+        self._problem = self._problem or refusal(word, word_of(self.asked))
+
+    def fail(self, error: PenstockError) -> None:
+        """End without an answer."""
+        if not self.done():
+            self.set_exception(error)
+
+    def tell(self, refused: Callable[[RefusedError], None]) -> None:
+        """Have somebody told of a refusal, where nobody waits for the answer."""
+
+        def done(_: "asyncio.Future[Wire]") -> None:
+            if not self.cancelled() and isinstance(error := self.exception(), RefusedError):
+                refused(error)
+
+        self.add_done_callback(done)
+
+
+def refusal(word: protocol.RefusedMessage, asked: str) -> RefusedError:
+    """Return what a broker's refusal is raised as."""
+    return RefusedError(
+        word.code, word.message, hint=word.hint, asked=asked, detail=word.detail, position=word.position
+    )
+
+
+def late(what: str) -> FailedError:
+    """Return what is raised when an answer takes too long."""
+    return FailedError("client.timeout", f"no answer to `{what}` in time", hint="is the broker busy? try again")
+
+
+def _is_passing(error: PenstockError) -> bool:
+    return isinstance(error, FailedError) or error.code in _PASSING or error.fields.get("reason") in _PASSING
+
+
+def _welcomed(word: Word) -> bytes:
+    """Return what a broker discloses that lets us in. Raises `RefusedError` if it does not."""
+    if isinstance(word, protocol.RefusedMessage):
+        raise refusal(word, "connect")
+    if not isinstance(word, Welcome):
+        raise MalformedError("protocol.malformed", "a broker does not say welcome")
+    return word.credentials

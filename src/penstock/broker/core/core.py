@@ -1,0 +1,621 @@
+"""What the parts of a node share: who it is, what it knows, the time, and the exchange with its outputs carried out."""
+
+from collections import Counter, deque
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from datetime import datetime
+from itertools import count
+from typing import Any, Final, TypeAlias
+
+from penstock.broker.blinding.labels import Labels
+from penstock.broker.blinding.router import BlindingRouter
+from penstock.broker.blinding.vault import BlindedVault
+from penstock.broker.core.admission import Admission, CredentialBudget
+from penstock.broker.core.clock import Clock, SteadyClock
+from penstock.broker.core.exchange import Exchange, Inward
+from penstock.broker.core.reports import LinkReport, Refusals
+from penstock.broker.core.settings import NodeSettings as NodeSettings
+from penstock.broker.core.settings import TrustSettings as TrustSettings
+from penstock.broker.evolution.completeness import BrokerRoster
+from penstock.broker.evolution.statements import KEYS, is_reserved
+from penstock.broker.local.decisions import AuthoritySources, DecisionCache
+from penstock.broker.local.local_broker import LocalBroker
+from penstock.broker.local.requests import RequestReport, Verb, require, settled
+from penstock.broker.local.type_library import Library
+from penstock.broker.routing.membership import SignedProof
+from penstock.broker.routing.outputs import Laid, Unopened
+from penstock.broker.routing.overlay import Overlay
+from penstock.broker.sealing.block_builder import BlockBuilder
+from penstock.broker.sealing.vault import KeyVault, MaySign, Nowhere, Quarantine, Signatures
+from penstock.broker.wire.transports import PeerAddress as PeerAddress
+from penstock.codec.sexp import SExp
+from penstock.crypto.blinding import is_blinded
+from penstock.crypto.seal_keys import LiveKeys
+from penstock.errors import FailedError, PenstockError
+from penstock.guard import NetworkRequest, Recorded, Recorder
+from penstock.guard.environment import environment_schema
+from penstock.model.names import TypeKey
+from penstock.model.principals import KEY, Principal
+from penstock.trust.caches import CertificateCache
+from penstock.trust.capabilities import BROKER_RIGHTS, EVENT_TYPE, Right
+from penstock.trust.certificates import Authorisation
+from penstock.trust.credentials import Credentials, next_issuers, read_credentials
+from penstock.trust.event_types import VerifiedType
+from penstock.trust.policy.revocations import Revocations
+from penstock.trust.validity import Validity
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a broker shows of its credentials: those that its own rights may rest on.
+#
+# A broker goes by the rights of all its clients, which may be many, and are nothing that clients or other brokers need
+# to believe that it may be in the network and carry events. Nor are those shown that name a blinded type: all others
+# would learn that there is such a type, and who has to do with it.
+
+
+def resting(principal: Principal, credentials: Credentials) -> Credentials:
+    """Return the credentials that chains to a principal may be made of; where that is open, they are among them."""
+    found: set[str] = set()
+    wanted = {principal}
+    before = -1
+    while len(found) != before:
+        before = len(found)
+        for certificate in credentials:
+            subject = certificate.statement.subject
+            # A name, or a quorum, may stand for anybody.
+            is_key = isinstance(subject, Principal) and subject.scheme == KEY
+            if not is_key or subject in wanted:
+                found.add(certificate.id)
+                wanted.add(certificate.statement.issuer)
+    kept = [certificate for certificate in credentials if certificate.id in found]
+    return Credentials.of(*kept, quorums=credentials.quorums)
+
+
+def discreet(credentials: Credentials, blinded: Collection[TypeKey]) -> Credentials:
+    """Return the credentials that name none of some types."""
+    if not blinded:
+        return credentials
+    named = [{str(key.owner).encode(), key.name.encode()} for key in blinded]
+    kept = [one for one in credentials if not any(both <= {*_atoms(one.statement.to_sexp())} for both in named)]
+    return Credentials.of(*kept, quorums=credentials.quorums)
+
+
+def _atoms(value: SExp) -> Iterator[bytes]:
+    if isinstance(value, bytes):
+        yield value
+    elif isinstance(value, tuple):
+        for part in value:
+            yield from _atoms(part)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What the parts of a node share: who it is, what it knows, the time, and the exchange with its outputs carried out.
+
+
+Reported: TypeAlias = Callable[[RequestReport | LinkReport | PenstockError], None]
+_NOTHING: Final = Credentials()
+
+
+class Core:
+    """See the module. Parts of the node say with `handle` which outputs are theirs to carry out."""
+
+    def __init__(  # noqa: PLR0915  # what the parts share, one after the other
+        self, settings: NodeSettings, recorder: Recorder, clock: Clock, reported: Reported
+    ) -> None:
+        self.settings = settings
+        self.principal = settings.key.principal
+        #: what happened how often; sealed blocks that were refused, by the code; and where these are kept
+        self.counts, self.unopened = Counter[str](), Counter[str]()
+        self.quarantine: Quarantine = Nowhere()
+        self._shown: tuple[tuple[Credentials, int] | None, bytes] = None, b""
+        self._showing: bytes | None = None
+        self.certificates = CertificateCache()
+        self._admission = Admission(self.certificates, settings.limits)
+        self._trusted: tuple[Credentials, frozenset[Principal]] | None = None
+        self.library = Library(settings.network, certificates=self.certificates, limits=settings.limits)
+        self.refusals = Refusals(recorder.sink, self.counts, settings.limits)
+        self.recorder = recorder = replace(recorder, sink=self.refusals)
+        self._clock = SteadyClock(clock)
+        #: the time when it was last asked for: that of whatever is being done
+        self.latest = self._clock()
+        self._corrections = 0
+        self._reported = reported
+        self._handlers: dict[type, Callable[[Any], None]] = {
+            RequestReport: self._report,
+            Unopened: self._unopened,
+            Laid: self._laid,
+        }
+        #: who waits until paths are laid
+        self._laying: dict[str, Callable[[], None]] = {}
+        self._tokens = count(1)
+        #: when something is due, and what is called then
+        self.turn: datetime | None = None
+        self.on_turn: Callable[[], None] = lambda: None
+        #: whether so much waits to go out that whoever publishes should wait, and what it waits for
+        self.crowded: Callable[[], bool] = lambda: False
+        self.room: Callable[[], Awaitable[None]] = _at_once
+        #: whether so many events more can be sent on
+        self.has_room: Callable[[int], bool] = lambda _events: True
+        self.sources = AuthoritySources(
+            settings.credentials, agreements=settings.agreements, policies=settings.policies
+        )
+        local = LocalBroker(
+            settings.network,
+            recorder,
+            self.library,
+            self.sources,
+            rules=settings.rules,
+            zone=settings.zone,
+            limits=settings.limits,
+        )
+        # A later start has a higher number. Should the clock have gone back, the neighbours ask for a higher one.
+        incarnation = int(self.latest.timestamp() * 1000)
+        proof = SignedProof(settings.key, settings.network, settings.limits)
+        self.overlay = Overlay(unsafe_open=settings.trust.unsafe_open, limits=settings.limits)
+        self.overlay.change(settings.credentials, Revocations())
+        self.ring = LiveKeys()
+        #: whether a neighbour may read all of a type that this broker may: nobody, until somebody can tell
+        self.reads_as_much: Callable[[Principal, TypeKey], bool] = lambda _peer, _of_type: False
+        #: whether a broker may publish events of a type with these attributes: nobody, in the same way
+        self.may_sign: MaySign = lambda _broker, _of_type, _attributes: False
+        self.vault = KeyVault(
+            self.ring,
+            self.principal,
+            self.library.protection,
+            self._reads_as_much,
+            clock=self.now,
+            random=settings.random,
+            settings=settings.seals,
+            signatures=Signatures(settings.key, self._may_sign),
+            skew=settings.trust.skew,
+            limits=settings.limits,
+        )
+        self.labels = Labels(self.library, self.now, settings.limits)
+        #: the same vault, for those who speak with other brokers
+        self.sealing = BlindedVault(self.vault, self.labels)
+        routing = replace(
+            settings.router,
+            proof=proof,
+            may_route=self.may_route,
+            admitted=self.admitted,
+            vault=self.sealing,
+            limits=settings.limits,
+        )
+        #: the other brokers that have been seen, also those that are away
+        self.roster = BrokerRoster(settings.limits)
+        #: what other brokers have shown, those that are neighbours and those that are not
+        self.disclosed: dict[Principal, Credentials] = {}
+        self._answers = DecisionCache(settings.limits)
+        #: what rights on the network rest on by the sources, and with what is shown; when those of brokers end
+        self._facts_by: AuthoritySources | None = None
+        self._facts: tuple[object, ...] = ()
+        self._bag_facts: dict[int, tuple[object, ...]] = {}
+        self._ends: dict[Principal, tuple[tuple[object, ...], datetime | None]] = {}
+        self._router = BlindingRouter(self.principal, incarnation, routing, self.labels)
+        self.exchange = Exchange(local, self._router, BlockBuilder(settings.sealing, settings.limits))
+        self.exchange.sealable = self.vault.check
+        #: told when gathered events are due: `flush` is to be called then
+        self.wake: Callable[[datetime], None] = lambda _due: None
+        #: calls something when others have had their turn
+        self.soon: Callable[[Callable[[], None]], object] = lambda _work: None
+        self._resealing = False
+        self._due: datetime | None = None
+        self._wanted: deque[Iterable[Inward]] = deque()
+        self._settling = False
+        #: whether what a broker has shown still counts when it has gone: it has signed for others
+        self.remembers: Callable[[Principal], bool] = lambda _broker: False
+        #: told when policy has changed, or what brokers show
+        self.rights_changed: list[Callable[[], None]] = []
+
+    @property
+    def local(self) -> LocalBroker:
+        """The local broker."""
+        return self.exchange.local
+
+    @property
+    def router(self) -> BlindingRouter:
+        """The router."""
+        return self._router
+
+    def now(self) -> datetime:
+        """Return the time. It goes back only where a clock that was ahead has been corrected (`clock`)."""
+        now = self._clock()
+        if self._clock.corrections != self._corrections:
+            self._corrected(now)
+        self.latest = max(self.latest, now)
+        return self.latest
+
+    def _corrected(self, now: datetime) -> None:
+        """Have everything decided again that rests on dates, before anything else is done."""
+        back = int((self.latest - now).total_seconds())
+        self._corrections = self._clock.corrections
+        self.latest = self.turn = now
+        self._answers.forget()
+        self.overlay.recheck()
+        self.local.recheck()
+        self.soon(self.trust_changed)
+        self.soon(self.release)
+        self.note(
+            FailedError(
+                "clock.corrected",
+                f"the clock of this machine was ahead and was set back by {back} seconds",
+                hint="what had ended meanwhile by the date counts again; find out what set the clock",
+            )
+        )
+
+    def begin(self) -> datetime:
+        """Return the time, before anything is done that depends on it: what was due until now is done first."""
+        now = self.now()
+        if self.turn is not None and now >= self.turn:
+            self.on_turn()
+        return now
+
+    def shown(self) -> bytes:
+        """Return what the broker discloses to everybody."""
+        known = self.settings.credentials, self.library.revision
+        if self._shown[0] != known:
+            kept = discreet(resting(self.principal, self.settings.credentials), self.library.blinded)
+            self._shown = known, kept.to_bytes()
+        return self._shown[1]
+
+    def show(self) -> None:
+        """Disclose what there is to show, if that has changed."""
+        shown = self.shown()
+        if shown != self._showing:
+            self._showing = shown
+            self.settle(self.router.disclose(shown))
+
+    def handle(self, handlers: dict[type, Callable[[Any], None]]) -> None:
+        """Let somebody carry out outputs of these classes."""
+        self._handlers.update(handlers)
+
+    def settle(self, outputs: Iterable[Inward]) -> None:
+        """Do what the local broker and the router want done.
+
+        What is wanted while something is being done comes after it: neighbours count what they are told. What fails
+        keeps nothing else from being done. Raises what failed first of these outputs; of the others, operators know.
+        """
+        self._wanted.append(outputs)
+        if self._settling:
+            return
+        self._settling = True
+        failed: PenstockError | None = None
+        try:
+            while self._wanted:
+                wanted = self._wanted.popleft()
+                for error in self._carry_out(wanted):
+                    if wanted is not outputs or failed is not None:
+                        self.note(error)
+                    else:
+                        failed = error
+        finally:
+            self._settling = False
+            self._rouse()
+        if failed is not None:
+            raise failed
+
+    def _carry_out(self, outputs: Iterable[Inward]) -> list[PenstockError]:
+        outward, failed = self.exchange.settle(self.latest, outputs)
+        errors = [] if failed is None else [failed]
+        for output in outward:
+            try:
+                self._handlers[type(output)](output)
+            except PenstockError as error:
+                errors.append(error)
+        return errors
+
+    def _rouse(self) -> None:
+        """Be woken when gathered events are due, and go on with filters that are to be sealed again."""
+        if self.router.resealing and not self._resealing:
+            self._resealing = True
+            self.soon(self._reseal)
+        due = self.exchange.due
+        if due is not None and due != self._due:
+            self._due = due
+            self.wake(due)
+
+    def _reseal(self) -> None:
+        self._resealing = False
+        try:
+            self.settle(self.router.reseal())
+        except PenstockError as error:
+            self.note(error)
+
+    def confirm(self, keys: Iterable[str], then: Callable[[], None], now: float) -> None:
+        """Call something when it is confirmed that paths are laid, or takes too long; `now` is the router's time."""
+        token = str(next(self._tokens))
+        self._laying[token] = then
+        self.settle(self.router.confirm(token, keys, now))
+
+    def _laid(self, laid: Laid) -> None:
+        if not laid.complete:
+            self.counts["unconfirmed"] += 1
+            self.note(
+                FailedError(
+                    "route.unconfirmed",
+                    "the path of a client's subscription or advertisement was not confirmed in time",
+                    hint="a broker on the way does not answer: look at the links and at the load of the brokers",
+                )
+            )
+        self._laying.pop(laid.token)()
+
+    def flush(self) -> None:
+        """Seal and send what has lingered for long enough."""
+        self._due = None
+        self._send(self.exchange.flush(self.now()))
+
+    def release(self) -> None:
+        """Seal and send all that can be sealed: keys have come, or the broker stops."""
+        self.now()
+        self._send(self.exchange.released())
+
+    def _send(self, gathered_events: Iterable[Inward]) -> None:
+        for gathered in gathered_events:
+            try:
+                self.settle((gathered,))
+            except PenstockError as error:
+                # Others have nothing to do with it.
+                self.note(error)
+        # Clocks differ a little, and it may have been called too early.
+        self._rouse()
+
+    def note(self, report: RequestReport | PenstockError) -> None:
+        """Let operators know."""
+        self.counts["refused" if report.code else "accepted"] += 1
+        self._reported(report)
+
+    def report(self, report: LinkReport) -> None:
+        """Let operators know what has become of a link to another broker."""
+        self._reported(report)
+
+    def note_stranger(self, report: RequestReport | PenstockError) -> None:
+        """Let operators know that somebody was not let in, unless that happens all the time."""
+        if self.refusals.report(report.code):
+            self.note(report)
+
+    def _report(self, report: RequestReport) -> None:
+        if report.code and report.asked.verb is Verb.CONNECT:
+            self.note_stranger(report)
+        else:
+            self.note(report)
+
+    def _unopened(self, unopened: Unopened) -> None:
+        """Keep a sealed block that was refused, and let operators know."""
+        self.unopened[unopened.reason.code] += 1
+        self.note(unopened.reason)
+        if unopened.block:
+            try:
+                self.quarantine.keep(self.latest, unopened.reason.code, unopened.peer, unopened.block)
+            except PenstockError as error:
+                self.note(error)
+
+    async def read_hello(self, principal: Principal, shown: bytes) -> Credentials:
+        """Return what somebody shows who wants to be let in, verified as far as that may matter.
+
+        Raises as `Admission.hello`.
+        """
+        return await self._admission.hello(principal, shown, self._asked(principal))
+
+    async def read_relayed(self, peer: Principal, broker: Principal, shown: bytes) -> Credentials:
+        """Return what a broker discloses, as a neighbour has told, in the same way. Raises as `Admission.relayed`."""
+        return await self._admission.relayed(peer, shown, self._asked(broker))
+
+    async def read_disclosed(self, principal: Principal, shown: bytes) -> Credentials:
+        """Return what somebody discloses who may connect, verified. Raises as `Admission.disclosed`."""
+        return await self._admission.disclosed(principal, shown)
+
+    def _asked(self, principal: Principal) -> CredentialBudget:
+        def connects(bag: Credentials) -> bool:
+            return settled(self._consider(principal, Right.CONNECT, bag).decision)
+
+        return CredentialBudget(self._trusted_principals, connects)
+
+    def _trusted_principals(self) -> frozenset[Principal]:
+        """Return whose certificates can matter here: the coordinator's, and of who may pass on by our credentials."""
+        known = self.sources.credentials
+        if self._trusted is None or self._trusted[0] is not known:
+            named = {one for certificate in known for one in next_issuers(certificate.statement)}
+            self._trusted = known, frozenset({self.settings.network.owner, *named, *known.thresholds()})
+        return self._trusted[1]
+
+    def read_bag(self, disclosed: bytes) -> Credentials:
+        """Return credentials that a peer sent, verified. Raises `MalformedError` and `RefusedError` (`trust.*`)."""
+        if not disclosed:
+            return _NOTHING
+        return read_credentials(disclosed, limits=self.settings.limits).verify(self.certificates)
+
+    def require_broker(self, principal: Principal, bag: Credentials) -> None:
+        """Check that somebody may be a broker of the network. Raises `RefusedError` (`broker.not-permitted`)."""
+        for right in BROKER_RIGHTS:
+            found = self._consider(principal, right, bag)
+            self.recorder.write(found.record)
+            require(found.decision, right, self.settings.network)
+
+    def _consider(self, principal: Principal, right: Right, bag: Credentials) -> Recorded:
+        request = NetworkRequest(principal, right, self.settings.network, self.now())
+        authorities = self.sources.authorities(bag, environment_schema(), self.settings.limits)
+        return self.recorder.consider(request, authorities, self.sources.revision)
+
+    # Other brokers.
+
+    def disclose(self, broker: Principal, bag: Credentials | None) -> None:
+        """Take in what a broker shows for itself, or forget it."""
+        if bag is None:
+            self.disclosed.pop(broker, None)
+            if not self.remembers(broker):
+                self.overlay.leave(broker)
+        elif self.disclosed.get(broker) == bag:
+            return
+        else:
+            self.disclosed[broker] = bag
+            self.overlay.disclose(broker, bag)
+        self.trust_changed()
+
+    def change_sources(self, sources: AuthoritySources) -> None:
+        """Go by another policy from now on: everything is decided again. Raises what recording it raises."""
+        self.sources = sources
+        self.overlay.change(sources.credentials, sources.revocations)
+        with self.recording():
+            self.settle(self.local.change(self.now(), sources=sources))
+            self.trust_changed()
+
+    @contextmanager
+    def recording(self) -> Iterator[None]:
+        """Make all decisions safe at the end that are made within: one wait for the disk instead of many.
+
+        Raises what that raises. Nothing counts then that was decided: it is decided again before anything passes.
+        """
+        try:
+            with self.recorder.together():
+                yield
+        except PenstockError:
+            self._answers.forget()
+            self.local.recheck()
+            raise
+
+    def relabel(self) -> None:
+        """Let what clients want stand under the labels that there are now, and show nothing that names them."""
+        before = self.router.labelled
+        self.settle(self.router.labels_changed())
+        if before != self.router.labelled:
+            self.exchange.asked()
+            self.show()
+
+    def trust_changed(self) -> None:
+        """Ask again who is in the network, and who carries what."""
+        self.settle(self.router.trust_changed())
+        for told in self.rights_changed:
+            told()
+
+    def may_route(self, of_type: TypeKey, broker: Principal) -> bool:
+        """Say whether a broker may carry a type."""
+        if is_blinded(of_type):
+            # All have to answer alike, and most do not know whose it is: it is for everybody in the network.
+            return self.is_broker(broker)
+        if is_reserved(of_type.name):
+            # Policy does not travel as events between neighbours: they would be kept and passed on unverified.
+            return of_type.name == KEYS and self.goes_by(self.latest, of_type.owner, broker)
+        return self.is_broker(broker) and self.overlay.may_route(self.latest, of_type, broker)
+
+    def goes_by(self, now: datetime, owner: Principal, broker: Principal) -> bool:
+        """Say whether a broker goes by what an owner says about policy: it may carry something of the owner's.
+
+        What the coordinator of the network says, about who may be in it, is for all brokers. One that is away is
+        judged by what it showed last.
+        """
+        coordinates = owner == self.settings.network.owner
+        if self.is_broker(broker) and (coordinates or self.overlay.trusts(now, owner, broker)):
+            return True
+        shown = self.roster.credentials(broker)
+        if not len(shown) or broker in self.disclosed:
+            return False
+        about, by = (owner, broker), (self.sources, shown)
+        known = self._answers.known(about, by, now)
+        if known is None:
+            known = self.is_broker(broker, shown) and (coordinates or self.overlay.trusts(now, owner, broker, shown))
+            self._answers.keep(about, by, now, self._dates(shown), answer=known)
+        return known
+
+    def is_broker(self, broker: Principal, shown: Credentials = _NOTHING) -> bool:
+        """Say whether somebody is a broker of the network: this one, or one by what it shows now, or `shown` before."""
+        if broker == self.principal or self.admitted(broker):
+            return True
+        answers = (self._consider(broker, right, shown) for right in BROKER_RIGHTS)
+        return bool(len(shown)) and all(settled(found.decision) for found in answers)
+
+    def _reads_as_much(self, peer: Principal, of_type: TypeKey) -> bool:
+        bag, library = self.disclosed.get(peer, _NOTHING), self.library
+        by = self.sources, bag, library.changes, self.ring.version
+        about, now = (peer, of_type), self.latest
+        known = self._answers.known(about, by, now)
+        if known is not None:
+            return known
+        dates = self._dates(bag, *library.below(of_type, now))
+        return self._answers.keep(about, by, now, dates, answer=self.reads_as_much(peer, of_type))
+
+    def _may_sign(self, broker: Principal, of_type: TypeKey, attributes: tuple[str, ...]) -> bool:
+        bag, library = self.disclosed.get(broker, _NOTHING), self.library
+        by, now = (self.sources, bag, library.changes), self.latest
+        about = broker, of_type, attributes
+        known = self._answers.known(about, by, now)
+        if known is not None:
+            return known
+        dates = self._dates(bag, *library.below(of_type, now))
+        answer = self.is_broker(broker) and self.may_sign(*about)
+        return self._answers.keep(about, by, now, dates, answer=answer)
+
+    def admitted(self, broker: Principal) -> bool:
+        """Say whether another may be a broker of the network by what it shows.
+
+        The answer is found again when what it shows, policy or a date changes.
+        """
+        bag = self.disclosed.get(broker, _NOTHING)
+        by, now = self._network_facts(bag), self.latest
+        known = self._answers.known(broker, by, now)
+        if known is not None:
+            return known
+        answer = all(self._has(broker, right, bag) for right in BROKER_RIGHTS)
+        return self._answers.keep(broker, by, now, self._dates(bag), answer=answer)
+
+    def _network_facts(self, bag: Credentials) -> tuple[object, ...]:
+        """Return what rights on the network rest on besides dates; most changes of policy leave it alone."""
+        sources, owner = self.sources, self.settings.network.owner
+        if self._facts_by is not sources:
+            kept = frozenset(_about_network(sources.revocations.strike(sources.credentials, owner)))
+            facts = kept, sources.credentials.quorums, sources.others, sources.online, sources.revocations.ended
+            self._facts = self._facts if facts == self._facts else facts
+            self._facts_by, self._bag_facts = sources, {}
+        known = self._bag_facts.get(id(bag))
+        if known is None:
+            if len(self._bag_facts) >= self.settings.limits.cache_entries:
+                self._bag_facts.clear()
+            # The bag is among them, so that no other one takes its place in memory.
+            known = self._bag_facts[id(bag)] = self._facts, bag, sources.revocations.strike(bag, owner)
+        return known
+
+    def rights_end(self, broker: Principal) -> datetime | None:
+        """Return when a broker's rights on the network are over at the latest; None if they have no end."""
+        bag = self.disclosed.get(broker, self.roster.credentials(broker))
+        by = self._network_facts(bag)
+        known = self._ends.get(broker)
+        if known is None or known[0] != by or (known[1] is not None and known[1] < self.latest):
+            if len(self._ends) >= self.settings.limits.cache_entries:
+                self._ends.clear()
+            known = self._ends[broker] = by, self._find_end(broker, bag)
+        return known[1]
+
+    def _find_end(self, broker: Principal, bag: Credentials) -> datetime | None:
+        ends: list[datetime] = []
+        for right in BROKER_RIGHTS:
+            branches = self._consider(broker, right, bag).decision.restriction.branches
+            last = [branch.when.validity.ends for branch in branches]
+            known = [end for end in last if end is not None]
+            if known and len(known) == len(last):
+                ends.append(max(known))
+        return min(ends, default=None)
+
+    def _dates(self, bag: Credentials, *types: VerifiedType) -> Iterator[Validity]:
+        """Yield when what the answers about a broker rest on holds."""
+        yield from (one.statement.validity for one in (*self.sources.credentials, *bag))
+        yield from (one.validity for one in types)
+
+    def _has(self, broker: Principal, right: Right, bag: Credentials) -> bool:
+        found = self._consider(broker, right, bag)
+        permitted = settled(found.decision)
+        if broker != self.principal and (permitted or broker in self.disclosed):
+            # One that has not shown anything yet has asked for nothing, and nothing is refused to it. Nor has this one.
+            self.recorder.write(found.record)
+        return permitted
+
+
+def _about_network(credentials: Credentials) -> Iterator[str]:
+    """Yield the certificates that can matter to a right on a network: all but rights on event types."""
+    for certificate in credentials:
+        statement = certificate.statement
+        tag = statement.tag if isinstance(statement, Authorisation) else None
+        if not isinstance(tag, tuple) or tag[0] != EVENT_TYPE:
+            yield certificate.id
+
+
+async def _at_once() -> None:
+    """Wait for nothing."""

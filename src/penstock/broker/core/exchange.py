@@ -1,0 +1,213 @@
+"""The inside of a broker: the local broker and the router, each told at once what the other one wants of it.
+
+A plain state machine, as both of them are. Whatever has happened is told to one of them, through `local` and `router`,
+and what they return is given to `settle`, which returns what is left to be done outside: words for clients and
+neighbours, links to be cut, reports. The asyncio node, networks within one process and the simulator drive it.
+"""
+
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, NamedTuple, TypeAlias
+
+from penstock.broker.local import requests
+from penstock.broker.local.local_broker import LocalBroker
+from penstock.broker.local.requests import RequestReport, ToClient, carry_out
+from penstock.broker.routing.outputs import Cut, Deliver, Disclosed, Interested, Laid, Send, Unopened, Unsent
+from penstock.broker.routing.outputs import Output as Routed
+from penstock.broker.routing.router import Router
+from penstock.broker.sealing.block_builder import BlockBuilder
+from penstock.errors import PenstockError, RefusedError
+from penstock.model.events import TransitEvent
+from penstock.model.names import TypeKey
+
+Outward: TypeAlias = ToClient | RequestReport | Send | Cut | Disclosed | Unopened | Unsent | Laid
+"""What is to be done outside."""
+
+
+@dataclass(frozen=True, slots=True)
+class Gathered:
+    """Events of one sealed type that go into a block now. They have been asked about when they came."""
+
+    events: tuple[TransitEvent, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class _Parting:
+    """An advertisement that is taken back, when what was published under it has gone."""
+
+    request: requests.Unadvertise
+
+
+@dataclass(frozen=True, slots=True)
+class _Gone:
+    """Events of a type that have gone: the broker need not stand for it any more, if these were all."""
+
+    type: TypeKey
+
+
+@dataclass(frozen=True, slots=True)
+class _Lost:
+    """Events that were taken and can never be sealed: why."""
+
+    reason: PenstockError
+
+
+Inward: TypeAlias = requests.Output | Routed | Gathered | _Parting | _Gone | _Lost
+Deliveries: TypeAlias = tuple[tuple[tuple[str, ...], TransitEvent], ...]
+
+Sealable: TypeAlias = Callable[[Sequence[TransitEvent]], None]
+"""Says by raising that events of one type can never be sealed by the keys of this broker."""
+
+_KEYS: Final = frozenset(("seal.unknown-key", "seal.unknown-label"))
+
+OWN = "@"
+"""What the keys begin with under which the broker itself subscribes and advertises."""
+
+
+_STANDING: Final = f"{OWN}waiting "
+
+
+class ExchangeResult(NamedTuple):
+    """What is left to be done outside, in order; and what failed first, which kept nothing else from being done."""
+
+    outward: list[Outward]
+    failed: PenstockError | None
+
+
+class Exchange:
+    """See the module. `own` has, by the name of their type, who gets events for the broker itself."""
+
+    def __init__(self, local: LocalBroker, router: Router, gathering: BlockBuilder | None = None) -> None:
+        self.local = local
+        self.router = router
+        self.own: dict[str, Callable[[datetime, TransitEvent], None]] = {}
+        #: events of sealed types, until they are sealed
+        self.gathering = BlockBuilder() if gathering is None else gathering
+        self.sealable: Sealable = lambda _events: None
+        #: told of what clients publish and of what they ask for, where something else than links is between brokers
+        self.spread: Callable[[tuple[TransitEvent, ...]], None] = lambda _events: None
+        self.asked: Callable[[], None] = lambda: None
+        #: whether what the router hears of those who want events is all that there is to hear
+        self.quenches = True
+        #: types that the broker itself advertises, for events whose publishers may have gone
+        self._standing: set[TypeKey] = set()
+
+    def settle(self, now: datetime, outputs: Iterable[Inward]) -> ExchangeResult:
+        """Carry out what can be done inside, and return the rest."""
+        outward: list[Outward] = []
+        pending, failed = deque(outputs), None
+        while pending:
+            try:
+                self._obey(now, pending.popleft(), pending, outward)
+            except PenstockError as error:
+                failed = failed or error
+        return ExchangeResult(outward, failed)
+
+    def _obey(self, now: datetime, output: Inward, pending: deque[Inward], outward: list[Outward]) -> None:
+        match output:
+            case Deliver(deliveries):
+                pending.extend(self._deliver(now, deliveries))
+            case requests.Publish(key, events) if self.router.seals(events[0].key):
+                self.router.check_events(key, events)
+                self.sealable(events)
+                ready = self.gathering.put(now, events)
+                if len(ready) > 1:
+                    # The first goes now; should it fail, the others, which go before all that waits, still do.
+                    pending.extendleft(map(Gathered, ready[:0:-1]))
+                pending.extend(self._send(now, ready[0]) if ready else ())
+            case requests.Publish(_, events):
+                pending.extend(carry_out(output, self.router))
+                self.spread(events)
+            case Gathered(events):
+                pending.extend(self._send(now, events))
+            case requests.Subscribe() | requests.Unsubscribe():
+                pending.extend(carry_out(output, self.router))
+                self.asked()
+            case requests.Advertise():
+                pending.extend(carry_out(output, self.router))
+            case requests.Unadvertise():
+                # What was published under it goes before it does.
+                pending.extendleft([_Parting(output), *map(Gathered, reversed(self.gathering.all()))])
+            case _Parting(request):
+                pending.extend(self._stand())
+                pending.extend(carry_out(request, self.router))
+            case _Gone(of_type):
+                pending.extend(self._stand_down(of_type))
+            case _Lost(reason):
+                raise reason
+            case Interested(key, wanted):
+                if self.quenches:
+                    pending.extend(self.local.wanted(key, wanted=wanted))
+            case _:
+                outward.append(output)
+
+    def _deliver(self, now: datetime, deliveries: Deliveries) -> list[Inward]:
+        if not any(key[0] == OWN for keys, _ in deliveries for key in keys):
+            return list(self.local.deliver(now, deliveries))
+        for keys, event in deliveries:
+            if any(key[0] == OWN for key in keys) and event.key.name in self.own:
+                self.own[event.key.name](now, event)
+        theirs = ((tuple(key for key in keys if key[0] != OWN), event) for keys, event in deliveries)
+        return list(self.local.deliver(now, [found for found in theirs if found[0]]))
+
+    def _stand(self) -> Iterator[Routed]:
+        """Advertise what cannot go yet: without that nobody would ask for it, and it would go nowhere."""
+        for event in self.gathering.waiting():
+            if event.key not in self._standing:
+                self._standing.add(event.key)
+                yield from self.router.advertise(f"{_STANDING}{event.key}", event.key, event.ancestors)
+
+    def _stand_down(self, of_type: TypeKey) -> list[Routed]:
+        if of_type in self.gathering:
+            return []
+        self._standing.discard(of_type)
+        return self.router.unadvertise(f"{_STANDING}{of_type}")
+
+    def _send(self, now: datetime, events: tuple[TransitEvent, ...]) -> Sequence[Inward]:
+        """Seal events. Those for which keys have gone in the meantime wait: somebody was told that they were taken."""
+        try:
+            outputs = self.router.send(events)
+        except RefusedError as error:
+            if error.code not in _KEYS:
+                raise
+            return self._wait(now, events)
+        self.spread(events)
+        if not self._standing or events[0].key not in self._standing:
+            return outputs
+        return [*outputs, _Gone(events[0].key)]
+
+    def _wait(self, now: datetime, events: tuple[TransitEvent, ...]) -> list[Inward]:
+        """Let events wait for keys; but not for those of attributes to which the broker has lost its right."""
+        waiting = tuple(event for event in events if self._can_ever_go(event))
+        if len(waiting) == len(events):
+            self.gathering.keep(now, events)
+            return []
+        lost = RefusedError(
+            "seal.unsent",
+            f"{len(events) - len(waiting)} events of `{events[0].key.name}` that clients have published are not sealed",
+            hint="this broker has lost its right to keys that they need, and they are gone",
+        )
+        # The others would wait for the same: they go by themselves.
+        return [*([Gathered(waiting)] if waiting else ()), _Lost(lost)]
+
+    def _can_ever_go(self, event: TransitEvent) -> bool:
+        try:
+            self.sealable((event,))
+        except RefusedError:
+            return False
+        return True
+
+    @property
+    def due(self) -> datetime | None:
+        """When `flush` is to be called at the latest; None while nothing lingers."""
+        return self.gathering.due
+
+    def flush(self, now: datetime) -> list[Inward]:
+        """Return the events that have lingered for long enough."""
+        return [Gathered(events) for events in self.gathering.ready(now)]
+
+    def released(self) -> list[Inward]:
+        """Return all events that can be sealed: keys have come, or the broker stops. The rest goes on waiting."""
+        return [Gathered(events) for events in self.gathering.all()]

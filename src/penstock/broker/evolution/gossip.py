@@ -1,0 +1,535 @@
+"""Policy between neighbours: brokers compare how far they are, and whoever is behind asks for what is missing.
+
+A state machine. Its driver tells it which neighbours are linked and what they say, and calls `tick`. In words:
+
+    ["policy", "heads", [[owner, number, digest, acknowledgements], …], whole]   what I have; all of it if `whole`
+    ["policy", "ask", owner, after]                                              send me events after this number
+    ["policy", "events", owner, [[number, digest, signed], …], upto]             an answer; 0 for news
+    ["policy", "have", owner, [[broker, time], …]]                               send me later acknowledgements
+    ["policy", "acks", owner, [[broker, time, signed], …]]                       those, or news
+
+1. A statement is verified before it is kept or passed on. What stands beside it (number, digest, time) says whether it
+   is needed before anything is parsed. Honest brokers send nothing that does not verify: whoever does is cut.
+2. New statements go to all neighbours that may have them, over every link: one broker that swallows them suppresses
+   nothing where there is another way around it.
+3. Heads are compared when a link comes up, when they change, and every `Limits.policy_heads`. So a statement that was
+   lost or swallowed is missed after that time at most, if any neighbour has it.
+4. A head is the claim of a neighbour until the signed event is here. A claim makes this broker ask, one neighbour
+   after the other. What is not proven in `Limits.policy_proof` is noted, and not waited for any more.
+5. An owner's policy goes to brokers that go by what the owner says (`Trusts`), and acknowledgements are taken from them
+   alone: policy says who was granted what.
+6. Nothing here is kept but claims: a number and a digest for each owner and neighbour. Policy is in the book.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from hashlib import sha256
+from typing import Final, NamedTuple, TypeAlias
+
+from penstock.broker.evolution.policy_keeper import Trusts
+from penstock.broker.evolution.statements import PolicyBook, Statement
+from penstock.broker.wire.plain_trees import malformed, principal_tree, read_principal
+from penstock.codec.sexp import canonical, parse_canonical
+from penstock.codec.wire import Wire, Writable
+from penstock.errors import PenstockError, RefusedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.principals import DIGEST_BYTES, Principal
+from penstock.trust.policy.events import BEGINNING, PolicyEvent
+from penstock.trust.policy.stamps import Acknowledgement, TimeStamp
+from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
+
+Send: TypeAlias = Callable[[Principal, Writable], object]
+Note: TypeAlias = Callable[[PenstockError], None]
+
+POLICY: Final = "policy"
+"""What words about policy begin with."""
+
+_SUMMARY_BYTES: Final = 16
+#: owners that are asked about at the same time: answers must fit into what may wait on a link
+_PULLS: Final = 8
+
+
+class _Head(NamedTuple):
+    """How far a broker says that an owner's chain goes."""
+
+    number: int
+    digest: bytes
+
+
+_NOTHING: Final = _Head(0, BEGINNING)
+
+
+@dataclass(slots=True)
+class _Neighbour:
+    """What a neighbour has claimed since it was linked."""
+
+    claims: dict[Principal, _Head] = field(default_factory=dict)
+    #: whether it has said all that it has
+    whole: bool = False
+    #: answers that it got since heads were compared last
+    answers: int = 0
+
+
+@dataclass(slots=True)
+class _Doubt:
+    """Something that a neighbour has not said or proven yet, and since when; `noted` once that took too long."""
+
+    since: float
+    noted: bool = False
+    #: whether the neighbour was asked to prove it
+    asked: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class _Pull:
+    """Whom this broker has asked for an owner's events after a number, and who was asked before."""
+
+    peer: Principal
+    after: int
+    at: float
+    tried: frozenset[Principal]
+
+
+class PolicyGossip:
+    """See the module. `peers` says how many neighbours this broker calls: it waits for them when it starts.
+
+    `timer` returns seconds and is not set by anybody, since a clock that jumps must not end or stretch any waiting.
+    """
+
+    def __init__(  # noqa: PLR0913  # what it needs of its surroundings, each by itself
+        self,
+        clock: Callable[[], datetime],
+        timer: Callable[[], float],
+        trusts: Trusts,
+        send: Send,
+        note: Note,
+        *,
+        peers: int = 0,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self._clock = clock
+        self._timer = timer
+        self._trusts = trusts
+        self._send = send
+        self._note = note
+        self._peers = peers
+        self._limits = limits
+        self._book: PolicyBook
+        self._began = timer()
+        self._next = self._began
+        self._linked: dict[Principal, _Neighbour] = {}
+        self._pulls: dict[Principal, _Pull] = {}
+        #: owners that are asked about when others are done
+        self._queued: dict[Principal, None] = {}
+        #: by neighbour and owner, or by neighbour alone while it has not said all; a new link changes nothing in it
+        self._doubts: dict[tuple[Principal, Principal | None], _Doubt] = {}
+
+    # The network of a broker's policies.
+
+    def attach(self, book: PolicyBook) -> None:
+        """Serve what this book holds, and bring it what arrives."""
+        self._book = book
+
+    def follow(self, owner: Principal) -> None:
+        """Look at what neighbours have claimed about an owner whose policy is kept from now on."""
+        for peer, neighbour in self._linked.items():
+            if owner in neighbour.claims:
+                self._consider(peer, owner, neighbour.claims[owner])
+
+    def ask_again(self, owner: Principal) -> None:
+        """Ask the next neighbour for an owner's events, whatever it claims."""
+        self._pull(owner, [peer for peer, _ in self._trusted(owner)])
+
+    def is_compared(self, owner: Principal) -> bool:
+        """Say whether it is known how far an owner's chain goes, as far as neighbours can tell.
+
+        A broker that calls nobody and is called by nobody is alone, and knows. Any other has to hear all heads of one
+        neighbour at least, with proof. It waits for all that it calls and for all that are linked, and for proofs of
+        what they claim, each for `policy_proof` at most.
+        """
+        if not self._linked:
+            return not self._peers
+        if len(self._linked) < self._peers and not self._is_over(self._began):
+            return False
+        shown = False
+        for peer, neighbour in self._linked.items():
+            shown = shown or (neighbour.whole and (peer, owner) not in self._doubts)
+            for about in (None, owner):
+                doubt = self._doubts.get((peer, about))
+                if doubt is not None and not self._is_over(doubt.since):
+                    return False
+        return shown
+
+    def publish(self, statement: Statement) -> None:
+        """Send a verified statement to the neighbours."""
+        if isinstance(statement, UnverifiedValue):
+            value, octets = statement.value, canonical(statement.to_sexp())
+            if isinstance(value, PolicyEvent):
+                self._push(value.owner, [(value.number, statement.digest, octets)], None)
+            else:
+                self._push_acknowledgement(value, octets, None)
+
+    def stamped(self, stamp: SignedValue[TimeStamp]) -> None:
+        """Do nothing: each neighbour gets its own."""
+
+    def neighbours(self) -> Iterable[Principal]:
+        """Return the brokers to whom there is a link."""
+        return sorted(self._linked)
+
+    def hand_on(self, peer: Principal, stamp: bytes) -> None:
+        """Send a stamp over the link."""
+        self._send(peer, ["stamp", stamp])
+
+    # What happens.
+
+    def linked(self, peer: Principal) -> None:
+        """Tell a neighbour to whom there is a new link all heads."""
+        self._linked[peer] = _Neighbour()
+        doubt = self._doubts.get((peer, None))
+        if doubt is not None and not doubt.noted and self._is_over(doubt.since):
+            # It was away, and could say nothing.
+            del self._doubts[peer, None]
+        self._doubt(peer, None)
+        self._tell_all(peer)
+        for owner in self._book.owners():
+            fork = self._book.fork(owner)
+            if fork and self._trusts(self._clock(), owner, peer):
+                # Heads do not show it: the neighbour may have the one half, and be content.
+                proof: list[Writable] = [[*_event_words(event)] for event in fork]
+                self._send(peer, [POLICY, "events", principal_tree(owner), proof, 0])
+        self._book.linked(peer)
+
+    def unlinked(self, peer: Principal) -> None:
+        """Forget what a neighbour has claimed: the link is gone."""
+        self._linked.pop(peer, None)
+        for owner in [owner for owner, pull in self._pulls.items() if pull.peer == peer]:
+            self._pull(owner)
+
+    def tick(self) -> None:
+        """Compare heads when that is due, ask others for what has not come, and note who has proven nothing."""
+        now = self._timer()
+        if now >= self._next:
+            self._next = now + self._limits.policy_heads / 1_000
+            for peer, neighbour in self._linked.items():
+                neighbour.answers = 0
+                self._tell_all(peer)
+        for owner in [*self._pulls, *self._queued]:
+            self._pull(owner)
+        for (peer, about), doubt in self._doubts.items():
+            if about in self._queued and not doubt.asked:
+                doubt.since = now
+            if peer in self._linked and not doubt.noted and self._is_over(doubt.since):
+                doubt.noted = True
+                self._note(_unproven(peer, about))
+        self._book.compared()
+
+    def heard(self, peer: Principal, words: Sequence[Wire]) -> None:
+        """Take what a neighbour says.
+
+        Raises `MalformedError`, `LimitError`, `RefusedError`: an honest neighbour says nothing of the kind.
+        """
+        neighbour, now = self._linked.get(peer), self._clock()
+        if neighbour is None:
+            return
+        match words:
+            case ["heads", list(heads), bool(whole)]:
+                self._hear_heads(peer, neighbour, heads, whole=whole)
+            case ["ask", owner, int(after)]:
+                self._answer(now, peer, neighbour, read_principal(owner), after)
+            case ["events", owner, list(events), int(upto)]:
+                self._hear_events(now, peer, neighbour, read_principal(owner), events, upto)
+            case ["have", owner, list(have)]:
+                self._answer_acknowledgements(now, peer, neighbour, read_principal(owner), have)
+            case ["acks", owner, list(acknowledgements)]:
+                self._hear_acknowledgements(now, peer, read_principal(owner), acknowledgements)
+            case _:
+                malformed("words about policy")
+
+    # Heads.
+
+    def _tell_all(self, peer: Principal) -> None:
+        now = self._clock()
+        owners = [owner for owner in self._book.owners() if self._trusts(now, owner, peer)]
+        self._send(peer, [POLICY, "heads", [self._head_words(owner) for owner in owners], True])
+
+    def _tell(self, owner: Principal) -> None:
+        """Tell all who are behind how far an owner's chain goes."""
+        head = self._head(owner)
+        for peer, neighbour in self._trusted(owner):
+            if neighbour.claims.get(owner, _NOTHING).number < head.number:
+                self._send(peer, [POLICY, "heads", [self._head_words(owner)], False])
+
+    def _head_words(self, owner: Principal) -> Writable:
+        return [principal_tree(owner), *self._head(owner), self._summary(owner)]
+
+    def _head(self, owner: Principal) -> _Head:
+        top = self._book.top(owner)
+        return _NOTHING if top is None else _Head(top.value.number, top.digest)
+
+    def _hear_heads(self, peer: Principal, neighbour: _Neighbour, heads: list[Wire], *, whole: bool) -> None:
+        named: set[Principal] = set()
+        for words in heads:
+            match words:
+                case [octets, int(number), bytes(digest), bytes(summary)]:
+                    owner = read_principal(octets)
+                case _:
+                    malformed("a head")
+            if owner in named:
+                malformed("two heads of one owner")
+            named.add(owner)
+            self._hear_head(peer, neighbour, owner, self._read_head(number, digest), summary)
+        if whole:
+            neighbour.whole = True
+            self._doubts.pop((peer, None), None)
+        self._book.compared()
+
+    def _hear_head(
+        self, peer: Principal, neighbour: _Neighbour, owner: Principal, claim: _Head, summary: bytes
+    ) -> None:
+        # Claims about other owners are kept too: one of them may be followed later.
+        if owner in neighbour.claims or len(neighbour.claims) < self._limits.policy_owners:
+            neighbour.claims[owner] = claim
+        if not self._book.carries(owner):
+            return
+        self._consider(peer, owner, claim)
+        if summary != self._summary(owner) and self._is_answered(neighbour):
+            have: list[Writable] = [
+                [principal_tree(one.value.broker), one.value.time] for one in self._acknowledgements(owner)
+            ]
+            self._send(peer, [POLICY, "have", principal_tree(owner), have])
+
+    def _consider(self, peer: Principal, owner: Principal, claim: _Head) -> None:
+        """Ask for what a neighbour claims to have, if it is not here."""
+        if self._book.has(owner, *claim):
+            self._doubts.pop((peer, owner), None)
+            if claim.number > self._book.applied(owner):
+                # The head is here, and something before it is not.
+                self._pull(owner, [peer])
+        else:
+            self._doubt(peer, owner)
+            self._pull(owner)
+
+    def _doubt(self, peer: Principal, owner: Principal | None) -> None:
+        if len(self._doubts) >= self._limits.cache_entries:
+            del self._doubts[next(iter(self._doubts))]
+        self._doubts.setdefault((peer, owner), _Doubt(self._timer()))
+
+    def _is_over(self, since: float) -> bool:
+        return self._timer() >= since + self._limits.policy_proof / 1_000
+
+    def _read_head(self, number: int, digest: bytes) -> _Head:
+        if not 0 <= number <= self._limits.policy_number or len(digest) != DIGEST_BYTES:
+            malformed("a head")
+        return _Head(number, digest)
+
+    # Events.
+
+    def _pull(self, owner: Principal, others: Sequence[Principal] = ()) -> None:
+        """Ask a neighbour that claims to have more; `others` if none does. One is asked at a time."""
+        pull, now = self._pulls.get(owner), self._timer()
+        if pull is not None and pull.peer in self._linked and now < pull.at + self._limits.policy_answer / 1_000:
+            return
+        claims = {peer: one.claims[owner] for peer, one in self._linked.items() if owner in one.claims}
+        behind = {peer: claim for peer, claim in claims.items() if not self._book.has(owner, *claim)}
+        asked = list(behind) or others
+        self._queued.pop(owner, None)
+        if not asked:
+            self._finish(owner)
+            return
+        if pull is None and len(self._pulls) >= _PULLS:
+            self._queued[owner] = None
+            return
+        tried = frozenset[Principal]() if pull is None else pull.tried
+        untried = [peer for peer in asked if peer not in tried]
+        if not untried and self._queued:
+            # Nobody has answered: others have their turn.
+            self._finish(owner)
+            self._queued[owner] = None
+            return
+        if not untried:
+            untried, tried = list(asked), frozenset()
+        peer, after = untried[0], self._book.applied(owner)
+        if peer in behind:
+            # A claim that contradicts what is here is about that very event.
+            after = min(after, behind[peer].number - 1)
+        self._ask(owner, _Pull(peer, after, now, tried | {peer}))
+
+    def _finish(self, owner: Principal) -> None:
+        """Go on with the next owner."""
+        if self._pulls.pop(owner, None) is not None and self._queued:
+            self._pull(next(iter(self._queued)))
+
+    def _ask(self, owner: Principal, pull: _Pull) -> None:
+        self._pulls[owner] = pull
+        doubt = self._doubts.get((pull.peer, owner))
+        if doubt is not None:
+            doubt.asked = True
+        self._send(pull.peer, [POLICY, "ask", principal_tree(owner), pull.after])
+
+    def _answer(self, now: datetime, peer: Principal, neighbour: _Neighbour, owner: Principal, after: int) -> None:
+        """Send events in order, as many as fit; the last of the chain before them, so that nobody stops in between."""
+        if not (self._book.carries(owner) and self._trusts(now, owner, peer) and self._is_answered(neighbour)):
+            return
+        chosen: list[Writable] = []
+        room, upto = self._limits.policy_chunk_bytes, after
+        for event in self._book.events(owner):
+            if event.value.number <= after:
+                continue
+            words = _event_words(event)
+            room -= len(words[2])
+            if chosen and room < 0:
+                break
+            chosen.append([*words])
+            upto = event.value.number
+        top = self._book.top(owner)
+        if top is not None and top.value.number > upto:
+            chosen.insert(0, [*_event_words(top)])
+        self._send(peer, [POLICY, "events", principal_tree(owner), chosen, upto])
+
+    def _hear_events(  # noqa: PLR0913, PLR0917  # the parts of one word
+        self, now: datetime, peer: Principal, neighbour: _Neighbour, owner: Principal, events: list[Wire], upto: int
+    ) -> None:
+        if not self._book.carries(owner):
+            return
+        new, best = self._read_events(owner, events)
+        if best.number > neighbour.claims.get(owner, _NOTHING).number:
+            neighbour.claims[owner] = best
+        if new:
+            if not upto:
+                # Before it is enforced here, since that takes time.
+                self._push(owner, [_event_words(event) for event in new], peer)
+            self._keep(now, new)
+            for other, one in self._linked.items():
+                if (other, owner) in self._doubts and self._book.has(owner, *one.claims.get(owner, _NOTHING)):
+                    del self._doubts[other, owner]
+        pull = self._pulls.get(owner)
+        if pull is not None and pull.peer == peer and upto:
+            if pull.after < upto < neighbour.claims.get(owner, _NOTHING).number:
+                self._ask(owner, _Pull(peer, upto, self._timer(), frozenset((peer,))))
+            else:
+                self._finish(owner)
+        if upto:
+            self._tell(owner)
+        self._book.compared()
+
+    def _keep(self, now: datetime, events: Sequence[SignedValue[PolicyEvent]]) -> None:
+        try:
+            self._book.take_events(now, events)
+        except PenstockError as error:
+            # That is about this broker, and not about who has sent them.
+            self._note(error)
+
+    def _read_events(self, owner: Principal, events: list[Wire]) -> tuple[list[SignedValue[PolicyEvent]], _Head]:
+        """Return the events that are new here, verified, and the highest of all."""
+        new: list[SignedValue[PolicyEvent]] = []
+        best = _NOTHING
+        for words in events:
+            match words:
+                case [int(number), bytes(digest), bytes(octets)]:
+                    head = self._read_head(number, digest)
+                case _:
+                    malformed("a policy event")
+            if not self._book.has(owner, *head):
+                event = read_signed(parse_canonical(octets, limits=self._limits), PolicyEvent)
+                if (event.value.owner, event.value.number, event.digest) != (owner, *head):
+                    malformed("a policy event is not what stands beside it")
+                new.append(event.verify())
+            best = max(best, head)
+        return new, best
+
+    def _push(self, owner: Principal, events: Sequence[tuple[int, bytes, bytes]], but: Principal | None) -> None:
+        """Send events to all neighbours, except as the head that they have already."""
+        for peer, neighbour in self._trusted(owner):
+            claim = neighbour.claims.get(owner, _NOTHING)
+            wanted: list[Writable] = [[*words] for words in events if words[:2] != claim]
+            if wanted and peer != but:
+                self._send(peer, [POLICY, "events", principal_tree(owner), wanted, 0])
+
+    def _trusted(self, owner: Principal) -> list[tuple[Principal, _Neighbour]]:
+        now = self._clock()
+        return [(peer, one) for peer, one in self._linked.items() if self._trusts(now, owner, peer)]
+
+    # Acknowledgements.
+
+    def _acknowledgements(self, owner: Principal) -> Iterator[SignedValue[Acknowledgement]]:
+        """Yield the last acknowledgement of each broker that goes by what an owner says now."""
+        now = self._clock()
+        for one in self._book.acknowledgements(owner):
+            if self._trusts(now, owner, one.value.broker):
+                yield one
+
+    def _summary(self, owner: Principal) -> bytes:
+        """Return a digest of all acknowledgements to an owner; nothing if there are none."""
+        digests = sorted(one.digest for one in self._acknowledgements(owner))
+        return sha256(b"".join(digests)).digest()[:_SUMMARY_BYTES] if digests else b""
+
+    def _answer_acknowledgements(
+        self, now: datetime, peer: Principal, neighbour: _Neighbour, owner: Principal, have: list[Wire]
+    ) -> None:
+        if not (self._book.carries(owner) and self._trusts(now, owner, peer) and self._is_answered(neighbour)):
+            return
+        known: dict[Principal, datetime] = {}
+        for words in have:
+            match words:
+                case [broker, datetime() as time]:
+                    known[read_principal(broker)] = time
+                case _:
+                    malformed("an acknowledgement that a broker has")
+        chosen: list[Writable] = []
+        room = self._limits.policy_chunk_bytes
+        for one in self._acknowledgements(owner):
+            value, octets = one.value, one.to_bytes()
+            if value.broker in known and known[value.broker] >= value.time:
+                continue
+            chosen.append([principal_tree(value.broker), value.time, octets])
+            room -= len(octets)
+            if room < 0:
+                # The rest is missed again when heads are compared.
+                break
+        if chosen:
+            self._send(peer, [POLICY, "acks", principal_tree(owner), chosen])
+
+    def _hear_acknowledgements(
+        self, now: datetime, peer: Principal, owner: Principal, acknowledgements: list[Wire]
+    ) -> None:
+        if not self._book.carries(owner):
+            return
+        for words in acknowledgements:
+            match words:
+                case [broker, datetime() as time, bytes(octets)]:
+                    principal = read_principal(broker)
+                case _:
+                    malformed("an acknowledgement")
+            last = self._book.acknowledged(owner, principal)
+            if (last is not None and time <= last) or not self._trusts(now, owner, principal):
+                continue
+            read = read_signed(parse_canonical(octets, limits=self._limits), Acknowledgement)
+            if (read.value.owner, read.value.broker, read.value.time) != (owner, principal, time):
+                malformed("an acknowledgement is not what stands beside it")
+            self._book.take_acknowledgement(now, read.verify())
+            self._push_acknowledgement(read.value, octets, peer)
+
+    def _push_acknowledgement(self, value: Acknowledgement, octets: bytes, but: Principal | None) -> None:
+        for peer, _ in self._trusted(value.owner):
+            if peer not in (but, value.broker):
+                words: list[Writable] = [principal_tree(value.broker), value.time, octets]
+                self._send(peer, [POLICY, "acks", principal_tree(value.owner), [words]])
+
+    def _is_answered(self, neighbour: _Neighbour) -> bool:
+        """Count an answer, and say whether a neighbour may have it: each costs more than the question."""
+        neighbour.answers += 1
+        return neighbour.answers <= self._limits.policy_answers
+
+
+def _event_words(event: SignedValue[PolicyEvent]) -> tuple[int, bytes, bytes]:
+    return event.value.number, event.digest, event.to_bytes()
+
+
+def _unproven(peer: Principal, owner: Principal | None) -> RefusedError:
+    said = "which policy it has" if owner is None else f"the policy of {owner.short} that it claims to have"
+    return RefusedError(
+        "evolution.unproven",
+        f"the neighbour {peer.short} has not shown {said}",
+        hint="check that broker: it is overloaded, or it lies",
+    )

@@ -1,0 +1,284 @@
+"""Where clients ask about keys: operators what there is, managers of a type for changes, readers for old keys.
+
+    status          operators of the broker, about the keys that it holds; who may manage a type, about its groups
+    join            operators: the broker asks at once for what it may have
+    rotate, evict   the owner of the type, and who has the right `keys` on it; at the broker that manages it
+    forget          who may manage all types that are managed there: one log has the keys of all
+    fetch-keys      anybody: a manager decides by the right `history`, and seals to the key in the request. Operators of
+                    a broker that has the right get the keys that it holds, too, for its own jobs
+
+Changes are answered when they are in the log, and not before; and `forget` when the log has forgotten.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from penstock.broker.core.core import Core
+from penstock.broker.keys.node_keys import Keys, Released
+from penstock.broker.keys.sealing import seal_history
+from penstock.broker.wire.protocol import LABELS, AskKeys, FetchKeys, KeyWord
+from penstock.codec.sexp import parse_canonical
+from penstock.codec.wire import Wire
+from penstock.errors import FailedError, PenstockError, RefusedError
+from penstock.fabric.tasks import in_background
+from penstock.model.instants import in_utc
+from penstock.model.principals import Principal
+from penstock.trust.credentials import Credentials
+from penstock.trust.key_statements import EpochStatement, KeyGroup, KeyHistory, KeyRequest, KeyWish
+from penstock.trust.signed import read_signed
+
+Outcome: TypeAlias = "Wire | PenstockError"
+Answer: TypeAlias = Callable[[Outcome], None]
+"""Takes the answer to a question, or why there is none; once."""
+
+IsOperator: TypeAlias = Callable[[Principal], bool]
+
+#: seconds between two looks at whether something is done
+_LOOK: Final = 0.02
+
+
+@dataclass(frozen=True, slots=True)
+class Asker:
+    """Who asks, and what it has shown."""
+
+    principal: Principal
+    shown: Credentials
+
+
+class KeyDesk:
+    """See the module."""
+
+    def __init__(self, core: Core, keys: Keys, is_operator: IsOperator) -> None:
+        self._core = core
+        self._keys = keys
+        self._is_operator = is_operator
+        self._waiting: set[asyncio.Task[None]] = set()
+
+    async def stop(self) -> None:
+        """Wait for nothing more."""
+        for task in self._waiting:
+            task.cancel()
+        await asyncio.gather(*self._waiting, return_exceptions=True)
+
+    def ask(self, asker: Asker, question: AskKeys | FetchKeys, answer: Answer) -> None:
+        """Answer a question, at once or later. Raises `RefusedError` and `MalformedError` for what is refused."""
+        if isinstance(question, FetchKeys):
+            self._fetch(asker, question, answer)
+            return
+        match question.word:
+            case KeyWord.STATUS:
+                answer(self._status(asker))
+            case KeyWord.JOIN:
+                self._check_operator(asker)
+                self._keys.join_now()
+                answer(self._status(asker))
+            case KeyWord.ROTATE:
+                self._rotate(asker, question, answer)
+            case KeyWord.EVICT:
+                self._evict(asker, question, answer)
+            case KeyWord.FORGET:
+                self._forget(asker, question, answer)
+
+    # What there is.
+
+    def _status(self, asker: Asker) -> Wire:
+        operator = self._is_operator(asker.principal)
+        managed = dict(self._managed(asker, operator=operator))
+        if not operator and not managed:
+            self._check_operator(asker)
+        found: dict[str, Wire] = {"broker": str(self._core.principal), "managed": managed}
+        if operator:
+            found["held"] = dict(self._held())
+            core = self._core
+            found["waiting"] = {"publications": len(core.exchange.gathering), "sealed blocks": core.router.waiting}
+        return found
+
+    def _held(self) -> Iterator[tuple[str, Wire]]:
+        now = self._core.now()
+        for group, member in sorted(self._keys.members.items(), key=lambda item: item[0].scope):
+            yield (
+                group.scope,
+                {**self._about(group, member.word), "seals": member.seals(now), "evicted": member.evicted},
+            )
+
+    def _managed(self, asker: Asker, *, operator: bool) -> Iterator[tuple[str, Wire]]:
+        for group in self._keys.managed():
+            holders = self._keys.manager.holders(group)
+            told = {**self._about(group, self._keys.manager.word(group)), "members": len(holders)}
+            if self._may_manage(asker, group):
+                # Who may read what is for those who decide it.
+                yield group.scope, {**told, "holders": [str(broker) for broker in sorted(holders)]}
+            elif operator:
+                yield group.scope, told
+
+    def _about(self, group: KeyGroup, word: EpochStatement | None) -> dict[str, Wire]:
+        of: dict[str, Wire] = {"type": str(group.type), "attribute": self._keys.claims.attribute_name(group)}
+        if word is None:
+            return {**of, "epoch": 0, "begun": None, "until": None}
+        return {**of, "epoch": word.epoch, "begun": word.begun, "until": word.until}
+
+    # What is changed.
+
+    def _rotate(self, asker: Asker, question: AskKeys, answer: Answer) -> None:
+        before = {group: self._epoch(group) for group in self._meant(asker, question) if _is_asked(group, question)}
+        if any(self._keys.manager.relabels(self._core.now(), group) for group in before):
+            raise RefusedError("keys.too-soon", "the labels are changing already", hint="wait until that is over")
+        for group in before:
+            self._keys.rotate(group)
+        self._later(
+            lambda: all(self._epoch(group) > epoch for group, epoch in before.items()),
+            lambda: self._changed(before),
+            answer,
+        )
+
+    def _evict(self, asker: Asker, question: AskKeys, answer: Answer) -> None:
+        broker, manager = question.broker, self._keys.manager
+        groups = [group for group in self._meant(asker, question) if broker in manager.holders(group)]
+        if broker is None or not groups:
+            raise RefusedError(
+                "keys.not-member",
+                "this broker holds none of these keys",
+                hint="`penstock keys status` shows their owner who does",
+            )
+        for group in groups:
+            self._keys.evict(group, broker)
+        # Labels may have to wait until they have changed the last time.
+        awaited = [group for group in groups if not group.labels]
+        self._later(
+            lambda: not any(broker in manager.holders(group) for group in awaited),
+            lambda: self._changed(groups),
+            answer,
+        )
+
+    def _forget(self, asker: Asker, question: AskKeys, answer: Answer) -> None:
+        manager = self._keys.manager
+        if question.before is None:
+            raise RefusedError("keys.wrong-request", "since when epochs are kept is not said")
+        self._meant(asker, AskKeys(question.number, question.word))
+        place = manager.position
+        before = in_utc(question.before)
+        self._keys.forget(before)
+        # The log is rid of what came before the checkpoint; until then old keys are in it.
+        self._later(lambda: manager.has_forgotten(before, place), lambda: {"records": manager.position - place}, answer)
+
+    def _meant(self, asker: Asker, question: AskKeys) -> list[KeyGroup]:
+        """Return the groups that a question is about. Raises `RefusedError` (`keys.not-manage…`)."""
+        of_type, name = question.type, question.attribute
+        groups = [group for group in self._keys.managed() if of_type in (None, group.type)]
+        if name and of_type is not None:
+            ids = self._keys.claims.attributes(of_type, name)
+            groups = [group for group in groups if group.attribute in ids or (group.labels and name == LABELS)]
+        if not groups:
+            raise RefusedError(
+                "keys.not-managed",
+                "no such keys are managed here",
+                hint="`penstock keys status` shows which keys this broker manages: compare broker, type and attribute",
+            )
+        if not all(self._may_manage(asker, group) for group in groups):
+            raise RefusedError(
+                "keys.not-manager",
+                "these keys may be changed by the type's owner, and by who has the right `keys`",
+                hint="show the certificate that says so with --credential",
+            )
+        return groups
+
+    def _may_manage(self, asker: Asker, group: KeyGroup) -> bool:
+        return self._keys.claims.manages(self._core.now(), group.type, asker.principal, asker.shown)
+
+    def _changed(self, groups: Iterable[KeyGroup]) -> dict[str, Wire]:
+        return {group.scope: self._about(group, self._keys.manager.word(group)) for group in groups}
+
+    def _epoch(self, group: KeyGroup) -> int:
+        word = self._keys.manager.word(group)
+        return 0 if word is None else word.epoch
+
+    def _check_operator(self, asker: Asker) -> None:
+        if not self._is_operator(asker.principal):
+            raise RefusedError(
+                "broker.not-operator",
+                "only operators of the broker may ask this",
+                hint="`operators` in its node file says who they are",
+            )
+
+    # Old keys.
+
+    def _fetch(self, asker: Asker, question: FetchKeys, answer: Answer) -> None:
+        limits = self._core.settings.limits
+        request = read_signed(parse_canonical(question.signed), KeyRequest).verify()
+        value = request.value
+        if value.wish is not KeyWish.HISTORY or value.broker != asker.principal:
+            raise RefusedError("keys.wrong-request", "a client may ask for old keys, for itself, and for nothing else")
+        if len(self._keys.fetching) >= limits.key_fetching or value.public in self._keys.fetching:
+            raise RefusedError("keys.busy", "too many ask for old keys at once", hint="try again later")
+        found: list[Released] = []
+        self._keys.fetching[value.public] = found.append
+        self._keys.forward(request)
+        live = self._live(asker, value)
+
+        def released() -> Outcome:
+            told = found[0].value
+            if isinstance(told, KeyHistory):
+                return {"history": found[0].to_bytes(), "live": live}
+            if live:
+                return {"history": b"", "live": live}
+            return RefusedError(told.code, _REASONS.get(told.code, "the key manager does not give it"))
+
+        self._later(lambda: bool(found), released, answer, lambda: self._keys.fetching.pop(value.public, None))
+
+    def _live(self, asker: Asker, request: KeyRequest) -> list[Wire]:
+        """Return the keys that this broker holds now, for its own jobs: each sealed as those of old epochs are."""
+        group, claims = request.group, self._keys.claims
+        if not self._is_operator(asker.principal) or not claims.has_history(group, self._core.principal):
+            return []
+        held = [(epoch, key) for scope, epoch, key in self._core.ring.items() if scope == group.scope]
+        if group.labels:
+            held = self._core.labels.keys(group.type)
+        random = self._core.settings.random
+        return [
+            [epoch, seal_history(group, request.broker, request.public, [key], random)] for epoch, key in sorted(held)
+        ]
+
+    # What takes its time.
+
+    def _later(
+        self,
+        done: Callable[[], bool],
+        result: Callable[[], Outcome],
+        answer: Answer,
+        over: Callable[[], object] = lambda: None,
+    ) -> None:
+        """Answer when something is done, or say that it is not."""
+
+        async def wait() -> None:
+            try:
+                async with asyncio.timeout(self._core.settings.limits.key_answer / 1000):
+                    while not done():
+                        await asyncio.sleep(_LOOK)
+                answer(result())
+            except TimeoutError:
+                answer(
+                    FailedError(
+                        "keys.no-answer",
+                        "no key manager has answered, or its log could not be written",
+                        hint="is a key manager running, and reached? what was asked may still be done",
+                    )
+                )
+            finally:
+                over()
+
+        task = in_background("answering about keys", wait())
+        self._waiting.add(task)
+        task.add_done_callback(self._waiting.discard)
+
+
+_REASONS: Final = {
+    "keys.not-entitled": "you show no right `history` to this key",
+    "keys.no-history": "none of these epochs is over and kept",
+}
+
+
+def _is_asked(group: KeyGroup, question: AskKeys) -> bool:
+    """Say whether a group is to begin an epoch: not that of the labels, where all keys of a type are meant."""
+    return not group.labels or question.attribute == LABELS

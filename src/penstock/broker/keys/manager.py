@@ -1,0 +1,588 @@
+"""A key manager, or one of its replicas: who is in a key group, and when its key changes (section 7.6).
+
+A plain state machine. Whoever drives it tells it what comes, and carries out what it returns, in order:
+
+1. All state is a fold of one log, in which each record has a number and follows the one before. To change anything a
+   manager proposes a record (`Append`) for the place where, as far as it knows, the log ends. The log takes it there or
+   not at all: so replicas never split, and one that was asleep can do nothing but read. Either way the driver then
+   hands over what the log has (`take`). Only when its own record comes back does a manager tell anybody; when another's
+   comes in that place it proposes again.
+2. Nobody gets a key but by a right that `decide()` found (`rights`), asked by the driver.
+3. An epoch ends when somebody who holds its key must not have the next (eviction, or the end of a right), when somebody
+   joins who had no right when it began, by age and by volume. It does not end where the credentials show that it need
+   not: who joins with a right that is older than the epoch gets its key, and who leaves keeps a key that it has a right
+   to (section 7.6.2). Both take effect in the tree with the next epoch, all at once.
+4. Now and then all state goes into the log as a checkpoint (`log_state`), and what came before is forgotten.
+
+Seeds in the log, and keys of epochs that are over, are wrapped under a key that replicas share (`kek`).
+"""
+
+from collections.abc import Callable, Collection, Iterator, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Final, NamedTuple, TypeAlias
+
+from penstock.broker.evolution.policy_keeper import NO_SKEW
+from penstock.broker.keys.group import Applicant, GroupState, Holder, Refreshing, Wishes
+from penstock.broker.keys.log_state import Condensing, KeyFold
+from penstock.broker.keys.manager_outputs import Append, Noted, Output, Record, Reply, Tell, TruncateLog
+from penstock.broker.keys.rights import MEMBERS, READERS, Grounds, entitlement
+from penstock.broker.keys.sealing import seal_history, seal_welcome, wrap_missed, wrap_path, wrap_seed
+from penstock.crypto import SigningKey
+from penstock.crypto.hpke import check_public
+from penstock.crypto.key_tree import Rekey
+from penstock.crypto.keys import RandomBytes
+from penstock.crypto.wrapping import SALT_BYTES, SECRET_BYTES, Secret
+from penstock.errors import LimitError, RefusedError
+from penstock.model.instants import in_utc
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeKey, TypeName
+from penstock.model.principals import Principal
+from penstock.trust.capabilities import Right
+from penstock.trust.key_statements import (
+    EpochStatement,
+    KeyCheckpoint,
+    KeyGroup,
+    KeyHistory,
+    KeyNotice,
+    KeyPathAnswer,
+    KeyRecord,
+    KeyRequest,
+    KeyWelcome,
+    KeyWish,
+    split,
+)
+from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
+from penstock.trust.validity import earliest
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a key manager says to brokers: signed, and sealed where it is for one of them.
+
+
+class KeyAnswers:
+    """See the module. Raises `RefusedError` (`keys.not-member`) for groups that have not begun."""
+
+    def __init__(self, key: SigningKey, random: RandomBytes) -> None:
+        self._key = key
+        self._random = random
+
+    def word(self, state: GroupState) -> EpochStatement:
+        """Return this manager's word on the epoch of a group, whichever replica began it."""
+        if state.word is None:
+            raise RefusedError("keys.not-member", "this key group has not begun", hint="join it first")
+        return replace(state.word, manager=self._key.principal)
+
+    def welcome(self, state: GroupState, broker: Principal, holder: Holder, public: bytes) -> Reply:
+        """Give a member its leaf, and where it is."""
+        content = holder.leaf.expose() + state.place(broker)
+        sealed = seal_welcome(state.group, broker, public, content, self._random)
+        return Reply(broker, sign_value(KeyWelcome(self.word(state), broker, public, sealed), self._key))
+
+    def path(self, state: GroupState, broker: Principal, holder: Holder, missed: Sequence[Secret] = ()) -> Reply:
+        """Tell a member where it is, and the keys of the last epochs before this one, which it has missed."""
+        salt, about = self._random(SALT_BYTES), (state.group, state.epoch)
+        sealed = wrap_path(holder.leaf, state.place(broker), salt, *about)
+        keys = wrap_missed(holder.leaf, missed, salt, *about) if missed else b""
+        return Reply(broker, sign_value(KeyPathAnswer(self.word(state), broker, salt, sealed, keys), self._key))
+
+    def history(self, state: GroupState, request: KeyRequest, first: int, keys: Sequence[Secret]) -> Reply:
+        """Release keys of epochs that follow each other."""
+        sealed = seal_history(state.group, request.broker, request.public, keys, self._random)
+        answer = KeyHistory(self.word(state), request.broker, request.public, first, sealed)
+        return Reply(request.broker, sign_value(answer, self._key))
+
+    def epoch(self, word: EpochStatement, rekey: Rekey, most: int) -> list[Tell]:
+        """Tell everybody that an epoch has begun, with so many nodes at most in one statement."""
+        return [Tell(word.group, sign_value(part, self._key)) for part in split(word, rekey, most)]
+
+    def notice(self, now: datetime, state: GroupState) -> Tell:
+        """Tell everybody which epoch there is."""
+        return Tell(state.group, sign_value(KeyNotice(self.word(state), in_utc(now)), self._key))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# When a key manager tells which epoch a group has: from time to time, and more often where members may not know.
+#
+# A manager that has just started does not know whom it told before, and brokers may not be within reach yet. One that
+# reads that a replica has begun an epoch cannot know whether the replica lived to tell it.
+
+
+#: the first pause after a start is `key_retry` divided by this; each one is twice as long as the one before
+_PATIENCE: Final = 16
+
+
+class _Next(NamedTuple):
+    due: datetime
+    pause: timedelta
+
+
+class KeyNotices:
+    """See the module."""
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._longest = timedelta(milliseconds=limits.key_notice)
+        self._retry = timedelta(milliseconds=limits.key_retry)
+        self._next: dict[KeyGroup, _Next] = {}
+
+    def is_due(self, now: datetime, group: KeyGroup) -> bool:
+        """Say whether a group is to be told its epoch now; the next time is later then."""
+        expected = self._next.get(group)
+        if expected is not None and expected.due - expected.pause <= now < expected.due:
+            return False
+        pause = min(self._longest, self._retry / _PATIENCE if expected is None else 2 * expected.pause)
+        self._next[group] = _Next(now + pause, pause)
+        return True
+
+    def told(self, now: datetime, group: KeyGroup) -> None:
+        """Take note that a group is told of its epoch now, which has begun."""
+        self._next[group] = _Next(now + self._longest, self._longest)
+
+    def told_by_another(self, now: datetime, group: KeyGroup) -> None:
+        """Take note that a replica has begun an epoch, and should have told it."""
+        expected = self._next.get(group)
+        if expected is not None:
+            self._next[group] = expected._replace(due=min(expected.due, now + self._retry))
+
+    def next(self, group: KeyGroup) -> datetime | None:
+        """Return when a group is told next, if it was told anything."""
+        expected = self._next.get(group)
+        return None if expected is None else expected.due
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The record that a key manager has proposed for the end of the log, until the log has one there.
+
+
+class Proposal:
+    """See the module. It is made again after `retry`, while nobody has said whether the log has it."""
+
+    def __init__(self, retry: timedelta) -> None:
+        self._retry = retry
+        self._made: tuple[datetime, Append] | None = None
+
+    @property
+    def under_way(self) -> bool:
+        """Whether a record is proposed."""
+        return self._made is not None
+
+    @property
+    def turn(self) -> datetime | None:
+        """When `again` is to be called at the latest."""
+        return None if self._made is None else self._made[0] + self._retry
+
+    def make(self, now: datetime, number: int, record: SignedValue[Record]) -> Append:
+        """Propose a record for a place."""
+        append = Append(number, record)
+        self._made = now, append
+        return append
+
+    def again(self, now: datetime) -> list[Append]:
+        """Propose it again, if it is time: the log takes it now, or says that the place is taken."""
+        if self._made is None or abs(now - self._made[0]) < self._retry:
+            return []
+        self._made = now, self._made[1]
+        return [self._made[1]]
+
+    def settle(self, record: SignedValue[Record]) -> bool:
+        """Take note that the log has this record in the place, and say whether it is the one that was proposed."""
+        made, self._made = self._made, None
+        return made is not None and made[1].record.digest == record.digest
+
+    def admits(self, group: KeyGroup, broker: Principal) -> bool:
+        """Say whether it would let a broker into a group."""
+        record = None if self._made is None else self._made[1].record.value
+        if not isinstance(record, KeyRecord) or record.word.group != group:
+            return False
+        return any(broker == who for who, _ in record.admitted)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What is asked of a key manager: each request is signed, of now, and comes once.
+#
+# The last request of each broker is remembered, and an older one is a copy. A manager that has just started remembers
+# nothing: whoever sends again what a broker said before that must not be able to put it out of a group, so that
+# requests to leave count only if they were made since then. All others give their broker nothing that it has no right
+# to.
+
+
+_Asker: TypeAlias = tuple[Principal, KeyGroup]
+
+
+class KeyRequests:
+    """See the module."""
+
+    def __init__(self, skew: timedelta, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._window = timedelta(milliseconds=limits.key_request) + skew
+        self._begun: datetime | None = None
+        self._last: dict[_Asker, datetime] = {}
+
+    def begin(self, now: datetime) -> None:
+        """Take note that the manager runs from now on, if it did not before."""
+        self._begun = self._begun or in_utc(now)
+
+    def check(self, now: datetime, unverified: UnverifiedValue[KeyRequest], wish: KeyWish) -> KeyRequest:
+        """Check a request: signed, of the right kind, of now, and no copy of an earlier one.
+
+        Raises `RefusedError`: `keys.wrong-request`, `keys.old-request`, `keys.weak-key`, and what signatures raise.
+        """
+        request = unverified.verify().value
+        if request.wish is not wish:
+            raise RefusedError("keys.wrong-request", f"a request to {request.wish}, not to {wish}")
+        last = self._last.get((request.broker, request.group), self._begun if wish is KeyWish.LEAVE else None)
+        if abs(in_utc(now) - request.time) > self._window or (last is not None and request.time <= last):
+            raise RefusedError(
+                "keys.old-request", "a request is too old, or has come before", hint="sign a new one; set the clocks"
+            )
+        if request.public:
+            # Before anything is recorded: what is in the log can be answered.
+            check_public(request.public)
+        return request
+
+    def remember(self, request: KeyRequest) -> None:
+        """Remember a request of somebody who has a right to something: others could fill any memory."""
+        self._last[request.broker, request.group] = request.time
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A key manager, or one of its replicas: who is in a key group, and when its key changes (section 7.6).
+
+
+Serves: TypeAlias = Callable[[TypeKey], Collection[TypeName]]
+"""Says which versions of a type are served whose key groups are managed here; none for other types."""
+
+
+class KeyManager:
+    """See the module. `replicas` are those whose records count besides its own. `now` never goes back."""
+
+    def __init__(  # noqa: PLR0913  # each argument is one of the things that a manager goes by
+        self,
+        key: SigningKey,
+        kek: Secret,
+        serves: Serves,
+        random: RandomBytes,
+        *,
+        replicas: Collection[Principal] = (),
+        refreshing: Refreshing | None = None,
+        skew: timedelta = NO_SKEW,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self._key = key
+        self._kek = kek
+        self._serves = serves
+        self._random = random
+        self._refreshing = refreshing or Refreshing.by(limits)
+        self._skew = skew
+        self._limits = limits
+        self._wishes: dict[KeyGroup, Wishes] = {}
+        self._blocks: dict[KeyGroup, int] = {}
+        self._notices = KeyNotices(limits)
+        self._requests = KeyRequests(skew, limits)
+        self._answers = KeyAnswers(key, random)
+        self._fold = KeyFold(kek, frozenset((*replicas, key.principal)), random, limits)
+        self._proposal = Proposal(timedelta(milliseconds=limits.key_retry))
+        self._condensing = Condensing(kek, random, limits)
+
+    # What brokers ask.
+
+    def join(self, now: datetime, unverified: UnverifiedValue[KeyRequest], grounds: Grounds) -> list[Output]:
+        """Take in a request to join, or to have a right renewed, with what was decided about the broker.
+
+        Raises `RefusedError`: `keys.not-entitled`, `keys.not-managed`, and what any request raises (`keys.old-request`,
+        `keys.wrong-request`, `evolution.wrong-key`, `key.bad-signature`); and `LimitError` (`keys.members`).
+        """
+        request = self._requests.check(now, unverified, KeyWish.JOIN)
+        served = self._served(request.group)
+        right = entitlement(grounds, request.broker, request.group, served, now)
+        state = self._state(request.group)
+        self._wish(request.group).check_room(state, request.broker, self._limits.key_members)
+        self._requests.remember(request)
+        applicant = Applicant(right, request.public)
+        member = state.members.get(request.broker)
+        if request.group.labels:
+            self._wish(request.group).reinstate(request.broker)
+        if member is not None and member.until == right.until:
+            return [self._answers.welcome(state, request.broker, member, applicant.public)]
+        wishes = self._wish(request.group)
+        wishes.admit[request.broker] = applicant
+        wishes.leave.discard(request.broker)
+        return self._propose(now)
+
+    def leave(self, now: datetime, unverified: UnverifiedValue[KeyRequest]) -> list[Output]:
+        """Take in a request to leave. Raises `RefusedError`, as any request does, and `keys.not-member`."""
+        request = self._requests.check(now, unverified, KeyWish.LEAVE)
+        self._member(request)
+        self._wish(request.group).leave.add(request.broker)
+        return self._propose(now)
+
+    def path(self, now: datetime, unverified: UnverifiedValue[KeyRequest]) -> list[Output]:
+        """Tell a member that has missed something where it is, with the keys of epochs that it has missed.
+
+        Raises `RefusedError`, as `leave` does.
+        """
+        request = self._requests.check(now, unverified, KeyWish.PATH)
+        state, holder = self._member(request)
+        missed = self._fold.missed(state, holder, request.first)
+        return [self._answers.path(state, request.broker, holder, missed)]
+
+    def was_evicted(self, request: KeyRequest) -> bool:
+        """Say whether somebody was evicted, who has heard of no later epoch than there is here.
+
+        Who is back has heard of one: it began when it joined, and a replica that is behind has not read of it.
+        """
+        state = self._state(request.group)
+        return request.broker in state.evicted and state.epoch >= request.last
+
+    def refresh(self, now: datetime, unverified: UnverifiedValue[KeyRequest]) -> list[Output]:
+        """Take in a member's word that it has sealed as much as it may under one key.
+
+        Raises `RefusedError`, as `leave` does, and `keys.too-soon`: nobody can keep a group busy.
+        """
+        request = self._requests.check(now, unverified, KeyWish.REFRESH)
+        state, _ = self._member(request)
+        if now < self._answers.word(state).begun + timedelta(milliseconds=self._limits.key_refresh):
+            raise RefusedError("keys.too-soon", "the epoch has only begun", hint="go on with its key")
+        return self.rotate(now, request.group)
+
+    def history(self, now: datetime, unverified: UnverifiedValue[KeyRequest], grounds: Grounds) -> list[Output]:
+        """Release keys of epochs that are over, to somebody who was found to have one of `history_rights`.
+
+        Raises `RefusedError`, as `join` does, and `keys.no-history` where none of the epochs is over.
+        """
+        request = self._requests.check(now, unverified, KeyWish.HISTORY)
+        rights = self.history_rights(now, request)
+        entitlement(grounds, request.broker, request.group, self._served(request.group), now, rights=rights)
+        self._requests.remember(request)
+        state = self._state(request.group)
+        return [self._answers.history(state, request, *self._fold.released(state, request.first, request.last))]
+
+    def history_rights(self, now: datetime, request: KeyRequest) -> frozenset[Right]:
+        """Return which rights release what is asked for: `history`, except for labels that are still in use.
+
+        Their key is for every member of the group, which may have joined after they changed.
+        """
+        state = self._state(request.group)
+        in_use = request.first == request.last == state.epoch - 1 and self._refreshing.overlaps(state, now)
+        return MEMBERS if in_use and request.broker in state.members else READERS
+
+    # What the operator, the policy and the clock say.
+
+    def evict(self, now: datetime, group: KeyGroup, broker: Principal) -> list[Output]:
+        """Take the key from a broker, whatever its right; nothing where it does not hold it."""
+        wishes = self._wish(group)
+        wishes.admit.pop(broker, None)
+        if broker in self._state(group).holders() or self._proposal.admits(group, broker):
+            wishes.evict.add(broker)
+        return self._propose(now)
+
+    def review(
+        self,
+        now: datetime,
+        group: KeyGroup,
+        grounds: Callable[[Principal], Grounds],
+        spared: Collection[Principal] = (),
+    ) -> list[Output]:
+        """Go by a policy that has changed: `grounds` asks the door about each broker that has the key or waits for it.
+
+        Who has no right any more is evicted, all of them at once. Those who are `spared` stay as they are.
+        """
+        state, wishes = self._state(group), self._wish(group)
+        for broker in self.holders(group) - frozenset(spared):
+            try:
+                right = entitlement(grounds(broker), broker, group, self._serves(group.type), now)
+            except RefusedError:
+                right = None
+            if group.labels and right is not None:
+                wishes.reinstate(broker)
+            wishes.review(state, broker, right)
+            if right is None and self._proposal.admits(group, broker):
+                wishes.evict.add(broker)
+        return self._propose(now)
+
+    def rotate(self, now: datetime, group: KeyGroup) -> list[Output]:
+        """Begin an epoch, for an operator who wants one."""
+        self._wish(group).refresh = True
+        return self._propose(now)
+
+    def sealed(self, now: datetime, group: KeyGroup, blocks: int) -> list[Output]:
+        """Take note that so many blocks more were sealed under the key of the epoch."""
+        self._blocks[group] = self._blocks.get(group, 0) + blocks
+        return self.rotate(now, group) if self._blocks[group] >= self._refreshing.blocks else []
+
+    def condense(self, now: datetime, since: datetime | None = None) -> list[Output]:
+        """Begin the log again with a checkpoint; the keys of epochs that were over before an instant are not in it.
+
+        Raises `LimitError` (`keys.checkpoint`).
+        """
+        self._condensing.want(since)
+        return self._propose(now)
+
+    def forgot(self, number: int) -> None:
+        """Take note that the log keeps no record before a place."""
+        self._condensing.forgotten = max(number, self._condensing.forgotten)
+
+    @property
+    def forgotten(self) -> int:
+        """Before which place of the log nothing is kept, as far as is known."""
+        return self._condensing.forgotten
+
+    def has_forgotten(self, before: datetime, place: int) -> bool:
+        """Say whether a checkpoint from a place on is without epochs that were over before an instant.
+
+        And whether the log is rid of all that came before it: so long their keys are there.
+        """
+        begins = self._fold.checkpoint
+        return self._condensing.has_left_out(before) and begins >= place and self.forgotten >= begins
+
+    def holders(self, group: KeyGroup) -> frozenset[Principal]:
+        """Return all that hold the key or are about to: when policy changes, each is asked about again."""
+        return frozenset((*self._state(group).holders(), *self._wish(group).admit))
+
+    def word(self, group: KeyGroup) -> EpochStatement | None:
+        """Return what was said last about the epoch of a group, if it has begun."""
+        return self._state(group).word
+
+    def relabels(self, now: datetime, group: KeyGroup) -> bool:
+        """Say whether labels are changing, so that the next change has to wait."""
+        return self._refreshing.overlaps(self._state(group), now)
+
+    def groups(self) -> Iterator[KeyGroup]:
+        """Yield the groups that have begun."""
+        return iter(self._fold.groups)
+
+    def tick(self, now: datetime) -> tuple[list[Output], datetime | None]:
+        """Notice what has ended, tell the epochs, and say when to call again at the latest."""
+        self._requests.begin(now)
+        said: list[Output] = []
+        for group, state in self._fold.groups.items():
+            if state.word is None:
+                continue
+            wishes = self._wish(group)
+            wishes.evict |= {broker for broker, holder in state.holders().items() if holder.expired(now)}
+            wishes.refresh |= now >= state.word.begun + timedelta(milliseconds=self._refreshing.of(group).period)
+            if self._notices.is_due(now, group):
+                said.append(self._answers.notice(now, state))
+        said += self._proposal.again(now)
+        if self.forgotten < self._fold.checkpoint:
+            # Also what another replica, or this one in another life, did not live to forget.
+            said.append(TruncateLog(self._fold.checkpoint))
+        self._condensing.look(self._fold)
+        return [*said, *self._go_on(now)], self.turns()
+
+    def turns(self) -> datetime | None:
+        """Return when to call `tick` at the latest, as things are."""
+        turn = self._proposal.turn
+        for group, state in self._fold.groups.items():
+            if state.word is None:
+                continue
+            turn = earliest(turn, state.word.begun + timedelta(milliseconds=self._refreshing.of(group).period))
+            turn = earliest(turn, self._refreshing.resumes(state, self._wish(group)))
+            turn = earliest(turn, self._notices.next(group))
+            for holder in state.holders().values():
+                if holder.until is not None:
+                    turn = earliest(turn, holder.until + datetime.resolution)
+        return turn
+
+    # The log.
+
+    @property
+    def position(self) -> int:
+        """How many records were taken: where the log goes on."""
+        return self._fold.number
+
+    def take(self, now: datetime, unverified: UnverifiedValue[Record]) -> list[Output]:
+        """Take in the next record of the log, its own or another's; also to begin with, from the first one on.
+
+        Where records were forgotten, the first one begins a checkpoint. One that does not follow (`GroupState.check`)
+        counts for nothing, for any replica. Raises `RefusedError` (`keys.log`) for one that is not the next, or of
+        somebody who is no replica, and what signatures and unwrapping raise. Nothing has changed then.
+        """
+        signed = unverified.verify()
+        record, taken = signed.value, self._fold.take(signed)
+        mine = self._proposal.settle(signed)
+        if isinstance(record, KeyCheckpoint):
+            self._condensing.take(now, mine=mine, whole=taken.whole)
+            said: list[Output] = [TruncateLog(record.first)] if mine and taken.whole else []
+        else:
+            self._condensing.broken()
+            skipped = taken.skipped
+            said = [Noted(skipped)] if skipped else self._recorded(now, record, taken.rekey, mine=mine)
+        return [*said, *self._go_on(now)]
+
+    def _recorded(self, now: datetime, record: KeyRecord, rekey: Rekey | None, *, mine: bool) -> list[Output]:
+        said: list[Output] = []
+        state = self._state(record.word.group)
+        if rekey is not None:
+            self._blocks.pop(state.group, None)
+        if rekey is not None and mine:
+            self._notices.told(now, state.group)
+            said += self._answers.epoch(record.word, rekey, self._limits.key_nodes)
+        elif rekey is not None:
+            self._notices.told_by_another(now, state.group)
+        # Who asked here is answered, whichever replica recorded it.
+        for broker, applicant in self._wish(state.group).settle(state, record):
+            if applicant.public:
+                said.append(self._answers.welcome(state, broker, state.members[broker], applicant.public))
+        return said
+
+    # What follows.
+
+    def _go_on(self, now: datetime) -> list[Output]:
+        """Propose the next record. A checkpoint that is too much for the log keeps nobody from anything."""
+        try:
+            return self._propose(now)
+        except LimitError as error:
+            return [Noted(error), *self._propose(now)]
+
+    def _propose(self, now: datetime) -> list[Output]:
+        """Propose the next record, unless one is under way; a checkpoint before all else, as it must not be broken."""
+        if self._proposal.under_way or self._condensing.waits(now):
+            return []
+        if self._condensing.wanted and self._fold.groups:
+            part = self._condensing.next(in_utc(now), self._fold, self._key.principal)
+            return [self._proposal.make(now, self._fold.number, sign_value(part, self._key))]
+        for group, wishes in self._wishes.items():
+            state = self._state(group)
+            wishes.fit(state, self._limits.key_members)
+            due = self._refreshing.due(state, wishes, now)
+            if due:
+                record = self._record(in_utc(now), state, due)
+                # What would be skipped is not written: it would be proposed again, and again.
+                state.check(record)
+                return [self._proposal.make(now, self._fold.number, sign_value(record, self._key))]
+        return []
+
+    def _record(self, now: datetime, state: GroupState, wishes: Wishes) -> KeyRecord:
+        word = state.word
+        refresh = word is None or wishes.need_epoch(state, word.begun - self._skew)
+        if refresh:
+            lasts = self._refreshing.of(state.group)
+            word = EpochStatement(self._key.principal, state.group, state.epoch + 1, now, lasts.longest, lasts.blocks)
+        else:
+            word = self._answers.word(state)
+        salt, seed = self._random(SALT_BYTES), Secret(self._random(SECRET_BYTES))
+        sealed = wrap_seed(self._kek, seed, salt, state.group, self._fold.number)
+        # What is too much for one record is left for the next.
+        changes = wishes.changes(self._limits.key_changes)
+        return KeyRecord(word, self._fold.number, self._fold.head, now, refresh, salt, sealed, *changes)
+
+    def _member(self, request: KeyRequest) -> tuple[GroupState, Holder]:
+        state = self._state(request.group)
+        holder = state.members.get(request.broker)
+        if holder is None:
+            raise RefusedError(
+                "keys.not-member", f"{request.broker.short} is not in this key group", hint="join it first"
+            )
+        self._requests.remember(request)
+        return state, holder
+
+    def _served(self, group: KeyGroup) -> Collection[TypeName]:
+        served = self._serves(group.type)
+        if not served:
+            raise RefusedError("keys.not-managed", f"the keys of `{group.type.name}` are managed by somebody else")
+        return served
+
+    def _state(self, group: KeyGroup) -> GroupState:
+        return self._fold.state(group)
+
+    def _wish(self, group: KeyGroup) -> Wishes:
+        return self._wishes.setdefault(group, Wishes())

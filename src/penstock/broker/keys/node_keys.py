@@ -1,0 +1,416 @@
+"""The keys of a node: it joins the key groups of what it may read, and seals and opens with what it gets.
+
+A broker asks to join the groups of which it has a right by what it shows itself (`rights`); the manager decides for
+itself (`managed_groups`). What can neither be sealed nor opened yet waits, within bounds.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping
+from datetime import datetime, timedelta
+from types import MappingProxyType
+from typing import Final, TypeAlias
+
+from penstock.broker.core.core import Core
+from penstock.broker.keys.claims import KeyClaims, KeyEvidence, KeyLook, groups_of
+from penstock.broker.keys.managed_groups import ManagedGroups, Managing
+from penstock.broker.keys.manager import KeyManager
+from penstock.broker.keys.member import Ask, ForgetKey, Heard, Hold, KeyMember, KeyRefused, Opened, Resume
+from penstock.broker.keys.member import Output as MemberOutput
+from penstock.broker.keys.transport import KeyTransport
+from penstock.codec.wire import Wire
+from penstock.crypto.seal_keys import LiveKeys
+from penstock.errors import FailedError, PenstockError, RefusedError
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.model.types import Sealing
+from penstock.trust.key_statements import (
+    NO_PLACE,
+    NOT_BROKER,
+    NOT_MEMBER,
+    KeyGroup,
+    KeyHistory,
+    KeyPathAnswer,
+    KeyRefusal,
+    KeyRequest,
+    KeyWelcome,
+)
+from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Whether events of a type can be sealed now, by the keys that a broker holds; telling operators what waits for keys.
+#
+# It is asked with each block, and so remembered for as long as it is certain.
+
+
+#: what managers answer to who asks to join, and what can be done about it
+_REFUSALS: Final = {
+    NO_PLACE: ("the group has as many members as it may", "its owner evicts brokers that need the key no longer"),
+    NOT_MEMBER: ("this broker was evicted", "`penstock keys join` asks for its keys again, where it is to have them"),
+    NOT_BROKER: ("this broker may not carry the type", "the type's owner grants it `route`"),
+}
+
+
+class KeyReadiness:
+    """See the module. `members` are the groups that the broker is in, or wants to join."""
+
+    def __init__(self, core: Core, members: Mapping[KeyGroup, KeyMember]) -> None:
+        self._core = core
+        self._members = members
+        #: until when events of a type can be sealed, as far as was heard about keys; and the library that it goes by
+        self._until: dict[TypeKey, datetime] = {}
+        self._library = -1
+        #: groups without a key to seal under, and since when; None when operators know
+        self._waiting: dict[KeyGroup, datetime | None] = {}
+        #: why managers give none, by the code
+        self._refused: dict[KeyGroup, str] = {}
+
+    def forget(self) -> None:
+        """Ask again: something was heard about keys."""
+        self._until.clear()
+
+    def hold(self, group: KeyGroup) -> None:
+        """Take note that there is no key of a group to seal under. For a moment that is nothing."""
+        self._waiting[group] = self._core.now()
+
+    def resume(self, group: KeyGroup) -> None:
+        """Take note that there is one."""
+        self._waiting.pop(group, None)
+        self._refused.pop(group, None)
+
+    def refused(self, group: KeyGroup, code: str) -> None:
+        """Take note why a manager gives none; where that is so for longer than a moment, operators are told."""
+        if self._refused.get(group) != code:
+            self._refused[group] = code
+            self._waiting[group] = self._core.now()
+
+    def holds(self, of_type: TypeKey) -> bool:
+        """Say whether events of a type have to wait, because they are sealed and not all keys are there."""
+        core = self._core
+        if self._library != core.library.changes:
+            self._library = core.library.changes
+            self.forget()
+        known = self._until.get(of_type)
+        if known is not None and core.latest <= known:
+            return False
+        if core.library.sealing(of_type) is Sealing.NONE:
+            return False
+        until = self._sealable_until(core.now(), of_type)
+        if until is None or not core.labels.trees(of_type):
+            return True
+        self._until[of_type] = until
+        return False
+
+    def _sealable_until(self, now: datetime, of_type: TypeKey) -> datetime | None:
+        """Return until when all keys of a type are there and current; None where one of them is not, or no more."""
+        ends = [member.seals_until for group, member in self._members.items() if group.type == of_type]
+        if not ends:
+            # It has no right to any of them, as far as it knows; that may change.
+            self._waiting.setdefault(KeyGroup(of_type), now)
+        until = min([end for end in ends if end is not None], default=now)
+        return None if not ends or None in ends or now > until else until
+
+    def tick(self, now: datetime) -> None:
+        """Let operators know, once, that publications wait for a key that does not come."""
+        pause = timedelta(milliseconds=self._core.settings.limits.key_retry)
+        for group, since in self._waiting.items():
+            if since is not None and now >= since + pause:
+                self._waiting[group] = None
+                self._core.note(self._reason(group))
+
+    def _reason(self, group: KeyGroup) -> PenstockError:
+        if group not in self._members:
+            return _not_entitled(group)
+        code = self._refused.get(group)
+        return _no_manager(group) if code is None else _refusal(group, code)
+
+
+def _no_manager(group: KeyGroup) -> FailedError:
+    return FailedError(
+        "keys.no-manager",
+        f"no key of `{group.scope}` is current: publications wait for one",
+        hint="is a key manager running, and reached?",
+    )
+
+
+def _refusal(group: KeyGroup, code: str) -> RefusedError:
+    why, hint = _REFUSALS[code]
+    return RefusedError(code, f"the key manager gives no key of `{group.scope}`: {why}; publications wait", hint=hint)
+
+
+def _not_entitled(group: KeyGroup) -> RefusedError:
+    return RefusedError(
+        "keys.not-entitled",
+        f"this broker shows no right to the keys of `{group.type.name}`: what clients publish of it waits",
+        hint="grant it `publish` or `subscribe` on the type and its attributes, without conditions",
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The keys of a node: it joins the key groups of what it may read, and seals and opens with what it gets.
+
+
+_AGAIN: Final = timedelta(minutes=1)
+Released: TypeAlias = SignedValue[KeyHistory] | SignedValue[KeyRefusal]
+OnReleased: TypeAlias = Callable[[Released], None]
+
+
+class Keys:
+    """See the module."""
+
+    def __init__(self, core: Core, ring: LiveKeys, managing: Managing | None = None) -> None:
+        self._core = core
+        self._claims = KeyClaims(core)
+        self._ring = ring
+        self._members: dict[KeyGroup, KeyMember] = {}
+        self.readiness = KeyReadiness(core, self._members)
+        self._transport = KeyTransport(core, asked=self._asked, told=self._told, refused=self._refused)
+        #: groups that this broker has no right to join, and until when that is taken for granted
+        self._declined: dict[KeyGroup, datetime] = {}
+        #: groups of labels of which an old key was asked for, and when it may be asked for again
+        self._sought: dict[KeyGroup, datetime] = {}
+        #: who waits for keys of old epochs, by the key that they are sealed to
+        self.fetching: dict[bytes, OnReleased] = {}
+        self._evidence = KeyEvidence(core)
+        self._managed: ManagedGroups | None = None
+        if managing is not None:
+            self._managed = ManagedGroups(core, self._claims, self._transport, self._evidence, managing)
+        core.exchange.gathering.holds = self.readiness.holds
+
+    # Running.
+
+    async def start(self) -> None:
+        """Read the log, where groups are managed here, and join. Raises what the log raises."""
+        if self._managed is not None:
+            await self._managed.start()
+        self._evidence.begin()
+        self.tick()
+
+    async def stop(self) -> None:
+        """Write nothing more to the log."""
+        if self._managed is not None:
+            await self._managed.stop()
+
+    def tick(self) -> None:
+        """Join what is new and may be joined, ask again, forget what is over."""
+        now = self._core.now()
+        for verified in self._claims.sealed():
+            self._transport.follow(verified.event_type.key.owner)
+            for group in groups_of(verified):
+                self._join(now, group)
+        missed = self._ring.missed()
+        for group, member in list(self._members.items()):
+            if group.scope in missed:
+                self._carry_out(member.wanted(now, missed[group.scope]))
+            self._carry_out(member.tick(now)[0])
+        self._count(now)
+        self.readiness.tick(now)
+        if self._managed is not None:
+            self._managed.tick(now)
+        self._relabel(now)
+
+    def _count(self, now: datetime) -> None:
+        """Pass on how many blocks were sealed here: enough of them end an epoch."""
+        sealed, self._core.vault.sealed = self._core.vault.sealed, Counter()
+        for of_type, blocks in sealed.items():
+            # Asked once for all groups of a type: it is a decision.
+            managed = self._managed if self._managed is not None and self._claims.served(of_type) else None
+            for group, member in list(self._members.items()):
+                if group.type != of_type or group.labels:
+                    continue
+                if managed is not None:
+                    managed.tell(managed.manager.sealed(now, group, blocks))
+                else:
+                    self._carry_out(member.sealed(now, blocks))
+
+    def policy_changed(self) -> None:
+        """Ask about everybody again: who has no right any more loses the key, and who has one gets it."""
+        now, news = self._core.now(), self._evidence.news()
+        if self._managed is not None:
+            self._managed.review(now, news)
+        if news is None:
+            self._declined.clear()
+            self._leave_what_is_lost(now)
+        self.tick()
+
+    def _leave_what_is_lost(self, now: datetime) -> None:
+        core, look = self._core, KeyLook(self._claims)
+        lost = [group for group in self._members if not self._claims.may_hold(core.principal, group, look)]
+        if not lost:
+            return
+        # While it is still known which labels are whose.
+        types = {group.type for group in lost if group.attribute is None}
+        core.settle(core.router.give_up(lambda tree: (core.labels.type_of(tree) or tree) in types))
+        for group in lost:
+            self._carry_out(self._members.pop(group).leave(now))
+            self._ring.leave(group.scope)
+        # Who may not read an attribute any more does not wait for it.
+        core.settle(core.router.keys_changed())
+
+    # Groups and rights.
+
+    def reads_as_much(self, peer: Principal, of_type: TypeKey) -> bool:
+        """Say whether a neighbour may hold all keys of a type that this broker has."""
+        held, look = [group for group in self._members if group.type == of_type], KeyLook(self._claims)
+        return bool(held) and all(self._claims.may_hold(peer, group, look) for group in held)
+
+    def may_publish(self, broker: Principal, of_type: TypeKey, attributes: Iterable[str]) -> bool:
+        """Say whether a broker may publish all events of a type with these attributes, and so sign them."""
+        return self._claims.may_publish(broker, of_type, attributes)
+
+    def _join(self, now: datetime, group: KeyGroup) -> None:
+        declined = self._declined.get(group)
+        if group in self._members or (declined is not None and declined - _AGAIN <= now < declined):
+            return
+        if not self._claims.may_hold(self._core.principal, group):
+            # Asked again when policy changes; and now and then, because rights begin at dates too.
+            self._declined[group] = now + _AGAIN
+            return
+        settings = self._core.settings
+        member = self._members[group] = KeyMember(
+            settings.key, group, self._claims.manages, settings.random, skew=settings.trust.skew, limits=settings.limits
+        )
+        if not group.labels:
+            self._ring.expect(group.scope)
+        self._carry_out(member.join(now))
+
+    # What comes and goes.
+
+    def _told(self, now: datetime, told: UnverifiedValue[Heard]) -> None:
+        value = told.value
+        if isinstance(value, KeyHistory):
+            self._released(now, value.word.group, value.word.manager, read_signed(told.to_sexp(), KeyHistory))
+        if isinstance(value, KeyWelcome | KeyPathAnswer | KeyHistory) and value.broker != self._core.principal:
+            return
+        member = self._members.get(value.word.group)
+        if member is not None:
+            # Also where what was said is refused in the end.
+            self.readiness.forget()
+            self._carry_out(member.receive(now, told))
+
+    def _refused(self, now: datetime, refusal: UnverifiedValue[KeyRefusal]) -> None:
+        self._released(now, refusal.value.group, refusal.value.manager, refusal)
+        member = self._members.get(refusal.value.group)
+        if member is not None:
+            self._carry_out(member.refused(now, refusal))
+
+    def _released(
+        self,
+        now: datetime,
+        group: KeyGroup,
+        manager: Principal,
+        answer: UnverifiedValue[KeyHistory] | UnverifiedValue[KeyRefusal],
+    ) -> None:
+        """Pass on what a manager answers to somebody who has asked through this broker."""
+        if answer.value.public in self.fetching and self._claims.manages(now, group.type, manager):
+            found = answer.verify()
+            self.fetching.pop(found.value.public)(found)
+
+    def _asked(self, now: datetime, request: UnverifiedValue[KeyRequest]) -> None:
+        if self._managed is not None:
+            self._managed.asked(now, request)
+
+    def _carry_out(self, outputs: Iterable[MemberOutput]) -> None:
+        self.readiness.forget()
+        changed = False
+        for output in outputs:
+            match output:
+                case Ask(request):
+                    self._transport.publish(request.value.group, request)
+                case Opened(KeyGroup(labels=True) as group, epoch, key, begun=begun):
+                    self._core.labels.put(group.type, epoch, key, begun)
+                    changed = True
+                case ForgetKey(KeyGroup(labels=True) as group, epoch):
+                    self._core.labels.drop(group.type, epoch)
+                case Opened(group, epoch, key, live=True):
+                    self._ring.begin(group.scope, epoch, key)
+                    changed = True
+                case Opened():
+                    # For logs, which are read elsewhere: what arrives here is not that old.
+                    pass
+                case ForgetKey(group, epoch):
+                    self._ring.close(group.scope, epoch)
+                case Hold(group):
+                    self.readiness.hold(group)
+                case Resume(group):
+                    self.readiness.resume(group)
+                    changed = True
+                case KeyRefused(group, code):
+                    self.readiness.refused(group, code)
+        # Somebody may have asked in between.
+        self.readiness.forget()
+        self._core.relabel()
+        if changed:
+            self._core.settle(self._core.router.keys_changed())
+            self._core.release()
+
+    def _relabel(self, now: datetime) -> None:
+        """Go by the labels of now, and ask for those that others still use."""
+        core = self._core
+        core.labels.tick()
+        core.relabel()
+        pause = timedelta(milliseconds=core.settings.limits.key_retry)
+        for group, member in list(self._members.items()):
+            missing = core.labels.missing(group.type) if group.labels else None
+            if missing is not None and abs(now - self._sought.get(group, now - pause)) >= pause:
+                self._sought[group] = now
+                self._carry_out(member.history(now, missing, missing))
+
+    # What operators and clients want (`client_requests`).
+
+    @property
+    def manager(self) -> KeyManager:
+        """The key manager of this node. Raises `RefusedError` (`keys.not-managed`)."""
+        return self._managing.manager
+
+    @property
+    def _managing(self) -> ManagedGroups:
+        if self._managed is None:
+            raise RefusedError("keys.not-managed", "no keys are managed here", hint="ask a broker that manages them")
+        return self._managed
+
+    @property
+    def claims(self) -> KeyClaims:
+        """Who may do what with keys."""
+        return self._claims
+
+    @property
+    def members(self) -> Mapping[KeyGroup, KeyMember]:
+        """The groups that this broker is in, or wants to join."""
+        return MappingProxyType(self._members)
+
+    def managed(self) -> list[KeyGroup]:
+        """Return the groups that are managed here, and have begun."""
+        return [] if self._managed is None else self._managed.groups()
+
+    def join_now(self) -> None:
+        """Ask at once for all keys that this broker may have and has not."""
+        self._declined.clear()
+        now = self._core.now()
+        for member in self._members.values():
+            if not member.seals(now):
+                self._carry_out(member.join(now))
+        self.tick()
+
+    def rotate(self, group: KeyGroup) -> None:
+        """Begin an epoch. Raises `RefusedError` (`keys.not-managed`)."""
+        self._managing.rotate(group)
+
+    def evict(self, group: KeyGroup, broker: Principal) -> None:
+        """Take the key from a broker. Raises `RefusedError` (`keys.not-managed`)."""
+        self._managing.evict(group, broker)
+
+    def forget(self, before: datetime) -> None:
+        """Forget epochs that were over before an instant, and begin the log again. Raises as `rotate`."""
+        self._managing.forget(before)
+
+    def forward(self, request: SignedValue[KeyRequest]) -> None:
+        """Send the request of a client to the managers."""
+        self._transport.publish(request.value.group, request)
+
+    def status(self) -> dict[str, Wire]:
+        """Return which keys are held, and how many hold those that are managed here, as plain data."""
+        held: dict[str, Wire] = {
+            group.scope: {"epoch": member.epoch, "seals": member.seals(self._core.now())}
+            for group, member in sorted(self._members.items(), key=lambda item: item[0].scope)
+        }
+        return {"held": held, "managed": {} if self._managed is None else self._managed.status()}

@@ -1,0 +1,169 @@
+"""What is sealed in the messages and records of key groups, both ways: each under a context of its own.
+
+Whatever does not open, or is not what it should be, is one error: `RefusedError` (`keys.unopened`).
+"""
+
+from collections.abc import Iterable
+from struct import Struct
+from typing import Final
+
+from penstock.codec.sexp import parse_canonical
+from penstock.codec.wire import Wire
+from penstock.crypto.hpke import SealingKey, seal_to
+from penstock.crypto.keys import RandomBytes
+from penstock.crypto.wrapping import SALT_BYTES, SECRET_BYTES, Secret, unopened, unwrap, wrap
+from penstock.errors import MalformedError, RefusedError
+from penstock.model.principals import Principal
+from penstock.trust.key_statements import KeyGroup, KeyHistory
+from penstock.trust.signed import read_signed
+
+_WELCOME: Final = b"penstock-key-welcome-1 "
+_HISTORY: Final = b"penstock-key-history-1 "
+_PATH: Final = b"path"
+_MISSED: Final = b"missed"
+_SEED: Final = b"seed"
+_OVER: Final = b"over"
+_STATE: Final = b"state"
+_RECORD: Final = b"record"
+#: what a sealed record of a log begins with; one that is not sealed is an S-expression
+_SEALED: Final = b"\x02"
+_PLAIN: Final = b"("
+_LENGTH: Final = Struct(">I")
+#: records are padded to a multiple of this, so that their length does not tell names apart
+_PADDING: Final = 256
+
+
+def seal_welcome(group: KeyGroup, broker: Principal, public: bytes, content: bytes, random: RandomBytes) -> bytes:
+    """Seal a leaf, and what its member needs beside it. Raises `RefusedError` (`keys.weak-key`)."""
+    return seal_to(public, content, _WELCOME + group.id + broker.digest, random)
+
+
+def open_welcome(group: KeyGroup, broker: Principal, private: SealingKey, sealed: bytes) -> tuple[Secret, bytes]:
+    """Return leaf and place."""
+    content = private.open(sealed, _WELCOME + group.id + broker.digest)
+    if len(content) < SECRET_BYTES:
+        raise unopened()
+    return Secret(content[:SECRET_BYTES]), content[SECRET_BYTES:]
+
+
+def seal_history(
+    group: KeyGroup, broker: Principal, public: bytes, keys: Iterable[Secret], random: RandomBytes
+) -> bytes:
+    """Seal keys of epochs one after another. Raises `RefusedError` (`keys.weak-key`)."""
+    return seal_to(public, b"".join(key.expose() for key in keys), _HISTORY + group.id + broker.digest, random)
+
+
+def open_history(group: KeyGroup, broker: Principal, private: SealingKey, sealed: bytes) -> list[Secret]:
+    """Return the keys of epochs."""
+    return _secrets(private.open(sealed, _HISTORY + group.id + broker.digest))
+
+
+def wrap_path(leaf: Secret, place: bytes, salt: bytes, group: KeyGroup, epoch: int) -> bytes:
+    """Wrap what a member needs, under its leaf."""
+    return wrap(leaf, place, salt, _PATH, group.id, _number(epoch))
+
+
+def open_path(leaf: Secret, sealed: bytes, salt: bytes, group: KeyGroup, epoch: int) -> bytes:
+    """Return what a member needs."""
+    return unwrap(leaf, sealed, salt, _PATH, group.id, _number(epoch))
+
+
+def wrap_missed(leaf: Secret, keys: Iterable[Secret], salt: bytes, group: KeyGroup, epoch: int) -> bytes:
+    """Wrap the keys of the epochs before one, for a member that has missed them, under its leaf."""
+    return wrap(leaf, b"".join(key.expose() for key in keys), salt, _MISSED, group.id, _number(epoch))
+
+
+def open_missed(leaf: Secret, sealed: bytes, salt: bytes, group: KeyGroup, epoch: int) -> list[Secret]:
+    """Return the keys of the epochs before one."""
+    return _secrets(unwrap(leaf, sealed, salt, _MISSED, group.id, _number(epoch)))
+
+
+def wrap_seed(kek: Secret, seed: Secret, salt: bytes, group: KeyGroup, number: int) -> bytes:
+    """Wrap the seed of a record."""
+    return wrap(kek, seed.expose(), salt, _SEED, group.id, _number(number))
+
+
+def open_seed(kek: Secret, sealed: bytes, salt: bytes, group: KeyGroup, number: int) -> Secret:
+    """Return the seed of a record."""
+    return Secret(unwrap(kek, sealed, salt, _SEED, group.id, _number(number)))
+
+
+def wrap_over(kek: Secret, key: Secret, salt: bytes, group: KeyGroup, epoch: int) -> bytes:
+    """Wrap the key of an epoch that is over."""
+    return wrap(kek, key.expose(), salt, _OVER, group.id, _number(epoch))
+
+
+def open_over(kek: Secret, sealed: bytes, salt: bytes, group: KeyGroup, epoch: int) -> Secret:
+    """Return the key of an epoch that is over."""
+    return Secret(unwrap(kek, sealed, salt, _OVER, group.id, _number(epoch)))
+
+
+def wrap_state(kek: Secret, state: bytes, salt: bytes, first: int) -> bytes:
+    """Wrap a checkpoint that begins at a place in the log."""
+    return wrap(kek, state, salt, _STATE, _number(first))
+
+
+def open_state(kek: Secret, sealed: bytes, salt: bytes, first: int) -> bytes:
+    """Return what a checkpoint holds."""
+    return unwrap(kek, sealed, salt, _STATE, _number(first))
+
+
+def seal_record(kek: Secret, record: bytes, salt: bytes) -> bytes:
+    """Seal a record of a log to those who hold the key-encryption key."""
+    content = _LENGTH.pack(len(record)) + record
+    return _SEALED + salt + wrap(kek, content + bytes(-len(content) % _PADDING), salt, _RECORD)
+
+
+def open_record(kek: Secret, stored: bytes) -> bytes:
+    """Return a record of a log; one from before records were sealed is returned as it is.
+
+    Raises `RefusedError`: `keys.unopened`, and `keys.log-version` if it has another form.
+    """
+    kind, salt, sealed = stored[:1], stored[1 : 1 + SALT_BYTES], stored[1 + SALT_BYTES :]
+    if kind == _PLAIN:
+        return stored
+    if kind != _SEALED:
+        raise RefusedError(
+            "keys.log-version",
+            "a record of the key log has a form that this version does not read",
+            hint="run the version that wrote it, or begin with another log",
+        )
+    content = unwrap(kek, sealed, salt, _RECORD)
+    record = content[_LENGTH.size :]
+    (length,) = _LENGTH.unpack_from(content) if len(content) >= _LENGTH.size else (-1,)
+    if not 0 <= length <= len(record):
+        raise unopened()
+    return record[:length]
+
+
+def _secrets(octets: bytes) -> list[Secret]:
+    if len(octets) % SECRET_BYTES:
+        raise unopened()
+    return [Secret(octets[at : at + SECRET_BYTES]) for at in range(0, len(octets), SECRET_BYTES)]
+
+
+def _number(value: int) -> bytes:
+    return str(value).encode()
+
+
+def _malformed() -> MalformedError:
+    return MalformedError("protocol.malformed", "not a question about keys")
+
+
+def open_released(answer: Wire, group: KeyGroup, who: Principal, private: SealingKey) -> dict[int, Secret]:
+    """Return the keys that were released, by epoch. Raises `RefusedError` (`keys.unopened`), `MalformedError`.
+
+    Who may manage keys the broker has asked; keys of somebody else would open nothing.
+    """
+    found: dict[int, Secret] = {}
+    match answer:
+        case {"history": bytes(signed), "live": list(live)}:
+            for one in live:
+                match one:
+                    case [int(epoch), bytes(sealed)]:
+                        found[epoch] = open_history(group, who, private, sealed)[0]
+            if signed:
+                value = read_signed(parse_canonical(signed), KeyHistory).verify().value
+                found |= dict(enumerate(open_history(group, who, private, value.sealed), value.first))
+            return found
+    raise _malformed()

@@ -1,0 +1,301 @@
+"""What clients ask of their local broker, and what it says in return: to the router, to clients, and to its operator.
+
+A client learns whether a request was accepted, and by which code it was refused. What it was granted of it, and which
+right it lacks, is its operator's to know, and the client's only where the owner of the type lets it ask
+(`Right.RESTRICTIONS`): how somebody is restricted may itself be sensitive (section 8 of the paper on Hermes).
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Final, TypeAlias
+
+from penstock.broker.local.effective_requests import Offer, Ruled, SubscriptionPart
+from penstock.broker.routing.outputs import Output as Routed
+from penstock.broker.routing.router import Router
+from penstock.broker.wire.entries import Filter
+from penstock.errors import PenstockError, RefusedError
+from penstock.guard import ANYTIME, Branch, Decision, Effect
+from penstock.model.events import Event, TransitEvent
+from penstock.model.names import NetworkName, TypeKey, TypeName
+from penstock.model.principals import Principal
+from penstock.model.types import EventType
+from penstock.selector import ALWAYS, Selector
+from penstock.trust.capabilities import Right
+
+
+class Verb(StrEnum):
+    """What clients ask for."""
+
+    CONNECT = "connect"
+    ADD_TYPE = "add-type"
+    REMOVE_TYPE = "remove-type"
+    ADVERTISE = "advertise"
+    UNADVERTISE = "unadvertise"
+    SUBSCRIBE = "subscribe"
+    UNSUBSCRIBE = "unsubscribe"
+    PUBLISH = "publish"
+    RESTRICTIONS = "restrictions"
+
+
+@dataclass(frozen=True, slots=True)
+class ClientRequest:
+    """A request as it was made. `id` is the client's name for the subscription or advertisement that it is about."""
+
+    verb: Verb
+    about: TypeName | NetworkName | None = None
+    id: str = ""
+    selector: Selector = field(default=ALWAYS, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class MissingRight:
+    """A right that a principal lacks: wholly, or for the attributes that are named."""
+
+    right: Right
+    about: TypeName | NetworkName
+    attributes: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Detail:
+    """What was granted of a request, as plain data for each type it reaches, and what was not."""
+
+    granted: tuple[tuple[TypeKey, dict[str, object]], ...] = field(default=(), repr=False)
+    missing: tuple[MissingRight, ...] = ()
+    #: codes of what kept credentials or sources from counting
+    problems: tuple[str, ...] = ()
+
+
+# To the router: its methods of the same names.
+
+
+@dataclass(frozen=True, slots=True)
+class Subscribe:
+    """Have events of a type and its sub-types that pass a filter; `group` is whose it is."""
+
+    key: str
+    type: TypeKey
+    filter: Filter = field(repr=False)
+    group: str = field(default="", compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Unsubscribe:
+    """Have them no longer."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Advertise:
+    """Announce events of a type that pass a filter."""
+
+    key: str
+    type: TypeKey
+    ancestors: tuple[TypeKey, ...]
+    filter: Filter = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Unadvertise:
+    """Announce them no longer."""
+
+    key: str
+
+
+@dataclass(frozen=True, slots=True)
+class Publish:
+    """Send events under an advertisement."""
+
+    key: str
+    events: tuple[TransitEvent, ...]
+
+
+ToRouter: TypeAlias = Subscribe | Unsubscribe | Advertise | Unadvertise | Publish
+
+
+def carry_out(output: ToRouter, router: Router) -> list[Routed]:
+    """Tell a router what the local broker wants of it. Raises what the router raises."""
+    match output:
+        case Subscribe(key, of_type, filter_, group):
+            return router.subscribe(key, of_type, filter_, group)
+        case Unsubscribe(key):
+            return router.unsubscribe(key)
+        case Advertise(key, of_type, ancestors, filter_):
+            return router.advertise(key, of_type, ancestors, filter_)
+        case Unadvertise(key):
+            return router.unadvertise(key)
+        case Publish(key, events):
+            return router.publish(key, events)
+
+
+# To clients.
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """The request stands, wholly or in part; which of the two is not said.
+
+    `keys` are those under which the router knows it: what was asked for comes when the paths of all of them are laid.
+    """
+
+    session: str
+    asked: ClientRequest
+    keys: tuple[str, ...] = field(default=(), compare=False, repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Refused:
+    """The request was refused. The detail is there where the owner of the type lets the client ask.
+
+    Of several events that were to be published, it was the one at `position`.
+    """
+
+    session: str
+    asked: ClientRequest
+    code: str
+    message: str
+    detail: Detail | None = None
+    hint: str = ""
+    position: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Given:
+    """Events for a subscription, as the client may see them."""
+
+    session: str
+    subscription: str
+    events: tuple[Event, ...] = field(repr=False)
+
+
+@dataclass(frozen=True, slots=True)
+class Answered:
+    """What `restrictions` found."""
+
+    session: str
+    asked: ClientRequest
+    detail: Detail
+
+
+@dataclass(frozen=True, slots=True)
+class Quenched:
+    """Nobody wants what an advertisement announces (`quiet`), or somebody does again."""
+
+    session: str
+    advertisement: str
+    quiet: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Closed:
+    """The session is over; its connection is to be closed."""
+
+    session: str
+    code: str
+
+
+ToClient: TypeAlias = Accepted | Refused | Given | Answered | Quenched | Closed
+
+
+@dataclass(frozen=True, slots=True)
+class RequestReport:
+    """To the operator: what came of a request, or what became of it since. No code means that it stands."""
+
+    session: str
+    principal: Principal
+    asked: ClientRequest
+    detail: Detail
+    code: str = ""
+
+
+Output: TypeAlias = ToRouter | ToClient | RequestReport
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What came of a request: what was granted, what was not, and the refusal that says so to those who may know.
+
+
+_NOTHING: Final = "no right to any of this"
+_ENTERING: Final = {
+    Right.CONNECT: "no right to connect to this network",
+    Right.BROKER: "no right to be a broker of this network",
+}
+
+
+def subscribed(reader: EventType, parts: Mapping[TypeKey, SubscriptionPart], ruled: Iterable[Ruled]) -> Detail:
+    """Say what a subscription to a type comes to."""
+    ruled = list(ruled)
+    granted = tuple((key, part.restriction.as_dict(reader)) for key, part in parts.items())
+    missing: list[MissingRight] = []
+    for one in ruled:
+        event_type = one.type.event_type
+        served = next((parts[key] for key in (event_type.key, *event_type.ancestors) if key in parts), None)
+        if served is None:
+            missing.append(MissingRight(Right.SUBSCRIBE, event_type.name))
+        elif served.type == event_type.key:
+            hidden = _hidden(reader, served.restriction.branches)
+            missing += [MissingRight(Right.SUBSCRIBE, event_type.name, hidden)] if hidden else []
+    return Detail(granted, tuple(missing), _problems(ruled))
+
+
+def advertised(offers: Mapping[TypeName, Offer], ruled: Iterable[Ruled]) -> Detail:
+    """Say what an advertisement comes to."""
+    ruled = list(ruled)
+    granted = tuple((o.type.key, o.publication.restriction.as_dict(o.type)) for o in offers.values())
+    missing: list[MissingRight] = []
+    for one in ruled:
+        event_type = one.type.event_type
+        offer = offers.get(event_type.name)
+        hidden = () if offer is None else _hidden(event_type, offer.publication.restriction.branches)
+        if offer is None or hidden:
+            missing.append(MissingRight(Right.PUBLISH, event_type.name, hidden))
+    return Detail(granted, tuple(missing), _problems(ruled))
+
+
+def _hidden(event_type: EventType, branches: Iterable[Branch]) -> tuple[str, ...]:
+    branches = list(branches)
+    return tuple(a.name for a in event_type.attributes if not any(branch.shows(a.id) for branch in branches))
+
+
+def _problems(ruled: Iterable[Ruled]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(problem.code for one in ruled for problem in one.recorded.decision.errors))
+
+
+def settled(decision: Decision) -> bool:
+    """Say whether a decision is a yes that nothing is left to be asked about: for rights that no event is about."""
+    return decision.effect is Effect.PERMIT and any(
+        branch.holds_where() == ALWAYS and not branch.guards and branch.when.condition == ANYTIME.condition
+        for branch in decision.restriction.branches
+    )
+
+
+def require(decision: Decision, right: Right, about: TypeName | NetworkName) -> None:
+    """Raise `RefusedError` (`broker.not-permitted`) unless a decision is a yes."""
+    if not settled(decision):
+        problems = tuple(dict.fromkeys(problem.code for problem in decision.errors))
+        # Whoever connects knows that this is what it asked for.
+        message = _ENTERING.get(right, _NOTHING)
+        raise not_permitted(Detail(missing=(MissingRight(right, about),), problems=problems), message)
+
+
+def not_permitted(detail: Detail, message: str = _NOTHING) -> RefusedError:
+    """Return a refusal. Why a right is missing is in its detail, which is not for everybody."""
+    return RefusedError(
+        "broker.not-permitted",
+        message,
+        hint="ask the owner, or disclose further credentials",
+        detail=detail,
+    )
+
+
+def detail_of(error: PenstockError) -> Detail | None:
+    """Return the detail of a refusal, if it has one."""
+    detail = error.fields.get("detail")
+    return detail if isinstance(detail, Detail) else None
+
+
+def unknown(asked: ClientRequest) -> RefusedError:
+    """Return the refusal of a request about another one that does not stand."""
+    return RefusedError("broker.unknown-id", f"no request stands under `{asked.id[:80]}`")

@@ -1,0 +1,250 @@
+"""The clients of a local broker: who they are, what they have asked for, and how much of the broker they use.
+
+Bounds are on principals, not on sessions: connecting twice gives nobody twice as much.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import TypeAlias
+
+from penstock.broker.local.effective_requests import Basis, Offer, SubscriptionPart
+from penstock.broker.local.requests import ClientRequest, Detail, Given, Verb
+from penstock.broker.wire.entries import Filter
+from penstock.errors import LimitError, RefusedError
+from penstock.guard import Authority, EventCounts, PublicationRate, Recorded
+from penstock.model.events import Event, TransitEvent
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeKey, TypeName
+from penstock.model.principals import Principal
+from penstock.model.types import EventType
+from penstock.model.values import Scalar
+from penstock.selector import ALWAYS
+from penstock.trust.credentials import Credentials
+
+
+@dataclass(slots=True)
+class DecisionTally:
+    """Events that passed or were kept back under decisions, until they are written down."""
+
+    counted: dict[str, tuple[Recorded, list[int]]] = field(default_factory=dict)
+
+    def count(self, recorded: Recorded, *, passed: int = 0, refused: int = 0) -> None:
+        """Count events."""
+        entry = self.counted.get(recorded.record.id)
+        if entry is None:
+            entry = self.counted[recorded.record.id] = (recorded, [0, 0])
+        entry[1][0] += passed
+        entry[1][1] += refused
+
+    def take(self) -> Iterable[tuple[Recorded, EventCounts]]:
+        """Return what was counted, and begin again."""
+        counted, self.counted = self.counted, {}
+        return [(recorded, EventCounts(passed, refused)) for recorded, (passed, refused) in counted.values()]
+
+
+Path: TypeAlias = tuple[TypeKey, tuple[TypeKey, ...], Filter]
+"""What the router is told: a type, its ancestors where they matter, and a filter."""
+
+
+@dataclass(slots=True)
+class SessionSubscription:
+    """A subscription as it was asked for, and what it comes to now. `keys` is what the router knows of it."""
+
+    ticket: str
+    session: "Session"
+    asked: ClientRequest
+    detail: Detail = field(default_factory=Detail)
+    keys: dict[Path, str] = field(default_factory=dict)
+    parts: dict[TypeKey, SubscriptionPart] = field(default_factory=dict)
+    #: what the parts follow from; None where they follow from nothing
+    basis: Basis | None = None
+
+    def part_of(self, event: TransitEvent) -> SubscriptionPart | None:
+        """Return the part that an event belongs to: that of its nearest ancestor."""
+        part = self.parts.get(event.key)
+        if part is not None:
+            return part
+        return next((self.parts[key] for key in event.ancestors if key in self.parts), None)
+
+    def came_by(self, part: SubscriptionPart, keys: Collection[str]) -> bool:
+        """Say whether an event that the router found these keys for has passed the filter of a part."""
+        return self.keys.get((part.type, (), part.filter)) in keys
+
+    def empty(self) -> None:
+        """Come to nothing."""
+        self.parts, self.basis = {}, None
+
+    def paths(self) -> list[Path]:
+        """Return what the router is to know."""
+        return [(part.type, (), part.filter) for part in self.parts.values()]
+
+
+class Giving:
+    """Events on their way to one subscription, and what they count for."""
+
+    __slots__ = ("_counted", "_whole", "events", "held")
+
+    def __init__(self, held: SessionSubscription) -> None:
+        self.held = held
+        self.events: list[Event] = []
+        # What a reader's own filter passes over was not refused.
+        self._whole = held.asked.selector == ALWAYS
+        self._counted: dict[int, tuple[SubscriptionPart, list[int]]] = {}
+
+    def note(self, part: SubscriptionPart, seen: Event | None) -> None:
+        """Take an event as it was seen, if it was."""
+        entry = self._counted.get(id(part))
+        if entry is None:
+            entry = self._counted[id(part)] = (part, [0, 0])
+        if seen is not None:
+            self.events.append(seen)
+            entry[1][0] += 1
+        elif self._whole:
+            entry[1][1] += 1
+
+    def finish(self) -> Iterator[Given]:
+        """Tell the session what passed and what did not, and yield what goes to it."""
+        for part, (passed, refused) in self._counted.values():
+            if passed or refused:
+                self.held.session.tally.count(part.recorded, passed=passed, refused=refused)
+        if self.events:
+            yield Given(self.held.session.id, self.held.asked.id, tuple(self.events))
+
+
+@dataclass(slots=True)
+class SessionAdvertisement:
+    """An advertisement as it was asked for, and what it comes to now. `keys` is what the router knows of it."""
+
+    ticket: str
+    session: "Session"
+    asked: ClientRequest
+    detail: Detail = field(default_factory=Detail)
+    keys: dict[Path, str] = field(default_factory=dict)
+    offers: dict[TypeName, Offer] = field(default_factory=dict)
+    #: the keys that announce what nobody wants, and whether the client was told that these are all
+    unwanted: set[str] = field(default_factory=set)
+    quiet: bool = False
+    #: what the last event was published under, since the next one mostly is of the same type
+    _last: tuple[EventType, Offer, str] | None = None
+
+    def offer_of(self, event_type: EventType) -> tuple[Offer, str] | None:
+        """Return the offer that events of a type come under, and the key that announces it."""
+        if self._last is not None and self._last[0] is event_type:
+            return self._last[1:]
+        offer = self.offers.get(event_type.name)
+        if offer is None:
+            return None
+        key = self.keys[offer.type.key, offer.type.ancestors, offer.filter]
+        self._last = event_type, offer, key
+        return offer, key
+
+    def forget(self) -> None:
+        """Look for offers again: they, or their keys, have changed."""
+        self._last = None
+
+    def empty(self) -> None:
+        """Come to nothing."""
+        self.offers = {}
+        self.forget()
+
+    def paths(self) -> list[Path]:
+        """Return what the router is to know."""
+        return [(offer.type.key, offer.type.ancestors, offer.filter) for offer in self.offers.values()]
+
+
+Held: TypeAlias = SessionSubscription | SessionAdvertisement
+"""A request that stands."""
+
+
+@dataclass(slots=True)
+class Usage:
+    """What one principal uses of a broker, in all its sessions."""
+
+    sessions: int = 0
+    subscriptions: int = 0
+    advertisements: int = 0
+    rate: PublicationRate = field(default_factory=PublicationRate)
+
+
+@dataclass(slots=True)
+class Session:
+    """A client that is connected. `answers` are remembered until something changes or a date passes."""
+
+    id: str
+    principal: Principal
+    credentials: Credentials
+    usage: Usage
+    authorities: tuple[Authority, ...] = ()
+    answers: dict[tuple[str, str], Recorded] = field(default_factory=dict)
+    until: datetime | None = None
+    held: dict[str, Held] = field(default_factory=dict)
+    tally: DecisionTally = field(default_factory=DecisionTally)
+
+
+@dataclass(slots=True)
+class Usages:
+    """What all principals use, and how much one of them may."""
+
+    limits: Limits = DEFAULT_LIMITS
+    by_principal: dict[Principal, Usage] = field(default_factory=dict)
+
+    def connect(self, principal: Principal, credentials: Credentials) -> Usage:
+        """Count a session. Raises `LimitError` (`broker.sessions`, `broker.credentials`)."""
+        usage = self.by_principal.get(principal) or Usage()
+        if usage.sessions >= self.limits.client_sessions:
+            raise LimitError(
+                "broker.sessions", f"at most {self.limits.client_sessions} sessions at a time", hint="close one"
+            )
+        self.check_credentials(credentials)
+        self.by_principal[principal] = usage
+        usage.sessions += 1
+        return usage
+
+    def disconnect(self, principal: Principal) -> None:
+        """Count a session that is over."""
+        self.by_principal[principal].sessions -= 1
+
+    def forget(self, now: datetime) -> None:
+        """Forget who has left, a minute after its last event: connecting again is no way to publish more."""
+        for principal, usage in list(self.by_principal.items()):
+            if not usage.sessions and not usage.rate.at(now):
+                del self.by_principal[principal]
+
+    def check_credentials(self, credentials: Credentials) -> None:
+        """Check how much a client discloses. Raises `LimitError` (`broker.credentials`)."""
+        if len(credentials) > self.limits.client_certificates:
+            raise LimitError(
+                "broker.credentials",
+                f"at most {self.limits.client_certificates} certificates",
+                hint="disclose only what is needed",
+            )
+
+    def check_request(self, usage: Usage, verb: Verb) -> None:
+        """Check that there is room for a request. Raises `LimitError`."""
+        if verb is Verb.SUBSCRIBE and usage.subscriptions >= self.limits.client_subscriptions:
+            raise LimitError(
+                "broker.subscriptions", f"at most {self.limits.client_subscriptions} subscriptions", hint="end one"
+            )
+        if verb is Verb.ADVERTISE and usage.advertisements >= self.limits.client_advertisements:
+            raise LimitError(
+                "broker.advertisements", f"at most {self.limits.client_advertisements} advertisements", hint="end one"
+            )
+
+    def publish(self, usage: Usage, event: Event, now: datetime) -> None:
+        """Count an event. Raises `LimitError` (`broker.event-size`), `RefusedError` (`broker.rate`)."""
+        values = event.values.values()
+        octets = len(event.id) + 8 * len(values) + sum([len(value) for value in values if value.__class__ is str])
+        most = self.limits.client_event_bytes
+        if 4 * octets > most and octets + _beyond_ascii(values) > most:
+            raise LimitError("broker.event-size", f"an event has at most {most} octets", hint="send less in one")
+        if usage.rate.at(now) >= self.limits.client_rate:
+            raise RefusedError(
+                "broker.rate", f"at most {self.limits.client_rate} events in a minute", hint="publish more slowly"
+            )
+        usage.rate.note(now)
+
+
+def _beyond_ascii(values: Iterable[Scalar]) -> int:
+    """Return how many bytes text may take in addition to one for each character."""
+    return sum(3 * len(value) for value in values if isinstance(value, str) and not value.isascii())

@@ -1,0 +1,434 @@
+"""Selectors as clauses: what an attribute may be, one by one, and what has to be evaluated.
+
+A selector is TRUE where one of its clauses holds. A clause holds where every attribute that it constrains has an
+allowed value, and every condition in `opaque` (two attributes in one predicate, arithmetic, most patterns) is TRUE.
+This is exact in the four-valued logic of the language: AND is TRUE where all its operands are, OR where one is, and
+NOT asks where its operand is FALSE, which is answered the same way; NULL and errors are neither.
+
+Values are compared as the language does it, whatever the kind that a schema declares, so that a row that fits no
+schema is treated as `evaluate` treats it. An OR with too many clauses stays whole, in `opaque`.
+"""
+
+import math
+from bisect import bisect_right
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from types import NoneType
+from typing import Any, Final, TypeAlias
+
+from penstock.errors import EvaluationError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.values import AttributeSpec, Kind, Scalar, Schema, kind_of
+from penstock.selector import Selector
+from penstock.selector.algebra import Sides
+from penstock.selector.ast import (
+    And,
+    AttributeReference,
+    Compare,
+    ComparisonOperator,
+    Condition,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    Not,
+    Or,
+    Term,
+    flatten,
+    literal,
+    render,
+    walk,
+)
+from penstock.selector.evaluate import compare, evaluate_term, read
+from penstock.selector.like import compile_pattern, parse_pattern
+from penstock.selector.sets import Span, Spans, ValueSet, above, at_least, intersect, prefixed, unite, universe
+
+End: TypeAlias = tuple[Any, ...]
+"""A place on the line of values: `(0, v, 0)` is just before `v`, `(0, v, 1)` just after it."""
+
+LOWEST: Final[End] = (-1,)
+TOP: Final[End] = (1,)
+
+Fact: TypeAlias = tuple[type, End]
+"""What an event says of an attribute: its family and its place.
+
+A family is `str`, `float` (all numbers), `bool`, `datetime`, `NoneType` for null, or `EvaluationError` for what cannot
+be read. As the family of a constraint, `object` means any value at all.
+"""
+
+NULL: Final[Fact] = (NoneType, (0,))
+_ERROR: Final[Fact] = (EvaluationError, (0,))
+_EVERYTHING: Final[Spans] = ((LOWEST, TOP),)
+#: Beyond so many spans a binary search is quicker than looking at each.
+_FEW: Final = 4
+
+
+def fact(value: object) -> Fact:
+    """Return what a value of an event means to clauses."""
+    kind = type(value)
+    if kind is str or kind is bool:
+        return kind, (0, value, 0)
+    try:
+        known = read(value)
+    except EvaluationError:
+        return _ERROR
+    if known is None:
+        return NULL
+    for family in (bool, str, datetime):
+        if isinstance(known, family):
+            return family, (0, known, 0)
+    return float, (0, known, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Allowed:
+    """The values of one attribute on which a clause can hold: spans of one family, sorted and apart."""
+
+    family: type
+    spans: Spans = _EVERYTHING
+
+    def admits(self, known: Fact) -> bool:
+        """Say whether a fact is allowed."""
+        family, place = known
+        if family is not self.family:
+            return self.family is object and family is not NoneType and family is not EvaluationError
+        spans = self.spans
+        if len(spans) > _FEW:
+            index = bisect_right(spans, place, key=_low) - 1
+            return index >= 0 and place < spans[index][1]
+        return any(low <= place < high for low, high in spans)
+
+    def meet(self, other: "Allowed") -> "Allowed | None":
+        """Return what both allow, or None when that is nothing."""
+        if self.family is object:
+            return None if other.family is NoneType else other
+        if other.family is object:
+            return other.meet(self)
+        spans = intersect(self.spans, other.spans) if self.family is other.family else ()
+        return Allowed(self.family, spans) if spans else None
+
+    def within(self, other: "Allowed") -> bool:
+        """Say whether everything that is allowed here is allowed there."""
+        if other.family is object:
+            return self.family is not NoneType
+        return self.family is other.family and intersect(self.spans, other.spans) == self.spans
+
+    @property
+    def points(self) -> bool:
+        """Whether each span is a single value."""
+        return all(is_point(span) for span in self.spans)
+
+
+PRESENT: Final = Allowed(object)
+ABSENT: Final = Allowed(NoneType)
+
+
+def is_point(span: tuple[End, End]) -> bool:
+    """Say whether a span is a single value."""
+    low, high = span
+    return len(low) == len(high) == 3 and low[1] == high[1]  # the length of an end that is no extreme
+
+
+def _low(span: tuple[End, End]) -> End:
+    return span[0]
+
+
+@dataclass(frozen=True, slots=True)
+class Clause:
+    """A conjunction: constraints by attribute, and conditions that must be TRUE besides."""
+
+    constraints: Mapping[str, Allowed] = field(default_factory=dict)
+    opaque: tuple[Condition, ...] = ()
+
+    def meet(self, other: "Clause") -> "Clause | None":
+        """Return where both hold, or None when that is nowhere."""
+        constraints = dict(self.constraints)
+        for name, allowed in other.constraints.items():
+            common = constraints[name].meet(allowed) if name in constraints else allowed
+            if common is None:
+                return None
+            constraints[name] = common
+        return Clause(constraints, tuple(dict.fromkeys(self.opaque + other.opaque)))
+
+    def within(self, other: "Clause") -> bool:
+        """Say whether it is plain to see that `other` holds wherever this does.
+
+        Between clauses without opaque conditions this is exact, unless the schema has domains.
+        """
+        return all(
+            name in self.constraints and self.constraints[name].within(allowed)
+            for name, allowed in other.constraints.items()
+        ) and set(other.opaque) <= set(self.opaque)
+
+
+def clauses(selector: Selector, limits: Limits = DEFAULT_LIMITS) -> tuple[Clause, ...]:
+    """Return the clauses of a selector: none where it is never TRUE, at most `limits.matching_clauses`."""
+    return tuple(_Reader(limits.matching_clauses).read(selector.root, wanted=True))
+
+
+class _OpaqueError(Exception):
+    """A condition is not about one attribute and constants."""
+
+
+class _Reader(Sides[Clause]):
+    def __init__(self, bound: int) -> None:
+        self.bound = bound
+
+    def read(self, node: Condition, *, wanted: bool) -> list[Clause]:
+        """Return the clauses on which a condition is TRUE, or with `wanted=False` those on which it is FALSE."""
+        try:
+            return self.parts(node, wanted=wanted)
+        except _OpaqueError:
+            return [Clause(opaque=(node if wanted else Not(node),))]
+
+    def everything(self) -> Clause:
+        return Clause()
+
+    def truth(self, name: str, *, wanted: bool) -> list[Clause]:
+        return self.one(name, Allowed(bool, _spans(ComparisonOperator.EQ, wanted)))
+
+    def null(self, value: Term, *, wanted: bool) -> list[Clause]:
+        if not isinstance(value, AttributeReference):
+            raise _OpaqueError
+        return self.one(value.name, ABSENT if wanted else PRESENT)
+
+    def one(self, name: str, allowed: Allowed) -> list[Clause]:
+        return [Clause({name: allowed})] if allowed.spans else []
+
+    def junction(self, operands: Iterable[Condition], *, wanted: bool, every: bool) -> list[Clause]:
+        if not every:
+            return self.join(clause for operand in operands for clause in self.read(operand, wanted=wanted))
+        found = [Clause()]
+        for operand in operands:
+            parts = self.read(operand, wanted=wanted)
+            if len(found) * len(parts) > self.bound:
+                parts = [Clause(opaque=(operand if wanted else Not(operand),))]
+            found = [clause for one in found for other in parts if (clause := one.meet(other)) is not None]
+        return found
+
+    def join(self, parts: Iterable[Clause]) -> list[Clause]:
+        found: list[Clause] = []
+        alone: dict[tuple[str, type], list[tuple[End, End]]] = {}
+        for clause in parts:
+            if len(clause.constraints) == 1 and not clause.opaque:
+                # x = 1 OR x = 2 is one clause, not two.
+                ((name, allowed),) = clause.constraints.items()
+                alone.setdefault((name, allowed.family), []).extend(allowed.spans)
+            else:
+                found.append(clause)
+        found += (Clause({name: Allowed(family, unite(tuple(spans)))}) for (name, family), spans in alone.items())
+        if len(found) > self.bound:
+            raise _OpaqueError
+        return found
+
+    def comparison(self, node: Compare, *, wanted: bool) -> list[Clause]:
+        operator, left, right = node.operator, node.left, node.right
+        if isinstance(right, AttributeReference) and not isinstance(left, AttributeReference):
+            operator, left, right = operator.flipped, right, left
+        constant = _constant(right)
+        if not isinstance(left, AttributeReference):
+            return [Clause()] if _holds(operator, _constant(left), constant) is wanted else []
+        if constant is None:
+            return []
+        if isinstance(constant, bool) and operator not in (ComparisonOperator.EQ, ComparisonOperator.NE):
+            raise _OpaqueError
+        spans = _spans(operator if wanted else operator.negated, constant)
+        return self.one(left.name, Allowed(fact(constant)[0], spans))
+
+    def membership(self, node: In, *, wanted: bool) -> list[Clause]:
+        if not isinstance(node.value, AttributeReference):
+            raise _OpaqueError
+        items = [_constant(item) for item in node.items]
+        values = [item for item in items if item is not None]
+        families = {fact(value)[0] for value in values}
+        if not wanted and len(values) < len(items):
+            # With a null or an error among the items, NOT IN is never TRUE.
+            return []
+        if len(families) > 1:
+            raise _OpaqueError
+        spans = unite(tuple(span for value in values for span in _spans(ComparisonOperator.EQ, value)))
+        family = families.pop() if families else NoneType
+        return self.one(node.value.name, Allowed(family, spans if wanted else _outside(spans)))
+
+    def like(self, node: Like, *, wanted: bool) -> list[Clause]:
+        if not isinstance(node.value, AttributeReference):
+            raise _OpaqueError
+        name = node.value.name
+        shape, argument = compile_pattern(node.pattern, node.escape)
+        if isinstance(argument, str) and shape in ("equal", "prefix"):
+            spans = _spans(ComparisonOperator.EQ, argument) if shape == "equal" else _prefix(argument)
+            return self.one(name, Allowed(str, spans if wanted else _outside(spans)))
+        head = _head(node) if wanted else ""
+        if not head:
+            raise _OpaqueError
+        return [Clause({name: Allowed(str, _prefix(head))}, (node,))]
+
+
+def _spans(operator: ComparisonOperator, value: Scalar) -> Spans:
+    _, (_, known, _) = fact(value)
+    before, after = (0, known, 0), (0, known, 1)
+    match operator:
+        case ComparisonOperator.EQ:
+            return ((before, after),)
+        case ComparisonOperator.NE:
+            return (LOWEST, before), (after, TOP)
+        case ComparisonOperator.LT:
+            return ((LOWEST, before),)
+        case ComparisonOperator.LE:
+            return ((LOWEST, after),)
+        case ComparisonOperator.GT:
+            return ((after, TOP),)
+        case ComparisonOperator.GE:
+            return ((before, TOP),)
+
+
+def _outside(spans: Spans) -> Spans:
+    ends = [LOWEST, *(end for span in spans for end in span), TOP]
+    return tuple((low, high) for low, high in zip(ends[::2], ends[1::2], strict=True) if low < high)
+
+
+def _prefix(prefix: str) -> Spans:
+    ((low, high),) = prefixed(prefix)
+    return (((0, low, 0), TOP if high is None else (0, high, 0)),)
+
+
+def _head(node: Like) -> str:
+    """Return the characters that every match of a pattern begins with."""
+    first = parse_pattern(node.pattern, node.escape).segments[0]
+    return "".join(character or "" for character in first[: first.index(None) if None in first else None])
+
+
+def _constant(term: Term) -> Scalar:
+    """Return the value of a term without attributes; null also for one in error, since neither is TRUE nor FALSE."""
+    if isinstance(term, Literal):
+        return term.value
+    if any(isinstance(node, AttributeReference) for node in walk(term)):
+        raise _OpaqueError
+    try:
+        return evaluate_term(term, {})
+    except EvaluationError:
+        return None
+
+
+def _holds(operator: ComparisonOperator, left: Scalar, right: Scalar) -> bool | None:
+    try:
+        return compare(operator, left, right)
+    except EvaluationError:
+        return None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Clauses as sets of values under a schema: what one interest has in common with another.
+#
+# A schema says what an attribute may hold, so that `speed > 30` and `speed >= 31` are the same for integers, and a set
+# is never larger than the attribute's domain. A condition that only evaluation can decide, and a constraint on an
+# attribute that the schema lacks, stay beside the sets: they can only make the box smaller.
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Values by attribute; an attribute that is not listed may have any. `exact` unless something stays beside."""
+
+    values: Mapping[str, ValueSet]
+    exact: bool = True
+
+    def within(self, other: "Box") -> bool:
+        """Say whether every row of this box is one of the other, which must be exact."""
+        return other.exact and all(
+            name in self.values and _inside(self.values[name], theirs) for name, theirs in other.values.items()
+        )
+
+    def contains(self, row: Mapping[str, Scalar]) -> bool:
+        """Say whether a row lies in all the sets; an attribute that it lacks is null."""
+        return all(_contains(values, row.get(name)) for name, values in self.values.items())
+
+    def example(self) -> dict[str, Scalar]:
+        """Return a row that lies in all the sets."""
+        return {name: values.example() for name, values in self.values.items()}
+
+
+def _inside(mine: ValueSet, theirs: ValueSet) -> bool:
+    if mine.kind is not theirs.kind:
+        return False
+    if len(mine.spans) == len(theirs.spans) == 1 and not (mine.null or mine.nan):
+        # Nearly always; a difference of sets takes ten times as long.
+        (low, high), (least, most) = mine.spans[0], theirs.spans[0]
+        return bool(least <= low and (most is None or (high is not None and high <= most)))
+    return (mine - theirs).empty
+
+
+def _contains(values: ValueSet, value: Any) -> bool:  # a scalar
+    if value is None:
+        return values.null
+    return kind_of(value) is values.kind and any(
+        low <= value and (high is None or value < high) for low, high in values.spans
+    )
+
+
+def box(clause: Clause, schema: Schema) -> Box | None:
+    """Return the rows on which a clause may hold, or None when there are none that fit the schema."""
+    values: dict[str, ValueSet] = {}
+    for name, allowed in clause.constraints.items():
+        if name in schema:
+            values[name] = _values(allowed, schema[name])
+            if values[name].empty:
+                return None
+    return Box(values, exact=not clause.opaque and len(values) == len(clause.constraints))
+
+
+def _values(allowed: Allowed, spec: AttributeSpec) -> ValueSet:
+    every = universe(spec)
+    if allowed.family is NoneType:
+        return ValueSet(spec.kind, (), null=True)
+    if allowed.family is object:
+        return ValueSet(spec.kind, every.spans)
+    spans = ((_place(spec.kind, low), _place(spec.kind, high)) for low, high in allowed.spans)
+    # No value of the kind lies at or above a lower end of None, and none in a span that its steps leave empty.
+    kept = tuple((low, high) for low, high in spans if low is not None and (high is None or low < high))
+    return every & ValueSet(spec.kind, kept)
+
+
+def _place(kind: Kind, end: End) -> Any:  # a value of the kind, or None for the top
+    if end == LOWEST:
+        return _lowest(kind)
+    if end == TOP:
+        return None
+    _, value, after = end
+    return above(kind, value) if after else at_least(kind, value)
+
+
+def _lowest(kind: Kind) -> Any:  # a value of the kind
+    return universe(AttributeSpec(kind)).spans[0][0]
+
+
+def write(sets: Mapping[str, ValueSet], schema: Schema) -> Selector | None:
+    """Return a selector that is TRUE on the rows of an exact box; None if a bound of it has no literal."""
+    parts = [_condition(AttributeReference(name), values, schema[name]) for name, values in sorted(sets.items())]
+    known = [part for part in parts if part is not None]
+    if len(known) < len(parts):
+        return None
+    root = flatten(And, known, 0) if known else literal(value=True)
+    return Selector(render(root), root, frozenset(sets))
+
+
+def _condition(attribute: AttributeReference, values: ValueSet, spec: AttributeSpec) -> Condition | None:
+    if values.null:
+        return IsNull(attribute)
+    if values.spans == universe(spec).spans:
+        return Not(IsNull(attribute))
+    if any(isinstance(end, float) and end == math.inf for span in values.spans for end in span):
+        return None
+    return flatten(Or, [_bounds(attribute, span, spec.kind) for span in values.spans], 0)
+
+
+def _bounds(attribute: AttributeReference, span: Span, kind: Kind) -> Condition:
+    low, high = span
+    if above(kind, low) == high:
+        return Compare(ComparisonOperator.EQ, attribute, literal(low))
+    bounds: list[Condition] = []
+    if low != _lowest(kind):
+        bounds.append(Compare(ComparisonOperator.GE, attribute, literal(low)))
+    if high is not None:
+        bounds.append(Compare(ComparisonOperator.LT, attribute, literal(high)))
+    return flatten(And, bounds, 0)

@@ -1,0 +1,368 @@
+"""The clients of a node: what they ask is handed to the local broker, and what it says goes back over their links."""
+
+import asyncio
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from functools import partial
+from itertools import count
+from time import thread_time
+from typing import Final, TypeAlias, cast
+
+from penstock.broker.core.clock import Turns
+from penstock.broker.core.core import Core
+from penstock.broker.keys.client_requests import Answer, Asker, Outcome
+from penstock.broker.local import requests
+from penstock.broker.local.requests import Detail, ToClient
+from penstock.broker.node.snapshot_writer import Told
+from penstock.broker.wire import protocol
+from penstock.broker.wire.link import Link, Rate
+from penstock.broker.wire.protocol import AskKeys, FetchKeys, Row, read_request, row_of, write_rows
+from penstock.codec.wire import Encoded, Wire, encode
+from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
+from penstock.fabric.tasks import in_background
+from penstock.model.events import Event
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.principals import Principal
+from penstock.model.types import EventType
+from penstock.selector import ALWAYS, parse
+from penstock.trust.credentials import Credentials
+from penstock.trust.event_types import UnverifiedType, read_type
+
+Question: TypeAlias = Callable[[Principal], Wire]
+"""Answers what operators ask. Raises `RefusedError` for others."""
+
+Evolve: TypeAlias = Callable[[Principal, bytes, Told], None]
+"""Takes what an owner has signed, from a client, and says when that is safe on the disk, at once or later.
+
+Raises `RefusedError` and `MalformedError` for what is no owner's.
+"""
+
+Policy: TypeAlias = Callable[[Principal, Principal, int], Wire]
+"""Tells a client how far an owner's policy is, and its events after a number. Raises `RefusedError` for others."""
+
+AboutKeys: TypeAlias = Callable[[Asker, AskKeys | FetchKeys, Answer], None]
+"""Answers what clients ask about keys, at once or later. Raises `RefusedError` and `MalformedError`."""
+
+#: events in one message to a client
+_ROWS: Final = 512
+#: seconds from which on a request is dear
+_DEAR: Final = 0.01
+
+
+@dataclass(slots=True)
+class _Client:
+    session: str
+    link: Link
+    #: what it has shown
+    shown: Credentials = field(default_factory=Credentials)
+    #: the request that is being answered
+    number: int = 0
+    #: why it was not let in
+    refused: str = ""
+
+
+class _Pace:
+    """How fast requests of a principal are taken, by their number and by what they cost: its links wait, no others."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._requests = Rate(limits.client_requests, limits.client_requests_burst)
+        self._work = Rate(limits.client_work / 1000, limits.client_work_burst / 1000)
+        self._changes = Rate(limits.client_changes, limits.client_changes_burst)
+
+    def charge(self, work: float, now: float, *, change: bool) -> float:
+        """Count a request that took so many seconds; return for how long no other one is taken.
+
+        A `change` is one that other brokers have to do with.
+
+        After one that was dear, the others have as much time as it took: they may need several turns.
+        """
+        dear = work if work > _DEAR else 0.0
+        rates = self._requests.charge(1, 0, now), self._work.charge(work, 0, now), self._changes.charge(change, 0, now)
+        return max(*rates, dear)
+
+
+class Clients:
+    """See the module."""
+
+    def __init__(self, core: Core, status: Question, evolve: Evolve, policy: Policy, keys: AboutKeys) -> None:
+        self._core = core
+        self._status = status
+        self._evolve = evolve
+        self._policy = policy
+        self._keys = keys
+        self._numbers = count(1)
+        self._clients: dict[str, _Client] = {}
+        self._paces: dict[Principal, _Pace] = {}
+        self._closing: set[asyncio.Task[None]] = set()
+        words = (requests.Accepted, requests.Refused, requests.Answered, requests.Quenched, requests.Closed)
+        core.handle({requests.Given: self._give, **dict.fromkeys(words, self._tell)})
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    async def serve(self, link: Link, hello: protocol.Hello, waiting: Sequence[Wire]) -> None:
+        """Serve a client until its link ends. Raises what it ends with."""
+        core, local = self._core, self._core.local
+        try:
+            bag = await core.read_hello(link.peer.principal, hello.credentials)
+        except RefusedError as error:
+            # The code that a link ends with does not say when to come again.
+            with suppress(PenstockError):
+                link.post(encode(protocol.RefusedMessage(0, error.code, error.message, error.hint).to_tree()))
+            raise
+        client = _Client(str(next(self._numbers)), link, bag)
+        self._clients[client.session] = client
+        try:
+            core.settle(local.connect(core.now(), client.session, link.peer.principal, bag))
+            if local.knows(client.session):
+                link.admit()
+                await self._converse(client, waiting)
+            else:
+                await link.close(client.refused)
+        finally:
+            if self._clients.pop(client.session, None) is not None and local.knows(client.session):
+                core.settle(local.disconnect(core.now(), client.session))
+
+    async def _converse(self, client: _Client, waiting: Sequence[Wire]) -> None:
+        """Take what a client says. Nobody else waits for long, however much it is at once."""
+        turns, loop = Turns(), asyncio.get_running_loop()
+        pace = self._pace(client.link.peer.principal)
+        while True:
+            turns.begin()
+            for tree in waiting:
+                if client.session not in self._clients:
+                    return
+                client.link.check_not_cut()
+                request = read_request(tree)
+                began, pause = thread_time(), 0.0
+                if _is_for_its_client(request) and client.link.left:
+                    continue
+                if isinstance(request, protocol.Disclose):
+                    # Reading is much work, and done in turns of its own.
+                    await self._disclose(client, request)
+                    pause = pace.charge(0.0, loop.time(), change=False)
+                elif self._take(client, request):
+                    pause = pace.charge(thread_time() - began, loop.time(), change=_changes(request))
+                    self._core.counts["slowed"] += pause > _DEAR
+                elif self._core.crowded():
+                    await self._core.room()
+                await turns.over(pause)
+            waiting = await client.link.receive()
+
+    def _give(self, given: requests.Given) -> None:
+        """Send events to a client."""
+        client = self._clients.get(given.session)
+        if client is not None:
+            limits = self._core.settings.limits
+            self._core.counts["delivered"] += len(given.events)
+            rows = [row_of(event.values, event.id, event.time) for event in given.events]
+            for start in range(0, len(rows), _ROWS):
+                part = rows[start : start + _ROWS]
+                self._send(client, write_rows(lambda rows: protocol.Events(given.subscription, rows), part, limits))
+
+    def _tell(self, word: ToClient) -> None:
+        """Send an answer or a notice to a client."""
+        client = self._clients.get(word.session)
+        if client is None:
+            return
+        match word:
+            case requests.Accepted(_, requests.ClientRequest(requests.Verb.CONNECT)):
+                self._post(client, protocol.Welcome(self._core.shown()))
+            case requests.Accepted(_, _, keys):
+                # What is accepted is accepted by the network: whatever is published afterwards comes.
+                answer = partial(self._accept, client, client.number)
+                self._core.confirm(keys, answer, asyncio.get_running_loop().time())
+            case requests.Refused(_, asked, code, message, detail, hint, position):
+                client.refused = code if asked.verb is requests.Verb.CONNECT else ""
+                told = None if detail is None else detail_tree(detail)
+                self._post(client, protocol.RefusedMessage(client.number, code, message, hint, told, position))
+            case requests.Answered(_, _, detail):
+                self._post(client, protocol.ResponseMessage(client.number, detail_tree(detail)))
+            case requests.Quenched(_, advertisement, quiet):
+                self._post(client, protocol.QuenchedMessage(advertisement, quiet))
+            case requests.Closed(session, code):
+                del self._clients[session]
+                self._close(client.link, code)
+
+    def _accept(self, client: _Client, number: int) -> None:
+        self._post(client, protocol.AcceptedMessage(number))
+
+    def _post(self, client: _Client, word: protocol.Word) -> None:
+        try:
+            self._send(client, [encode(word.to_tree(), limits=self._core.settings.limits)])
+        except LimitError as error:
+            self._core.note(error)
+            self._send(client, [encode(protocol.RefusedMessage(client.number, error.code, error.message).to_tree())])
+
+    def _send(self, client: _Client, messages: Sequence[Encoded]) -> None:
+        # A link that is at its end says so to whoever serves it.
+        with suppress(PenstockError):
+            for message in messages:
+                client.link.post(message)
+
+    def _close(self, link: Link, code: str) -> None:
+        task = in_background("closing a link", link.close(code))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    # What clients ask.
+
+    def _pace(self, principal: Principal) -> "_Pace":
+        pace = self._paces.get(principal)
+        if pace is None:
+            if len(self._paces) >= DEFAULT_LIMITS.cache_entries:
+                # Who is connected keeps the one that it has; the others begin again.
+                self._paces.clear()
+            pace = self._paces[principal] = _Pace(self._core.settings.limits)
+        return pace
+
+    def _take(self, client: _Client, request: protocol.Request) -> bool:
+        """Do what a client asks. Return whether it counts as a request."""
+        if isinstance(request, protocol.Hello):
+            raise MalformedError("protocol.malformed", "a second hello")
+        client.number = request.number
+        try:
+            self._obey(client, request)
+        except (RefusedError, MalformedError) as error:
+            self._core.note(error)
+            self._post(client, protocol.RefusedMessage(request.number, error.code, error.message, error.hint))
+        if isinstance(request, protocol.PublishMessage) and request.number:
+            self._post(client, protocol.AcceptedMessage(request.number))
+        return not isinstance(request, protocol.PublishMessage)
+
+    async def _disclose(self, client: _Client, request: protocol.Disclose) -> None:
+        """Take further credentials of a client."""
+        core, number = self._core, request.number
+        try:
+            bag = await core.read_disclosed(client.link.peer.principal, request.credentials)
+            if client.session not in self._clients:
+                return
+            client.number = number
+            core.settle(core.local.disclose(core.begin(), client.session, bag))
+        except (RefusedError, MalformedError) as error:
+            core.note(error)
+            self._post(client, protocol.RefusedMessage(number, error.code, error.message, error.hint))
+        else:
+            client.shown += bag
+            self._post(client, protocol.AcceptedMessage(number))
+
+    def _obey(self, client: _Client, request: protocol.Request) -> None:
+        core, local, session = self._core, self._core.local, client.session
+        now = core.begin()
+        match request:
+            case protocol.PublishMessage():
+                self._publish(client, request)
+            case protocol.SubscribeMessage(_, id_, name, selector, definitions):
+                wanted = parse(selector) if selector else ALWAYS
+                self._learn(definitions)
+                core.settle(local.subscribe(now, session, id_, name, wanted))
+            case protocol.AdvertiseMessage(_, id_, name, definitions):
+                self._learn(definitions)
+                core.settle(local.advertise(now, session, id_, name))
+            case protocol.NamedRequestMessage(_, "unsubscribe", id_):
+                core.settle(local.unsubscribe(now, session, id_))
+            case protocol.NamedRequestMessage(_, "unadvertise", id_):
+                core.settle(local.unadvertise(now, session, id_))
+            case protocol.NamedRequestMessage(_, _, id_):
+                core.settle(local.restrictions(now, session, id_))
+            case protocol.AddTypeMessage(_, definition):
+                core.settle(local.add_type(now, session, read_type(definition, limits=core.settings.limits)))
+            case protocol.RemoveTypeMessage(_, name):
+                core.settle(local.remove_type(now, session, name))
+            case protocol.DescribeTypeMessage(number, name):
+                found: list[Wire] = [one.to_bytes() for one in core.library.definitions(name)]
+                self._post(client, protocol.ResponseMessage(number, found))
+            case protocol.NetworkStatusMessage(number):
+                self._post(client, protocol.ResponseMessage(number, self._status(client.link.peer.principal)))
+            case protocol.PolicyHeadMessage(number, owner, after):
+                self._post(
+                    client, protocol.ResponseMessage(number, self._policy(client.link.peer.principal, owner, after))
+                )
+            case AskKeys(number) | FetchKeys(number):
+                asker = Asker(client.link.peer.principal, client.shown)
+                self._keys(asker, request, partial(self._answer, client, number))
+            case protocol.Evolve(number, signed):
+                self._evolve(client.link.peer.principal, signed, partial(self._evolved, client, number))
+
+    def _evolved(self, client: _Client, number: int, error: PenstockError | None) -> None:
+        """Tell an owner that what it has signed will not be forgotten here, or that it is not safe yet."""
+        if error is None:
+            self._post(client, protocol.AcceptedMessage(number))
+        else:
+            self._post(client, protocol.RefusedMessage(number, error.code, error.message, error.hint))
+
+    def _answer(self, client: _Client, number: int, answer: Outcome) -> None:
+        """Send an answer that may have taken its time."""
+        if isinstance(answer, PenstockError):
+            self._core.note(answer)
+            self._post(client, protocol.RefusedMessage(number, answer.code, answer.message, answer.hint))
+        else:
+            self._post(client, protocol.ResponseMessage(number, answer))
+
+    def _learn(self, definitions: Sequence[bytes]) -> None:
+        """Take in types that a client brings: they are as good as those that the broker had (Table 4.6)."""
+        core = self._core
+        new = [read_type(definition, limits=core.settings.limits) for definition in definitions]
+        new = [unverified for unverified in new if not self._knows(unverified)]
+        if new:
+            core.settle(core.local.change(core.now(), installed=new))
+
+    def _knows(self, unverified: UnverifiedType) -> bool:
+        name, library = unverified.definition.name, self._core.library
+        return name in library and library.definitions(name)[-1].fingerprint == unverified.fingerprint
+
+    def _publish(self, client: _Client, request: protocol.PublishMessage) -> None:
+        core = self._core
+        now = core.begin()
+        if not core.has_room(len(request.rows)):
+            raise LimitError(
+                "network.outbox",
+                "too many events wait for the fabric: these were not accepted",
+                hint="publish them again later; the broker's operator sees whether the fabric is away",
+            )
+        event_type = core.library.get(request.type, now).event_type
+        core.counts["published"] += len(request.rows)
+        events = _events(event_type, request.rows)
+        core.settle(core.local.publish(now, client.session, request.advertisement, events))
+
+
+def _changes(request: protocol.Request) -> bool:
+    """Say whether other brokers may have to do with a request."""
+    if isinstance(request, protocol.NamedRequestMessage):
+        return request.word in ("unsubscribe", "unadvertise")
+    return isinstance(request, protocol.SubscribeMessage | protocol.AdvertiseMessage)
+
+
+def _is_for_its_client(request: protocol.Request) -> bool:
+    """Say whether a request affects its client alone: it is dropped if the client has left."""
+    if isinstance(request, protocol.NamedRequestMessage):
+        return request.word != "unadvertise"
+    lasting = (
+        protocol.PublishMessage
+        | protocol.AdvertiseMessage
+        | protocol.Evolve
+        | protocol.AddTypeMessage
+        | protocol.RemoveTypeMessage
+    )
+    return not isinstance(request, lasting | protocol.Disclose)
+
+
+def _events(event_type: EventType, rows: Sequence[Row]) -> Iterator[Event]:
+    """Return events as a client wrote them. Raises `MalformedError` (`protocol.row`) before there are any.
+
+    Whether their values fit is asked when they are checked.
+    """
+    names = [attribute.name for attribute in event_type.attributes]
+    width = len(names) + 2
+    if any(len(row) != width for row in rows):
+        raise MalformedError("protocol.row", f"an event of `{event_type.name.name}` has {len(names)} attributes")
+    # What a row holds was seen when it was read.
+    return (Event(event_type, dict(zip(names, row[2:], strict=True)), row[0], row[1]) for row in rows)  # type: ignore[arg-type]  # so
+
+
+def detail_tree(detail: Detail) -> Wire:
+    """Return the detail of an answer as plain data."""
+    granted: list[Wire] = [[str(key), cast("Wire", restriction)] for key, restriction in detail.granted]
+    missing: list[Wire] = [[str(one.right), str(one.about), list(one.attributes)] for one in detail.missing]
+    return {"granted": granted, "missing": missing, "problems": list(detail.problems)}

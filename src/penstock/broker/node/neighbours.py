@@ -1,0 +1,292 @@
+"""The neighbours of a node: links to other brokers, called or accepted, and what routers say over them.
+
+Two brokers may call each other at the same time. The link that the smaller principal called is the one that stays, so
+that both keep the same one; a newer call of the same caller replaces the older link, which its caller has lost.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from typing import Final
+
+from penstock.broker.core.clock import Turns
+from penstock.broker.core.core import Core
+from penstock.broker.core.reports import LinkReports
+from penstock.broker.routing.messages import Hop
+from penstock.broker.routing.outputs import Cut, Disclosed, Send, Unsent
+from penstock.broker.wire.link import Endpoint, Link
+from penstock.broker.wire.protocol import Hello, PeerRole, Welcome, read_word
+from penstock.broker.wire.publications import Publications
+from penstock.broker.wire.transports import Address, Pauses
+from penstock.codec.wire import Wire, Writable, encode
+from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
+from penstock.fabric.tasks import in_background, keep_running
+from penstock.model.principals import Principal
+from penstock.trust.credentials import Credentials
+
+#: seconds between two looks at a link that the other side has made
+_LOOK: Final = 0.25
+_DUPLICATE: Final = "link.duplicate"
+
+
+@dataclass(slots=True)
+class _Neighbour:
+    link: Link
+    caller: Principal
+    credentials: Credentials
+    #: why this broker has cut it off
+    cut: str = ""
+
+
+class Neighbours:
+    """See the module."""
+
+    def __init__(self, core: Core, endpoint: Endpoint) -> None:
+        self._core = core
+        self._endpoint = endpoint
+        self._neighbours: dict[Principal, _Neighbour] = {}
+        self._calls: list[asyncio.Task[None]] = []
+        self._closing: set[asyncio.Task[None]] = set()
+        self._stopping = False
+        #: brokers whose disclosures are being read
+        self._reading: dict[Principal, asyncio.Task[None]] = {}
+        #: told of time-stamps and words about policy that come, of new links and of links that are gone
+        self.stamped: Callable[[Principal, bytes], None] = lambda _peer, _stamp: None
+        self.policy: Callable[[Principal, Sequence[Wire]], None] = lambda _peer, _words: None
+        self.linked: Callable[[Principal], None] = lambda _peer: None
+        self.unlinked: Callable[[Principal], None] = lambda _peer: None
+        self.reports = LinkReports(core.report)
+        core.handle({Send: self._send, Cut: self._cut, Disclosed: self._disclosed, Unsent: self._unsent})
+
+    def up(self) -> list[Principal]:
+        """Return the brokers to whom there is a link."""
+        return sorted(self._neighbours)
+
+    def status(self) -> dict[str, Wire]:
+        """Return what operators see of the links that were lost, be they back or not."""
+        return self.reports.status(asyncio.get_running_loop().time())
+
+    def start(self, peers: Iterable[Address]) -> None:
+        """Call brokers, and call again whenever a link is lost."""
+        self._calls += [keep_running("calling a broker", partial(self._keep_calling, peer)) for peer in peers]
+
+    async def stop_calling(self) -> None:
+        """Call nobody any more; the links stay. When they go, that is no loss."""
+        self._stopping = True
+        for call in self._calls:
+            call.cancel()
+        await asyncio.gather(*self._calls, return_exceptions=True)
+        self._calls = []
+
+    async def close(self) -> None:
+        """Close all links."""
+        for reading in list(self._reading.values()):
+            reading.cancel()
+        await asyncio.gather(*self._reading.values(), return_exceptions=True)
+        await asyncio.gather(*(neighbour.link.close() for neighbour in list(self._neighbours.values())))
+        await asyncio.gather(*self._closing, return_exceptions=True)
+
+    def recheck(self) -> None:
+        """Cut those who may be brokers of the network no longer."""
+        for peer in list(self._neighbours):
+            if not self._core.admitted(peer):
+                self._cut(Cut(peer, RefusedError("broker.not-permitted", "it may not be a broker any longer")))
+
+    # Links.
+
+    async def serve(self, link: Link, hello: Hello, waiting: Sequence[Wire]) -> None:
+        """Serve a broker that has called. Raises what its link ends with."""
+        peer = link.peer.principal
+        bag = await self._core.read_hello(peer, hello.credentials)
+        self._core.require_broker(peer, bag)
+        link.admit()
+        link.post(encode(Welcome(self._core.shown()).to_tree()))
+        await self._attend(_Neighbour(link, peer, bag), waiting)
+
+    async def _keep_calling(self, address: Address) -> None:
+        loop = asyncio.get_running_loop()
+        pauses, who, noted = Pauses(self._endpoint.random), address.principal, ""
+        while True:
+            # Where nobody said who is there, whoever was found there may have called in the meantime.
+            if who is not None and who in self._neighbours:
+                pauses.there(loop.time())
+                await asyncio.sleep(_LOOK)
+            else:
+                try:
+                    link = await address.call(self._endpoint)
+                    who = link.peer.principal
+                    await self._greet(link)
+                    noted = ""
+                    pauses.there(loop.time())
+                except (PenstockError, OSError) as error:
+                    # A broker that is not there is called often, and reported once.
+                    if isinstance(error, PenstockError) and error.code != noted:
+                        noted = error.code
+                        self._core.note(error)
+                await asyncio.sleep(pauses.next(loop.time()))
+
+    async def _greet(self, link: Link) -> None:
+        """Say hello to a broker that was called, and attend to it. Raises what its link ends with."""
+        core = self._core
+        try:
+            link.post(encode(Hello(PeerRole.BROKER, core.shown()).to_tree()))
+            async with asyncio.timeout(core.settings.limits.handshake_time / 1000):
+                batch = await link.receive()
+            welcome = read_word(batch[0])
+            if not isinstance(welcome, Welcome):
+                raise MalformedError("protocol.malformed", "a broker does not say welcome")
+            bag = await core.read_hello(link.peer.principal, welcome.credentials)
+            core.require_broker(link.peer.principal, bag)
+            with suppress(FailedError):
+                await self._attend(_Neighbour(link, core.principal, bag), batch[1:])
+        except PenstockError as error:
+            await link.close(error.code)
+            raise
+        finally:
+            await link.close()
+
+    async def _attend(self, neighbour: _Neighbour, waiting: Sequence[Wire]) -> None:
+        """Let a link be the one to a neighbour, and take what it says until the link ends."""
+        core, link = self._core, neighbour.link
+        peer = link.peer.principal
+        loop = asyncio.get_running_loop()
+        turns = Turns()
+        self._choose(peer, neighbour)
+        link.let_overtake()
+        self._own(partial(core.disclose, peer, neighbour.credentials))
+        self._own(lambda: core.settle(core.router.link_up(peer, loop.time())))
+        self.reports.up(peer, loop.time())
+        self.linked(peer)
+        try:
+            while True:
+                turns.begin()
+                for tree in waiting:
+                    if self._neighbours.get(peer) is not neighbour:
+                        return
+                    link.check_not_cut()
+                    for one in (*link.urgent(), tree):
+                        core.begin()
+                        self._hear(peer, one, loop.time())
+                    await turns.over()
+                waiting = await link.receive()
+        finally:
+            if self._neighbours.get(peer) is neighbour:
+                del self._neighbours[peer]
+                self.unlinked(peer)
+                reason = _reason(neighbour)
+                # Of two links to the same broker one is closed, and the other one goes on.
+                if not self._stopping and reason != _DUPLICATE:
+                    self.reports.lost(peer, reason, loop.time())
+                self._own(lambda: core.settle(core.router.link_down(peer)))
+
+    def _hear(self, peer: Principal, tree: Wire, now: float) -> None:
+        core = self._core
+        match tree:
+            case ["stamp", bytes(stamp)]:
+                self.stamped(peer, stamp)
+            case ["policy", *words]:
+                self._hear_policy(peer, words)
+            case _:
+                # Only what is wrong with the words themselves ends the link.
+                outputs = core.router.receive(peer, Hop.from_tree(tree), now)
+                self._own(lambda: core.settle(outputs))
+
+    def _own(self, act: Callable[[], None]) -> None:
+        """Do what is this broker's own part. What goes wrong there is noted, and no fault of a neighbour."""
+        try:
+            act()
+        except PenstockError as error:
+            self._core.note(error)
+
+    def _hear_policy(self, peer: Principal, words: Sequence[Wire]) -> None:
+        try:
+            self.policy(peer, words)
+        except PenstockError as error:
+            self._cut(Cut(peer, error))
+
+    def _choose(self, peer: Principal, neighbour: _Neighbour) -> None:
+        """Raise `RefusedError` (`link.duplicate`) when there is a link already that stays."""
+        present = self._neighbours.get(peer)
+        if present is not None and present.link.ended is None:
+            if present.caller < neighbour.caller:
+                raise RefusedError(_DUPLICATE, "there is a link to this broker already")
+            self._close(present.link, _DUPLICATE)
+        self._neighbours[peer] = neighbour
+
+    def _close(self, link: Link, code: str) -> None:
+        task = in_background("closing a link", link.close(code))
+        self._closing.add(task)
+        task.add_done_callback(self._closing.discard)
+
+    # What the router wants.
+
+    def _send(self, send: Send) -> None:
+        if not self.post(send.peer, send.hop.to_tree()) and isinstance(send.hop.body, Publications):
+            self._unsent(Unsent(send.peer, len(send.hop.body.events)))
+
+    def _unsent(self, unsent: Unsent) -> None:
+        self.reports.not_passed_on(unsent.peer, unsent.events)
+
+    def post(self, peer: Principal, message: Writable, *, urgent: bool = False) -> bool:
+        """Send a message to a neighbour; say whether there was a link that took it."""
+        neighbour = self._neighbours.get(peer)
+        if neighbour is None:
+            return False
+        # A link that is at its end says so to whoever attends to it.
+        with suppress(PenstockError):
+            neighbour.link.post(encode(message, limits=self._core.settings.limits), urgent=urgent)
+            return True
+        return False
+
+    def post_now(self, peer: Principal, message: Writable) -> None:
+        """Send a message to a neighbour before anything else is done here, and past all events: policy."""
+        self.post(peer, message, urgent=True)
+        neighbour = self._neighbours.get(peer)
+        if neighbour is not None:
+            neighbour.link.flush()
+
+    def _cut(self, cut: Cut) -> None:
+        neighbour = self._neighbours.get(cut.peer)
+        if neighbour is not None:
+            self._core.note(cut.reason)
+            neighbour.cut = cut.reason.code
+            self._close(neighbour.link, cut.reason.code)
+
+    def _disclosed(self, disclosed: Disclosed) -> None:
+        """Read what a broker discloses, in turns of its own, or forget it."""
+        broker = disclosed.broker
+        reading = self._reading.pop(broker, None)
+        if reading is not None:
+            reading.cancel()
+        if not disclosed.octets:
+            self._core.disclose(broker, None)
+            return
+        task = self._reading[broker] = in_background("reading what a broker discloses", self._read(disclosed))
+        task.add_done_callback(partial(self._was_read, broker))
+
+    def _was_read(self, broker: Principal, task: asyncio.Task[None]) -> None:
+        if self._reading.get(broker) is task:
+            del self._reading[broker]
+
+    async def _read(self, disclosed: Disclosed) -> None:
+        core, broker, octets = self._core, disclosed.broker, disclosed.octets
+        bag: Credentials | None = None
+        try:
+            bag = await core.read_relayed(disclosed.peer or broker, broker, octets)
+        except (RefusedError, MalformedError) as error:
+            core.note(error)
+        if not core.router.is_unread(broker, octets):
+            return
+        if bag is None:
+            core.router.disbelieve(broker, octets)
+        else:
+            self._own(lambda: core.settle(core.router.believe(broker, octets)))
+        self._own(partial(core.disclose, broker, bag))
+
+
+def _reason(neighbour: _Neighbour) -> str:
+    """Return the code that says why a link was lost: the one that its peer gave, if it gave any."""
+    ended = neighbour.link.ended
+    return neighbour.cut or ("" if ended is None else str(ended.fields.get("reason", ended.code)))

@@ -1,0 +1,320 @@
+"""A broker that runs: links to clients and to other brokers, and the exchange between them.
+
+    async with Node(settings, recorder) as node:
+        ...  # clients connect to node.port
+
+What is said and decided is elsewhere, in state machines that read no clock: here they are given the time, and what they
+want done is done. Everything that a message leads to happens before the next one is taken, so that no client can see
+half of a change.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+from functools import partial
+from time import monotonic
+from typing import TYPE_CHECKING, Final, Self
+
+from penstock.broker.core.clock import Clock
+from penstock.broker.core.core import Core, Reported
+from penstock.broker.core.settings import NodeSettings
+from penstock.broker.evolution.gossip import PolicyGossip
+from penstock.broker.fabric.network import FabricNetwork, FabricSettings
+from penstock.broker.keys.client_requests import KeyDesk
+from penstock.broker.keys.managed_groups import Managing
+from penstock.broker.keys.node_keys import Keys
+from penstock.broker.node.clients import Clients
+from penstock.broker.node.neighbours import Neighbours
+from penstock.broker.node.policies import NodePolicies
+from penstock.broker.node.snapshot_writer import Forgetful, Keep
+from penstock.broker.wire.link import Endpoint, Link, Listener, listen
+from penstock.broker.wire.protocol import Hello, PeerRole, read_request
+from penstock.codec.wire import Wire
+from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
+from penstock.fabric.nats_login import NatsLogin
+from penstock.fabric.tasks import keep_running
+from penstock.guard import Recorder
+from penstock.model.principals import Principal
+
+if TYPE_CHECKING:
+    from penstock.broker.wire.nats_link import NatsListener
+
+_TICK: Final = 0.5
+
+_NOW: Final = partial(datetime.now, UTC)
+
+
+class Node:
+    """See the module. `reported` is told what operators should know.
+
+    With `fabric`, that is between brokers in the place of links. Raises `MalformedError` (`node.peers`).
+    """
+
+    def __init__(  # noqa: PLR0913  # what a node is made of, named, each with a default
+        self,
+        settings: NodeSettings,
+        recorder: Recorder,
+        *,
+        clock: Clock = _NOW,
+        reported: Reported = lambda _report: None,
+        keep: Keep | None = None,
+        fabric: FabricSettings | None = None,
+        managing: Managing | None = None,
+    ) -> None:
+        if fabric is not None and settings.peers:
+            raise MalformedError(
+                "node.peers", "a broker on a fabric has no links to other brokers", hint="leave the peers out"
+            )
+        self.settings = settings
+        self.core = Core(settings, recorder, clock, reported)
+        endpoint = Endpoint(
+            key=settings.key,
+            network=settings.network,
+            limits=settings.limits,
+            random=settings.random,
+            guarded=True,
+        )
+        self._endpoint = endpoint
+        self.neighbours = Neighbours(self.core, endpoint)
+        self.on_fabric = None if fabric is None else FabricNetwork(self.core, fabric)
+        self._gossip = PolicyGossip(
+            self.core.now,
+            monotonic,
+            self.core.goes_by,
+            self.neighbours.post_now,
+            self.core.note,
+            peers=len(settings.peers),
+            limits=settings.limits,
+        )
+        self.policies = NodePolicies(self.core, keep or Forgetful(), self.on_fabric or self._gossip)
+        self.keys = Keys(self.core, self.core.ring, managing)
+        self.core.reads_as_much, self.core.may_sign = self.keys.reads_as_much, self.keys.may_publish
+        self.core.wake, self.core.soon = self._wake, self._soon
+        self.neighbours.stamped, self.neighbours.policy = self.policies.heard_stamp, self._gossip.heard
+        self.neighbours.linked, self.neighbours.unlinked = self._gossip.linked, self._gossip.unlinked
+        self._desk = KeyDesk(self.core, self.keys, self._is_operator)
+        self.clients = Clients(self.core, self.status, self.policies.hand_in, self.policy_of, self._desk.ask)
+        self._listener: Listener | None = None
+        self._across_nats: NatsListener | None = None
+        self._ticking: asyncio.Task[None] | None = None
+
+    # Running.
+
+    async def start(self) -> Self:
+        """Load the types, listen, and call the neighbours.
+
+        Raises `FailedError` (`link.address`), what verifying a type raises, and for NATS servers as `listen_nats`.
+        """
+        now = self.core.now()
+        for unverified in self.settings.types:
+            self.core.library.add(unverified, now)
+        self.core.show()
+        self.policies.start()
+        try:
+            await self.keys.start()
+            self.core.rights_changed.append(self.keys.policy_changed)
+            await self._open()
+        except BaseException:
+            await self.stop()
+            raise
+        self.neighbours.start(self.settings.peers)
+        self._ticking = keep_running("the clock of the node", self._tick)
+        return self
+
+    async def stop(self) -> None:
+        """Tell the neighbours, say goodbye to everybody, keep what could not be opened, and record what was counted."""
+        if self._ticking is not None:
+            self._ticking.cancel()
+            await asyncio.gather(self._ticking, return_exceptions=True)
+        await self._desk.stop()
+        await self.keys.stop()
+        await self.neighbours.stop_calling()
+        self._send_last()
+        self.core.settle(self.core.router.leave())
+        for reception in (self._listener, self._across_nats):
+            if reception is not None:
+                await reception.close()
+        await self.neighbours.close()
+        if self.on_fabric is not None:
+            await self.on_fabric.stop()
+        # Nobody can bring anything more, neither blocks nor keys.
+        self.core.settle(self.core.router.give_up())
+        self.core.settle(self.core.local.tick(self.core.now())[0])
+        self.core.refusals.flush(self.core.recorder, self.core.note)
+        await self.policies.stop(self.settings.limits.link_goodbye / 1000)
+
+    def _send_last(self) -> None:
+        """Seal what clients have published. What cannot be sealed now is gone, and operators know."""
+        core = self.core
+        core.release()
+        unsent = len(core.exchange.gathering)
+        if unsent:
+            core.note(
+                FailedError(
+                    "seal.unsent",
+                    f"{unsent} events that clients have published were not sealed before the broker stopped",
+                    hint="they are gone, since keys were missing: let them be published again",
+                )
+            )
+
+    def reload(self, settings: NodeSettings) -> None:
+        """Go by other credentials, agreements, policies, types and operators from now on; decide requests again.
+
+        All other settings stay as they were. Raises what verifying a type raises; credentials, and the types before
+        it, are then taken in.
+        """
+        core, before = self.core, self.settings
+        kept = {unverified.definition.name for unverified in settings.types}
+        gone = [one.definition.name for one in before.types if one.definition.name not in kept]
+        self.settings = core.settings = replace(
+            before,
+            credentials=settings.credentials,
+            agreements=settings.agreements,
+            policies=settings.policies,
+            types=settings.types,
+            operators=settings.operators,
+        )
+        self.policies.settings_changed()
+        core.show()
+        core.settle(core.local.change(core.now(), installed=settings.types, removed=gone))
+
+    async def __aenter__(self) -> Self:
+        return await self.start()
+
+    async def __aexit__(self, *_: object) -> None:
+        await self.stop()
+
+    @property
+    def port(self) -> int:
+        """The port that the node listens at. Raises `RefusedError` (`node.stopped`)."""
+        if self._listener is None:
+            raise RefusedError("node.stopped", "the node does not run", hint="start it first")
+        return self._listener.port
+
+    async def _tick(self) -> None:
+        loop, core = asyncio.get_running_loop(), self.core
+        pause = _TICK
+        while True:
+            await asyncio.sleep(pause)
+            turn = None
+            try:
+                core.settle(core.router.tick(loop.time()))
+                outputs, turn = core.local.tick(core.now())
+                core.settle(outputs)
+                self.policies.tick()
+                if self.on_fabric is None:
+                    self._gossip.tick()
+                self.keys.tick()
+                self.neighbours.recheck()
+                core.refusals.tick(core.now(), core.recorder, core.note)
+                if self.on_fabric is not None:
+                    self.on_fabric.tick()
+            except PenstockError as error:
+                # What could not be recorded is tried again, and nothing passes before it is.
+                core.note(error)
+            until = _TICK if turn is None else (turn - core.now()) / timedelta(seconds=1)
+            pause = min(_TICK, max(0.01, until))
+
+    def _wake(self, due: datetime) -> None:
+        """Send gathered events when they are due."""
+        asyncio.get_running_loop().call_later((due - self.core.now()) / timedelta(seconds=1), self.core.flush)
+
+    def _soon(self, work: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(work)
+
+    # Those who come.
+
+    async def _open(self) -> None:
+        if self.on_fabric is not None:
+            await self.on_fabric.start()
+        self.policies.begin_stamps()
+        if self.settings.nats is not None:
+            self._across_nats = await self._listen_nats(self.settings.nats)
+        # Whoever finds the port open finds a node that is ready.
+        self._listener = await listen(
+            self._endpoint, self.settings.host, self.settings.port, self._serve, self._not_let_in
+        )
+
+    async def _listen_nats(self, login: NatsLogin) -> "NatsListener":
+        from penstock.broker.wire.nats_link import listen_nats  # noqa: PLC0415  # nats-py is an extra
+
+        return await listen_nats(self._endpoint, login, self._serve, self._not_let_in)
+
+    async def _serve(self, link: Link) -> None:
+        try:
+            # Whoever proves to have a key gets a link; one that is never used is not to keep others out.
+            async with asyncio.timeout(self.settings.limits.handshake_time / 1000):
+                batch = await link.receive()
+        except TimeoutError:
+            raise FailedError("handshake.timeout", "no hello in time", hint="try again") from None
+        hello = read_request(batch[0])
+        if not isinstance(hello, Hello):
+            raise MalformedError("protocol.malformed", "the first message is no hello")
+        if hello.role is PeerRole.CLIENT:
+            await self.clients.serve(link, hello, batch[1:])
+        elif self.on_fabric is not None:
+            raise RefusedError(
+                "node.no-links",
+                "this broker is on a fabric, and has no links to other brokers",
+                hint="give both the same fabric, and no peers",
+            )
+        else:
+            await self.neighbours.serve(link, hello, batch[1:])
+
+    def _not_let_in(self, error: PenstockError) -> None:
+        self.core.counts["turned away"] += 1
+        self.core.note_stranger(error)
+
+    # What operators and owners ask.
+
+    def brokers(self) -> dict[Principal, list[Principal]]:
+        """Return the brokers of the network that are there, and to whom each of them has links."""
+        if self.on_fabric is not None:
+            return {broker: [] for broker in self.on_fabric.brokers()}
+        links = self.core.router.view.links
+        return {broker: sorted(links[broker]) for broker in sorted(links)}
+
+    def _is_operator(self, principal: Principal) -> bool:
+        return principal in self.settings.operators or principal == self.core.principal
+
+    def _check_operator(self, principal: Principal) -> None:
+        if not self._is_operator(principal):
+            raise RefusedError(
+                "broker.not-operator",
+                "only operators of the broker may ask this",
+                hint="`operators` in its node file says who they are",
+            )
+
+    def policy_of(self, principal: Principal, owner: Principal, after: int) -> Wire:
+        """Return what an owner has said of its policy, to the owner itself and to operators. Raises as `status`."""
+        if principal != owner:
+            self._check_operator(principal)
+        return self.policies.told(owner, after)
+
+    def status(self, principal: Principal) -> Wire:
+        """Return what operators may see, as plain data. Raises `RefusedError` (`broker.not-operator`) for others."""
+        self._check_operator(principal)
+        core = self.core
+        size = core.router.size()
+        return {
+            "broker": str(core.principal),
+            "network": str(self.settings.network),
+            "brokers": {str(broker): [str(one) for one in links] for broker, links in self.brokers().items()},
+            "neighbours": [str(peer) for peer in self.neighbours.up()],
+            "links": self.neighbours.status(),
+            "sessions": len(self.clients),
+            "types": len(core.library),
+            "clients": size.clients,
+            "entered": size.entered,
+            "subscriptions": size.subscriptions,
+            "told": size.told,
+            "trees": size.trees,
+            "stamps": "required" if self.settings.trust.strict else "optional",
+            "policy": self.policies.status(),
+            "keys": self.keys.status(),
+            "held back": core.local.held_back,
+            "counts": {name: core.counts[name] for name in sorted(core.counts)},
+            "unopened": {code: core.unopened[code] for code in sorted(core.unopened)},
+            "quarantined": len(core.quarantine),
+        }

@@ -1,0 +1,564 @@
+"""Events on their way through one broker: to its clients, to the neighbours that want them, and into its memory."""
+
+from collections import OrderedDict, deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from typing import Final, NamedTuple, TypeAlias
+
+from penstock.broker.evolution.statements import is_reserved
+from penstock.broker.matching.matcher import Values
+from penstock.broker.routing.filters import passes
+from penstock.broker.routing.outputs import Deliveries, Unopened
+from penstock.broker.routing.trees import Forest, Side
+from penstock.broker.sealing.blocks import SealedPublications, Vault, not_sealed
+from penstock.broker.wire.entries import Filter, SubscriptionEntry
+from penstock.broker.wire.publications import Publications
+from penstock.codec.blocks import BlockHeader
+from penstock.crypto.seal_keys import unknown_key
+from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
+from penstock.model.events import TransitEvent
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Telling events from copies of them.
+#
+# The origin of an event numbers it. While paths are being repaired an event may come twice, or late. Each broker takes
+# each number of an origin once; what comes so late that it cannot know is taken for a copy, and so are events of an
+# incarnation of their origin before the one that it knows. The memory is bounded: of each type and origin a window of
+# numbers, and so many of those as `Limits.route_streams` says, the least recent forgotten first.
+
+
+_Name: TypeAlias = tuple[Principal, TypeKey]
+
+
+@dataclass(slots=True)
+class _Stream:
+    """The numbers of one origin and type that came lately."""
+
+    incarnation: int
+    highest: int = -1
+    recent: set[int] = field(default_factory=set)
+
+    def take(self, numbers: Sequence[int], window: int) -> Sequence[int]:
+        """Take in rising numbers; return the places of those that are new."""
+        if numbers[0] > self.highest:
+            places: Sequence[int] = range(len(numbers))
+            self.recent.update(numbers)
+        else:
+            places = [place for place, number in enumerate(numbers) if self._is_new(number, window)]
+        self.highest = max(self.highest, numbers[-1])
+        if len(self.recent) > 2 * window:
+            self.recent = {seen for seen in self.recent if seen > self.highest - window}
+        return places
+
+    def knows(self, numbers: Sequence[int], window: int) -> bool:
+        """Say whether all of some rising numbers have come before, or come too late."""
+        if numbers[-1] > self.highest:
+            return False
+        return all(number in self.recent or number <= self.highest - window for number in numbers)
+
+    def _is_new(self, number: int, window: int) -> bool:
+        if number in self.recent or number <= self.highest - window:
+            return False
+        self.recent.add(number)
+        self.highest = max(self.highest, number)
+        return True
+
+
+class Copies:
+    """What one broker remembers about events that have passed."""
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._streams: OrderedDict[_Name, _Stream] = OrderedDict()
+
+    def knows(self, block: Publications) -> bool:
+        """Say whether all of some events are copies. Nothing is remembered of them."""
+        stream = self._streams.get((block.origin, block.type))
+        if stream is None or stream.incarnation < block.incarnation:
+            return False
+        return stream.incarnation > block.incarnation or stream.knows(block.numbers, self._limits.route_window)
+
+    def first(self, block: Publications) -> Sequence[int]:
+        """Return the places of the events that come for the first time, and remember all of them."""
+        name = block.origin, block.type
+        stream = self._streams.get(name)
+        if stream is None or stream.incarnation < block.incarnation:
+            stream = self._streams[name] = _Stream(block.incarnation)
+        self._streams.move_to_end(name)
+        if len(self._streams) > self._limits.route_streams:
+            self._streams.popitem(last=False)
+        if stream.incarnation > block.incarnation:
+            return ()
+        return stream.take(block.numbers, self._limits.route_window)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Sealed blocks that clients of a broker want, and whose keys are still to come. The oldest give way.
+
+
+class Waiting(NamedTuple):
+    """A block that waits. When it arrived is what counts, however long it waits."""
+
+    block: SealedPublications
+    came_from: Side
+    arrived: datetime
+
+
+class WaitingRoom:
+    """See the module. It is bounded by blocks and by their bytes."""
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._waiting: deque[Waiting] = deque()
+        self._octets = 0
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def __contains__(self, block: SealedPublications) -> bool:
+        return any(one.block.block == block.block and one.block.places == block.places for one in self._waiting)
+
+    def put(self, waiting: Waiting) -> list[Waiting]:
+        """Let a block wait; return those that have to give way to it."""
+        self._waiting.append(waiting)
+        self._octets += len(waiting.block.block)
+        gone: list[Waiting] = []
+        limits = self._limits
+        while len(self._waiting) > limits.seal_waiting or self._octets > limits.seal_waiting_bytes:
+            gone.append(self._waiting.popleft())
+            self._octets -= len(gone[-1].block.block)
+        return gone
+
+    def empty(self) -> list[Waiting]:
+        """Return all that waits, in the order of its arrival; nothing waits any more."""
+        return self.take(lambda _type: True)
+
+    def take(self, of: Callable[[TypeKey], bool]) -> list[Waiting]:
+        """Return what waits of some types, in the order of its arrival; the rest goes on waiting."""
+        taken = [waiting for waiting in self._waiting if of(waiting.block.type)]
+        self._waiting = deque(waiting for waiting in self._waiting if not of(waiting.block.type))
+        self._octets -= sum(len(waiting.block.block) for waiting in taken)
+        return taken
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Current state: the latest event of each slot, kept by the brokers that carry it.
+#
+# A publisher may name the slot that an event belongs to, say the certificate whose validity it states. Of each type and
+# slot a broker keeps the latest event, by its time, then by its id and the count of its origin. Who subscribes is told
+# what is kept of what he wants; a broker that is told passes on what it did not have. So state is found at the nearest
+# broker that has it, and each broker passes on each event once.
+#
+# What is kept is current only where a subscription brings what follows. What no subscription wants any more is
+# therefore let go, except at the brokers of those who published it, and where the way to these is cut off for now. The
+# memory is bounded. When it is full, the side from which most came loses its oldest: a neighbour pushes out nothing but
+# its own.
+
+
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
+#: what an event takes besides its texts, and what an attribute does, roughly
+_EVENT_BYTES: Final = 512
+_VALUE_BYTES: Final = 128
+
+_Slot: TypeAlias = tuple[TypeKey, str]
+
+
+@dataclass(frozen=True, slots=True)
+class RetainedSample:
+    """The latest event of a slot, as a block of one, and the side from which it came."""
+
+    block: Publications
+    source: Side
+
+    @property
+    def event(self) -> TransitEvent:
+        """The event."""
+        return self.block.events[0]
+
+    @property
+    def order(self) -> tuple[datetime, str, int, int, bytes]:
+        """What says which of two is the later one."""
+        block, event = self.block, self.event
+        return event.time or _NEVER, event.id, block.incarnation, block.numbers[0], block.origin.digest
+
+    @property
+    def size(self) -> int:
+        """About how many bytes it takes."""
+        event = self.event
+        texts = sum(len(value) for value in (event.id, *event.values.values()) if isinstance(value, str))
+        return _EVENT_BYTES + _VALUE_BYTES * len(event.values) + 4 * texts
+
+
+class RetainedSamples:
+    """The samples that one broker keeps."""
+
+    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._limits = limits
+        self._samples: OrderedDict[_Slot, RetainedSample] = OrderedDict()
+        self._slots: dict[TypeKey, OrderedDict[str, None]] = {}
+        #: by side, the slots of one type, and under no type those of all; and the bytes that all take
+        self._sides: dict[TypeKey | None, dict[Side, OrderedDict[_Slot, None]]] = {None: {}}
+        self._side_bytes: dict[Side, int] = {}
+        self._bytes = 0
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __contains__(self, key: TypeKey) -> bool:
+        return key in self._slots
+
+    def keep(self, sample: RetainedSample) -> bool:
+        """Keep a sample, and say whether it is later than the one that was kept."""
+        slot = sample.block.type, sample.block.retain
+        held = self._samples.get(slot)
+        if held is not None:
+            if sample.order <= held.order:
+                return False
+            self._drop(slot)
+        self._samples[slot] = sample
+        self._slots.setdefault(slot[0], OrderedDict())[slot[1]] = None
+        for key in (slot[0], None):
+            self._sides.setdefault(key, {}).setdefault(sample.source, OrderedDict())[slot] = None
+        self._side_bytes[sample.source] = self._side_bytes.get(sample.source, 0) + sample.size
+        self._bytes += sample.size
+        self._make_room(slot[0])
+        return True
+
+    def of_type(self, key: TypeKey) -> list[RetainedSample]:
+        """Return the samples of one type, in order of time."""
+        return sorted((self._samples[key, slot] for slot in self._slots.get(key, ())), key=lambda s: s.order)
+
+    def of_line(self, key: TypeKey) -> list[RetainedSample]:
+        """Return the samples of a type and its sub-types, in order of time."""
+        return sorted(self._in_line(key), key=lambda sample: sample.order)
+
+    def prune(self, key: TypeKey, wanted: Callable[[RetainedSample], bool]) -> None:
+        """Let go of those samples of one type that are not wanted."""
+        for slot in list(self._slots.get(key, ())):
+            if not wanted(self._samples[key, slot]):
+                self._drop((key, slot))
+
+    def _in_line(self, key: TypeKey) -> Iterator[RetainedSample]:
+        for of_type, slots in self._slots.items():
+            for slot in slots:
+                sample = self._samples[of_type, slot]
+                if of_type == key or key in sample.event.ancestors:
+                    yield sample
+
+    def _make_room(self, key: TypeKey) -> None:
+        if len(self._slots[key]) > self._limits.route_retained:
+            fullest = max(self._sides[key].values(), key=len)
+            self._drop(next(iter(fullest)))
+        while len(self._samples) > self._limits.route_retained_all or self._bytes > self._limits.route_retained_bytes:
+            most = max(self._side_bytes, key=self._side_bytes.__getitem__)
+            self._drop(next(iter(self._sides[None][most])))
+
+    def _drop(self, slot: _Slot) -> None:
+        sample = self._samples.pop(slot)
+        self._bytes -= sample.size
+        self._side_bytes[sample.source] -= sample.size
+        del self._slots[slot[0]][slot[1]]
+        if not self._slots[slot[0]]:
+            del self._slots[slot[0]]
+        for key in (slot[0], None):
+            sides = self._sides[key]
+            del sides[sample.source][slot]
+            if not sides[sample.source]:
+                del sides[sample.source]
+            if key is not None and not sides:
+                del self._sides[key]
+        if not self._side_bytes[sample.source]:
+            del self._side_bytes[sample.source]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Events on their way through one broker: to its clients, to the neighbours that want them, and into its memory.
+
+
+Allowed: TypeAlias = Callable[[TypeKey, Principal], bool]
+"""Whether events of a type may come from a neighbour, and go to it."""
+
+_Matchers: TypeAlias = list[Callable[[Values], tuple[str, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Carried:
+    """What becomes of events: who of the clients gets which, and what is said to which neighbour."""
+
+    deliveries: Deliveries = ()
+    sends: tuple[tuple[Principal, Publications], ...] = ()
+    unopened: tuple[Unopened, ...] = ()
+
+
+_NOTHING = Carried()
+#: why a block goes nowhere from here: somebody sends it again, and those behind had it
+_SENT_AGAIN: Final = frozenset(("seal.replayed", "seal.sender"))
+
+
+class Carrier:
+    """What one broker does with events, and what it remembers of them."""
+
+    def __init__(self, forest: Forest, allowed: Allowed, vault: Vault, limits: Limits) -> None:
+        self._forest = forest
+        self._allowed = allowed
+        self._vault = vault
+        self._limits = limits
+        #: blocks that clients of this broker want, and that no key is held for yet
+        self._waiting = WaitingRoom(limits)
+        self._copies = Copies(limits)
+        #: the same of what was refused here and goes on: its numbers keep nothing from being read that has them too
+        self._refused = Copies(limits)
+        self.retained = RetainedSamples(limits)
+
+    @property
+    def waiting(self) -> int:
+        """How many sealed blocks wait for keys."""
+        return len(self._waiting)
+
+    def carry(self, block: Publications, came_from: Side) -> Carried:
+        """Take events of a side. Raises `LimitError` (`route.event-size`)."""
+        if came_from is not None and not self._allowed(block.type, came_from):
+            return _NOTHING
+        if isinstance(block, SealedPublications) and block.is_foreign:
+            return self._carry_sealed(block, came_from)
+        # Nor does anything come as it is that says it extends what is sealed.
+        if came_from is not None and any(map(self._vault.seals, (block.type, *block.ancestors))):
+            return Carried(unopened=(Unopened(block.origin, b"", not_sealed(block.type), came_from),))
+        return self._carry_state(block, came_from) if block.state else self._carry_events(block, came_from)
+
+    def keys_changed(self) -> Carried:
+        """Open what waits for keys, and return what clients get of it; what still has none goes on waiting."""
+        found: list[tuple[tuple[str, ...], TransitEvent]] = []
+        unopened: list[Unopened] = []
+        for waiting in self._waiting.empty():
+            try:
+                block = self._open(*waiting)
+            except (RefusedError, MalformedError) as error:
+                unopened.append(_refused(waiting, error))
+                continue
+            if block.closed:
+                unopened.extend(self._wait(waiting))
+            else:
+                found.extend(self._matched(block))
+        return Carried(tuple(found), unopened=tuple(unopened))
+
+    def give_up(self, of: Callable[[TypeKey], bool]) -> Carried:
+        """Let go of what waits for keys of some types, since they will not come here: it is kept, sealed."""
+        gone = self._waiting.take(of)
+        return Carried(unopened=tuple(_refused(waiting, unknown_key(waiting.block.type)) for waiting in gone))
+
+    def shown_to_client(self, of_type: TypeKey, filter_: Filter) -> list[TransitEvent]:
+        """Return the state that a new subscription of a client asks for."""
+        if not len(self.retained):
+            return []
+        passing = passes(filter_)
+        return [sample.event for sample in self.retained.of_line(of_type) if passing(sample.event.values)]
+
+    def shown_to_neighbour(self, entry: SubscriptionEntry) -> list[Publications]:
+        """Return the state that a new subscription of a neighbour asks for."""
+        if entry.tree not in self.retained:
+            return []
+        passing = passes(entry.filter if isinstance(entry.filter, Filter) else Filter())
+        samples = [sample for sample in self.retained.of_type(entry.tree) if passing(sample.event.values)]
+        blocks = [sample.block for sample in samples if sample.block.hops < self._limits.network_hops]
+        return [replace(block, state=True).onward() for block in blocks]
+
+    def prune(self) -> None:
+        """Let go of state that nobody wants any more."""
+        for key in self._forest.unwanted():
+            self.retained.prune(key, self._is_wanted)
+
+    # Sealed blocks of others.
+
+    def _carry_sealed(self, block: SealedPublications, came_from: Side) -> Carried:
+        """Take a sealed block.
+
+        1. A copy is known by its numbers, and not opened a second time; nor is a block that nobody here has to read.
+           Everybody on the way can write those numbers, and could use up those of others: so what is to be read is a
+           copy only if it has been taken by what is inside.
+        2. Plaintext beside it is believed of who may read as much as this broker, and of nobody else.
+        3. It opens, or waits for its key; in an epoch that is over it does not. Where clients get it, and the owner
+           demands it, a broker that may publish it has signed it.
+        4. It was sealed lately, and its rows come for the first time, whatever numbers stand outside. Across a fabric
+           that is known already, of what comes from who has sealed it.
+        5. What is refused for all this is refused to the clients of this broker alone, see `_carry_refused`.
+        """
+        copied, readers = self._copies.knows(block), self._matchers(block)
+        if copied and not (readers and self._is_unread(block, came_from)):
+            return _NOTHING
+        if block.beside and (came_from is None or not self._vault.reads_as_much(came_from, block.type)):
+            block = block.hidden()
+        if not readers and not self._is_asked(block):
+            return self._carry_events(block, came_from)
+        arrived = self._vault.now()
+        try:
+            opened = self._open(block, came_from, arrived)
+        except (RefusedError, MalformedError) as error:
+            # Whoever did this need not be the neighbour.
+            return self._carry_refused(Waiting(block, came_from, arrived), error)
+        if readers and not opened.closed and came_from is not None:
+            # Its rows have been taken by what is inside.
+            self._copies.first(opened)
+            # The labels of a block do not say all of its line.
+            known = readers if opened.ancestors == block.ancestors else self._matchers(opened)
+            return self._sides(opened, came_from, known)
+        carried = self._carry_events(opened, came_from)
+        if opened.closed and readers and not (copied and opened in self._waiting):
+            return replace(carried, unopened=tuple(self._wait(Waiting(opened, came_from, arrived))))
+        return carried
+
+    def _carry_refused(self, waiting: Waiting, reason: PenstockError) -> Carried:
+        """Refuse a block here, and carry it on by its type, as a broker does that has no keys.
+
+        This broker may be the one that is wrong: its clock, a restart, other epochs, policies or types than the brokers
+        behind it have. They judge for themselves. What is not a block, or was sent before, goes no further.
+        """
+        unopened = (_refused(waiting, reason),)
+        if isinstance(reason, MalformedError) or reason.code in _SENT_AGAIN:
+            return Carried(unopened=unopened)
+        block = waiting.block.hidden()
+        places = self._refused.first(block)
+        sends = self._onward(block.pick(places), waiting.came_from) if places else ()
+        return Carried(sends=tuple(sends), unopened=unopened)
+
+    def _is_unread(self, block: SealedPublications, came_from: Side) -> bool:
+        """Say whether a block, by its header, has not been taken; across a fabric its numbers are signed, and true."""
+        header = block.header
+        return came_from is not None and header is not None and not self._vault.knows(header, block.type, block.places)
+
+    def _is_asked(self, block: SealedPublications) -> bool:
+        """Say whether it matters to the way of a block what it holds."""
+        tree = self._forest.trees.get(block.type)
+        return tree is not None and tree.sealed.asks
+
+    def _open(self, block: SealedPublications, came_from: Side, arrived: datetime) -> SealedPublications:
+        signed = self._vault.demands(block.type)
+        verified = signed and bool(self._matchers(block))
+        if block.beside:
+            block = _believed(block, verified=verified)
+        opened = block.opened(self._vault, verified=verified)
+        # Who reads could have sealed a block under another's name: what is not verified is not remembered.
+        if opened.closed or opened.header is None or (signed and not verified):
+            return opened
+        if came_from is None:
+            _check_sender(opened.header, opened.origin)
+            return opened
+        return opened.pick(self._vault.take(opened.header, opened.type, opened.places, arrived))
+
+    def _wait(self, waiting: Waiting) -> list[Unopened]:
+        return [_refused(gone, unknown_key(gone.block.type)) for gone in self._waiting.put(waiting)]
+
+    # Events.
+
+    def _carry_events(self, block: Publications, came_from: Side) -> Carried:
+        places = self._copies.first(block)
+        if not places:
+            return _NOTHING
+        fresh = block.pick(places)
+        carried = self._sides(fresh, came_from)
+        if fresh.retain:
+            self._retain(fresh, came_from)
+        return carried
+
+    def _carry_state(self, block: Publications, came_from: Side) -> Carried:
+        if not block.retain or not self._retain(block, came_from):
+            return _NOTHING
+        # It may have come before, and been forgotten; should it yet come by another way, it is a copy.
+        self._copies.first(block)
+        return self._sides(block, came_from)
+
+    def _sides(self, block: Publications, came_from: Side, matchers: _Matchers | None = None) -> Carried:
+        return Carried(self._matched(block, matchers), tuple(self._onward(block, came_from)))
+
+    def _matched(self, block: Publications, matchers: _Matchers | None = None) -> Deliveries:
+        if isinstance(block, SealedPublications) and block.closed:
+            return ()
+        if matchers is None:
+            matchers = self._matchers(block)
+        if len(matchers) == 1:
+            # What is mostly so; the matcher remembers the keys that come together.
+            match = matchers[0]
+            each = ((match(event.values), event) for event in block.events)
+            return tuple((keys, event) for keys, event in each if keys)
+        found: list[tuple[tuple[str, ...], TransitEvent]] = []
+        for event in block.events if matchers else ():
+            keys = {key for match in matchers for key in match(event.values)}
+            if keys:
+                found.append((tuple(sorted(keys)), event))
+        return tuple(found)
+
+    def _matchers(self, block: Publications) -> _Matchers:
+        return self._forest.matchers((block.type, *block.ancestors))
+
+    def _onward(self, block: Publications, came_from: Side) -> Iterator[tuple[Principal, Publications]]:
+        tree = self._forest.trees.get(block.type)
+        if tree is None or not len(tree.index) or block.hops >= self._limits.network_hops:
+            return
+        for peer, wanted in tree.takers(block).items():
+            if peer != came_from and self._allowed(block.type, peer):
+                yield from ((peer, part) for part in self._parts_for(peer, block.pick(wanted), came_from))
+
+    def _parts_for(self, peer: Principal, block: Publications, came_from: Side) -> list[Publications]:
+        if isinstance(block, SealedPublications):
+            onward: Publications = block.onward(beside=self._vault.reads_as_much(peer, block.type))
+        else:
+            onward = block.onward()
+        try:
+            return list(onward.parts(self._limits))
+        except LimitError:
+            if came_from is None:
+                raise
+            # Somebody wrote it in fewer bytes than there should be, and not necessarily the neighbour.
+            return []
+
+    def _retain(self, block: Publications, source: Side) -> bool:
+        """Keep the latest of some events of one slot; say whether it is later than what was kept.
+
+        What brokers say among themselves is for their parts to verify and keep, and is never kept here.
+        """
+        if is_reserved(block.type.name):
+            return False
+        samples = (RetainedSample(block.pick([place]), source) for place in range(len(block.events)))
+        latest = max(samples, key=lambda sample: sample.order)
+        return self._is_wanted(latest) and self.retained.keep(latest)
+
+    def _is_wanted(self, sample: RetainedSample) -> bool:
+        """Say whether what follows a sample would come here too, or nothing can and somebody might ask for it."""
+        event, tree = sample.event, self._forest.trees.get(sample.event.key)
+        matchers = self._forest.matchers((event.key, *event.ancestors))
+        if sample.source is None or any(match(event.values) for match in matchers):
+            return True
+        if tree is None:
+            return False
+        if any(peer != sample.source for peer, _ in tree.index.match(event.values)):
+            return True
+        return bool(tree.interests) and not any(side is not None for side in tree.advertisements)
+
+
+def _believed(block: SealedPublications, *, verified: bool) -> SealedPublications:
+    """Return a block with what stands beside it, where that makes sense. A part of a block cannot be verified."""
+    if verified and not block.is_whole:
+        return block.hidden()
+    try:
+        return block.believed()
+    except (MalformedError, LimitError):
+        # Whoever wrote it need not be the neighbour; what is sealed may be what it should.
+        return block.hidden()
+
+
+def _check_sender(header: BlockHeader, origin: Principal) -> None:
+    """Check that who has signed, numbered and timed a block for a fabric is who has sealed it."""
+    if header.sender != origin:
+        raise RefusedError(
+            "seal.sender",
+            f"{origin.short} sends a block across a fabric that another broker has sealed",
+            hint="it sends again what it was sent",
+        )
+
+
+def _refused(waiting: Waiting, reason: PenstockError) -> Unopened:
+    return Unopened(waiting.block.origin, waiting.block.block, reason, waiting.came_from)

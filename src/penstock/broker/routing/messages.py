@@ -1,0 +1,308 @@
+"""What brokers say to each other, as values and as plain trees for the wire.
+
+Everything between two neighbours travels in a `Hop`, which names the sender's session and counts:
+
+| body           | says                                                                        | counted |
+|----------------|-----------------------------------------------------------------------------|---------|
+| `Greeting`     | a session begins: forget what I told you before                             | no      |
+| `Pulse`        | I am here, and have counted so far                                          | no      |
+| `Again`        | begin a session later than this one, I have lost count                      | no      |
+| `Announcement` | a broker's links, numbered by that broker; it is passed on to everyone      | yes     |
+| `Disclosure`   | what a broker has to show, numbered likewise; it is passed on to everyone   | yes     |
+| `Enter`        | an `Interest`, `Advertisement` or `Subscription` holds, under this handle   | yes     |
+| `WithdrawEntry`     | what was entered under this handle holds no longer                          | yes     |
+| `Confirm`      | say when what I have entered in a tree has reached all who have to know it  | yes     |
+| `Confirmed`    | it has                                                                      | yes     |
+| `Publications` | events                                                                      | yes     |
+
+`to_tree` gives None, bool, int, float, str, bytes, datetime, and lists and string-keyed dicts of them. `from_tree`
+reads exactly what `to_tree` writes, within `Limits`; whatever else the tree is, it raises `MalformedError`
+(`message.malformed`), `LimitError` (`message.limit`) or what the parts of a message raise, and nothing else.
+"""
+
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import ClassVar, Final, TypeAlias
+
+from penstock.broker.sealing.blocks import SealedPublications
+from penstock.broker.wire.entries import Entry, read_entry
+from penstock.broker.wire.plain_trees import (
+    Fields,
+    Tree,
+    key_tree,
+    malformed,
+    principal_tree,
+    read_key,
+    read_principal,
+    too_many,
+)
+from penstock.broker.wire.publications import Publications
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.model.values import INTEGER_MAX
+
+
+@dataclass(frozen=True, slots=True)
+class Greeting:
+    """The first word of a session."""
+
+    KIND: ClassVar = "greeting"
+    COUNTED: ClassVar = False
+
+    def to_tree(self) -> dict[str, Tree]:
+        """Return the body as a plain tree."""
+        return {}
+
+    @classmethod
+    def _read(cls, _fields: Fields) -> "Greeting":
+        return cls()
+
+
+@dataclass(frozen=True, slots=True)
+class Pulse:
+    """A sign of life. Its hop says how far the sender has counted."""
+
+    KIND: ClassVar = "pulse"
+    COUNTED: ClassVar = False
+
+    def to_tree(self) -> dict[str, Tree]:
+        """Return the body as a plain tree."""
+        return {}
+
+    @classmethod
+    def _read(cls, _fields: Fields) -> "Pulse":
+        return cls()
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Stamp:
+    """A session of one broker with one neighbour: later ones are greater, whatever happened in between."""
+
+    incarnation: int
+    session: int
+
+
+@dataclass(frozen=True, slots=True)
+class Again:
+    """Begin a session after `after`: words were lost, or the addressee's clock went backwards."""
+
+    KIND: ClassVar = "again"
+    COUNTED: ClassVar = False
+    after: Stamp
+
+    def to_tree(self) -> dict[str, Tree]:
+        """Return the body as a plain tree."""
+        return {"incarnation": self.after.incarnation, "session": self.after.session}
+
+    @classmethod
+    def _read(cls, fields: Fields) -> "Again":
+        return cls(Stamp(fields.count("incarnation"), fields.count("session")))
+
+
+@dataclass(frozen=True, slots=True)
+class Announcement:
+    """The links of one broker, as it says itself. Later numbers of a later incarnation win.
+
+    `proof` is what the network demands to believe that the words are that broker's (see `Membership`).
+    """
+
+    KIND: ClassVar = "announcement"
+    COUNTED: ClassVar = True
+    broker: Principal
+    incarnation: int
+    number: int
+    links: tuple[Principal, ...] = ()
+    proof: bytes = b""
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """What says which of two announcements of a broker is the later one."""
+        return self.incarnation, self.number
+
+    def to_tree(self) -> dict[str, Tree]:
+        """Return the body as a plain tree."""
+        return {
+            "broker": principal_tree(self.broker),
+            "incarnation": self.incarnation,
+            "number": self.number,
+            "links": [principal_tree(link) for link in self.links],
+            "proof": self.proof,
+        }
+
+    @classmethod
+    def _read(cls, fields: Fields) -> "Announcement":
+        broker = read_principal(fields.any("broker"))
+        order = fields.count("incarnation"), fields.count("number")
+        links = fields.many("links", DEFAULT_LIMITS.network_links, read_principal)
+        if any(one >= other for one, other in pairwise(links)) or broker in links:
+            malformed("the links of an announcement are not a sorted set of others")
+        return cls(broker, *order, links, _read_octets(fields, "proof", DEFAULT_LIMITS.network_proof))
+
+
+@dataclass(frozen=True, slots=True)
+class Disclosure:
+    """What one broker has to show to all others, which to routing is just bytes. Later ones win, as announcements do.
+
+    It is not longer than `Limits.network_disclosure`.
+    """
+
+    KIND: ClassVar = "disclosure"
+    COUNTED: ClassVar = True
+    broker: Principal
+    incarnation: int
+    number: int
+    octets: bytes = field(default=b"", repr=False)
+    proof: bytes = b""
+
+    @property
+    def order(self) -> tuple[int, int]:
+        """What says which of two disclosures of a broker is the later one."""
+        return self.incarnation, self.number
+
+    def to_tree(self) -> dict[str, Tree]:
+        """Return the body as a plain tree."""
+        return {
+            "broker": principal_tree(self.broker),
+            "incarnation": self.incarnation,
+            "number": self.number,
+            "octets": self.octets,
+            "proof": self.proof,
+        }
+
+    @classmethod
+    def _read(cls, fields: Fields) -> "Disclosure":
+        broker = read_principal(fields.any("broker"))
+        order = fields.count("incarnation"), fields.count("number")
+        octets = _read_octets(fields, "octets", DEFAULT_LIMITS.network_disclosure)
+        return cls(broker, *order, octets, _read_octets(fields, "proof", DEFAULT_LIMITS.network_proof))
+
+
+def _read_octets(fields: Fields, name: str, most: int) -> bytes:
+    octets = fields.take(name, bytes)
+    if len(octets) > most:
+        too_many(f"octets of `{name}`", most)
+    return octets
+
+
+@dataclass(frozen=True, slots=True)
+class Enter:
+    """An entry holds from now on, under a handle of the sender's choice that is new in the session."""
+
+    KIND: ClassVar = "enter"
+    COUNTED: ClassVar = True
+    handle: int
+    entry: Entry
+
+    def to_tree(self) -> dict[str, Tree]:
+        """Return the body as a plain tree."""
+        return {"handle": self.handle, "entry": self.entry.to_tree()}
+
+    @classmethod
+    def _read(cls, fields: Fields) -> "Enter":
+        return cls(fields.count("handle"), read_entry(fields.any("entry")))
+
+
+@dataclass(frozen=True, slots=True)
+class WithdrawEntry:
+    """An entry of this session holds no longer."""
+
+    KIND: ClassVar = "withdraw"
+    COUNTED: ClassVar = True
+    handle: int
+
+    def to_tree(self) -> dict[str, Tree]:
+        """Return the body as a plain tree."""
+        return {"handle": self.handle}
+
+    @classmethod
+    def _read(cls, fields: Fields) -> "WithdrawEntry":
+        return cls(fields.count("handle"))
+
+
+@dataclass(frozen=True, slots=True)
+class Confirm:
+    """Say when all that I have entered in a tree has reached everybody who has to know of it."""
+
+    KIND: ClassVar = "confirm"
+    COUNTED: ClassVar = True
+    number: int
+    tree: TypeKey
+
+    def to_tree(self) -> dict[str, Tree]:
+        """Return the body as a plain tree."""
+        return {"number": self.number, "tree": key_tree(self.tree)}
+
+    @classmethod
+    def _read(cls, fields: Fields) -> "Confirm":
+        return cls(fields.count("number"), read_key(fields.any("tree")))
+
+
+@dataclass(frozen=True, slots=True)
+class Confirmed:
+    """It has: all that was entered before the question of this number."""
+
+    KIND: ClassVar = "confirmed"
+    COUNTED: ClassVar = True
+    number: int
+
+    def to_tree(self) -> dict[str, Tree]:
+        """Return the body as a plain tree."""
+        return {"number": self.number}
+
+    @classmethod
+    def _read(cls, fields: Fields) -> "Confirmed":
+        return cls(fields.count("number"))
+
+
+Body: TypeAlias = (
+    Greeting | Pulse | Again | Announcement | Disclosure | Enter | WithdrawEntry | Confirm | Confirmed | Publications
+)
+_BODIES: Final = {
+    kind.KIND: kind
+    for kind in (Greeting, Pulse, Again, Announcement, Disclosure, Enter, WithdrawEntry, Confirm, Confirmed)
+}
+#: the kinds of what stands in a hop: counts, the kind of its body, and that
+_FORMS: Final = frozenset(((int, int, int, str, dict), (int, int, int, str, list)))
+
+
+@dataclass(frozen=True, slots=True)
+class Hop:
+    """One word to a neighbour: in which session of the sender, the how-manieth counted one, and what."""
+
+    stamp: Stamp
+    number: int
+    body: Body
+
+    def to_tree(self) -> list[Tree]:
+        """Return the hop as a plain tree."""
+        body = self.body
+        return [self.stamp.incarnation, self.stamp.session, self.number, body.KIND, body.to_tree()]
+
+    @classmethod
+    def from_tree(cls, tree: object) -> "Hop":
+        """Read a hop.
+
+        Raises `MalformedError`: `message.malformed`, and what names, principals, values and selectors raise; and
+        `LimitError` (`message.limit`, `selector.limit`).
+        """
+        if type(tree) is not list or tuple(map(type, tree)) not in _FORMS:
+            malformed("a hop")
+        incarnation, session, number, kind, body = tree
+        if not (0 <= incarnation <= INTEGER_MAX and 0 <= session <= INTEGER_MAX and 0 <= number <= INTEGER_MAX):
+            malformed("the counts of a hop")
+        return cls(Stamp(incarnation, session), number, _read_body(kind, body))
+
+
+def _read_body(name: str, tree: object) -> Body:
+    if name == Publications.KIND:
+        return Publications.from_tree(tree)
+    if name == SealedPublications.KIND:
+        return SealedPublications.from_tree(tree)
+    kind = _BODIES.get(name)
+    if kind is None:
+        malformed("a body of unknown kind")
+    fields = Fields(tree, "a body")
+    body = kind._read(fields)  # noqa: SLF001  # one reader in several classes
+    fields.end()
+    return body

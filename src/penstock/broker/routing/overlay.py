@@ -1,0 +1,203 @@
+"""Which brokers are trusted with which types (Belokosztolszki et al., sections 5 and 6.3).
+
+An owner grants `route` on its types to brokers that it trusts, or to domains that pass it on to theirs: the paper's
+certificate chains, as capabilities. Brokers that have no such right are to routing as if they had failed, so that each
+type has an overlay of its own. The answer comes from the reduction that decides everything else. The right is
+unconditional: it covers all versions of a type, and one that depends on attributes, events or the environment does not
+count, because nobody asks those at each hop.
+
+`stamp` is asked in the same way: who signs time-stamps for an owner. It says how far the owner's whole policy is, so it
+counts only where it covers all of the owner's types.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.trust.caches import Recent
+from penstock.trust.capabilities import EVENT_TYPE, Right
+from penstock.trust.closure import Closure
+from penstock.trust.credentials import Credentials
+from penstock.trust.discovery import OnlineChecker, no_online_checker, sift
+from penstock.trust.policy.revocations import Revocations
+from penstock.trust.reduction import FiveTuple
+from penstock.trust.tags import ANY, Set, Tag
+from penstock.trust.validity import ALWAYS, earliest, turning_point
+
+#: of a tag about event types: its head, owner, name, version and right
+_PLACES: Final = 5
+_NAME: Final = 2
+_VERSION: Final = 3
+_NOTHING: Final = Credentials()
+
+
+@dataclass(frozen=True, slots=True)
+class UnsafeOpen:
+    """Types that every broker of the network may carry: those of some owners, or all.
+
+    For a network of one organisation, whose brokers are all its own. Whoever joins as a broker then reads the events.
+    """
+
+    owners: frozenset[Principal] = frozenset()
+    everyone: bool = False
+
+    def covers(self, owner: Principal) -> bool:
+        """Say whether the types of an owner need no right."""
+        return self.everyone or owner in self.owners
+
+
+CLOSED = UnsafeOpen()
+"""The default: a broker carries what it has the right to carry."""
+
+
+class Overlay:
+    """See the module. Answers are remembered until what they rest on changes, or a date among it passes.
+
+    A type that its owner's word gives to nobody is carried by the owner alone.
+    """
+
+    def __init__(
+        self,
+        *,
+        unsafe_open: UnsafeOpen = CLOSED,
+        online: OnlineChecker = no_online_checker,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self._open = unsafe_open
+        self._online = online
+        self._limits = limits
+        self._policy = Credentials()
+        self._revocations = Revocations()
+        self._disclosed: dict[Principal, Credentials] = {}
+        self._turn: datetime | None = None
+        self._bag: Credentials | None = None
+        self._closures: dict[Principal, Closure] = {}
+        #: the brokers that may carry a type, or one of an owner's types at least; and those that may stamp for it
+        self._answers: Recent[tuple[Right, TypeKey | str], frozenset[Principal]] = Recent(limits.cache_entries)
+
+    # What the answers rest on.
+
+    def change(self, policy: Credentials, revocations: Revocations) -> None:
+        """Take in what owners have published and revoked."""
+        self._policy, self._revocations = policy, revocations
+        self._forget()
+
+    def disclose(self, broker: Principal, credentials: Credentials) -> None:
+        """Take in what a broker shows for itself, in the place of what it showed before."""
+        if self._disclosed.get(broker) != credentials:
+            self._disclosed[broker] = credentials
+            self._forget()
+
+    def leave(self, broker: Principal) -> None:
+        """Forget what a broker has shown."""
+        if self._disclosed.pop(broker, None) is not None:
+            self._forget()
+
+    def recheck(self) -> None:
+        """Ask for everything again: the clock was corrected, and dates that had passed are still to come."""
+        self._forget()
+
+    # What follows from it.
+
+    def may_route(self, now: datetime, of_type: TypeKey, broker: Principal) -> bool:
+        """Say whether a broker may carry the events of a type."""
+        owner = of_type.owner
+        return broker == owner or self._open.covers(owner) or broker in self._trusted(now, of_type)
+
+    def trusted(self, now: datetime, of_type: TypeKey, brokers: Iterable[Principal]) -> frozenset[Principal]:
+        """Return those of some brokers that may carry the events of a type: its overlay."""
+        return frozenset(broker for broker in brokers if self.may_route(now, of_type, broker))
+
+    def trusts(self, now: datetime, owner: Principal, broker: Principal, shown: Credentials = _NOTHING) -> bool:
+        """Say whether a broker may carry at least one of an owner's types: whether stamps may come from it.
+
+        By what all brokers show now; for one that is away, also by what it has `shown` before.
+        """
+        if broker == owner or self._open.covers(owner) or broker in self._trusted(now, owner):
+            return True
+        if not len(shown):
+            return False
+        before = self._closure_of(_together(self._policy, shown), now, owner)
+        return any(broker == grant.subject for grant in _granted(before, owner, ANY))
+
+    def stampers(self, now: datetime, owner: Principal) -> frozenset[Principal]:
+        """Return those who may sign time-stamps for an owner, besides the owner itself."""
+        return self._trusted(now, owner, Right.STAMP) - {owner}
+
+    def turns(self) -> datetime | None:
+        """Return when answers may change by themselves, as far as they have been asked for."""
+        return self._turn
+
+    def _trusted(self, now: datetime, about: TypeKey | Principal, right: Right = Right.ROUTE) -> frozenset[Principal]:
+        if self._turn is not None and now >= self._turn:
+            self._forget()
+        # Of an owner as it is written: so it is asked for, and the same digest may be written in another way.
+        key = right, about if isinstance(about, TypeKey) else str(about)
+        known = self._answers.get(key)
+        if known is None:
+            known = self._ask(now, about, right)
+            self._answers.put(key, known)
+        return known
+
+    def _ask(self, now: datetime, about: TypeKey | Principal, right: Right) -> frozenset[Principal]:
+        """Find all brokers at once: authority flows from the owner to whomever it reaches."""
+        owner, name = (about.owner, about.name.encode()) if isinstance(about, TypeKey) else (about, ANY)
+        whole = _granted(self._closure(now, owner), owner, name, right)
+        self._turn = earliest(self._turn, turning_point((grant.validity for grant in whole), now))
+        return frozenset(grant.subject for grant in whole if isinstance(grant.subject, Principal))
+
+    def _closure(self, now: datetime, owner: Principal) -> Closure:
+        """Return what counts by an owner's word now. Dates are asked here, so that they have to be asked again."""
+        if self._bag is None:
+            self._bag = _together(self._policy, *self._disclosed.values())
+            dates = turning_point((certificate.statement.validity for certificate in self._bag), now)
+            self._turn = earliest(self._turn, dates)
+        if owner not in self._closures:
+            self._closures[owner] = self._closure_of(self._bag, now, owner)
+        return self._closures[owner]
+
+    def _closure_of(self, bag: Credentials, now: datetime, owner: Principal) -> Closure:
+        found = sift(self._revocations.strike(bag, owner), now, self._online)
+        return Closure(found.fives, found.fours, found.quorums, limits=self._limits)
+
+    def _forget(self) -> None:
+        self._turn = self._bag = None
+        self._closures = {}
+        self._answers = Recent(self._limits.cache_entries)
+
+
+def route_request(owner: Principal, name: Tag = ANY, right: Right = Right.ROUTE) -> Tag:
+    """Return what is asked about carrying an owner's types: one of them, or any; or about stamping for the owner."""
+    return (EVENT_TYPE, str(owner).encode(), name, ANY, right.encode())
+
+
+def _granted(closure: Closure, owner: Principal, name: Tag, right: Right = Right.ROUTE) -> list[FiveTuple]:
+    """Return the unconditional rights to carry an owner's types of some name, or to stamp for it."""
+    request = route_request(owner, name, right)
+    grants = closure.follow([FiveTuple(None, owner, True, request, ALWAYS)])
+    enough = _of_all_types if right is Right.STAMP else _unconditional
+    return [grant for grant in grants if any(map(enough, _members(grant.tag)))]
+
+
+def _members(tag: Tag) -> Iterable[Tag]:
+    return tag.members() if isinstance(tag, Set) else (tag,)
+
+
+def _unconditional(tag: Tag) -> bool:
+    """Say whether a right, reduced for a question about routing, covers all versions and depends on nothing."""
+    return isinstance(tag, tuple) and len(tag) == _PLACES and tag[_VERSION] is ANY
+
+
+def _of_all_types(tag: Tag) -> bool:
+    """Say whether a right depends on nothing, and covers all types of an owner."""
+    return isinstance(tag, tuple) and _unconditional(tag) and tag[_NAME] is ANY
+
+
+def _together(*bags: Credentials) -> Credentials:
+    certificates = {certificate.id: certificate for bag in bags for certificate in bag}
+    quorums = dict.fromkeys(quorum for bag in bags for quorum in bag.quorums)
+    return Credentials(tuple(certificates.values()), tuple(quorums))

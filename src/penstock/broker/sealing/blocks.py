@@ -1,0 +1,539 @@
+"""Sealed events between brokers: a block that nobody on the way need read, and what a broker with keys makes of it.
+
+A sealed block goes on as it came. Beside it stand the numbers of its events, and which of its rows are meant, where a
+broker on the way could tell that others are not wanted. In plaintext beside it go the events only where the next broker
+may read as much (dissertation, section 7.4); without that, and without keys, a broker has events of which it knows the
+type alone, and carries them by that.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from functools import lru_cache
+from itertools import chain
+from types import MappingProxyType
+from typing import Any, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar
+
+from penstock.broker.matching.matcher import Matcher, Values
+from penstock.broker.sealing.filters import Column, Filters, NoFilters, OpenedFilter
+from penstock.broker.wire.entries import AnyFilter, SealedFilter
+from penstock.broker.wire.plain_trees import Tree, malformed, principal_tree, read_principal, too_many
+from penstock.broker.wire.publications import Publications
+from penstock.codec.block_names import Blinded, BlockNames, PlainNames, Route, read_route, write_route
+from penstock.codec.blocks import FIRST, BlockHeader, Fixed, Level, read_block, read_fixed, read_header, written_route
+from penstock.codec.encoded_blocks import bundle, decode_events, encode_events, encode_events_as, unbundle
+from penstock.crypto.blinding import blinded_key
+from penstock.errors import LimitError, RefusedError
+from penstock.model.events import TransitEvent
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.model.values import INTEGER_MAX, Scalar
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Rising numbers on the wire: as runs, the first number of each and how many follow one another.
+#
+# What comes together is mostly numbered one after another, so that a block of many events takes no more than one of a
+# single event.
+
+
+def write_runs(numbers: Sequence[int]) -> list[Tree]:
+    """Return rising numbers, one at least, as runs."""
+    first, count = numbers[0], len(numbers)
+    if numbers[-1] - first + 1 == count:
+        return [first, count]
+    starts = [place for place in range(count) if not place or numbers[place] != numbers[place - 1] + 1]
+    ends = [*starts[1:], count]
+    return [*chain.from_iterable((numbers[start], end - start) for start, end in zip(starts, ends, strict=True))]
+
+
+def read_runs(runs: list[Any], most: int) -> tuple[int, ...]:
+    """Read runs of numbers from 0 to `most`, each as long as it can be. Raises `MalformedError`."""
+    if len(runs) == 2 and type(runs[0]) is type(runs[1]) is int:  # as it mostly is
+        first, count = runs
+        if 0 <= first <= most + 1 - count and 0 < count <= DEFAULT_LIMITS.route_block_events:
+            return (first,) if count == 1 else tuple(range(first, first + count))
+    if not runs or len(runs) % 2 or not {int}.issuperset(map(type, runs)):
+        malformed("numbers that are none")
+    end, total = -1, 0
+    for first, count in zip(runs[::2], runs[1::2], strict=True):
+        total += count
+        if first <= end or count < 1 or total > DEFAULT_LIMITS.route_block_events:
+            malformed("numbers that do not rise, or too many")
+        end = first + count
+    if end > most + 1:
+        malformed("numbers that are too high")
+    return tuple(
+        chain.from_iterable(range(first, first + count) for first, count in zip(runs[::2], runs[1::2], strict=True))
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Sealed events between brokers: a block that nobody on the way need read, and what a broker with keys makes of it.
+
+
+class Vault(Protocol):
+    """What a broker can seal and open."""
+
+    @property
+    def filters(self) -> Filters:
+        """What it can seal and open of filters."""
+
+    def seals(self, of_type: TypeKey, /) -> bool:
+        """Say whether events of a type travel sealed."""
+
+    def seal(self, events: Sequence[TransitEvent], /) -> bytes:
+        """Seal events of one type. Raises `RefusedError` (`seal.*`)."""
+
+    def require(self, events: Sequence[TransitEvent], /) -> None:
+        """Check that there are keys to seal events of one type now. Raises `RefusedError` (`seal.*`)."""
+
+    def open(self, octets: bytes, /) -> Sequence[TransitEvent]:
+        """Return the events of a block, with the values that may be read here.
+
+        Raises `RefusedError` (`seal.unknown-key` where a key is not there, or not yet, `seal.closed-epoch`,
+        `seal.cannot-open`) and `MalformedError`.
+        """
+
+    def demands(self, of_type: TypeKey, /) -> bool:
+        """Say whether events of a type are delivered only if a broker has signed them that may publish them."""
+
+    def verify(self, octets: bytes, events: Sequence[TransitEvent], /) -> None:
+        """Check all events of a block against its signature, and that the signer may publish such events.
+
+        Raises `RefusedError`: `seal.unsigned`, `seal.bad-signature`, `seal.signer`.
+        """
+
+    def take(self, header: BlockHeader, of_type: TypeKey, rows: Sequence[int], arrived: datetime, /) -> Sequence[int]:
+        """Take rising rows of a block that was opened; return the places of those that come for the first time.
+
+        Raises `RefusedError`: `seal.future`, `seal.too-old`, `seal.replayed`.
+        """
+
+    def knows(self, header: BlockHeader, of_type: TypeKey, rows: Sequence[int], /) -> bool:
+        """Say whether rows of a block that was not opened have come before, if its header is true."""
+
+    def now(self) -> datetime:
+        """Return the time."""
+
+    def reads_as_much(self, peer: Principal, of_type: TypeKey, /) -> bool:
+        """Say whether a neighbour may read all of a type that is read here."""
+
+
+class NoVault:
+    """For brokers of networks in which nothing is sealed: they carry what is."""
+
+    filters = NoFilters()
+
+    def seals(self, _of_type: TypeKey, /) -> bool:
+        """Seal nothing."""
+        return False
+
+    def seal(self, _events: Sequence[TransitEvent], /) -> bytes:
+        """Refuse: there are no keys."""
+        raise RefusedError("seal.unknown-key", "this broker has no keys", hint="let it join the key group")
+
+    def require(self, _events: Sequence[TransitEvent], /) -> None:
+        """Refuse: there are no keys."""
+        raise RefusedError("seal.unknown-key", "this broker has no keys", hint="let it join the key group")
+
+    def open(self, _octets: bytes, /) -> Sequence[TransitEvent]:
+        """Refuse: there are no keys."""
+        raise RefusedError("seal.unknown-key", "this broker has no keys", hint="let it join the key group")
+
+    def demands(self, _of_type: TypeKey, /) -> bool:
+        """Demand nothing."""
+        return False
+
+    def verify(self, _octets: bytes, _events: Sequence[TransitEvent], /) -> None:
+        """Check nothing."""
+
+    def take(
+        self, _header: BlockHeader, _of_type: TypeKey, rows: Sequence[int], _arrived: datetime, /
+    ) -> Sequence[int]:
+        """Take everything: nothing opens here."""
+        return range(len(rows))
+
+    def knows(self, _header: BlockHeader, _of_type: TypeKey, _rows: Sequence[int], /) -> bool:
+        """Say that everything has come before: nothing opens here, so that nobody could tell."""
+        return True
+
+    def now(self) -> datetime:
+        """Return a time: nothing depends on it."""
+        return _NEVER
+
+    def reads_as_much(self, _peer: Principal, _of_type: TypeKey, /) -> bool:
+        """Trust nobody with what is not read here either."""
+        return False
+
+
+_NO_BLOCK: Final = b""
+#: the values of events that are closed
+_UNKNOWN: Final[Mapping[str, Scalar]] = MappingProxyType({})
+#: of a frame, what numbers and rows may take, and all else that is neither a block nor plaintext
+_REST: Final = 64 << 10
+_NEVER: Final = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(slots=True)
+class SealedPublications(Publications):
+    """Events on their way in a sealed block. While it is `closed`, nothing but their type is known of them.
+
+    `places` are the rows of the block that are meant, one for each event.
+    """
+
+    KIND: ClassVar = "sealed"
+    block: bytes = field(default=_NO_BLOCK, repr=False)
+    places: tuple[int, ...] = ()
+    closed: bool = True
+    #: whether the events go in plaintext beside the block; while it is closed nobody has looked at it
+    beside: bool = False
+    #: what the block says of itself, where it came from somebody else
+    header: BlockHeader | None = field(default=None, repr=False, compare=False)
+
+    @classmethod
+    def sealing(cls, plain: Publications, vault: Vault) -> "SealedPublications":
+        """Seal events that begin their way here.
+
+        Raises what the vault raises, and `RefusedError` (`seal.retained`) for events that are to be kept as state: slot
+        and state stand outside, where anybody on the way could make an old event the current one.
+        """
+        if plain.retain:
+            raise RefusedError("seal.retained", "events of sealed types are not retained", hint="publish them without")
+        block, places = vault.seal(plain.events), tuple(range(len(plain.events)))
+        return cls(
+            plain.origin,
+            plain.incarnation,
+            plain.numbers,
+            plain.events,
+            plain.hops,
+            block=block,
+            places=places,
+            closed=False,
+        )
+
+    @classmethod
+    def sealing_all(cls, plain: Publications, vault: Vault, limits: Limits) -> "list[SealedPublications]":
+        """Seal events that begin their way here, in as many blocks as it takes.
+
+        Raises what `sealing` raises, and `LimitError` (`route.event-size`).
+        """
+        count = len(plain.events)
+        if count <= limits.route_block_events:
+            sealed = cls.sealing(plain, vault)
+            if len(sealed.block) <= limits.route_block_bytes:
+                return [sealed]
+            if count == 1:
+                raise _too_long(limits)
+        halves = range(count // 2), range(count // 2, count)
+        return [part for half in halves for part in cls.sealing_all(plain.pick(half), vault, limits)]
+
+    @property
+    def is_foreign(self) -> bool:
+        """Whether it came from somebody else."""
+        return self.header is not None
+
+    def hidden(self) -> "SealedPublications":
+        """Return the same without the plaintext beside, of which nothing is believed."""
+        if self.closed and not self._columns:
+            return self
+        events = (TransitEvent(self.type, self.ancestors, _UNKNOWN),) * len(self.numbers)
+        return self._with(self.numbers, events, self.places, closed=True)
+
+    def believed(self) -> "SealedPublications":
+        """Return the same with the events that stand beside. Raises `MalformedError` and `LimitError`."""
+        if not self.closed or not self._columns:
+            return self
+        names, rows = self._names(), len(self.numbers)
+        if rows * (len(names.attributes) + 1) > DEFAULT_LIMITS.block_cells:
+            # As with what is sealed: a column of nulls is a single byte.
+            too_many("values beside a sealed block", DEFAULT_LIMITS.block_cells)
+        events = decode_events(unbundle(names, rows, Level.EVENT, [self._columns]))
+        return self._with(self.numbers, tuple(events), self.places, closed=False, beside=True, written=True)
+
+    def _names(self) -> BlockNames:
+        """Return the names of the block, which are those of the plaintext beside it."""
+        route = (self.header or read_header(self.block)).route
+        return malformed("plaintext beside a blinded block") if isinstance(route, Blinded) else route.names
+
+    def _write(self) -> bytes:
+        """Return the events as they stand beside the block: its columns as they were before they were sealed."""
+        if not self._columns:
+            encoded = encode_events(self.events)
+            if written_route(self.block) != write_route(PlainNames(encoded.names)):
+                # It holds other events as well, and these have not all of its attributes; or they have them otherwise.
+                encoded = encode_events_as(self._names(), self.events)
+            (self._columns,) = bundle(encoded, Level.EVENT)
+        return self._columns
+
+    @property
+    def is_whole(self) -> bool:
+        """Whether all rows of the block are meant."""
+        return self.header is not None and len(self.places) == self.header.rows
+
+    def opened(self, vault: Vault, *, verified: bool = False) -> "SealedPublications":
+        """Return the same with what can be read here; as it is, where that is nothing, or nothing yet.
+
+        What is read is `verified` where that is asked for, and so is what came beside a whole block. Raises
+        `RefusedError` (`seal.closed-epoch`, `seal.cannot-open`, and what `Vault.verify` raises) and `MalformedError`
+        for a block that is not what it should be.
+        """
+        if not self.closed:
+            if verified:
+                vault.verify(self.block, self.events)
+            return self
+        try:
+            rows = vault.open(self.block)
+        except RefusedError as error:
+            if error.code == "seal.unknown-key":
+                return self
+            raise
+        if verified:
+            vault.verify(self.block, rows)
+        events = tuple(rows if len(rows) == len(self.places) else [rows[place] for place in self.places])
+        return self._with(self.numbers, events, self.places, closed=False)
+
+    def pick(self, places: Sequence[int]) -> "SealedPublications":
+        """Return some of these events, given by rising places."""
+        if len(places) == len(self.events):
+            return self
+        numbers = tuple([self.numbers[place] for place in places])
+        events = tuple([self.events[place] for place in places])
+        return self._with(numbers, events, tuple([self.places[place] for place in places]), closed=self.closed)
+
+    def onward(self, *, beside: bool = False) -> "SealedPublications":
+        """Return the same, one hop further, for a neighbour that gets the plaintext beside, or does not."""
+        beside = beside and (not self.closed or bool(self._columns))
+        return self._with(self.numbers, self.events, self.places, closed=self.closed, further=1, beside=beside)
+
+    def parts(self, limits: Limits = DEFAULT_LIMITS) -> Iterator["SealedPublications"]:
+        """Yield itself: a block travels whole. Raises `LimitError` (`route.event-size`)."""
+        if len(self.block) > limits.route_block_bytes:
+            raise _too_long(limits)
+        yield self
+
+    def _with(  # noqa: PLR0913  # what may differ
+        self,
+        numbers: tuple[int, ...],
+        events: tuple[TransitEvent, ...],
+        places: tuple[int, ...],
+        *,
+        closed: bool,
+        further: int = 0,
+        beside: bool = False,
+        written: bool = False,
+    ) -> "SealedPublications":
+        written = written or events is self.events
+        return SealedPublications(
+            self.origin,
+            self.incarnation,
+            numbers,
+            events,
+            self.hops + further,
+            self.retain,
+            self.state,
+            None,
+            self._columns if written else b"",
+            self.block,
+            places,
+            closed,
+            beside,
+            self.header,
+        )
+
+    def to_tree(self) -> list[Tree]:
+        """Return the body as a plain tree."""
+        plain: list[Tree] = []
+        if self.beside:
+            columns = self._write()
+            whole = len(self.block) + len(columns)
+            # Where it is too much, the block is enough.
+            if len(columns) <= DEFAULT_LIMITS.route_block_bytes and whole <= DEFAULT_LIMITS.frame_bytes - _REST:
+                plain = [columns]
+        head: list[Tree] = [principal_tree(self.origin), self.incarnation, self.hops, self.retain, self.state]
+        return [*head, write_runs(self.numbers), write_runs(self.places), self.block, plain]
+
+    @classmethod
+    def from_tree(cls, tree: object) -> "SealedPublications":
+        """Read a body. Raises `MalformedError` and `LimitError` (`message.limit`, `block.limit`)."""
+        if type(tree) is not list or tuple(map(type, tree)) != cls._SHAPE:
+            malformed("sealed events")
+        origin, incarnation, hops, retain, state, numbers, places, block, plain = tree
+        if not (0 <= incarnation <= INTEGER_MAX and 0 <= hops <= INTEGER_MAX):
+            malformed("the counts of events")
+        if retain or state:
+            malformed("sealed events that are kept as state")
+        if len(block) > DEFAULT_LIMITS.route_block_bytes:
+            too_many("octets of a sealed block", DEFAULT_LIMITS.route_block_bytes)
+        header = read_header(block)
+        if header.rows > DEFAULT_LIMITS.route_block_events:
+            # As no broker seals them: a few bytes of nulls would open to a million events.
+            too_many("events in a sealed block", DEFAULT_LIMITS.route_block_events)
+        numbers, places = read_runs(numbers, INTEGER_MAX), read_runs(places, header.rows - 1)
+        if len(numbers) != len(places):
+            malformed("sealed events without numbers, or numbers without events")
+        events = (_blank(header.route),) * len(numbers)
+        columns = _read_beside(plain, header.route) if plain else b""
+        return cls(
+            read_principal(origin),
+            incarnation,
+            numbers,
+            events,
+            hops,
+            retain,
+            state,
+            None,
+            columns,
+            block,
+            places,
+            beside=bool(plain),
+            header=header,
+        )
+
+    _SHAPE: ClassVar = (bytes, int, int, str, bool, list, list, bytes, list)
+
+
+def _read_beside(plain: list[object], route: Route) -> bytes:
+    """Return the plaintext beside a block as it is written: who only carries it does not look into it."""
+    columns = plain[0] if len(plain) == 1 else None
+    if type(columns) is not bytes or not columns or isinstance(route, Blinded):
+        malformed("what stands beside a sealed block")
+    if len(columns) > DEFAULT_LIMITS.route_block_bytes:
+        too_many("octets of events", DEFAULT_LIMITS.route_block_bytes)
+    return columns
+
+
+def _blank(route: Route) -> TransitEvent:
+    """Return what is known of the events of a block before it opens: the type and its ancestors, or a label."""
+    return TransitEvent(blinded_key(route.type), (), _UNKNOWN) if isinstance(route, Blinded) else route.names.blank
+
+
+def _too_long(limits: Limits) -> LimitError:
+    return LimitError("route.event-size", f"a block takes more than {limits.route_block_bytes} octets")
+
+
+def not_sealed(of_type: TypeKey) -> RefusedError:
+    """Return the error for events that came as they are, and have to be sealed."""
+    return RefusedError(
+        "seal.missing",
+        f"events of `{of_type.name}` came as they are, and have to be sealed",
+        hint="who sent them does not go by the owner's definition, or somebody forges events",
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which of some filters want which events of a sealed block, as far as a broker can tell that.
+
+
+K = TypeVar("K")
+Match: TypeAlias = Callable[[Values], tuple[K, ...]]
+
+_NOTHING_OPEN: Final = OpenedFilter((), ())
+_REMEMBERED: Final = 1_024
+
+
+class SealedIndex(Generic[K]):
+    """Filters on a sealed type by key. A filter that came as it is says nothing: whoever sent it need hold no keys.
+
+    For each set of epochs that blocks have there is a matcher over what is open and about them; few at a time.
+    """
+
+    def __init__(self, of_type: TypeKey, filters: Filters, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._type, self._filters, self._limits = of_type, filters, limits
+        self._version = filters.version
+        #: whether something else is open than when `rekeyed` was asked last
+        self._differs = False
+        self._held: dict[K, AnyFilter] = {}
+        self._opened: dict[K, OpenedFilter] = {}
+        #: the columns that some open part is about, and how many are
+        self._asked: Counter[Column] = Counter()
+        self._matchers: dict[frozenset[Column], Matcher[K]] = {}
+
+    def add(self, key: K, filter_: AnyFilter) -> None:
+        """Add a filter, or put it in the place of the one that the key had."""
+        self.remove(key)
+        self._held[key] = filter_
+        self._open(key, filter_)
+
+    def remove(self, key: K) -> None:
+        """Remove a filter, if it is there."""
+        if self._held.pop(key, None) is None:
+            return
+        self._asked -= Counter(clause.column for clause in self._opened.pop(key).clauses)
+        for matcher in self._matchers.values():
+            matcher.remove(key)
+
+    def matcher(self, block: SealedPublications) -> Match[K] | None:
+        """Return what says who wants an event of a block; None where nothing says that anybody does not."""
+        self._refresh()
+        if block.closed or not self._asked:
+            return None
+        columns = frozenset(one for one in self._columns(block) if one in self._asked and _shows(block, one))
+        return self._matcher(columns).match if columns else None
+
+    @property
+    def asks(self) -> bool:
+        """Whether it matters to some filter what a block holds."""
+        self._refresh()
+        return bool(self._asked)
+
+    def rekeyed(self) -> bool:
+        """Say whether keys that came or went since the last time have opened or closed something."""
+        self._refresh()
+        differs, self._differs = self._differs, False
+        return differs
+
+    def _matcher(self, columns: frozenset[Column]) -> Matcher[K]:
+        found = self._matchers.get(columns)
+        if found is None:
+            if len(self._matchers) >= self._limits.filter_indexes:
+                self._matchers.pop(next(iter(self._matchers)))
+            found = self._matchers[columns] = Matcher(self._limits)
+            for key, opened in self._opened.items():
+                found.add(key, opened.where(columns))
+        return found
+
+    def _columns(self, block: SealedPublications) -> Iterable[Column]:
+        """Return the columns of a block, as far as their names are known here."""
+        header = block.header
+        fixed, route = _opening(block.block) if header is None else (header.fixed, header.route)
+        if fixed.level is Level.EVENT:
+            return ((FIRST, fixed.epochs[0]),)
+        return zip(self._filters.attributes(route), fixed.epochs[1:], strict=False)
+
+    def _open(self, key: K, filter_: AnyFilter) -> None:
+        opened = self._filters.open(self._type, filter_) if isinstance(filter_, SealedFilter) else _NOTHING_OPEN
+        self._opened[key] = opened
+        self._asked.update(clause.column for clause in opened.clauses)
+        for columns, matcher in self._matchers.items():
+            matcher.add(key, opened.where(columns))
+
+    def _refresh(self) -> None:
+        """Open again what other keys may have opened or closed."""
+        if self._version == self._filters.version:
+            return
+        self._version = self._filters.version
+        for key, filter_ in self._held.items():
+            opened = self._opened[key]
+            if isinstance(filter_, SealedFilter) and self._filters.open(self._type, filter_) != opened:
+                self._asked -= Counter(clause.column for clause in opened.clauses)
+                self._open(key, filter_)
+                self._differs = True
+
+
+def _opening(block: bytes) -> tuple[Fixed, Route]:
+    """Read a block that was sealed here, as far as all blocks of a stream have it in common."""
+    parts = read_block(block)
+    return _read_opening(parts.fixed, parts.route)
+
+
+@lru_cache(maxsize=_REMEMBERED)
+def _read_opening(fixed: bytes, route: bytes) -> tuple[Fixed, Route]:
+    return read_fixed(fixed), read_route(route)
+
+
+def _shows(block: SealedPublications, column: Column) -> bool:
+    """Say whether a column is open: an attribute without any value may be one that nobody could open so far."""
+    attribute, _ = column
+    return attribute == FIRST or any(attribute in event.values for event in block.events)

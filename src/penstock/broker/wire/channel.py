@@ -1,0 +1,440 @@
+"""Frames over one connection: bounded in both directions, and never silent about its end.
+
+A channel reads as fast as its frames are taken, and no faster: when more waits than `link_inbox`, the connection is not
+read until somebody takes it. Of somebody who was not let in yet, one frame of `hello_bytes` waits at most. What is to
+be sent waits at most up to `link_outbox` bytes or `link_stall`; then the peer
+is a slow reader and is cut, so that nobody else waits for him. Messages that are posted while the event loop is busy go
+out together in one frame. Urgent messages go before all others that wait, on either side; so that not much waits in
+between, the system keeps `link_buffer` bytes of a connection at most, each way.
+
+Every channel ends with an error that says how: `ended`. A peer that goes in peace says goodbye, with a code; a
+connection that just ends was lost or cut off, even where TLS has closed in order.
+"""
+
+import asyncio
+import re
+import select
+import socket
+import threading
+from collections import deque
+from collections.abc import Callable
+from contextlib import suppress
+from typing import Final
+
+from penstock.codec.wire import (
+    KEEPALIVE,
+    Encoded,
+    FrameReader,
+    Octets,
+    decode,
+    encode,
+    frame,
+    is_urgent,
+    raw_frame,
+)
+from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
+from penstock.model.limits import Limits
+
+CLOSED: Final = "link.closed"
+#: bytes after which a frame is sent without waiting for more messages, and that may wait in a connection. Each frame
+#: costs both sides as much as some messages do: what a broker makes in a turn of its loop, sealed and with plaintext
+#: beside, is to go out in one.
+_BATCH: Final = 256 << 10
+_BUFFER: Final = 256 << 10
+#: what an array of messages begins with in msgpack, and what a text does; the handshake begins with `(`
+_TEXTS: Final = frozenset((*range(0xA0, 0xC0), 0xD9))
+_CODE: Final = re.compile(r"[a-z]+(?:\.[a-z][a-z0-9-]*)+", re.ASCII)
+_CODE_LENGTH: Final = 64
+#: the event that poll() reports if the peer has closed; not all systems report it while data is unread
+_HANG_UP: Final = getattr(select, "POLLRDHUP", 0)
+#: the option of a connection for how much may wait to be sent, beyond what is under way
+_UNSENT: Final = getattr(socket, "TCP_NOTSENT_LOWAT", 0)
+#: as much as asyncio takes from a connection at once
+_ARRIVALS: Final = 256 << 10
+
+
+class _Arrivals(threading.local):
+    """Where all channels of a thread take in what arrives. It is theirs in turn, until it has been copied.
+
+    Without it TLS has memory mapped for each record that it reads, of this size, and unmapped again.
+    """
+
+    def __init__(self) -> None:
+        self.place = memoryview(bytearray(_ARRIVALS))
+
+
+_HERE: Final = _Arrivals()
+
+
+class Channel(asyncio.BufferedProtocol):
+    """One connection. Its clock is that of the event loop, so that a loop with another clock drives it as well."""
+
+    def __init__(
+        self,
+        loop: asyncio.AbstractEventLoop,
+        limits: Limits,
+        *,
+        opening: int,
+        holding: Callable[[], None] | None = None,
+    ) -> None:
+        self._loop = loop
+        self._limits = limits
+        #: called whenever more of somebody is kept who was not let in yet
+        self._holding = holding
+        most = None if holding is None else limits.hello_bytes
+        self._reader = FrameReader(opening=opening, most=most, limits=limits)
+        self._transport: asyncio.Transport | None = None
+        self._was_connected = False
+        self._inbox: deque[memoryview] = deque()
+        self._inbox_size = 0
+        self._reading = True
+        self._arrived = asyncio.Event()
+        #: whether urgent messages overtake others
+        self._overtaking = False
+        self._urgent_in: deque[memoryview] = deque()
+        self._outbox: deque[Encoded] = deque()
+        self._urgent_out: deque[Encoded] = deque()
+        self._outbox_size = 0
+        self._flush_planned = False
+        self._flushed = False
+        self._stalled: float | None = None
+        self._room = asyncio.Event()
+        self._room.set()
+        self._gone = asyncio.Event()
+        self._timer: asyncio.TimerHandle | None = None
+        self._heard = self._spoke = loop.time()
+        self._keepalives = 0
+        self.ended: PenstockError | None = None
+        #: whether it ended because of an error of the peer's: nothing more is done for it
+        self.was_cut = False
+
+    @property
+    def connected(self) -> bool:
+        """Whether there ever was a connection."""
+        return self._was_connected
+
+    @property
+    def open(self) -> bool:
+        """Whether there is a connection now, be it one that closes."""
+        return self._transport is not None
+
+    @property
+    def held(self) -> int:
+        """How many bytes that have arrived are kept."""
+        return self._inbox_size + self._reader.held
+
+    @property
+    def left(self) -> bool:
+        """Whether the peer has closed the connection, even if data it sent before is still unread."""
+        if self.ended is not None:
+            return True
+        if self._reading or self._transport is None:
+            return False
+        connection = self._transport.get_extra_info("socket")
+        if connection is None:
+            return False
+        poll = select.poll()
+        poll.register(connection.fileno(), _HANG_UP)
+        return bool(poll.poll(0))
+
+    def widen(self) -> None:
+        """Read as much as is read of everybody who was let in."""
+        self._holding = None
+        self._reader.widen()
+
+    @property
+    def clean(self) -> bool:
+        """Whether everything that has arrived was taken, to the last byte."""
+        return not self._inbox and not self._urgent_in and not self._reader.partial
+
+    # What asyncio calls.
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Begin."""
+        if not isinstance(transport, asyncio.Transport):  # pragma: no cover  # connections are
+            raise TypeError(type(transport).__name__)
+        self._transport = transport
+        self._was_connected = True
+        transport.set_write_buffer_limits(high=_BUFFER)
+        self._bound_buffers(transport.get_extra_info("socket"))
+        self._heard = self._spoke = self._loop.time()
+        self._plan_tick()
+
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # there is always room for that
+        """Return where bytes go that arrive now."""
+        return _HERE.place
+
+    def buffer_updated(self, nbytes: int) -> None:
+        """Take so many bytes from there, before something else is written over them."""
+        arrived = _HERE.place[:nbytes]
+        # Where a frame has begun, its reader keeps a copy of what follows.
+        self.data_received(arrived if self._reader.partial else bytes(arrived))
+
+    def data_received(self, data: Octets) -> None:
+        """Take what arrived."""
+        if self.ended is not None:
+            return
+        self._heard = self._loop.time()
+        try:
+            frames = self._reader.feed(data)
+        except MalformedError as error:
+            self.cut(error)
+            return
+        self._keepalives += frames.count(memoryview(b""))
+        if self._keepalives > self._limits.link_keepalives:
+            self.cut(RefusedError("link.flood", "the peer sends nothing, and that too often"))
+            return
+        for found in filter(None, frames):
+            if found[0] in _TEXTS:
+                self._take_goodbye(found)
+                return
+            (self._urgent_in if self._overtaking and is_urgent(found) else self._inbox).append(found)
+        if self._inbox or self._urgent_in:
+            # A frame is a view on the data it came in, and keeps all of it.
+            self._inbox_size += len(data)
+            self._arrived.set()
+            most = self._limits.link_inbox if self._holding is None else 0
+            if self._reading and self._inbox_size > most and self._transport is not None:
+                self._reading = False
+                self._transport.pause_reading()
+        if self._holding is not None:
+            self._holding()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Say how it ended, unless that is known."""
+        if self._timer is not None:
+            self._timer.cancel()
+        try:
+            self._reader.close()
+        except MalformedError as error:
+            self._end(error)
+        self._end(FailedError("link.lost", "the connection ended without a goodbye", reason=type(exc).__name__))
+        self._outbox.clear()
+        self._urgent_out.clear()
+        self._outbox_size = 0
+        # TLS knows its channel as well: both would wait for the garbage collector, with all buffers.
+        self._transport = None
+        self._gone.set()
+
+    def pause_writing(self) -> None:
+        """Keep what is to be sent: the peer does not read."""
+        self._stalled = self._loop.time()
+        self._room.clear()
+
+    def resume_writing(self) -> None:
+        """Go on sending."""
+        self._stalled = None
+        self._flush()
+
+    # What the owner of the channel calls.
+
+    async def take(self) -> list[memoryview]:
+        """Return all frames that have arrived, one at least; urgent ones come first.
+
+        Raises what the channel ended with, when it has.
+        """
+        await self._wait_for_frames()
+        frames = [*self.take_urgent(), *self._inbox]
+        self._inbox.clear()
+        self._taken()
+        return frames
+
+    def take_urgent(self) -> list[memoryview]:
+        """Return the urgent frames that have arrived, if there are any: before what was taken earlier is done."""
+        frames = list(self._urgent_in)
+        self._urgent_in.clear()
+        return frames
+
+    async def take_one(self) -> memoryview:
+        """Return the next frame. Raises what the channel ended with, when it has."""
+        await self._wait_for_frames()
+        found = (self._urgent_in or self._inbox).popleft()
+        if not self._inbox and not self._urgent_in:
+            self._taken()
+        return found
+
+    def post(self, message: Encoded, *, urgent: bool = False) -> None:
+        """Send a message, at once or as soon as the peer reads; never waits.
+
+        Raises what the channel ended with, and `RefusedError` (`link.slow-reader`) when it ends by this.
+        """
+        self._check_open()
+        (self._urgent_out if urgent and self._overtaking else self._outbox).append(message)
+        self._outbox_size += len(message)
+        if self._stalled is None:
+            if self._outbox_size >= _BATCH:
+                self._flushed = True
+                self._flush()
+            elif not self._flush_planned:
+                self._flush_planned = True
+                self._loop.call_soon(self._planned_flush)
+        elif self._outbox_size > self._limits.link_outbox:
+            raise self.cut(_slow_reader())
+
+    def let_overtake(self) -> None:
+        """Let urgent messages overtake others from now on, here and on their way: those of before stay in order."""
+        self.flush()
+        self._overtaking = True
+
+    def flush(self) -> None:
+        """Send what was posted immediately, as far as the peer reads; otherwise it goes when others had their turn."""
+        if self._stalled is None:
+            self._flush()
+
+    async def room(self) -> None:
+        """Wait until the peer reads what was posted. Raises what the channel ended with, when it has."""
+        if self._flushed:
+            # A sender in a loop that never has to wait would keep everybody else waiting.
+            self._flushed = False
+            await asyncio.sleep(0)
+        await self._room.wait()
+        self._check_open()
+
+    def write(self, data: bytes) -> None:
+        """Send bytes that are a frame already: a part of a handshake."""
+        if self._transport is not None and self.ended is None:
+            self._spoke = self._loop.time()
+            self._transport.write(data)
+
+    def cut(self, error: PenstockError) -> PenstockError:
+        """End the channel because of an error of the peer's. It is told the code, if it reads at all."""
+        if self.ended is None:
+            self.was_cut = True
+            self._inbox.clear()
+            self._urgent_in.clear()
+            self._leave(error)
+        return error
+
+    async def close(self, code: str = CLOSED) -> None:
+        """Send what was posted, say goodbye and go; no longer than `link_goodbye` if the peer does not read."""
+        deadline = self._loop.time() + self._limits.link_goodbye / 1000
+        try:
+            async with asyncio.timeout_at(deadline):
+                await self._room.wait()
+                if self.ended is None:
+                    self._flush()
+                    self._leave(FailedError(CLOSED, "the link was closed"), code)
+                await self._gone.wait()
+        except TimeoutError:
+            self._end(FailedError(CLOSED, "the link was closed"))
+        finally:
+            self.abort()
+
+    def abort(self) -> None:
+        """End the connection at once."""
+        if self._transport is not None:
+            # The first releases of Python 3.11 forget the protocol of a transport that is gone, and then fail here.
+            with suppress(AttributeError):
+                self._transport.abort()
+
+    # Within.
+
+    def _check_open(self) -> None:
+        if self.ended is not None:
+            # The same error is raised as often as somebody asks, and must not grow by each of them.
+            raise self.ended.with_traceback(None)
+
+    async def _wait_for_frames(self) -> None:
+        while not self._inbox and not self._urgent_in:
+            self._check_open()
+            self._arrived.clear()
+            await self._arrived.wait()
+
+    def _taken(self) -> None:
+        self._inbox_size = 0
+        if not self._reading and self._transport is not None:
+            self._reading = True
+            self._heard = self._loop.time()
+            if not self._transport.is_closing():
+                self._transport.resume_reading()
+
+    def _planned_flush(self) -> None:
+        self._flush_planned = False
+        self._flush()
+
+    def _flush(self) -> None:
+        """Send what waits, in as few frames as its size asks for, until the connection takes no more."""
+        while self._outbox_size and self._stalled is None and self._transport is not None and self.ended is None:
+            waiting = self._urgent_out or self._outbox
+            batch: list[Encoded] = []
+            size = 0
+            while waiting and size < _BATCH and len(batch) < self._limits.frame_messages:
+                if batch and size + len(waiting[0]) > _BATCH:
+                    break
+                batch.append(waiting.popleft())
+                size += len(batch[-1])
+            self._outbox_size -= size
+            self.write(frame(batch, urgent=waiting is self._urgent_out))
+        if not self._outbox_size and self._stalled is None:
+            self._room.set()
+
+    def _leave(self, error: PenstockError, code: str | None = None) -> None:
+        """Say goodbye where somebody reads, and end."""
+        transport = self._transport
+        if transport is not None and self._stalled is None:
+            self.write(raw_frame(encode(code or error.code)))
+            self._end(error)
+            _close(transport)
+            self._loop.call_later(self._limits.link_goodbye / 1000, self.abort)
+        else:
+            self._end(error)
+            self.abort()
+
+    def _take_goodbye(self, found: memoryview) -> None:
+        try:
+            code = decode(found, limits=self._limits)
+        except MalformedError as error:
+            self.cut(error)
+            return
+        if not isinstance(code, str) or len(code) > _CODE_LENGTH or not _CODE.fullmatch(code):
+            self.cut(MalformedError("link.goodbye", "a goodbye without a code"))
+        elif code == CLOSED:
+            self._end(FailedError(CLOSED, "the peer has closed the link"))
+        else:
+            self._end(RefusedError("link.refused", f"the peer has ended the link: `{code}`", reason=code))
+        if self._transport is not None:
+            _close(self._transport)
+
+    def _end(self, error: PenstockError) -> None:
+        if self.ended is None:
+            self.ended = error
+        self._arrived.set()
+        self._room.set()
+
+    def _bound_buffers(self, connection: socket.socket | None) -> None:
+        if connection is not None:
+            # Where a system does not let it be bounded, urgent messages wait for more of the others.
+            with suppress(OSError):
+                connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._limits.link_buffer)
+                connection.setsockopt(socket.IPPROTO_TCP, _UNSENT, self._limits.link_buffer)
+
+    def _plan_tick(self) -> None:
+        limits = self._limits
+        pause = min(limits.link_keepalive, limits.link_idle, limits.link_stall) / 2000
+        self._timer = self._loop.call_later(pause, self._tick)
+
+    def _tick(self) -> None:
+        now, limits = self._loop.time(), self._limits
+        self._keepalives = 0
+        if self.ended is not None:
+            return
+        if self._stalled is not None and now - self._stalled >= limits.link_stall / 1000:
+            self.cut(_slow_reader())
+        elif self._reading and now - self._heard >= limits.link_idle / 1000:
+            self.cut(FailedError("link.idle", "nothing was heard from the peer for too long"))
+        else:
+            if self._stalled is None and now - self._spoke >= limits.link_keepalive / 1000:
+                self.write(KEEPALIVE)
+            self._plan_tick()
+
+
+def _close(transport: asyncio.Transport) -> None:
+    """Close a connection once: asyncio forgets one over TLS that is closed twice, and cannot abort it any more."""
+    if not transport.is_closing():
+        transport.close()
+
+
+def _slow_reader() -> RefusedError:
+    return RefusedError(
+        "link.slow-reader", "the peer does not read what it is sent", hint="read faster, or subscribe to less"
+    )

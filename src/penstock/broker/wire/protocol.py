@@ -1,0 +1,533 @@
+"""What clients and their local broker say to each other, as values and as plain trees for the wire.
+
+A message is a list that begins with a word. The first one of a link is `Hello`, answered by `Welcome`; it says whether
+a client or a broker has come, and what follows between brokers is in `broker.messages`.
+
+    client -> broker   hello, disclose, describe, add-type, remove-type, subscribe, unsubscribe, advertise, unadvertise,
+                       restrictions, evolve, policy, status, keys, fetch-keys, publish
+    broker -> client   welcome, accepted, refused, answered, events, quenched
+
+Requests are numbered by the client, and answers carry the number. `publish` is answered by `refused` for each event
+that is, and by `accepted` in the end; under number 0 by the refusals alone. Events travel as rows, many in one message:
+the id, the time, and a value for each attribute of the type's version, in its order; null is a value that is not there
+or may not be seen.
+
+`read_request` and `read_word` read exactly what `to_tree` writes, within `Limits`; whatever else a tree is, they raise
+`MalformedError` (`protocol.malformed`) or what the parts of a message raise.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from enum import StrEnum
+from functools import lru_cache
+from typing import ClassVar, Final, Protocol, TypeAlias
+
+from penstock.codec.wire import Encoded, Wire, Writable, encode
+from penstock.errors import LimitError, MalformedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeKey, TypeName
+from penstock.model.principals import Principal
+from penstock.model.values import INTEGER_MAX
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Events as they travel between clients and their broker: rows, many in one message.
+
+
+_TEXT_LENGTH: Final = 4_096
+
+Row: TypeAlias = list[Wire]
+"""An event on the wire: id, time, values."""
+
+
+class RowsMessage(Protocol):
+    """What carries rows."""
+
+    def to_tree(self) -> list[Writable]:
+        """Return it as a plain tree."""
+
+
+def row_of(values: Mapping[str, object], id: str, time: datetime | None) -> Row:  # noqa: A002  # as events call it
+    """Return an event as it travels; the values are those of all attributes, in their order."""
+    return [id, time, *values.values()]  # type: ignore[list-item]  # values of events are wire values
+
+
+def write_rows(
+    message: Callable[[Sequence[Row]], RowsMessage], rows: Sequence[Row], limits: Limits = DEFAULT_LIMITS
+) -> list[Encoded]:
+    """Return rows in one message, or in more of them where they are too large for one.
+
+    Raises `LimitError` (`wire.limit`) for a row that is too large for any, `MalformedError` (`wire.value`).
+    """
+    try:
+        return [encode(message(rows).to_tree(), limits=limits)]
+    except LimitError:
+        middle = len(rows) // 2
+        if not middle:
+            raise
+        return [*write_rows(message, rows[:middle], limits), *write_rows(message, rows[middle:], limits)]
+
+
+def read_rows(items: list[Wire]) -> list[Row]:
+    """Read rows, as far as any event has them. Raises `MalformedError` (`protocol.malformed`)."""
+    for item in items:
+        if type(item) is not list or len(item) < 2:  # its id and time at least
+            raise _malformed_rows("a row")
+        name, time = item[0], item[1]
+        if type(name) is not str or len(name) > _TEXT_LENGTH or (time is not None and type(time) is not datetime):
+            raise _malformed_rows("the id or the time of an event")
+    return items  # type: ignore[return-value]  # rows, as just seen
+
+
+def _malformed_rows(what: str) -> MalformedError:
+    return MalformedError("protocol.malformed", f"not a message between a client and its broker: {what}")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What clients ask their broker about keys, as values and as plain trees for the wire (`protocol`).
+#
+#     ["keys", <number>, <word>, <type>, <attribute>, <argument>]
+#     ["fetch-keys", <number>, <signed request>]
+#
+# The words are those of `KeyWord`. A type is `owner/name`, or an empty text where all are meant; an attribute is named
+# as people name it, and an empty text where all of the type are meant. The key of a blinded type's labels is asked for
+# as that of `LABELS`, and is not among all others.
+
+
+#: of the name of an attribute
+_LONGEST: Final = 256
+LABELS: Final = "(labels)"
+"""What stands for the labels of a blinded type where the name of an attribute does for others."""
+
+
+class KeyWord(StrEnum):
+    """What a client may ask about keys."""
+
+    STATUS = "status"
+    JOIN = "join"
+    ROTATE = "rotate"
+    EVICT = "evict"
+    FORGET = "forget"
+
+
+@dataclass(frozen=True, slots=True)
+class AskKeys:
+    """Tell me which keys there are, or change something about them."""
+
+    number: int
+    word: KeyWord
+    type: TypeKey | None = None
+    attribute: str = ""
+    #: who is to be evicted
+    broker: Principal | None = None
+    #: before which instant epochs are to be forgotten that were over then
+    before: datetime | None = None
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        argument = self.before or ("" if self.broker is None else str(self.broker))
+        of_type = "" if self.type is None else str(self.type)
+        return ["keys", self.number, str(self.word), of_type, self.attribute, argument]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchKeys:
+    """Have a key manager asked for keys of old epochs, with a request that I have signed."""
+
+    number: int
+    signed: bytes = field(repr=False)
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["fetch-keys", self.number, self.signed]
+
+
+def read_ask(number: int, word: str, of_type: str, attribute: str, argument: Wire) -> AskKeys:
+    """Read a question. Raises `MalformedError` (`protocol.malformed` and what the parts raise)."""
+    if word not in tuple(KeyWord) or len(attribute) > _LONGEST:
+        raise _malformed_key_request()
+    found = _key_type(of_type) if of_type else None
+    match KeyWord(word), argument:
+        case KeyWord.EVICT, str(who):
+            return AskKeys(number, KeyWord.EVICT, found, attribute, broker=Principal.parse(who))
+        case KeyWord.FORGET, datetime():
+            return AskKeys(number, KeyWord.FORGET, found, attribute, before=argument)
+        case KeyWord.STATUS | KeyWord.JOIN | KeyWord.ROTATE, "":
+            return AskKeys(number, KeyWord(word), found, attribute)
+    raise _malformed_key_request()
+
+
+def _malformed_key_request() -> MalformedError:
+    return MalformedError("protocol.malformed", "not a question about keys")
+
+
+def _key_type(text: str) -> TypeKey:
+    owner, slash, name = text.partition("/")
+    if not slash:
+        raise MalformedError("name.malformed", f"`{text[:80]}` is no type", hint="write `owner/name`")
+    return TypeKey(Principal.parse(owner), name)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What clients and their local broker say to each other, as values and as plain trees for the wire.
+
+
+VERSION: Final = 1
+_ID_LENGTH: Final = 256
+
+
+class PeerRole(StrEnum):
+    """Who has come."""
+
+    CLIENT = "client"
+    BROKER = "broker"
+
+
+@dataclass(frozen=True, slots=True)
+class Hello:
+    """The first message: who I am is known already, this is what I am, and what I disclose."""
+
+    role: PeerRole
+    credentials: bytes = field(repr=False)
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["hello", VERSION, str(self.role), self.credentials]
+
+
+@dataclass(frozen=True, slots=True)
+class Welcome:
+    """You are let in. A broker discloses all that it has."""
+
+    credentials: bytes = field(repr=False)
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["welcome", VERSION, self.credentials]
+
+
+@dataclass(frozen=True, slots=True)
+class Disclose:
+    """Further credentials."""
+
+    number: int
+    credentials: bytes = field(repr=False)
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["disclose", self.number, self.credentials]
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeTypeMessage:
+    """Tell me the definition of a type, and what it rests on."""
+
+    number: int
+    type: TypeName
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["describe", self.number, str(self.type)]
+
+
+@dataclass(frozen=True, slots=True)
+class AddTypeMessage:
+    """Serve this type."""
+
+    number: int
+    definition: bytes = field(repr=False)
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["add-type", self.number, self.definition]
+
+
+@dataclass(frozen=True, slots=True)
+class RemoveTypeMessage:
+    """Serve this type no longer."""
+
+    number: int
+    type: TypeName
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["remove-type", self.number, str(self.type)]
+
+
+@dataclass(frozen=True, slots=True)
+class SubscribeMessage:
+    """Give me events. `definitions` are of types that the broker may not know: parents first."""
+
+    number: int
+    id: str
+    type: TypeName
+    selector: str = field(repr=False)
+    definitions: tuple[bytes, ...] = field(default=(), repr=False)
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["subscribe", self.number, self.id, str(self.type), self.selector, self.definitions]
+
+
+@dataclass(frozen=True, slots=True)
+class AdvertiseMessage:
+    """Let me publish events."""
+
+    number: int
+    id: str
+    type: TypeName
+    definitions: tuple[bytes, ...] = field(default=(), repr=False)
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["advertise", self.number, self.id, str(self.type), self.definitions]
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRequestMessage:
+    """A request about a subscription or advertisement that stands: to end it, or to ask how it is restricted."""
+
+    WORDS: ClassVar = ("unsubscribe", "unadvertise", "restrictions")
+    number: int
+    word: str
+    id: str
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return [self.word, self.number, self.id]
+
+
+@dataclass(frozen=True, slots=True)
+class Evolve:
+    """Pass on what the owner of types has signed: a change of policy, or the time."""
+
+    number: int
+    signed: bytes = field(repr=False)
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["evolve", self.number, self.signed]
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyHeadMessage:
+    """Tell me how far an owner's policy is here, and its events after a number."""
+
+    number: int
+    owner: Principal
+    after: int
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["policy", self.number, str(self.owner), self.after]
+
+
+@dataclass(frozen=True, slots=True)
+class NetworkStatusMessage:
+    """Tell me how the broker sees the network."""
+
+    number: int
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["status", self.number]
+
+
+@dataclass(frozen=True, slots=True)
+class PublishMessage:
+    """Events of one version of a type, under an advertisement."""
+
+    number: int
+    advertisement: str
+    type: TypeName
+    rows: Sequence[Row] = field(repr=False)
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["publish", self.number, self.advertisement, str(self.type), self.rows]
+
+
+Asking: TypeAlias = (
+    Disclose
+    | DescribeTypeMessage
+    | AddTypeMessage
+    | RemoveTypeMessage
+    | SubscribeMessage
+    | AdvertiseMessage
+    | NamedRequestMessage
+    | Evolve
+    | PolicyHeadMessage
+    | NetworkStatusMessage
+    | AskKeys
+    | FetchKeys
+    | PublishMessage
+)
+"""What has a number, and an answer."""
+
+Request: TypeAlias = Hello | Asking
+
+
+def word_of(request: Request) -> str:
+    """Return the word that a request begins with."""
+    return str(request.to_tree()[0])
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptedMessage:
+    """A request stands, wholly or in part."""
+
+    number: int
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["accepted", self.number]
+
+
+@dataclass(frozen=True, slots=True)
+class RefusedMessage:
+    """A request was refused; of several events, the one at `position`. The detail is for those who may have it."""
+
+    number: int
+    code: str
+    message: str
+    hint: str = ""
+    detail: Wire = field(default=None, repr=False)
+    position: int = 0
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["refused", self.number, self.code, self.message, self.hint, self.detail, self.position]
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseMessage:
+    """What a request asked for."""
+
+    number: int
+    answer: Wire = field(repr=False)
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["answered", self.number, self.answer]
+
+
+@dataclass(frozen=True, slots=True)
+class Events:
+    """Events for a subscription."""
+
+    subscription: str
+    rows: Sequence[Row] = field(repr=False)
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["events", self.subscription, self.rows]
+
+
+@dataclass(frozen=True, slots=True)
+class QuenchedMessage:
+    """Nobody wants what an advertisement announces, or somebody does again."""
+
+    advertisement: str
+    quiet: bool
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["quenched", self.advertisement, self.quiet]
+
+
+Word: TypeAlias = Welcome | AcceptedMessage | RefusedMessage | ResponseMessage | Events | QuenchedMessage
+
+
+def read_request(tree: Wire) -> Request:
+    """Read what a client says.
+
+    Raises `MalformedError` (`protocol.malformed`, `protocol.version`, `name.malformed`, `principal.malformed`).
+    """
+    match tree:
+        case ["publish", int(number), str(advertisement), str(name), list(rows)]:
+            return PublishMessage(_number(number), advertisement, _type(name), read_rows(rows))
+        case ["hello", int(version), str(role), bytes(credentials)]:
+            _check_version(version)
+            if role not in tuple(PeerRole):
+                raise _malformed("a role that nobody has")
+            return Hello(PeerRole(role), credentials)
+        case ["disclose", int(number), bytes(credentials)]:
+            return Disclose(_number(number), credentials)
+        case ["describe", int(number), str(name)]:
+            return DescribeTypeMessage(_number(number), _type(name))
+        case ["add-type", int(number), bytes(definition)]:
+            return AddTypeMessage(_number(number), definition)
+        case ["remove-type", int(number), str(name)]:
+            return RemoveTypeMessage(_number(number), _type(name))
+        case ["subscribe", int(number), str(id_), str(name), str(selector), list(definitions)]:
+            return SubscribeMessage(_number(number), _id(id_), _type(name), selector, _octets(definitions))
+        case ["advertise", int(number), str(id_), str(name), list(definitions)]:
+            return AdvertiseMessage(_number(number), _id(id_), _type(name), _octets(definitions))
+        case ["evolve", int(number), bytes(signed)]:
+            return Evolve(_number(number), signed)
+        case ["policy", int(number), str(owner), int(after)]:
+            return PolicyHeadMessage(_number(number), Principal.parse(owner), _number(after))
+        case ["keys", int(number), str(word), str(of_type), str(attribute), argument]:
+            return read_ask(_number(number), word, of_type, attribute, argument)
+        case ["fetch-keys", int(number), bytes(signed)]:
+            return FetchKeys(_number(number), signed)
+        case ["status", int(number)]:
+            return NetworkStatusMessage(_number(number))
+        case [str(word), int(number), str(id_)] if word in NamedRequestMessage.WORDS:
+            return NamedRequestMessage(_number(number), word, _id(id_))
+    raise _malformed("a request that nobody knows")
+
+
+def read_word(tree: Wire) -> Word:
+    """Read what a broker says. Raises `MalformedError` (`protocol.malformed`, `protocol.version`)."""
+    match tree:
+        case ["events", str(subscription), list(rows)]:
+            return Events(subscription, read_rows(rows))
+        case ["accepted", int(number)]:
+            return AcceptedMessage(_number(number))
+        case ["refused", int(number), str(code), str(message), str(hint), detail, int(position)]:
+            return RefusedMessage(_number(number), code, message, hint, detail, position)
+        case ["answered", int(number), answer]:
+            return ResponseMessage(_number(number), answer)
+        case ["quenched", str(advertisement), bool(quiet)]:
+            return QuenchedMessage(advertisement, quiet)
+        case ["welcome", int(version), bytes(credentials)]:
+            _check_version(version)
+            return Welcome(credentials)
+    raise _malformed("a word that nobody knows")
+
+
+def _malformed(what: str) -> MalformedError:
+    return MalformedError("protocol.malformed", f"not a message between a client and its broker: {what}")
+
+
+def _check_version(version: int) -> None:
+    if version != VERSION:
+        raise MalformedError(
+            "protocol.version", f"the peer speaks version {version}, this is {VERSION}", hint="update the older one"
+        )
+
+
+def _number(number: int) -> int:
+    if number is True or number is False or not 0 <= number <= INTEGER_MAX:
+        raise _malformed("the number of a request")
+    return number
+
+
+def _id(text: str) -> str:
+    if not 0 < len(text) <= _ID_LENGTH or not text.isprintable():
+        raise _malformed("the name of a subscription or advertisement")
+    return text
+
+
+@lru_cache(maxsize=DEFAULT_LIMITS.cache_entries)
+def _type(text: str) -> TypeName:
+    return TypeName.parse(text)
+
+
+def _octets(items: list[Wire]) -> tuple[bytes, ...]:
+    if len(items) > DEFAULT_LIMITS.type_history + DEFAULT_LIMITS.type_depth or not all(
+        type(item) is bytes for item in items
+    ):
+        raise _malformed("definitions")
+    return tuple(items)  # type: ignore[arg-type]  # bytes, as just seen

@@ -1,0 +1,125 @@
+"""The ways to a broker: over TLS at an address, or across NATS servers by its principal.
+
+nats-py is imported when the second way is taken, and not before: it is an extra.
+"""
+
+from dataclasses import dataclass, replace
+from typing import Final, TypeAlias
+from urllib.parse import urlsplit
+
+from penstock.broker.wire.link import Endpoint, Link
+from penstock.broker.wire.link import connect as connect_tls
+from penstock.crypto.keys import RandomBytes
+from penstock.errors import MalformedError
+from penstock.fabric.nats_login import AddressError, NatsLogin, SecretError
+from penstock.fabric.nats_login import address as nats_address
+from penstock.model.principals import Principal
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How long to wait between two calls of a broker that does not answer.
+#
+# Pauses grow, so that somebody who is not there costs little. They stay short for some time after the broker was there:
+# it may be starting again, and everything that is published meanwhile is lost. They vary, so that a broker that comes
+# back is not called by everybody at the same moment.
+
+
+_FIRST: Final = 0.1
+_LONGEST: Final = 5.0
+#: the longest pause while a broker may be starting again, and for how many seconds that is likely
+_SHORT: Final = 0.5
+_LIKELY: Final = 300.0
+
+
+class Pauses:
+    """See the module. `now` is any clock that does not go back, in seconds."""
+
+    def __init__(self, random: RandomBytes) -> None:
+        self._random = random
+        self._pause = _FIRST
+        self._was_there = float("-inf")
+
+    def there(self, now: float) -> None:
+        """Take note that the broker is there, or was until now."""
+        self._pause, self._was_there = _FIRST, now
+
+    def next(self, now: float) -> float:
+        """Return for how many seconds to wait now."""
+        spread = 0.75 + int.from_bytes(self._random(2)) / 0x20000
+        pause = self._pause * spread
+        self._pause = min(_SHORT if now - self._was_there < _LIKELY else _LONGEST, 2 * self._pause)
+        return pause
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The ways to a broker: over TLS at an address, or across NATS servers by its principal.
+
+
+@dataclass(frozen=True, slots=True)
+class PeerAddress:
+    """Where another broker listens; with a principal, that one and no other."""
+
+    host: str
+    port: int
+    principal: Principal | None = None
+
+    def __str__(self) -> str:
+        return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
+
+    async def call(self, endpoint: Endpoint) -> Link:
+        """Open a link. Raises as `penstock.broker.wire.link.connect`."""
+        return await connect_tls(endpoint, self.host, self.port, self.principal)
+
+
+@dataclass(frozen=True, slots=True)
+class NatsAddress:
+    """A broker that is reached across NATS servers: who it is says where it hears."""
+
+    login: NatsLogin
+    principal: Principal
+
+    def __str__(self) -> str:
+        return f"{self.principal.short} across {self.login.servers}"
+
+    async def call(self, endpoint: Endpoint) -> Link:
+        """Open a link. Raises as `connect_nats`, and `FailedError` (`fabric.not-installed`)."""
+        from penstock.broker.wire.nats_link import connect_nats  # noqa: PLC0415  # see the module
+
+        return await connect_nats(endpoint, self.login, self.principal)
+
+
+Address: TypeAlias = PeerAddress | NatsAddress
+"""Where a broker is."""
+
+
+def address_of(url: str, broker: Principal | None, nats: NatsLogin | None) -> Address:
+    """Return where a broker is by the address that a client was given.
+
+    Raises `MalformedError`: `client.url`, `client.no-broker`.
+    """
+    try:
+        parts = urlsplit(url)
+        if parts.scheme in ("nats", "tls"):
+            return _across_nats(nats_address(url), broker, nats)
+        if parts.scheme == "penstock" and parts.hostname and parts.port and parts.path in ("", "/"):
+            return PeerAddress(parts.hostname, parts.port, broker)
+    except SecretError:
+        # An address goes into messages and logs, a password must not.
+        raise MalformedError(
+            "client.url", "an address holds no user and no password", hint="give a `NatsLogin`, which names files"
+        ) from None
+    except (ValueError, AddressError):
+        pass
+    raise MalformedError(
+        "client.url",
+        f"`{url[:80]}` is no address of a broker",
+        hint="write `penstock://host:port`, or `nats://host:port` for a NATS server",
+    )
+
+
+def _across_nats(url: str, broker: Principal | None, nats: NatsLogin | None) -> NatsAddress:
+    if broker is None:
+        raise MalformedError(
+            "client.no-broker", "across NATS a broker is found by who it is", hint="say so with `broker`"
+        )
+    login = nats or NatsLogin(())
+    return NatsAddress(replace(login, urls=tuple(dict.fromkeys((url, *login.urls)))), broker)

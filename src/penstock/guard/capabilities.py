@@ -1,0 +1,210 @@
+"""Capabilities as a source of authority: chains of certificates from the owner to the principal (paper 5)."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, field, replace
+
+from penstock.errors import LimitError, PenstockError
+from penstock.guard.decision import DecisionProblem, EventRequest, NetworkRequest, Request, Ruling
+from penstock.guard.environment import environment_schema
+from penstock.guard.restriction import Branch, TypeScope, When, check_forced, force
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.principals import Principal
+from penstock.model.types import EventType
+from penstock.model.values import Schema
+from penstock.selector import conjunction
+from penstock.trust.capabilities import network_request, read_terms, type_request
+from penstock.trust.closure import NameTable
+from penstock.trust.credentials import Credentials
+from penstock.trust.discovery import NO_ENDS, OnlineChecker, follow, no_online_checker, sift
+from penstock.trust.event_types import VerifiedType
+from penstock.trust.explain import AuthorityQuestion, Explanation, explain
+from penstock.trust.policy.revocations import Revocations
+from penstock.trust.reduction import FiveTuple
+from penstock.trust.tags import Set, Tag
+from penstock.trust.validity import Validity
+
+
+@dataclass(frozen=True, slots=True)
+class NamedRole:
+    """A name that somebody goes by, for whoever gives it, and while certificates say so."""
+
+    issuer: Principal
+    name: str
+    validity: Validity
+    because: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CapabilityAuthority:
+    """What a bag of verified credentials allows.
+
+    `environment` is what dynamic conditions may speak about; a condition about anything else grants nothing.
+    """
+
+    credentials: Credentials
+    online: OnlineChecker = no_online_checker
+    environment: Schema = field(default_factory=environment_schema)
+    limits: Limits = DEFAULT_LIMITS
+    #: until when those of the credentials count, by id, that were revoked
+    ends: Mapping[str, Validity] = field(default_factory=lambda: NO_ENDS)
+
+    def rule(self, request: Request) -> Ruling:
+        """Return a branch for each chain that leads from the owner to the principal. Raises `LimitError`."""
+        question = self.question(request)
+        findings = follow(question.evidence, question.root, question.principal, question.request, limits=self.limits)
+        apart = [replace(grant, tag=tag) for grant in findings.grants for tag in _alternatives(grant.tag)]
+        # A grant may be narrower than what was asked: `(manage add)` does not answer `(manage)`.
+        granted = [grant for grant in apart if _answers(grant.tag, question.request)]
+        kept = granted[: self.limits.grants_per_principal]
+        problems: list[DecisionProblem] = []
+        if findings.truncated or len(kept) < len(granted):
+            problems.append(
+                DecisionProblem("guard.truncated", "more grants were found than are kept; some are left out")
+            )
+        if isinstance(request, NetworkRequest):
+            branches = tuple(_network_branch(request, grant) for grant in kept if grant.tag == question.request)
+            return Ruling(branches, tuple(problems))
+        return Ruling(tuple(self._branches(request, kept, problems)), tuple(problems))
+
+    def question(self, request: Request) -> AuthorityQuestion:
+        """Return the request as a question about certificates, which can be explained."""
+        evidence = sift(self.credentials, request.now, self.online, self.ends)
+        return AuthorityQuestion(self.credentials, evidence, _root(request), request.principal, _asked(request))
+
+    def explain(self, request: Request) -> Explanation:
+        """Explain why a request is allowed or not, by certificates alone."""
+        return explain(self.question(request))
+
+    def roles(self, request: EventRequest) -> tuple[NamedRole, ...]:
+        """Return the names that certificates give to who asks, in the order of issuers and names.
+
+        Raises `LimitError` (`chain.limit`) where there are more than are followed: half of them may mean anything.
+        """
+        names = NameTable(sift(self.credentials, request.now, self.online, self.ends).fours, limits=self.limits)
+        if names.truncated:
+            raise LimitError("chain.limit", "more names are given by certificates than are followed")
+        held = names.held(request.principal)
+        found = (
+            NamedRole(issuer, name.decode("utf-8", "replace"), way.validity, way.because) for issuer, name, way in held
+        )
+        return tuple(sorted(found, key=lambda role: (role.issuer, role.name, role.because)))
+
+    def _branches(
+        self, request: EventRequest, grants: Iterable[FiveTuple], problems: list[DecisionProblem]
+    ) -> Iterator[Branch]:
+        for grant in grants:
+            try:
+                branch = _event_branch(request, grant)
+                self._check(branch, request.type.event_type)
+            except PenstockError as error:
+                source = grant.because[-1] if grant.because else ""
+                problems.append(DecisionProblem(error.code, error.message, source))
+            else:
+                yield branch
+
+    def _check(self, branch: Branch, event_type: EventType) -> None:
+        """Check a branch against the type and the environment, so that one that cannot be enforced harms no other."""
+        schema: Schema = {str(attribute.id): attribute.spec for attribute in event_type.attributes}
+        check_forced(branch, event_type)
+        # Section 5.2.2: attributes need not exist in this version; what does not exist is null.
+        branch.holds_where().check(schema, missing="null")
+        branch.when.condition.check(self.environment)
+
+
+def _root(request: Request) -> Principal:
+    return request.network.owner if isinstance(request, NetworkRequest) else request.type.event_type.name.owner
+
+
+def _asked(request: Request) -> Tag:
+    if isinstance(request, NetworkRequest):
+        return network_request(request.network, request.action)
+    return type_request(request.type.event_type.name, request.action)
+
+
+def _alternatives(tag: Tag) -> Iterator[Tag]:
+    """Yield the rights of a certificate that grants several at once; each is a branch of its own."""
+    if isinstance(tag, Set):
+        yield from sorted(tag.members(), key=repr)
+    else:
+        yield tag
+
+
+def _answers(tag: Tag, request: Tag) -> bool:
+    return isinstance(tag, tuple) and isinstance(request, tuple) and tag[: len(request)] == request
+
+
+def _event_branch(request: EventRequest, grant: FiveTuple) -> Branch:
+    event_type = request.type.event_type
+    name = event_type.name
+    terms = read_terms(grant.tag, event_type)
+    return Branch(
+        action=request.action,
+        types=TypeScope((str(name.owner).encode(), name.name.encode(), name.version.encode())),
+        attributes=terms.attributes,
+        forced=force(terms.forced),
+        where=conjunction(*terms.where),
+        when=When(grant.validity, conjunction(*terms.when)),
+        because=grant.because,
+    )
+
+
+def _network_branch(request: NetworkRequest, grant: FiveTuple) -> Branch:
+    return Branch(action=request.action, attributes=frozenset(), when=When(grant.validity), because=grant.because)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Capabilities as a source of authority, without what was revoked: also of what clients bring along themselves.
+#
+# Where it is known when something was revoked, what is allowed by it is allowed until then: so a history is decided.
+
+
+@dataclass(frozen=True, slots=True)
+class Revoking:
+    """What an authority allows by certificates that were not revoked; of a type that rests on one, nothing."""
+
+    authority: CapabilityAuthority
+    revocations: Revocations
+
+    def rule(self, request: Request) -> Ruling:
+        """Say what is allowed. Raises what the authority raises."""
+        if isinstance(request, NetworkRequest):
+            return self._without_revoked(request.network.owner).rule(request)
+        verified = request.type
+        if any(self.revocations.revoked(one, _line(verified)) for one in verified.because):
+            return _of_no_type(verified)
+        ruling = self._without_revoked(verified.event_type.name.owner).rule(request)
+        for one in verified.because:
+            if (end := self.revocations.end(one, _line(verified))) is not None:
+                if request.now is not None and not end.contains(request.now):
+                    return _of_no_type(verified)
+                ruling = _until(ruling, When(end))
+        return ruling
+
+    def roles(self, request: EventRequest) -> tuple[NamedRole, ...]:
+        """Return the names that certificates give to who asks, without what was revoked."""
+        return self._without_revoked(request.type.event_type.name.owner).roles(request)
+
+    def _without_revoked(self, root: Principal) -> CapabilityAuthority:
+        known = self.authority.credentials
+        left = self.revocations.strike(known, root)
+        ends = self.revocations.ends(left, root)
+        return self.authority if left is known and not ends else replace(self.authority, credentials=left, ends=ends)
+
+
+def _of_no_type(verified: VerifiedType) -> Ruling:
+    problem = DecisionProblem("cert.revoked", "the event type rests on a certificate that was revoked", verified.id)
+    return Ruling(problems=(problem,))
+
+
+def _until(ruling: Ruling, when: When) -> Ruling:
+    """Return what is allowed while the type still counts."""
+    found = ((branch, branch.when.intersect(when)) for branch in ruling.branches)
+    return replace(ruling, branches=tuple(replace(branch, when=left) for branch, left in found if left is not None))
+
+
+def _line(verified: VerifiedType) -> Iterator[Principal]:
+    """Yield those whose word a type rests on: its owner, those of its ancestors, and that of the network."""
+    yield verified.event_type.name.owner
+    yield from (key.owner for key in verified.event_type.ancestors)
+    if verified.network is not None:
+        yield verified.network.owner

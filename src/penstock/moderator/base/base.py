@@ -1,0 +1,466 @@
+"""The rule base: which rules are in force, over which tree, and what may come back. It is a fold of steps.
+
+    base = RuleBase(vocabulary)
+    plan = plan_add(base, rule, note)        # looks, and changes nothing
+    base.apply(plan.step)                    # changes everything that the step says, or nothing
+
+Whatever the steps are, the rules in force have no conflict: a change that would bring one about is refused as a whole.
+"""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import replace
+from itertools import count
+from types import MappingProxyType
+from typing import TypeAlias
+
+from penstock.errors import MalformedError, PenstockError, RefusedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.model.tree import TypeTree
+from penstock.moderator.base.tables import (
+    STALE,
+    Demand,
+    History,
+    Image,
+    RuleTables,
+    imposed_on,
+    stale,
+    stated_by,
+    unfounded,
+)
+from penstock.moderator.detection.detector import Detector
+from penstock.moderator.detection.judge import QuickJudge
+from penstock.moderator.rules.conflicts import Conflict, Mode, RuleFunction
+from penstock.moderator.rules.lists import parts
+from penstock.moderator.rules.rule_blocks import FALSE
+from penstock.moderator.rules.rules import PublishRule, Rule
+from penstock.moderator.rules.steps import (
+    NO_CHANGE,
+    SEARCHING,
+    Delta,
+    Logged,
+    LoggedAs,
+    Place,
+    RuleChange,
+    RuleState,
+    RuleStatus,
+    Step,
+    SubscriberRule,
+)
+from penstock.moderator.rules.vocabulary import Vocabulary
+from penstock.selector import conjunction
+
+Earlier: TypeAlias = Callable[[int], Sequence[Step]]
+"""Gets so many steps from the beginning of the log."""
+
+
+def _no_steps(_count: int) -> Sequence[Step]:
+    return ()
+
+
+class RuleBase:
+    """All rules that were stated, how they stand, and the steps that brought it about."""
+
+    def __init__(self, vocabulary: Vocabulary, mode: Mode = Mode.SCOPED, *, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.detector = Detector(vocabulary, mode, limits=limits)
+        #: what functions mean, in whatever mode conflicts are found
+        self.judge = QuickJudge(vocabulary, Mode.SCOPED, limits=limits)
+        self._limits = limits
+        self._tables = RuleTables()
+        self._steps: list[Step] = []
+        #: how many steps were taken, and where those are got from that are not in the list
+        self._taken = 0
+        self._earlier: Earlier = _no_steps
+        self._unsettled: set[TypeKey] = set()
+        #: types that became unsettled by a draft
+        self._drafted: list[TypeKey] | None = None
+
+    @classmethod
+    def resume(
+        cls,
+        vocabulary: Vocabulary,
+        mode: Mode,
+        image: Image,
+        earlier: Earlier,
+        *,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> "RuleBase":
+        """Return the rule base of an image; the steps that led there are asked for when one is to be undone.
+
+        Its rules are read when something is asked that they have to do with, and compared with each other then: what
+        asks for them raises `RefusedError` (`moderator.book`) for rules that cannot be read, or conflict.
+
+        Raises what `Detector.defer` raises.
+        """
+        tree = TypeTree.of(image.types, vocabulary.tree.scope)
+        base = cls(replace(vocabulary, tree=tree), mode, limits=limits)
+        base._tables = RuleTables.of(image)
+        for block in base._tables.rules.blocks():
+            base.detector.defer(block.event, block.stated, base._tables.rules.form)
+        base._unsettled.update(image.unsettled)
+        base._taken, base._earlier = image.steps, earlier
+        return base
+
+    @property
+    def mode(self) -> Mode:
+        """What counts as a conflict."""
+        return self.detector.mode
+
+    @property
+    def tree(self) -> TypeTree:
+        """The event types."""
+        return self.detector.vocabulary.tree
+
+    @property
+    def history(self) -> History:
+        """The stack of what may come back."""
+        return self._tables.history
+
+    @property
+    def steps(self) -> Sequence[Step]:
+        """The log, from the first step on. Raises what getting steps raises that were forgotten."""
+        missing = self._taken - len(self._steps)
+        if missing:
+            self._steps[:0] = self._earlier(missing)
+        return self._steps
+
+    def since(self, number: int) -> Sequence[Step]:
+        """Return the steps after one. Raises as `steps`, where they go back so far."""
+        missing = self._taken - len(self._steps)
+        return self._steps[number - missing :] if number >= missing else self.steps[number:]
+
+    def forget(self, earlier: Earlier) -> None:
+        """Keep the steps in mind no longer: they are asked for when one is to be undone."""
+        self._steps.clear()
+        self._earlier = earlier
+
+    @property
+    def remembered(self) -> int:
+        """How many steps are kept in mind."""
+        return len(self._steps)
+
+    @property
+    def next_number(self) -> int:
+        """The number of the step that comes next."""
+        return self._taken + 1
+
+    @property
+    def standings(self) -> Mapping[str, RuleState]:
+        """All publishers' rules that were ever stated, by their ids."""
+        return MappingProxyType(self._tables.rules)
+
+    @property
+    def limited(self) -> Mapping[str, bytes]:
+        """Publishers' rules whose periods may begin or end, by their ids, and before when nothing is due."""
+        return self._tables.rules.limited()
+
+    @property
+    def read(self) -> int:
+        """How many publishers' rules were read, or written: those of a snapshot are read when they are needed."""
+        return self._tables.rules.read
+
+    @property
+    def wishes(self) -> Mapping[str, SubscriberRule]:
+        """All subscribers' rules that were ever stated, by their ids."""
+        return MappingProxyType(self._tables.wishes)
+
+    @property
+    def rules(self) -> tuple[Rule, ...]:
+        """All rules in force, of publishers and of subscribers, as `allow.Subscriptions` wants them.
+
+        Who is away is not among the publishers of a rule that others go on to stand for.
+        """
+        wanted = (wish.stated for _, wish in sorted(self._tables.wishes.items()) if wish.status is RuleStatus.IN_FORCE)
+        there = (rule.without(self._tables.away) for _, rule in sorted(self.detector.rules.items()))
+        return (*there, *wanted)
+
+    @property
+    def away(self) -> frozenset[Principal]:
+        """Those who have left."""
+        return frozenset(self._tables.away)
+
+    @property
+    def unsettled(self) -> frozenset[TypeKey]:
+        """The event types on which something has changed since the log was last searched for what fits."""
+        return frozenset(self._unsettled)
+
+    def on(self, event: TypeKey) -> tuple[PublishRule, ...]:
+        """Return the rules in force on an event type, which all state the same functions."""
+        return self.detector.on(event)
+
+    def standing(self, rule_id: str) -> RuleState:
+        """Return how a rule stands. Raises `MalformedError` (`moderator.unknown-rule`)."""
+        found = self._tables.rules.get(rule_id)
+        if found is None:
+            raise MalformedError(
+                "moderator.unknown-rule", f"no rule is called `{rule_id[:80]}`", hint="see which rules there are"
+            )
+        return found
+
+    def stated(self, rule_id: str) -> Rule:
+        """Return what a publisher or a subscriber stated. Raises `MalformedError` (`moderator.unknown-rule`)."""
+        wish = self._tables.wishes.get(rule_id)
+        return self.standing(rule_id).stated if wish is None else wish.stated
+
+    def blocker(self, entry: Logged) -> str | None:
+        """Return a rule in force, none of its own, that an entry of the log collides with, by its id."""
+        own = {rule.id for rule in entry.rules}
+        try:
+            found = (self.detector.blocker(rule, own) for rule in entry.rules)
+            return next((rule_id for rule_id in found if rule_id is not None), None)
+        except PenstockError as error:
+            if error.code == FALSE:
+                raise
+            # What was understood once may not be decided in time again; whoever tries it will see.
+            return None
+
+    def unfounded(self, delta: Delta) -> Iterator[tuple[Demand, frozenset[str]]]:
+        """Yield demands that a change has left without a rule in force that states them, with the rules that make them.
+
+        Those are looked at that rules stated which went, and that rules which changed have not stated.
+        """
+        imposed = self._tables.imposed
+        if any(change.before is not None and change.after is not None for change in delta.types.values()):
+            # Types that moved are connected with others than before.
+            asked = frozenset(imposed)
+        else:
+            sides = [(change.before, change.after) for change in delta.rules.values()]
+            stated = (stated_by(before.stated) for before, _ in sides if before is not None and before.form is not None)
+            asked = frozenset().union(*stated, *(imposed_on(after) for _, after in sides if after is not None))
+        return unfounded(asked, imposed, self._tables.rules, self.tree, self._keeps)
+
+    def _keeps(self, standing: RuleState, demand: Demand) -> bool:
+        """Say whether a rule would demand less than its publisher stated, and does now, without a demand."""
+        (function, part), form = demand, standing.form or standing.stated
+        stated, made = ((rule.fnc_p if function is RuleFunction.P else rule.fnc_s) for rule in (standing.stated, form))
+        rest = conjunction(*(other for other in parts(made) if other != part))
+        return self.judge.implies(function, stated, part).holds and not self.judge.implies(function, rest, part).holds
+
+    def step(self, number: int) -> Step:
+        """Return a step of the log. Raises `MalformedError` (`moderator.unknown-step`)."""
+        if not 1 <= number <= self._taken:
+            raise MalformedError("moderator.unknown-step", f"there is no step {number}", hint="see the log")
+        return self.steps[number - 1]
+
+    def image(self) -> Image:
+        """Return the state as a value of its own."""
+        return replace(self.state, rules=dict(self._tables.rules))
+
+    @property
+    def state(self) -> Image:
+        """The state, to be written down immediately: its rules are the table itself, which goes on to change."""
+        return Image(
+            self._tables.rules,
+            dict(self.tree.parents),
+            dict(self.history.entries),
+            frozenset(self._tables.away),
+            dict(self._tables.wishes),
+            frozenset(self._unsettled),
+            self._taken,
+        )
+
+    # --- changes ------------------------------------------------------------------------------------------------
+
+    def apply(self, step: Step) -> None:
+        """Take a step.
+
+        Raises `RefusedError` (`moderator.stale`) when it is not the next one, and what `check_away` and `change` raise.
+        Nothing is changed then.
+        """
+        if step.number != self.next_number:
+            stale("the step was planned on another state of the rule base")
+        self.check_away(step.delta)
+        self.change(step.delta)
+        self._steps.append(step)
+        self._taken += 1
+        if isinstance(step.request, SEARCHING):
+            self._unsettled.clear()
+
+    @contextmanager
+    def tried(self, step: Step) -> Iterator[None]:
+        """Take a step for the time being: it is in the log and in effect, and at the end as if it had never been.
+
+        Raises as `apply`.
+        """
+        unsettled = frozenset(self._unsettled)
+        self.apply(step)
+        try:
+            yield
+        finally:
+            self.change(step.delta.inverse())
+            self._steps.pop()
+            self._taken -= 1
+            self._unsettled.clear()
+            self._unsettled.update(unsettled)
+
+    @contextmanager
+    def draft(self) -> Iterator["RuleBaseDraft"]:
+        """Try changes one after the other; all are taken back at the end."""
+        draft, outer = RuleBaseDraft(self), self._drafted
+        self._drafted = []
+        try:
+            yield draft
+        finally:
+            self.change(draft.delta.inverse())
+            self._unsettled.difference_update(self._drafted)
+            self._drafted = outer
+
+    def change(self, delta: Delta) -> None:
+        """Change the state, as a whole or not at all.
+
+        (1) What is to be changed is as the delta says. (2) Forms that change go out of force, (3) the tree changes, and
+        (4) the new forms come into force, one after the other, unless they collide. (5) In a tree that changed nothing
+        collides either, and what subscribers state makes sense. Then (6) the rest is written.
+
+        Raises `RefusedError`: `moderator.stale`, `moderator.in-use`, `moderator.away`, `moderator.conflict`; and what
+        `Vocabulary.check` raises.
+        """
+        # (1) Nothing is changed that is not what the delta was made for.
+        self._tables.check(delta, self.tree)
+        before, placed = self.tree, 0
+        changes = [change for _, change in sorted(delta.rules.items())]
+        # (2) Forms that stay the same are not touched.
+        out = [change.before.form for change in changes if change.before is not None and change.before.form is not None]
+        into = [change.after.form for change in changes if change.after is not None and change.after.form is not None]
+        for form in out:
+            self.detector.read_about(form.event)
+        for form in out:
+            self.detector.remove(form.id)
+        try:
+            # (3) The types of what went out may go now.
+            if delta.types:
+                self.detector.follow(_changed(before, delta))
+            # (4) Two of the new forms may collide with each other too.
+            for form in into:
+                _refuse(self.detector.add(form))
+                placed += 1
+            # (5) Rules that moved collide with others though they are as they were.
+            if delta.types:
+                _refuse([conflict for _, found in self.detector.review() for conflict in found])
+            self._check_wishes(delta)
+        except PenstockError:
+            for form in into[:placed]:
+                self.detector.remove(form.id)
+            if self.tree is not before:
+                self.detector.follow(before)
+            for form in out:
+                self.detector.put(form)
+            self._trust()
+            raise
+        # (6) Nothing fails from here on.
+        self._tables.write(delta)
+        fresh = delta.unsettling - self._unsettled
+        self._unsettled |= fresh
+        if self._drafted is not None:
+            self._drafted += fresh
+
+    def check_away(self, delta: Delta) -> None:
+        """Check that who leaves by a whole step leaves no rule in force. Raises `RefusedError` (`moderator.away`)."""
+        self._tables.check_away(delta)
+
+    def _check_wishes(self, delta: Delta) -> None:
+        """Check what subscribers state again; the event type of a rule that has ended may have gone."""
+        for change in delta.wishes.values():
+            if change.after is None or change.after.status is RuleStatus.ENDED:
+                continue
+            if change.before is None or change.before.stated != change.after.stated:
+                self.detector.vocabulary.check(change.after.stated, shown=self.judge.shows, limits=self._limits)
+
+    def _trust(self) -> None:
+        """Look through what came back unseen, so that the detector knows again that nothing collides."""
+        for _ in self.detector.review():
+            pass
+
+
+class RuleBaseDraft:
+    """Changes that take place for the time being, and their sum."""
+
+    def __init__(self, base: RuleBase) -> None:
+        self.base = base
+        self.delta = NO_CHANGE
+
+    def change(self, delta: Delta) -> None:
+        """Change the state for now. Raises what `RuleBase.change` raises; nothing is changed then."""
+        self.base.change(delta)
+        self.delta = self.delta.then(delta)
+
+    def wish(self, wishes: Mapping[str, SubscriberRule]) -> None:
+        """Change how subscribers' rules stand. Raises as `change`."""
+        known = self.base.wishes
+        self.change(
+            Delta(
+                wishes={
+                    rule_id: RuleChange(known.get(rule_id), wish)
+                    for rule_id, wish in wishes.items()
+                    if known.get(rule_id) != wish
+                }
+            )
+        )
+
+    def stand(self, standings: Mapping[str, RuleState]) -> None:
+        """Change how rules stand. Raises as `change`."""
+        known = self.base.standings
+        self.change(
+            Delta(
+                rules={
+                    rule_id: RuleChange(known.get(rule_id), standing)
+                    for rule_id, standing in standings.items()
+                    if known.get(rule_id) != standing
+                }
+            )
+        )
+
+    def fits(self, standings: Mapping[str, RuleState]) -> bool:
+        """Change how rules stand if they fit; say whether they do."""
+        try:
+            self.stand(standings)
+        except PenstockError as error:
+            # A form that nobody satisfies, or that was not decided in time, does not fit either.
+            if error.code in (STALE, FALSE):
+                raise
+            return False
+        return True
+
+    def log(self, kind: LoggedAs, rules: tuple[PublishRule, ...]) -> None:
+        """Write an entry on top of the stack; one that says the same goes."""
+        if not rules:
+            return
+        entry = Logged(self._free_place(), kind, rules)
+        same = self.base.history.same(entry)
+        if same is not None:
+            self.drop(same)
+        self.change(Delta(log={entry.place: RuleChange(None, entry)}))
+        blocker = self.base.blocker(entry)
+        if blocker is not None:
+            self.base.history.keep_out(entry, frozenset({blocker}))
+
+    def _free_place(self) -> Place:
+        # A step that replays others has the entries of them all.
+        step = self.base.next_number
+        return next((step, index) for index in count() if (step, index) not in self.base.history.entries)
+
+    def drop(self, entry: Logged) -> None:
+        """Take an entry from the stack."""
+        self.change(Delta(log={entry.place: RuleChange(entry, None)}))
+
+
+def _refuse(conflicts: Sequence[Conflict]) -> None:
+    if conflicts:
+        raise RefusedError(
+            "moderator.conflict",
+            f"rules in force would collide on `{conflicts[0].event.name}`",
+            hint="see what is proposed to resolve it",
+            conflicts=tuple(conflicts),
+        )
+
+
+def _changed(tree: TypeTree, delta: Delta) -> TypeTree:
+    parents = dict(tree.parents)
+    for event, change in delta.types.items():
+        if change.after is None:
+            del parents[event]
+        else:
+            parents[event] = change.after.parent
+    return TypeTree.of(parents, tree.scope)

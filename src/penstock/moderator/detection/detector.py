@@ -1,0 +1,573 @@
+"""The detector for many rules: what a candidate collides with, at a cost that hardly depends on how many there are.
+
+Only rules on the path to the root and in the subtree can collide with a candidate. The path is short (`type_depth`).
+The subtree is an interval of places, and summaries of its stretches (`summaries`) pass over all that surely fits, so
+that the cost is that of the conflicts that are found.
+
+As long as nothing was put in force that collides, two things more are known, since inclusion is transitive. All rules
+on one event type say the same, so a candidate that says it too collides nowhere. And where the nearest rule above fits,
+those further above do; where a rule below fits, so do all below that one.
+
+Rules of a snapshot are deferred: by event type, and without being read, until something is asked about a type above or
+below theirs.
+
+Without that knowledge the answers are the same, and take longer. Only where the solver gave up on a pair may a rule be
+known to fit through another one that the reference detector has to call undecided.
+"""
+
+from bisect import bisect_left, insort
+from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import reduce
+from itertools import chain
+from typing import Final, Generic, TypeAlias, TypeVar
+
+from penstock.errors import MalformedError, PenstockError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeKey
+from penstock.model.tree import TypeTree
+from penstock.moderator.detection.judge import Difference, FunctionForm, QuickJudge, conflicts_with, differences, of_two
+from penstock.moderator.detection.summaries import Summary, SummaryTree, Walk, summarise
+from penstock.moderator.rules.conflicts import Conflict, ConflictKind, Mode, RuleFunction, in_order
+from penstock.moderator.rules.rule_blocks import false_snapshot
+from penstock.moderator.rules.rules import PublishRule
+from penstock.moderator.rules.vocabulary import Vocabulary
+from penstock.trust.caches import Recent
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Where event types stand: numbers in which a subtree is an interval, and which stay when types are added.
+#
+# A place is the path from the root, one number of four bytes a level, each counted among its siblings: as bytes,
+# places sort as one would walk the tree, parents first. All places below a type begin with its own, so they are an
+# interval. A new type gets the next number below its parent; nobody else's changes.
+
+
+#: bytes of one level
+STEP: Final = 4
+_AFTER: Final = b"\xff" * STEP
+
+S = TypeVar("S")
+
+
+@dataclass(slots=True, eq=False)
+class Spot(Generic[S]):
+    """An event type: its place, and the ids of the rules on it, sorted; those that state the same stand together."""
+
+    event: TypeKey
+    place: bytes
+    above: "Spot[S] | None"
+    stated: dict[S, list[str]] = field(default_factory=dict)
+    #: on how many branches right below there are rules
+    below: int = 0
+    #: how many numbers have been given right below
+    numbered: int = 0
+
+    def begin(self) -> None:
+        """Let those above know of the first rules here, before they are put down."""
+        spot = self
+        live = bool(spot.stated or spot.below)
+        while not live and spot.above is not None:
+            spot = spot.above
+            live = bool(spot.stated or spot.below)
+            spot.below += 1
+
+    def end(self) -> None:
+        """Let those above know that there are no rules here any more."""
+        spot = self
+        while not (spot.stated or spot.below) and spot.above is not None:
+            spot.above.below -= 1
+            spot = spot.above
+
+
+class TypePlaces(Generic[S]):
+    """The places of the types of one tree, numbered when they are first asked for."""
+
+    def __init__(self, tree: TypeTree) -> None:
+        self._tree = tree
+        self._roots = 0
+        #: where types stand that were asked for
+        self.known: dict[TypeKey, Spot[S]] = {}
+
+    def spot(self, event: TypeKey) -> Spot[S]:
+        """Return where a type stands, which must be in the tree."""
+        found = self.known.get(event)
+        if found is None:
+            parent = self._tree.parents[event]
+            above = None if parent is None else self.spot(parent)
+            if above is None:
+                place = self._roots.to_bytes(STEP, "big")
+                self._roots += 1
+            else:
+                place = above.place + above.numbered.to_bytes(STEP, "big")
+                above.numbered += 1
+            found = self.known[event] = Spot(event, place, above)
+        return found
+
+    def follow(self, tree: TypeTree) -> list[Spot[S]]:
+        """Go on with a changed tree; return where types stood that have moved or gone."""
+        before, self._tree = self._tree, tree
+        changed: dict[TypeKey, bool] = {}
+
+        def has_moved(event: TypeKey) -> bool:
+            if event not in changed:
+                parent = tree.parents.get(event)
+                same = event in tree and parent == before.parents[event]
+                changed[event] = not same or (parent is not None and has_moved(parent))
+            return changed[event]
+
+        moved = [spot for event, spot in self.known.items() if has_moved(event)]
+        for spot in moved:
+            del self.known[spot.event]
+        return moved
+
+
+def after(place: bytes) -> bytes:
+    """Return the end of the interval of a subtree, which begins with its own place."""
+    return place + _AFTER
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The detector for many rules: what a candidate collides with, at a cost that hardly depends on how many there are.
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Both:
+    """Summaries of both functions."""
+
+    p: Summary
+    s: Summary
+
+    def merged(self, other: "_Both") -> "_Both":
+        if other is self:
+            return self
+        p = self.p if other.p is self.p else self.p.merged(other.p)
+        s = self.s if other.s is self.s else self.s.merged(other.s)
+        return self if p is self.p and s is self.s else _Both(p, s)
+
+
+@dataclass(slots=True, eq=False)
+class _Statement:
+    """Both functions of some rules, which were checked; there is one for all rules that state the same."""
+
+    p: FunctionForm
+    s: FunctionForm
+    both: _Both
+    #: how many rules in force state it
+    rules: int = 0
+
+
+@dataclass(slots=True, eq=False)
+class _Candidate:
+    """A rule, what it states, where its event type stands, and where it is in force itself, in whatever form."""
+
+    rule: PublishRule
+    statement: _Statement
+    spot: Spot[_Statement]
+    own: Spot[_Statement] | None
+
+
+Deferred: TypeAlias = Sequence[tuple[str, str, Sequence[str]]]
+"""The functions that rules on an event type state, by publishers and by subscribers, and the ids of the rules."""
+
+Fetch: TypeAlias = Callable[[str], PublishRule]
+"""Reads a rule in force by its id."""
+
+
+def _nothing_deferred(rule_id: str) -> PublishRule:
+    raise KeyError(rule_id)
+
+
+class _InForce(Mapping[str, PublishRule]):
+    """The rules in force, by their ids; they are read when they are asked for."""
+
+    def __init__(self, detector: "Detector") -> None:
+        self._detector = detector
+
+    def __getitem__(self, rule_id: str) -> PublishRule:
+        return self._detector.rule(rule_id)
+
+    def __contains__(self, rule_id: object) -> bool:
+        return rule_id in self._detector.ids
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._detector.ids)
+
+    def __len__(self) -> int:
+        return len(self._detector.ids)
+
+
+class Detector:
+    """The rules in force, and what a candidate collides with."""
+
+    def __init__(self, vocabulary: Vocabulary, mode: Mode = Mode.SCOPED, *, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.mode = mode
+        self._vocabulary = vocabulary
+        self._limits = limits
+        self._judge = QuickJudge(vocabulary, mode, limits=limits)
+        self._of_p, self._of_s = self._judge.side(RuleFunction.P), self._judge.side(RuleFunction.S)
+        self._summarise = summarise(vocabulary.tree.scope, mode)
+        self._places: TypePlaces[_Statement] = TypePlaces(vocabulary.tree)
+        #: None for rules that were deferred, and not asked for
+        self._rules: dict[str, PublishRule | None] = {}
+        self._deferred: dict[TypeKey, Deferred] = {}
+        #: event types about which everything is read that was deferred
+        self._read: set[TypeKey] = set()
+        self._fetch: Fetch = _nothing_deferred
+        #: the types with rules, by their places
+        self._standing: dict[bytes, Spot[_Statement]] = {}
+        self._index: SummaryTree[_Both] = SummaryTree()
+        #: of any two rules that collide at least one is among these
+        self._doubtful: dict[str, None] = {}
+        #: by the texts of both functions; those that no rule states are forgotten when they are too many
+        self._statements: dict[tuple[str, str], _Statement] = {}
+        self._room = limits.moderator_answers
+        self._compared: Recent[tuple[ConflictKind, _Statement, _Statement], tuple[Difference, ...]] = Recent(
+            limits.moderator_answers
+        )
+
+    @property
+    def vocabulary(self) -> Vocabulary:
+        """What rules may speak about."""
+        return self._vocabulary
+
+    @property
+    def rules(self) -> Mapping[str, PublishRule]:
+        """The rules in force, by their ids."""
+        return _InForce(self)
+
+    def on(self, event: TypeKey) -> tuple[PublishRule, ...]:
+        """Return the rules in force on an event type, by their ids."""
+        self.read_about(event)
+        spot = self._places.known.get(event)
+        found = () if spot is None else chain.from_iterable(spot.stated.values())
+        return tuple(self.rule(rule_id) for rule_id in sorted(found))
+
+    def rule(self, rule_id: str) -> PublishRule:
+        """Return a rule in force. Raises `KeyError`, and what reads rules that were deferred raises."""
+        found = self._rules[rule_id]
+        if found is None:
+            found = self._rules[rule_id] = self._fetch(rule_id)
+        return found
+
+    @property
+    def ids(self) -> KeysView[str]:
+        """The ids of the rules in force."""
+        return self._rules.keys()
+
+    # --- questions ----------------------------------------------------------------------------------------------
+
+    def conflicts(self, candidate: PublishRule) -> tuple[Conflict, ...]:
+        """Return all conflicts of a candidate with the rules in force; one of the same id is left out.
+
+        Raises what `Vocabulary.check` raises, and `MalformedError` (`moderator.not-a-list`) in the mode `algorithm`.
+        """
+        return self._find(self._check(candidate))
+
+    def blocker(self, candidate: PublishRule, besides: Collection[str]) -> str | None:
+        """Return the id of a rule in force that a candidate collides with, of those that are not to be left out.
+
+        Raises as `conflicts`.
+        """
+        ids = (rule_id for found in self._each(self._check(candidate)) for rule_id in found.rules)
+        return next((rule_id for rule_id in ids if rule_id not in besides), None)
+
+    def review(self) -> Iterator[tuple[PublishRule, tuple[Conflict, ...]]]:
+        """Yield each rule that came into force unseen, and its conflicts; those without are doubtful no longer."""
+        for rule in [self.rule(rule_id) for rule_id in self._doubtful]:
+            found = self._find(self._check(rule))
+            if not found:
+                self._doubtful.pop(rule.id, None)
+            yield rule, found
+
+    # --- changes ------------------------------------------------------------------------------------------------
+
+    def defer(self, event: TypeKey, stated: Deferred, fetch: Fetch) -> None:
+        """Put rules in force that are on one event type, and read them with `fetch` when something is asked about it.
+
+        What asks first raises `RefusedError` (`moderator.book`) if they are not what was stated, or conflict.
+
+        Raises `MalformedError` (`moderator.unknown-type`, `moderator.duplicate-id`).
+        """
+        if not stated:
+            # The event type may have gone, and with it all rules in force.
+            return
+        self._vocabulary.check_type(event)
+        for _, _, ids in stated:
+            if not ids or not self._rules.keys().isdisjoint(ids):
+                raise MalformedError("moderator.duplicate-id", "a rule in force is listed twice")
+            self._rules.update(dict.fromkeys(ids))
+        self._deferred[event] = stated
+        self._fetch = fetch
+
+    def read_about(self, event: TypeKey) -> None:
+        """Read what was deferred of an event type, and of those above and below it, and compare it.
+
+        Raises `RefusedError` (`moderator.book`), each time that it is asked, where `defer` was told something false.
+        """
+        if not self._deferred or event in self._read:
+            return
+        tree = self._vocabulary.tree
+        for each in (*tree.ancestors(event), *tree.subtree(event)):
+            for fnc_p, fnc_s, ids in self._deferred.get(each, ()):
+                rule, spot = self.rule(ids[0]), self._places.spot(each)
+                if (rule.event, *_texts(rule)) != (each, fnc_p, fnc_s):
+                    raise false_snapshot("lists other functions than rules in force have")
+                try:
+                    candidate = _Candidate(rule, self._statements.get(_texts(rule)) or self._state(rule), spot, None)
+                    collides = any(True for _ in self._each(candidate))
+                except PenstockError as error:
+                    raise false_snapshot("has rules in force that cannot be") from error
+                if collides:
+                    raise false_snapshot("has rules in force that conflict")
+                if candidate.statement not in spot.stated:
+                    self._put(candidate, ids)
+            # What was refused stays, and is refused again: nothing is answered without it.
+            self._deferred.pop(each, None)
+        self._read.add(event)
+
+    def add(self, rule: PublishRule) -> tuple[Conflict, ...]:
+        """Put a rule in force unless it collides; return its conflicts.
+
+        Raises what `conflicts` raises, and `MalformedError` (`moderator.duplicate-id`). Nothing is changed then.
+        """
+        candidate = self._check_new(rule)
+        found = self._find(candidate)
+        if not found:
+            self._put(candidate)
+        return found
+
+    def put(self, rule: PublishRule) -> None:
+        """Put a rule in force without looking for conflicts, such as one of a rule base made by others.
+
+        Raises what `add` raises.
+        """
+        self._put(self._check_new(rule))
+        self._doubtful[rule.id] = None
+
+    def remove(self, rule_id: str) -> PublishRule:
+        """Take a rule out of force. Raises `MalformedError` (`moderator.unknown-rule`)."""
+        if rule_id not in self._rules:
+            raise MalformedError("moderator.unknown-rule", f"no rule in force is called `{rule_id[:80]}`")
+        rule = self.rule(rule_id)
+        self.read_about(rule.event)
+        spot = self._places.spot(rule.event)
+        statement = self._statements[_texts(rule)]
+        same = spot.stated[statement]
+        del self._rules[rule_id], same[bisect_left(same, rule_id)]
+        self._doubtful.pop(rule_id, None)
+        statement.rules -= 1
+        if not same:
+            del spot.stated[statement]
+            parts = [stated.both for stated in spot.stated]
+            self._index.replace(spot.place, reduce(_Both.merged, parts) if parts else None)
+            if not parts:
+                del self._standing[spot.place]
+                spot.end()
+        return rule
+
+    def follow(self, tree: TypeTree) -> None:
+        """Go on with a changed tree of the same scope; rules on types that have moved are doubtful from now on.
+
+        Raises `MalformedError` (`moderator.unknown-type`) when a rule is on a type that has gone. Nothing is changed
+        then.
+        """
+        for event in [*self._deferred]:
+            self.read_about(event)
+        vocabulary = replace(self._vocabulary, tree=tree)
+        for standing in self._standing.values():
+            vocabulary.check_type(standing.event)
+        if tree.scope is not self._vocabulary.tree.scope:
+            raise MalformedError("moderator.scope", "the tree has another scope", hint="detect anew with that tree")
+        self._vocabulary = vocabulary
+        moved: list[str] = []
+        for spot in self._places.follow(tree):
+            if spot.stated:
+                del self._standing[spot.place]
+                self._index.replace(spot.place, None)
+                moved += chain.from_iterable(spot.stated.values())
+                for statement, same in spot.stated.items():
+                    statement.rules -= len(same)
+                spot.stated.clear()
+                spot.end()
+        for rule_id in moved:
+            self._put(self._check(self.rule(rule_id)))
+            self._doubtful[rule_id] = None
+
+    # --- within -------------------------------------------------------------------------------------------------
+
+    def _check(self, rule: PublishRule) -> _Candidate:
+        if self._deferred:
+            self.read_about(rule.event)
+        statement = self._statements.get((rule.fnc_p.text, rule.fnc_s.text)) or self._state(rule)
+        spot = self._places.known.get(rule.event)
+        if spot is None:
+            self._vocabulary.check_type(rule.event)
+            spot = self._places.spot(rule.event)
+        own = self.rule(rule.id) if rule.id in self._rules else None
+        return _Candidate(rule, statement, spot, None if own is None else self._places.spot(own.event))
+
+    def _check_new(self, rule: PublishRule) -> _Candidate:
+        if rule.id in self._rules:
+            raise MalformedError(
+                "moderator.duplicate-id", f"a rule `{rule.id}` is in force", hint="give the new one another id"
+            )
+        return self._check(rule)
+
+    def _state(self, rule: PublishRule) -> _Statement:
+        """Check functions that are new."""
+        self._vocabulary.check(rule, shown=self._judge.shows, limits=self._limits)
+        # In the mode `algorithm` what is no list has no form.
+        forms = self._judge.forms
+        p, s = forms[RuleFunction.P].form(rule.fnc_p), forms[RuleFunction.S].form(rule.fnc_s)
+        statement = _Statement(p, s, _Both(self._summarise(p), self._summarise(s)))
+        if len(self._statements) >= self._room:
+            self._statements = {texts: kept for texts, kept in self._statements.items() if kept.rules}
+            self._room = max(self._limits.moderator_answers, 2 * len(self._statements))
+        self._statements[_texts(rule)] = statement
+        return statement
+
+    def _put(self, candidate: _Candidate, ids: Sequence[str] = ()) -> None:
+        """Put a candidate in force, or all rules of some ids that state the same on its event type."""
+        rule, spot, statement = candidate.rule, candidate.spot, candidate.statement
+        self._rules[rule.id] = rule
+        statement.rules += len(ids) or 1
+        same = spot.stated.get(statement)
+        if same is not None:
+            insort(same, rule.id)
+            return
+        if not spot.stated:
+            self._standing[spot.place] = spot
+            spot.begin()
+        spot.stated[statement] = sorted(ids) or [rule.id]
+        self._index.add(spot.place, statement.both)
+
+    def _find(self, candidate: _Candidate) -> tuple[Conflict, ...]:
+        found = [*self._each(candidate)]
+        return in_order(found) if found else ()
+
+    def _each(self, candidate: _Candidate) -> Iterator[Conflict]:
+        """Yield conflicts as they are found."""
+        # Definition 1 is not transitive.
+        consistent = not self._doubtful and self.mode is not Mode.LITERAL
+        found = self._at(candidate.spot, candidate, ConflictKind.SAME)
+        if found:
+            yield from found
+        elif consistent and found is not None:
+            return
+        spot = candidate.spot.above
+        while spot is not None:
+            if spot.stated:
+                found = self._at(spot, candidate, ConflictKind.UP)
+                if found:
+                    yield from found
+                elif consistent and found is not None:
+                    break
+            spot = spot.above
+        if candidate.spot.below:
+            yield from self._below(candidate, consistent=consistent)
+
+    def _below(self, candidate: _Candidate, *, consistent: bool) -> Iterator[Conflict]:
+        place = candidate.spot.place
+        walk = Walk(place + b"\0", after(place), self._doubts(candidate.statement))
+        for under in self._index.walk(walk):
+            found = self._at(self._standing[under], candidate, ConflictKind.DOWN)
+            if found:
+                yield from found
+            walk.start = after(under) if consistent and found is not None and not found else under + b"\0"
+
+    def _at(self, spot: Spot[_Statement], candidate: _Candidate, kind: ConflictKind) -> list[Conflict] | None:
+        """Return the conflicts with the rules on a type, or None if there are no rules but the candidate's own."""
+        found: list[Conflict] | None = None
+        for statement, ids in spot.stated.items():
+            others = ids
+            if candidate.own is spot:
+                others = [rule_id for rule_id in ids if rule_id != candidate.rule.id]
+                if not others:
+                    continue
+            found = [] if found is None else found
+            if statement is not candidate.statement:
+                unlike = self._differences(candidate, statement, others[0], kind)
+                if unlike:
+                    found += conflicts_with(spot.event, self._counting(others, candidate.rule), kind, unlike)
+        return found
+
+    def _differences(
+        self, candidate: _Candidate, statement: _Statement, rule_id: str, kind: ConflictKind
+    ) -> tuple[Difference, ...]:
+        """Compare a candidate with a rule that states something else, unless that was done before."""
+        asked = (kind, candidate.statement, statement)
+        known = self._compared.get(asked)
+        if known is None:
+            scope = self._vocabulary.tree.scope
+            known = differences(candidate.rule, self.rule(rule_id), kind, scope, self._judge)
+            self._compared.put(asked, known)
+        return known
+
+    def _counting(self, ids: list[str], candidate: PublishRule) -> tuple[str, ...]:
+        """Return the ids of rules that a candidate may collide with: by Definition 1, those of others."""
+        if self.mode is not Mode.LITERAL:
+            return tuple(ids)
+        return tuple(rule_id for rule_id in ids if of_two(candidate, self.rule(rule_id)))
+
+    def _doubts(self, stated: _Statement) -> Callable[[_Both], bool]:
+        """Return the test whether what a summary is of may collide with a candidate that stands above it."""
+        p, s, either = stated.p, stated.s, self.mode is Mode.LITERAL
+        known = {stated.both: False}
+
+        def doubtful(both: _Both) -> bool:
+            answer = known.get(both)
+            if answer is None:
+                fits = both.p.fits(p, self._of_p)
+                # By Definition 1 rules collide in both functions or not at all.
+                if fits is not either:
+                    fits = both.s.fits(s, self._of_s)
+                answer = known[both] = not fits
+            return answer
+
+        return doubtful
+
+
+def _texts(rule: PublishRule) -> tuple[str, str]:
+    return (rule.fnc_p.text, rule.fnc_s.text)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# All conflicts within a set of rules that nobody has settled yet, such as those of a file.
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRule:
+    """A rule, what it collides with among those before it, and what is wrong with it otherwise."""
+
+    rule: PublishRule
+    conflicts: tuple[Conflict, ...] = ()
+    problem: PenstockError | None = None
+
+
+def check_rules(
+    vocabulary: Vocabulary, mode: Mode, rules: Iterable[PublishRule], *, limits: Limits = DEFAULT_LIMITS
+) -> Iterator[CheckedRule]:
+    """Yield each rule with what it collides with; of two rules that collide, the later one names the earlier.
+
+    Rules that collide are compared with those that follow as well. Two whose periods have no instant in common do not
+    collide. A rule that is wrong in itself is compared with nothing.
+    """
+    detector = Detector(vocabulary, mode, limits=limits)
+    known: dict[str, PublishRule] = {}
+    for rule in rules:
+        try:
+            conflicts = detector.add(rule)
+            if conflicts:
+                detector.put(rule)
+        except PenstockError as error:
+            yield CheckedRule(rule, problem=error)
+            continue
+        known[rule.id] = rule
+        yield CheckedRule(rule, in_order(_at_one_time(rule, conflicts, known)))
+
+
+def _at_one_time(rule: PublishRule, conflicts: Iterable[Conflict], known: dict[str, PublishRule]) -> Iterator[Conflict]:
+    for conflict in conflicts:
+        ids = tuple(each for each in conflict.rules if rule.validity.intersect(known[each].validity) is not None)
+        if ids:
+            yield conflict if ids == conflict.rules else replace(conflict, rules=ids)

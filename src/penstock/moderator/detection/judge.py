@@ -1,0 +1,482 @@
+"""Does one function imply another, part by part, and if not, for whom?
+
+`PlainJudge` says what is meant, with one question to the selector language for each part. `QuickJudge` gives the same
+answers and is what a moderator with many rules uses: equal texts first, then sets of values where a function is a
+conjunction of conditions on one attribute each, as attribute lists are, then what was asked before, the solver last.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, replace
+from typing import Final, Protocol, TypeAlias
+
+from penstock.errors import EvaluationError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeKey
+from penstock.model.profiles import Profile
+from penstock.model.tree import TreeScope
+from penstock.model.values import Scalar, Schema
+from penstock.moderator.rules.conflicts import Conflict, ConflictKind, Mode, Party, RuleFunction, demands
+from penstock.moderator.rules.lists import ListEntry, listed, parts
+from penstock.moderator.rules.rules import PublishRule
+from penstock.moderator.rules.vocabulary import Vocabulary
+from penstock.selector import AnalysisVerdict, Selector, covers, evaluate, satisfiable
+from penstock.selector.algebra import single_box
+from penstock.selector.ast import And, Condition
+from penstock.selector.sets import ValueSet, universe
+from penstock.trust.caches import Recent
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Functions in the form in which many are compared at once: a box of values, and parts that have none.
+#
+# A box says for each attribute which values are allowed. A function that is a conjunction of conditions on one
+# attribute each is its box, exactly; every attribute list is. Of other functions some parts remain beside the box
+# (`rest`), which only their texts tell apart.
+
+
+Box: TypeAlias = Mapping[str, ValueSet]
+"""The values that are allowed, attribute by attribute; one that is not listed may have any, or none."""
+
+Row: TypeAlias = Mapping[str, Scalar]
+"""A profile as a selector reads it."""
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionForm:
+    """A function: all of the box, and all of the rest."""
+
+    selector: Selector
+    #: what the function demands, piece by piece, and the texts of that
+    parts: tuple[Selector, ...]
+    texts: frozenset[str]
+    box: Box
+    #: the parts that the box does not say
+    rest: frozenset[Selector]
+    #: the entries of the list that the function is, where lists are compared
+    entries: frozenset[ListEntry]
+
+    @property
+    def exact(self) -> bool:
+        """Whether the box says all."""
+        return not self.rest
+
+
+class Forms:
+    """The forms of functions over one kind of profiles, made once for each text."""
+
+    def __init__(self, schema: Schema, *, lists: bool, limits: Limits) -> None:
+        self.schema = schema
+        self._lists = lists
+        self._universes = {name: universe(spec) for name, spec in schema.items()}
+        self._limits = limits
+        self._made: Recent[str, FunctionForm] = Recent(limits.moderator_answers)
+        self._rows: Recent[str, Row] = Recent(limits.moderator_answers)
+        self._cut: Recent[Condition, Selector] = Recent(limits.moderator_answers)
+        self._outside: Recent[tuple[str, ValueSet], tuple[Scalar]] = Recent(limits.moderator_answers)
+
+    def form(self, selector: Selector) -> FunctionForm:
+        """Return the form of a function.
+
+        Raises `MalformedError` (`moderator.not-a-list`) where lists are compared and this is none.
+        """
+        made = self._made.get(selector.text)
+        if made is None:
+            made = self._form(selector)
+            self._made.put(selector.text, made)
+        return made
+
+    def _form(self, selector: Selector) -> FunctionForm:
+        pieces = self._pieces(selector)
+        texts = frozenset(part.text for part in pieces)
+        if len(pieces) == 1:
+            entries = listed(selector) if self._lists else frozenset()
+            found = single_box(selector, self.schema)
+            return FunctionForm(
+                selector, pieces, texts, found or {}, frozenset(pieces if found is None else ()), entries
+            )
+        box: Box = {}
+        rest: set[Selector] = set()
+        forms = [self.form(piece) for piece in pieces]
+        for form in forms:
+            met = _met(box, form.box)
+            rest.update(form.rest if met is not None else form.parts)
+            box = box if met is None else met
+        return FunctionForm(selector, pieces, texts, box, frozenset(rest), self._entries(selector, forms))
+
+    def _entries(self, selector: Selector, forms: list[FunctionForm]) -> frozenset[ListEntry]:
+        """Return the entries of a function, which its parts know unless several are about the same."""
+        if not self._lists:
+            return frozenset()
+        entries = frozenset[ListEntry]().union(*(form.entries for form in forms))
+        return entries if len({entry.order for entry in entries}) == len(entries) else listed(selector)
+
+    def _pieces(self, selector: Selector) -> tuple[Selector, ...]:
+        """Return the parts of a function; those that other functions have too are cut out once."""
+        if not isinstance(selector.root, And):
+            return parts(selector)
+        known = [self._cut.get(operand) for operand in selector.root.operands]
+        if None not in known:
+            return tuple(piece for piece in known if piece is not None)
+        pieces = parts(selector)
+        for operand, piece in zip(selector.root.operands, pieces, strict=True):
+            self._cut.put(operand, piece)
+        return pieces
+
+    def somebody(self, form: FunctionForm) -> Row | None:
+        """Return a row on which the function is TRUE, of attributes that it reads; None where none is known."""
+        known = self._rows.get(form.selector.text)
+        if known is None:
+            known = self._put_together(form)
+            if known is None:
+                known = satisfiable(form.selector, self.schema, limits=self._limits).witness
+            if known is not None:
+                self._rows.put(form.selector.text, known)
+        return known
+
+    def _put_together(self, form: FunctionForm) -> Row | None:
+        """Return somebody out of those who satisfy the parts, if that will do."""
+        row = {name: values.example() for name, values in form.box.items()}
+        if form.exact:
+            return row
+        if len(form.parts) == 1:
+            return None
+        for part in sorted(form.rest, key=lambda part: part.text):
+            row = {**(self.somebody(self.form(part)) or {}), **row}
+        return row if is_true(form.selector, row) else None
+
+    def outside(self, box: Box, name: str, values: ValueSet) -> tuple[Scalar] | None:
+        """Return a value that a box allows an attribute, and that is none of these; None where there is none."""
+        if name in box:
+            return _member(box[name] - values)
+        found = self._outside.get((name, values))
+        if found is None:
+            found = _member(self._universes[name] - values)
+            if found is not None:
+                self._outside.put((name, values), found)
+        return found
+
+    def values(self, box: Box, name: str) -> ValueSet:
+        """Return the values that a box allows an attribute."""
+        return box[name] if name in box else self._universes[name]
+
+    def within(self, inner: Box, outer: Box) -> bool:
+        """Say whether all that one box allows another allows."""
+        return all(holds(values, self.values(inner, name)) for name, values in outer.items())
+
+
+def is_true(selector: Selector, row: Row) -> bool:
+    """Say whether a function is TRUE on a row; where it has no value it is not."""
+    try:
+        return evaluate(selector, row) is True
+    except EvaluationError:
+        return False
+
+
+def holds(outer: ValueSet, inner: ValueSet) -> bool:
+    """Say whether one set holds another, as `(inner - outer).empty` does, which takes longer."""
+    if inner is outer:
+        return True
+    if (inner.null and not outer.null) or (inner.nan and not outer.nan):
+        return False
+    at = 0
+    for low, high in inner.spans:
+        # Spans are in order and do not touch: one that holds this one is the first that does not end before it.
+        while at < len(outer.spans) and outer.spans[at][1] is not None and outer.spans[at][1] <= low:
+            at += 1
+        if at == len(outer.spans):
+            return False
+        start, end = outer.spans[at]
+        if low < start or (end is not None and (high is None or high > end)):
+            return False
+    return True
+
+
+def _member(values: ValueSet) -> tuple[Scalar] | None:
+    return None if values.empty else (values.example(),)
+
+
+def _met(one: Box, other: Box) -> Box | None:
+    """Return what both boxes allow, or None where that is nothing."""
+    met = dict(one)
+    for name, values in other.items():
+        common = met[name] & values if name in met else values
+        if common.empty:
+            return None
+        met[name] = common
+    return met
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Does one function imply another, part by part, and if not, for whom?
+
+
+@dataclass(frozen=True, slots=True)
+class Implication:
+    """Whether whoever satisfies one function satisfies another: if so, nothing is missing."""
+
+    #: the parts of the other function that are not implied
+    missing: tuple[Selector, ...] = ()
+    #: somebody who satisfies the one and not the other
+    witness: Profile | None = None
+    #: False: what is missing was not decided in time
+    certain: bool = True
+
+    @property
+    def holds(self) -> bool:
+        """Whether it is certain that nothing is missing."""
+        return not self.missing
+
+
+HOLDS: Final = Implication()
+
+
+class FunctionJudge(Protocol):
+    """Whoever answers."""
+
+    mode: Mode
+
+    def implies(self, function: RuleFunction, one: Selector, other: Selector) -> Implication:
+        """Say whether `one` implies `other`, both being this function of some rule."""
+
+
+class PlainJudge:
+    """The reference: asks about each part, and remembers nothing."""
+
+    def __init__(self, vocabulary: Vocabulary, mode: Mode, *, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._vocabulary = vocabulary
+        self.mode = mode
+        self._limits = limits
+
+    def implies(self, function: RuleFunction, one: Selector, other: Selector) -> Implication:
+        """Say whether `one` implies `other`.
+
+        By Algorithm 1 that is the case if the list of `one` contains that of `other`; a witness, of which the paper
+        does not speak, is somebody who shows it, if there is anybody. Raises `MalformedError`
+        (`moderator.not-a-list`) in that mode for what is no list.
+        """
+        schema = self._vocabulary.profiles(function).attributes
+        if self.mode is Mode.ALGORITHM:
+            # What conflicting_attributes(other, one) finds.
+            lacking = in_list_order(listed(other) - listed(one))
+            return replace(ask(one, lacking, schema, self._limits), missing=lacking, certain=True)
+        return ask(one, parts(other), schema, self._limits)
+
+
+class QuickJudge:
+    """Gives the answers of `PlainJudge`, and knows most of them before."""
+
+    def __init__(self, vocabulary: Vocabulary, mode: Mode, *, limits: Limits = DEFAULT_LIMITS) -> None:
+        self.mode = mode
+        self._limits = limits
+        self.forms: Mapping[RuleFunction, Forms] = {
+            function: Forms(vocabulary.profiles(function).attributes, lists=mode is Mode.ALGORITHM, limits=limits)
+            for function in RuleFunction
+        }
+        self._answers: Recent[tuple[RuleFunction, str, str], Implication] = Recent(limits.moderator_answers)
+        #: about single parts, which many functions have in common
+        self._parts: Recent[tuple[RuleFunction, str, str], Implication] = Recent(limits.moderator_answers)
+
+    def implies(self, function: RuleFunction, one: Selector, other: Selector) -> Implication:
+        """Say whether `one` implies `other`; as `PlainJudge` does."""
+        if one.text == other.text:
+            return HOLDS
+        asked = (function, one.text, other.text)
+        answer = self._answers.get(asked)
+        if answer is None:
+            answer = self._implies(function, one, other)
+            self._answers.put(asked, answer)
+        return answer
+
+    def shows(self, function: RuleFunction, selector: Selector) -> bool:
+        """Say whether somebody is known who satisfies a function."""
+        forms = self.forms[function]
+        form = forms.form(selector)
+        # No box is empty.
+        return form.exact or forms.somebody(form) is not None
+
+    def side(self, function: RuleFunction) -> "Side":
+        """Return what one needs to weigh one of the two functions."""
+        return Side(function, self)
+
+    def _implies(self, function: RuleFunction, one: Selector, other: Selector) -> Implication:
+        forms = self.forms[function]
+        given, wanted = forms.form(one), forms.form(other)
+        if self.mode is Mode.ALGORITHM:
+            lacking = in_list_order(wanted.entries - given.entries)
+            return replace(self._ask(function, given, wanted, lacking), missing=lacking, certain=True)
+        return self._ask(function, given, wanted, wanted.parts)
+
+    def _ask(
+        self, function: RuleFunction, given: FunctionForm, wanted: FunctionForm, asked: Iterable[Selector]
+    ) -> Implication:
+        """Ask about parts of `wanted`, in the selector language only about those that sets of values do not settle."""
+        forms = self.forms[function]
+        missing: list[Selector] = []
+        witness: Profile | None = None
+        for part in asked:
+            if part.text in given.texts:
+                continue
+            form = forms.form(part)
+            if form.exact and forms.within(given.box, form.box):
+                continue
+            if not (given.exact and form.exact):
+                answer = self._ask_part(function, given, form)
+                if answer.holds:
+                    continue
+                witness = witness or answer.witness
+            elif witness is None:
+                witness = profile(_outside(forms, given, form, wanted))
+            missing.append(part)
+        return Implication(tuple(missing), witness, certain=not missing or witness is not None)
+
+    def _ask_part(self, function: RuleFunction, given: FunctionForm, part: FunctionForm) -> Implication:
+        asked = (function, given.selector.text, part.selector.text)
+        answer = self._parts.get(asked)
+        if answer is None:
+            forms = self.forms[function]
+            # Somebody may be near at hand.
+            row = _outside(forms, given, part)
+            if is_true(given.selector, row) and not is_true(part.selector, row):
+                answer = Implication((part.selector,), profile(row))
+            else:
+                answer = ask(given.selector, (part.selector,), forms.schema, self._limits)
+            self._parts.put(asked, answer)
+        return answer
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One of the two functions, and whoever judges it: what a summary is weighed with."""
+
+    function: RuleFunction
+    judge: QuickJudge
+
+    def within(self, inner: Box, outer: Box) -> bool:
+        """Say whether all that one box allows another allows."""
+        return self.judge.forms[self.function].within(inner, outer)
+
+    def implies(self, one: Selector, other: Selector) -> bool:
+        """Say whether one condition surely implies another."""
+        return self.judge.implies(self.function, one, other).holds
+
+
+def _outside(forms: Forms, given: FunctionForm, part: FunctionForm, wanted: FunctionForm | None = None) -> Row:
+    """Return somebody who satisfies `given`, with a value that lies outside of the part's box, if it is one.
+
+    Otherwise he is as `wanted` would have him, of whom one can say more than of somebody without attributes.
+    """
+    row: dict[str, Scalar] = {}
+    if wanted is not None and wanted.exact:
+        row.update(forms.somebody(wanted) or {})
+    row.update(forms.somebody(given) or {})
+    for name, values in part.box.items():
+        found = forms.outside(given.box, name, values)
+        if found is not None:
+            row[name] = found[0]
+            break
+    return row
+
+
+def ask(one: Selector, asked: Iterable[Selector], schema: Schema, limits: Limits) -> Implication:
+    """Ask the selector language which of some parts `one` does not imply, and for whom."""
+    missing: list[Selector] = []
+    witness: Profile | None = None
+    for part in asked:
+        answer = covers(part, one, schema, limits=limits)
+        if answer.verdict is AnalysisVerdict.YES:
+            continue
+        missing.append(part)
+        if witness is None and answer.witness is not None:
+            witness = profile(answer.witness)
+    return Implication(tuple(missing), witness, certain=not missing or witness is not None)
+
+
+def in_list_order(entries: Iterable[ListEntry]) -> tuple[Selector, ...]:
+    """Return entries as parts of a function, in the order of a list."""
+    return tuple(entry.selector for entry in sorted(entries, key=lambda entry: entry.order))
+
+
+def profile(row: Mapping[str, Scalar]) -> Profile:
+    """Return a row as somebody's profile: attributes that are null are not in it."""
+    return Profile({name: value for name, value in sorted(row.items()) if value is not None})
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# One candidate and one function in force: do they collide?
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """A function in which a candidate and rules collide, as `Conflict` has it."""
+
+    function: RuleFunction
+    missing: tuple[Selector, ...]
+    extra: tuple[Selector, ...]
+    witness: Profile | None
+    admitted_by: Party | None
+    certain: bool
+
+
+def collide(
+    candidate: PublishRule, rules: Collection[PublishRule], kind: ConflictKind, scope: TreeScope, judge: FunctionJudge
+) -> tuple[Conflict, ...]:
+    """Compare a candidate with rules on one event type that state the same functions, one rule at least.
+
+    Raises `MalformedError` (`moderator.not-a-list`) in the mode `algorithm`.
+    """
+    stated = next(iter(rules))
+    found = differences(candidate, stated, kind, scope, judge)
+    if not found:
+        return ()
+    ids = (rule.id for rule in rules if judge.mode is not Mode.LITERAL or of_two(candidate, rule))
+    return tuple(conflicts_with(stated.event, tuple(sorted(ids)), kind, found))
+
+
+def differences(
+    candidate: PublishRule, stated: PublishRule, kind: ConflictKind, scope: TreeScope, judge: FunctionJudge
+) -> tuple[Difference, ...]:
+    """Compare the functions of a candidate with those of a rule in force. Raises as `collide`."""
+    if candidate.fnc_p.text == stated.fnc_p.text and candidate.fnc_s.text == stated.fnc_s.text:
+        return ()
+    wanted = demands(kind, scope, judge.mode)
+    found: list[Difference] = []
+    for function, mine, theirs in (
+        (RuleFunction.P, candidate.fnc_p, stated.fnc_p),
+        (RuleFunction.S, candidate.fnc_s, stated.fnc_s),
+    ):
+        onward = judge.implies(function, mine, theirs) if wanted.candidate_implies else HOLDS
+        back = judge.implies(function, theirs, mine) if wanted.rule_implies else HOLDS
+        if not (onward.holds and back.holds):
+            found.append(_difference(function, onward, back))
+    # Definition 1: both a publisher and a subscriber that satisfy one function and not both.
+    return () if judge.mode is Mode.LITERAL and len(found) < len(RuleFunction) else tuple(found)
+
+
+def conflicts_with(
+    event: TypeKey, ids: tuple[str, ...], kind: ConflictKind, found: Iterable[Difference]
+) -> list[Conflict]:
+    """Return the conflicts with the rules of these ids, sorted; none where there are no rules."""
+    if not ids:
+        return []
+    return [
+        Conflict(event, ids, kind, f.function, f.missing, f.extra, f.witness, f.admitted_by, f.certain) for f in found
+    ]
+
+
+def of_two(candidate: PublishRule, rule: PublishRule) -> bool:
+    """Say whether there are publishers P1 of the one and P2 of the other with P1 ≠ P2, as Definition 1 has it."""
+    return len({*candidate.publishers, *rule.publishers}) > 1
+
+
+def _difference(function: RuleFunction, onward: Implication, back: Implication) -> Difference:
+    """Say what the candidate's function does not imply (`onward`), and what the rules' does not (`back`)."""
+    witness, admitted_by = onward.witness, Party.CANDIDATE
+    if witness is None:
+        witness, admitted_by = back.witness, Party.RULE
+    return Difference(
+        function,
+        onward.missing,
+        back.missing,
+        witness,
+        admitted_by if witness is not None else None,
+        certain=any(answer.certain and not answer.holds for answer in (onward, back)),
+    )

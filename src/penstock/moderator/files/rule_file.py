@@ -1,0 +1,480 @@
+"""Rule bases as plain data, such as a YAML file holds; docs/reference/rule-base.md. `rule_file` writes them.
+
+A file says what rules may speak about (the tree, its scope, the attributes of profiles), who is known, what the domain
+has agreed on, and which rules are stated. Scenarios begin with the same, and go on with steps (`scenarios`).
+
+Who is meant by a name: whoever the file says under `principals`, else whoever the reader knows by it, else somebody
+whose key nobody has, so that rules can be tried before there are keys.
+"""
+
+import hashlib
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from itertools import groupby
+from types import MappingProxyType
+from typing import Final, TypeVar
+
+from penstock.codec.yaml_text import Written
+from penstock.errors import MalformedError
+from penstock.model.instants import parse_end, parse_instant
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.model.profiles import Profile, ProfileSchema
+from penstock.model.tree import TreeScope, TypeTree
+from penstock.model.values import AttributeSpec, Enumerated, Kind, Ranged, Schema, Value
+from penstock.moderator.files.file_tables import FileKind, StrictMapping, read_list, read_schema, read_value
+from penstock.moderator.files.founding import Known
+from penstock.moderator.rules.conflicts import Mode, RuleFunction
+from penstock.moderator.rules.lists import AttributeList, Bound, ListEntry
+from penstock.moderator.rules.notation import parse_function
+from penstock.moderator.rules.rules import PublishRule, Rule, SubscribeRule
+from penstock.moderator.rules.steps import Add, StateSubscriberRule, Strategy
+from penstock.moderator.rules.vocabulary import Vocabulary
+from penstock.moderator.settlement.addition import Customs, Tightening
+from penstock.moderator.settlement.proposals import HEURISTICS, NEWEST
+from penstock.selector import ALWAYS, Selector
+from penstock.trust.validity import Validity
+
+R = TypeVar("R", PublishRule, SubscribeRule)
+
+RULES: Final = FileKind("moderator.file", "docs/reference/rule-base.md")
+#: whose types they are where a file does not say
+OWNER: Final = "owner"
+_DOMAIN: Final = b"penstock scenario\0"
+_WRITTEN: Final = ("ed25519:", "threshold:")
+
+
+def principal_of(name: str) -> Principal:
+    """Return the principal that a name in a file stands for where it is nobody's; nobody has its key."""
+    return Principal(hashlib.sha256(_DOMAIN + name.encode()).digest())
+
+
+@dataclass(frozen=True, slots=True)
+class RuleFile:
+    """What a file says: what rules may speak about, who is known, what was agreed on, and what is stated."""
+
+    vocabulary: Vocabulary
+    mode: Mode = Mode.SCOPED
+    customs: Customs = field(default_factory=Customs)
+    title: str = ""
+    owner: Principal = field(default_factory=lambda: principal_of(OWNER))
+    rules: tuple[PublishRule, ...] = ()
+    subscriptions: tuple[SubscribeRule, ...] = ()
+    #: profiles of those who publish, and of those who subscribe; somebody may do both
+    publishers: Known = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    subscribers: Known = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    #: how principals are called
+    names: Mapping[Principal, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
+    #: in which lines rules stand, by their ids
+    lines: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
+
+    @property
+    def stated(self) -> tuple[Add | StateSubscriberRule, ...]:
+        """What the file asks for: that its rules be stated, in their order."""
+        return (*map(Add, self.rules), *map(StateSubscriberRule, self.subscriptions))
+
+    @property
+    def profiles(self) -> Known:
+        """All that is known about each, for `allow.Subscriptions`."""
+        return joined(self.publishers, self.subscribers)
+
+
+def joined(publishers: Known, subscribers: Known) -> Known:
+    """Return all that is known about each, whatever it does."""
+    values = {who: dict(profile.values) for who, profile in publishers.items()}
+    for who, profile in subscribers.items():
+        values[who] = {**values.get(who, {}), **profile.values}
+    return MappingProxyType({who: Profile(MappingProxyType(each)) for who, each in values.items()})
+
+
+def read_rule_file(data: object, known: Mapping[str, Principal] = MappingProxyType({})) -> RuleFile:
+    """Read a rule base; `known` are those whom the reader knows by a name.
+
+    Raises `MalformedError`: `moderator.file`, `moderator.duplicate-id`, `principal.ambiguous`, and what its parts
+    raise; each says in which line, as far as that is known.
+    """
+    reader = RuleReader(data, "rule base", RULES, known)
+    found = reader.rule_base()
+    reader.top.done()
+    return found
+
+
+class RuleReader:
+    """Reads what rule bases and scenarios begin with."""
+
+    def __init__(self, data: object, what: str, form: FileKind, known: Mapping[str, Principal]) -> None:
+        self.top = StrictMapping(data, what, form)
+        self.names: dict[Principal, str] = {}
+        self._known = dict(known)
+        self._lines: dict[str, int] = {}
+        self._schemas: dict[str, ProfileSchema] = {}
+        self._functions: dict[tuple[str, str], Selector] = {}
+
+    def rule_base(self) -> RuleFile:
+        """Read everything that a rule base has; what else there is, is left."""
+        top = self.top
+        title = top.take("title", str, "")
+        self._read_principals(top.table("principals"))
+        self._owner = self.who(top, "owner", OWNER)
+        tree = self._tree(top)
+        publishers, about_publishers = self._profiles(top, "publishers")
+        subscribers, about_subscribers = self._profiles(top, "subscribers")
+        vocabulary = Vocabulary(tree, publishers, subscribers)
+        mode = top.choice("mode", Mode, Mode.SCOPED)
+        customs = self._customs(top.table("customs"), tuple(about_subscribers.values()))
+        rules = tuple(self._once(each, self.publish_rule) for each in top.tables("rules", "rule"))
+        subscriptions = tuple(
+            self._once(each, self.subscribe_rule) for each in top.tables("subscriptions", "subscription")
+        )
+        self._check_both(about_publishers, about_subscribers, vocabulary)
+        return RuleFile(
+            vocabulary,
+            mode,
+            customs,
+            title,
+            self._owner,
+            rules,
+            subscriptions,
+            about_publishers,
+            about_subscribers,
+            self.names,
+            self._lines,
+        )
+
+    # --- who, and about what ------------------------------------------------------------------------------------
+
+    def _read_principals(self, table: StrictMapping) -> None:
+        for name in table.names():
+            with table.at(name):
+                principal = Principal.parse(table.take(name, str))
+                if self._known.get(name, principal) != principal:
+                    raise MalformedError(
+                        "principal.ambiguous",
+                        f"you know another principal as `{name[:80]}`",
+                        hint="change the name in the file, or yours",
+                    )
+            self._known[name] = principal
+
+    def who(self, table: StrictMapping, key: str, default: str | None = None) -> Principal:
+        """Read the name of a principal."""
+        name = table.take(key, str, default)
+        with table.at(key):
+            return self.principal(name)
+
+    def principal(self, name: str) -> Principal:
+        """Return whom a name means. Raises `MalformedError` (`principal.malformed`)."""
+        if not name or not name.isprintable() or len(name) > 80:
+            raise MalformedError("principal.malformed", f"`{name[:80]}` is no name of anybody")
+        if name.startswith(_WRITTEN):
+            found = Principal.parse(name)
+            self.names.setdefault(found, found.short)
+            return found
+        found = self._known.get(name) or principal_of(name)
+        if self.names.get(found, found.short) == found.short:
+            self.names[found] = name
+        return found
+
+    def event(self, table: StrictMapping, key: str) -> TypeKey:
+        """Read the name of an event type."""
+        name = table.take(key, str)
+        with table.at(key):
+            return self.event_of(name)
+
+    def event_of(self, name: str) -> TypeKey:
+        """Return the event type that a name means; one of another owner is written `owner/name`."""
+        owner, slash, rest = name.rpartition("/")
+        return TypeKey(self.principal(owner) if slash else self._owner, rest)
+
+    def parent(self, table: StrictMapping, key: str) -> TypeKey | None:
+        """Read the name of a parent, or nothing for a root."""
+        parent = table.any(key)
+        if parent is not None and not isinstance(parent, str):
+            raise table.malformed(key, "the name of a type, or nothing for a root")
+        with table.at(key):
+            return None if parent is None else self.event_of(parent)
+
+    def _tree(self, top: StrictMapping) -> TypeTree:
+        scope = top.choice("scope", TreeScope)
+        table = top.table("types")
+        parents: dict[TypeKey, TypeKey | None] = {}
+        written: dict[TypeKey, str] = {}
+        for name in table.names():
+            with table.at(name):
+                event = self.event_of(name)
+            if event in parents:
+                raise table.form.wrong(table.place(name), "the event type stands there twice")
+            parents[event], written[event] = self.parent(table, name), name
+        for event, parent in parents.items():
+            if parent is not None and parent not in parents:
+                raise MalformedError(
+                    "tree.parent",
+                    f"{table.place(written[event])}: its parent `{parent.name}` is not among the types",
+                    hint="add the parent to `types`, with nothing behind it if it is a root",
+                )
+        with top.at("types"):
+            return TypeTree.of(parents, scope)
+
+    # --- profiles -----------------------------------------------------------------------------------------------
+
+    def _profiles(self, top: StrictMapping, key: str) -> tuple[ProfileSchema, Known]:
+        table = top.table(key)
+        declared = table.table("attributes")
+        schema = self._schemas[key] = read_schema(declared)
+        people = table.table("profiles")
+        profiles: dict[Principal, Profile] = {}
+        for name in people.names():
+            values = people.take(name, dict)
+            with people.at(name):
+                who = self.principal(name)
+                given = {each: read_value(schema, each, value) for each, value in values.items()}
+                profiles[who] = schema.profile({each: value for each, value in given.items() if value is not None})
+        table.done()
+        return schema, MappingProxyType(profiles)
+
+    def _check_both(self, publishers: Known, subscribers: Known, words: Vocabulary) -> None:
+        """Check that who publishes and subscribes is described as one: an attribute of both has one value."""
+        shared = words.publishers.attributes.keys() & words.subscribers.attributes.keys()
+        for who in publishers.keys() & subscribers.keys():
+            for name in sorted(shared):
+                if publishers[who].values.get(name) != subscribers[who].values.get(name):
+                    raise self.top.form.wrong(
+                        self.top.place("subscribers"),
+                        f"`{self.names[who]}` has another `{name}` as a subscriber than as a publisher",
+                    )
+
+    def _customs(self, table: StrictMapping, people: tuple[Profile, ...]) -> Customs:
+        strategy = table.choice("resolve", Strategy) if table.has("resolve") else None
+        heuristic = table.take("heuristic", str, "newest")
+        if heuristic not in HEURISTICS:
+            raise table.malformed("heuristic", f"one of {', '.join(HEURISTICS)}")
+        with table.at("speakers"):
+            speakers = frozenset(map(self.principal, table.texts("speakers")))
+        tightening = table.choice("tightening", Tightening, Tightening.FREE)
+        table.done()
+        return Customs(strategy, HEURISTICS[heuristic], people, speakers, tightening)
+
+    # --- rules --------------------------------------------------------------------------------------------------
+
+    def publish_rule(self, table: StrictMapping) -> PublishRule:
+        """Read what a publisher states."""
+        rule_id = self._rule_id(table)
+        by = table.take("by", str)
+        with table.at("publishers"):
+            named = table.texts("publishers") if table.has("publishers") else [by]
+            if not named:
+                raise table.malformed("publishers", "those whom the rule is of; leave it out where that is `by` alone")
+            publishers = tuple(map(self.principal, named))
+        with table.at("by"):
+            stated_by = self.principal(by)
+        event = self.event(table, "event")
+        fnc_p, fnc_s = self.function(table, "fnc_p", "publishers"), self.function(table, "fnc_s", "subscribers")
+        validity = self.validity(table)
+        table.done()
+        with table.at():
+            return PublishRule(rule_id, event, publishers, stated_by, fnc_p, fnc_s, validity)
+
+    def subscribe_rule(self, table: StrictMapping) -> SubscribeRule:
+        """Read what a subscriber states."""
+        rule_id = self._rule_id(table)
+        by = table.take("by", str)
+        with table.at("by"):
+            stated_by = self.principal(by)
+        subscriber = self.who(table, "subscriber", by)
+        event = self.event(table, "event")
+        fnc_p, validity = self.function(table, "fnc_p", "publishers"), self.validity(table)
+        table.done()
+        with table.at():
+            return SubscribeRule(rule_id, event, subscriber, stated_by, fnc_p, validity)
+
+    def _rule_id(self, table: StrictMapping) -> str:
+        rule_id = table.take("id", str)
+        table.where = f"rule `{rule_id[:80]}`"
+        return rule_id
+
+    def _once(self, table: StrictMapping, read: Callable[[StrictMapping], R]) -> R:
+        """Read a rule that no other one has the id of."""
+        line = table.line("id")
+        rule = read(table)
+        if rule.id in self._lines:
+            before = self._lines[rule.id]
+            where = f", in line {before}" if before else ""
+            raise MalformedError(
+                "moderator.duplicate-id",
+                f"{table.place('id')}: there is a rule of that id already{where}",
+                hint="give one of them another id",
+            )
+        self._lines[rule.id] = line
+        return rule
+
+    def function(self, table: StrictMapping, key: str, whose: str) -> Selector:
+        """Read a function: a condition, attributes and their values, or nothing, which is TRUE."""
+        if not table.has(key):
+            return ALWAYS
+        value = table.any(key)
+        # Many rules state the same.
+        written = (whose, repr(value))
+        found = self._functions.get(written)
+        if found is None:
+            with table.at(key):
+                found = self._functions[written] = self._function(table, key, whose, value)
+        return found
+
+    def _function(self, table: StrictMapping, key: str, whose: str, value: object) -> Selector:
+        match value:
+            case str(text):
+                return parse_function(text)
+            case dict():
+                return read_list(table, key, value, self._schemas[whose]).selector
+        # What is written and says nothing may be a mistake, and would admit everybody.
+        raise table.malformed(key, "a condition, or attributes and their values; to demand nothing, leave it out")
+
+    def validity(self, table: StrictMapping) -> Validity:
+        """Read a period, open where a date is missing; a day at its end belongs to it."""
+        begin = self.instant(table, "from") if table.has("from") else None
+        end = self.instant(table, "until", to=parse_end) if table.has("until") else None
+        with table.at("until"):
+            return Validity.between(begin, end)
+
+    def instant(self, table: StrictMapping, key: str, to: Callable[[str], datetime] = parse_instant) -> datetime:
+        """Read an instant."""
+        text = table.take(key, str)
+        with table.at(key):
+            return to(text)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Rule bases written down, so that `rule_file` reads them as what they were.
+
+
+def write_rule_file(rules: RuleFile) -> dict[str, Written]:
+    """Return a rule base as plain data, for `write_yaml`."""
+    return _Writer(rules).rule_base()
+
+
+class _Writer:
+    """Writes one rule base; principals by their names, as far as each name is of one of them."""
+
+    def __init__(self, rules: RuleFile) -> None:
+        self._rules = rules
+        called = [name for who, name in rules.names.items() if name != who.short]
+        self._names = {who: name for who, name in rules.names.items() if name != who.short and called.count(name) == 1}
+
+    def rule_base(self) -> dict[str, Written]:
+        rules = self._rules
+        tree = rules.vocabulary.tree
+        parts: dict[str, Written] = {
+            "title": rules.title,
+            "scope": tree.scope.value,
+            "mode": rules.mode.value,
+            "principals": self._principals(),
+            "owner": "" if rules.owner == principal_of(OWNER) else self._who(rules.owner),
+            "types": {
+                self._event(event): None if parent is None else self._event(parent)
+                for event, parent in tree.parents.items()
+            },
+            "publishers": self._people(rules.vocabulary.publishers, rules.publishers),
+            "subscribers": self._people(rules.vocabulary.subscribers, rules.subscribers),
+            "customs": self._customs(rules.customs),
+            "rules": self._stated(rules.rules),
+            "subscriptions": self._stated(rules.subscriptions),
+        }
+        return {key: value for key, value in parts.items() if value}
+
+    def _principals(self) -> dict[str, Written]:
+        """Return who is meant by names that do not stand for themselves."""
+        return {name: str(who) for who, name in self._names.items() if who != principal_of(name)}
+
+    def _who(self, principal: Principal) -> str:
+        return self._names.get(principal, str(principal))
+
+    def _event(self, event: TypeKey) -> str:
+        return event.name if event.owner == self._rules.owner else f"{self._who(event.owner)}/{event.name}"
+
+    def _people(self, schema: ProfileSchema, profiles: Mapping[Principal, Profile]) -> dict[str, Written]:
+        parts: dict[str, Written] = {
+            "attributes": {name: _spec(spec) for name, spec in schema.attributes.items()},
+            "profiles": {
+                self._who(who): {name: _value(value) for name, value in profile.values.items() if value is not None}
+                for who, profile in profiles.items()
+            },
+        }
+        return {key: value for key, value in parts.items() if value}
+
+    def _customs(self, customs: Customs) -> dict[str, Written]:
+        written: dict[str, Written] = {} if customs.resolve is None else {"resolve": customs.resolve.value}
+        if customs.heuristic != NEWEST:
+            written["heuristic"] = customs.heuristic.name
+        if customs.speakers:
+            written["speakers"] = [self._who(each) for each in sorted(customs.speakers)]
+        if customs.tightening is not Tightening.FREE:
+            written["tightening"] = customs.tightening.value
+        return written
+
+    def _stated(self, rules: Iterable[Rule]) -> list[Written]:
+        return [self._rule(rule) for rule in rules]
+
+    def _rule(self, rule: Rule) -> dict[str, Written]:
+        by = self._who(rule.stated_by)
+        written: dict[str, Written] = {"id": rule.id, "event": self._event(rule.event), "by": by}
+        if isinstance(rule, PublishRule):
+            if rule.publishers != (rule.stated_by,):
+                written["publishers"] = [self._who(publisher) for publisher in rule.publishers]
+            written |= self._function(RuleFunction.P, rule.fnc_p) | self._function(RuleFunction.S, rule.fnc_s)
+        else:
+            if rule.subscriber != rule.stated_by:
+                written["subscriber"] = self._who(rule.subscriber)
+            written |= self._function(RuleFunction.P, rule.fnc_p)
+        return {**written, **_period(rule.validity)}
+
+    def _function(self, function: RuleFunction, selector: Selector) -> dict[str, Written]:
+        schema = self._rules.vocabulary.profiles(function).attributes
+        return {} if selector == ALWAYS else {function.value: _selector(selector, schema)}
+
+
+def _spec(spec: AttributeSpec) -> Written:
+    match spec.domain:
+        case Enumerated(values):
+            listed = sorted(map(_value, values), key=str)
+            return listed if spec.kind is Kind.STRING else {"kind": spec.kind.value, "values": listed}
+        case Ranged(low, high) if spec.kind is Kind.TIMESTAMP:
+            return {"kind": spec.kind.value, "min": _value(low), "max": _value(high)}
+        case Ranged(low, high):
+            return {"min": _value(low), "max": _value(high)}
+    return spec.kind.value
+
+
+def _selector(selector: Selector, schema: Schema) -> Written:
+    """Return attributes and their values where they are read as the same function, else the condition."""
+    listed = AttributeList.from_selector(selector)
+    if listed is None or listed.selector != selector or not all(_is_plain(entry, schema) for entry in listed.entries):
+        return selector.text
+    written: dict[str, Written] = {}
+    bounds: dict[str, Written]
+    for name, entries in groupby(listed.entries, key=lambda entry: entry.name):
+        bounds = {entry.bound.value: _value(entry.value) for entry in entries}
+        if Bound.IS in bounds and len(bounds) > 1:
+            # One value, and a bound besides: a mapping has no place for both.
+            return selector.text
+        written[name] = bounds.get(Bound.IS, bounds)
+    return written
+
+
+def _is_plain(entry: ListEntry, schema: Schema) -> bool:
+    """Say whether YAML has values of that kind, and this one is read as what it is."""
+    spec = schema.get(entry.name)
+    made = spec is not None and spec.kind is Kind.FLOAT and not isinstance(entry.value, float)
+    return not made and not isinstance(entry.value, datetime)
+
+
+def _value(value: Value) -> str | int | float | bool:
+    return _instant(value) if isinstance(value, datetime) else value
+
+
+def _instant(instant: datetime) -> str:
+    return instant.astimezone(UTC).isoformat().replace("+00:00", "Z")
+
+
+def _period(validity: Validity) -> dict[str, Written]:
+    ends = (("from", validity.starts), ("until", validity.ends))
+    return {key: _instant(end) for key, end in ends if end is not None}

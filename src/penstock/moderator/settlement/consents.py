@@ -1,0 +1,126 @@
+"""Consents: what a principal agrees to though somebody else asks for it.
+
+    (moderator-consent (book <digest>) (by <principal>) (to <digest>) (since <steps>) (until <date>) [(for <poll>)])
+
+It is to one thing: a resolution with all the forms that it puts in force, or a request as it is written. It counts for
+one step: where something with that digest was taken after `since`, the number of steps that the rule base had when it
+was given, it is used up. So it can be shown again, and late, without any effect.
+
+One that is given in a poll is for that poll: it counts for the step that the moderator asks for in the poll's name,
+with the votes that chose it, and is of no use to anybody else who has seen the vote.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import ClassVar
+
+from penstock.codec.sexp import SExp
+from penstock.codec.sexp import field as sexp_field
+from penstock.crypto import digest
+from penstock.model.instants import format_date, parse_date
+from penstock.model.principals import Principal
+from penstock.moderator.base.records import request_to_sexp
+from penstock.moderator.rules.rules import PublishRule, Rule
+from penstock.moderator.rules.steps import MoveType, Request, Resolve, Step, Strategy, Undo
+from penstock.trust.signed import malformed, one, read_count, read_digest, read_owner
+
+
+@dataclass(frozen=True, slots=True)
+class Consent:
+    """Somebody agrees to what somebody else asks for."""
+
+    HEAD: ClassVar = b"moderator-consent"
+    #: the digest of the founding of the rule base
+    book: bytes = field(repr=False)
+    by: Principal
+    #: what it is to: `resolution_digest` or `request_digest`
+    to: bytes = field(repr=False)
+    #: how many steps the rule base had
+    since: int
+    until: datetime
+    #: the poll that it was given in, by its id; None where it was given to whoever asks
+    poll: bytes | None = field(default=None, repr=False)
+
+    @property
+    def signer(self) -> Principal:
+        """Whoever agrees."""
+        return self.by
+
+    def to_sexp(self) -> SExp:
+        """Return the body that is signed. Raises `MalformedError` for a time that cannot be written."""
+        return (
+            self.HEAD,
+            (b"book", self.book),
+            (b"by", str(self.by).encode()),
+            (b"to", self.to),
+            (b"since", b"%d" % self.since),
+            (b"until", format_date(self.until)),
+            *(() if self.poll is None else ((b"for", self.poll),)),
+        )
+
+    @classmethod
+    def from_sexp(cls, body: SExp) -> "Consent":
+        """Read a body. Raises `MalformedError` (`evolution.malformed`, and what the parts raise)."""
+        until = one(body, b"until")
+        if not isinstance(until, bytes):
+            raise malformed("a time is an atom")
+        return cls(
+            read_digest(one(body, b"book")),
+            read_owner(one(body, b"by")),
+            read_digest(one(body, b"to")),
+            read_count(one(body, b"since")),
+            parse_date(until),
+            None if sexp_field(body, b"for") is None else read_digest(one(body, b"for")),
+        )
+
+
+def poll_reason(poll: bytes) -> str:
+    """Return the reason that a moderator gives for the step that a poll chose."""
+    return f"poll {poll.hex()}"
+
+
+def resolution_digest(rule_id: str, strategy: Strategy, forms: Mapping[str, PublishRule]) -> bytes:
+    """Return what a consent to a way out is to; the forms are those of the candidate and of all rules that change."""
+    written = (form.to_sexp() for _, form in sorted(forms.items()))
+    return digest((b"resolution", rule_id.encode(), strategy.encode(), *written))
+
+
+def request_digest(request: Request) -> bytes:
+    """Return what a consent to a request is to."""
+    return digest((b"request", request_to_sexp(request)))
+
+
+def subject_of(step: Step) -> bytes:
+    """Return what consents have to be to, so that a step rests on them."""
+    match step.request:
+        case Resolve(rule_id, strategy):
+            return resolution_digest(rule_id, strategy, _forms(step))
+        case MoveType(_, _, Strategy()) as move:
+            # Who agrees is not what they agree to.
+            asked = request_to_sexp(replace(move, consents=frozenset()))
+            return digest((b"move", asked, *(form.to_sexp() for _, form in sorted(_forms(step).items()))))
+        case Undo() as undo:
+            # What was once agreed to comes back by it, or goes, and so do rules.
+            return digest(
+                (
+                    b"undo",
+                    request_to_sexp(undo),
+                    *(form.to_sexp() for _, form in sorted(_forms(step).items())),
+                    *_named(b"ceasing", step.delta.ceasing),
+                    *_named(b"rising", step.delta.rising),
+                )
+            )
+        case request:
+            return request_digest(request)
+
+
+def _named(how: bytes, rules: Mapping[str, Rule]) -> tuple[SExp, ...]:
+    """Return the ids of rules to which something happens, if there are any."""
+    return ((how, *(rule_id.encode() for rule_id in sorted(rules))),) if rules else ()
+
+
+def _forms(step: Step) -> Mapping[str, PublishRule]:
+    """Return the forms that a step puts in force."""
+    changed = ((key, change.after) for key, change in step.delta.rules.items())
+    return {key: after.form for key, after in changed if after is not None and after.form is not None}

@@ -1,0 +1,163 @@
+"""Undoing steps, never blindly.
+
+A step is undone by the opposite of what it changed, which is another step: the log only grows. That is done where
+nothing that came later has changed the same things, and the rules in force do not collide without it; otherwise it is
+refused, and the later steps are named. Nothing else is changed, so that a step and its undoing are together nothing;
+but no rule goes on to demand what then nobody states.
+
+Or else what came later is replayed: all of it is taken back, and asked for again on the state without the step, with
+whatever comes of it now. A rule that was rejected because of the step may be accepted then.
+"""
+
+from collections.abc import Iterator, Mapping
+
+from penstock.errors import PenstockError, RefusedError
+from penstock.moderator.base.base import RuleBase, RuleBaseDraft
+from penstock.moderator.rules.steps import (
+    Add,
+    Forward,
+    Leave,
+    MoveType,
+    Note,
+    Pass,
+    Request,
+    Resolve,
+    Return,
+    StateSubscriberRule,
+    Step,
+    Undo,
+    WithdrawRule,
+)
+from penstock.moderator.settlement.addition import DEFAULT_CUSTOMS, Customs, Plan, plan_add, plan_resolve
+from penstock.moderator.settlement.consents import subject_of
+from penstock.moderator.settlement.lifetimes import plan_leave, plan_pass, plan_return, plan_subscribe, plan_unsubscribe
+from penstock.moderator.settlement.removal import plan_withdraw, relieve
+from penstock.moderator.settlement.type_changes import plan_tree
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Any request for something new, and the plan that comes of it; to undo (`undo`) asks for others again.
+
+
+def plan(base: RuleBase, request: Forward, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
+    """Plan what comes of a request; nothing is changed. Raises what the plan of its kind raises."""
+    match request:
+        case Add(rule):
+            return plan_add(base, rule, note, customs)
+        case StateSubscriberRule(rule):
+            return plan_subscribe(base, rule, note)
+        case Resolve():
+            return plan_resolve(base, request, note, customs)
+        case WithdrawRule(rule_id) if rule_id in base.wishes:
+            return plan_unsubscribe(base, request, note, customs)
+        case WithdrawRule():
+            return plan_withdraw(base, request, note, customs)
+        case Pass():
+            return plan_pass(base, note, customs)
+        case Leave(publisher):
+            return plan_leave(base, publisher, note, customs)
+        case Return(publisher):
+            return plan_return(base, publisher, note, customs)
+        case _:
+            return plan_tree(base, request, note, customs)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Undoing steps, never blindly.
+
+
+def plan_request(base: RuleBase, request: Request, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
+    """Plan what comes of any request; nothing is changed. Raises what the plan of its kind raises."""
+    if isinstance(request, Undo):
+        return plan_undo(base, request, note, customs)
+    return plan(base, request, note, customs)
+
+
+def plan_undo(base: RuleBase, request: Undo, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
+    """Plan that a step is taken back.
+
+    Raises `MalformedError` (`moderator.unknown-step`), `RefusedError`: `moderator.undone`, `moderator.depends` (its
+    field `steps` has the numbers of the later steps), `moderator.conflict`, `moderator.away`,
+    `moderator.replay`.
+    """
+    step = base.step(request.number)
+    if request.number in undone(base):
+        raise RefusedError("moderator.undone", f"step {request.number} has been undone already")
+    later = tuple(dependents(base, step))
+    with base.draft() as draft:
+        if request.replay:
+            _replay(draft, step, customs)
+        elif not later:
+            draft.change(step.delta.inverse())
+        else:
+            raise RefusedError(
+                "moderator.depends",
+                f"later steps have changed what step {step.number} changed",
+                hint="undo these first, or replay them",
+                steps=tuple(each.number for each in later),
+            )
+        # What others took on for the sake of a rule that is gone now; nothing, if nothing has happened since.
+        while relieve(draft):
+            pass
+        planned = Plan(Step(base.next_number, note, request, draft.delta))
+    base.check_away(planned.step.delta)
+    return planned
+
+
+def undone(base: RuleBase) -> Mapping[int, Step]:
+    """Return the steps that are undone, and by which; an undo can be undone too, and then its step is not."""
+    found: dict[int, Step] = {}
+    for step in reversed(base.steps):
+        if isinstance(step.request, Undo) and step.number not in found:
+            found[step.request.number] = step
+    return found
+
+
+def dependents(base: RuleBase, step: Step) -> Iterator[Step]:
+    """Yield the later steps that changed what a step changed; those that were undone changed nothing."""
+    void = _void(base)
+    for later in base.steps[step.number :]:
+        if later.number not in void and step.delta.bears(later.delta):
+            yield later
+
+
+def _void(base: RuleBase) -> frozenset[int]:
+    """Return the steps that are undone and the undoings themselves, where nothing was replayed: together, nothing."""
+    void: set[int] = set()
+    for number, undoing in undone(base).items():
+        if undoing.delta == base.step(number).delta.inverse():
+            void |= {number, undoing.number}
+    return frozenset(void)
+
+
+def _replay(draft: RuleBaseDraft, step: Step, customs: Customs) -> None:
+    base = draft.base
+    later = base.steps[step.number :]
+    for each in (*reversed(later), step):
+        draft.change(each.delta.inverse())
+    void = _void(base)
+    for each in later:
+        if each.number in void:
+            continue
+        try:
+            if isinstance(each.request, Undo):
+                draft.change(base.step(each.request.number).delta.inverse())
+            else:
+                again = plan(base, each.request, each.note, customs).step
+                _check_consents(each, again)
+                draft.change(again.delta)
+        except PenstockError as error:
+            raise RefusedError(
+                "moderator.replay",
+                f"without step {step.number}, step {each.number} is not possible: {error.message}",
+                hint="undo that one first",
+                step=each.number,
+            ) from error
+
+
+def _check_consents(step: Step, again: Step) -> None:
+    """Check that others agreed to what comes of a step now: to the same forms, and not just to the way out."""
+    match step.request:
+        case Resolve() | MoveType() as chosen:
+            others = chosen.consents - {step.note.who}
+            if others and subject_of(step) != subject_of(again):
+                raise RefusedError("moderator.consent", "it would come to something else than was agreed to")

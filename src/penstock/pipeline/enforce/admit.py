@@ -1,0 +1,247 @@
+"""Admission: what publishers may put in, for a whole frame of typed events.
+
+The same as `penstock.guard.Publication` does for one event: attributes that a publisher may not set become null, forced
+values are set, selectors and conditions are checked at the time of the event. Who published an event is its `@source`.
+Every row either becomes a transit event or a refusal with its code; there is no third way.
+
+Publishers whose rights differ only in their constants (a camera and its place) are one shape: the constants stand in a
+table that is joined by the publisher.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final, TypeAlias
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+
+from penstock.guard import Effect, Publication, Rules
+from penstock.model.types import EventType
+from penstock.model.values import Kind, Value
+from penstock.pipeline.enforce.policy import PipelinePolicy
+from penstock.pipeline.enforce.programs import Constants, ShapeBranch, Slots, shape_branch, table
+from penstock.pipeline.enforce.restrict import any_of, holds, in_environment, keep
+from penstock.pipeline.frames.columns import ColumnSource, literal
+from penstock.pipeline.frames.frames import SOURCE, attributes_of, metadata, quoted
+from penstock.selector.ast import Literal
+from penstock.trust.capabilities import Right
+from penstock.trust.event_types import VerifiedType
+
+REASON: Final = "@reason"
+DENIED: Final = "guard.denied"
+AMBIGUOUS: Final = "guard.ambiguous-forced"
+NOT_PERMITTED: Final = "guard.not-permitted"
+_PUBLISHER, _SHAPE = "@publisher", "@shape"
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    """A frame split in two: transit events, and refusals with a code in `@reason`. No row is in both or in neither."""
+
+    events: DataFrame
+    refused: DataFrame
+
+
+@dataclass(frozen=True, slots=True)
+class PublishingBranch:
+    """A branch of a right to publish, with parameters for its constants."""
+
+    shape: ShapeBranch
+    group: int
+    #: attribute id and the parameter that holds the value forced on it
+    forced: tuple[tuple[str, str], ...]
+
+    @property
+    def reads(self) -> bool:
+        """Whether the answer depends on the event."""
+        return bool(self.shape.guards) or not isinstance(self.shape.where, Literal)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishingShape:
+    """What rights to publish that differ only in their constants have in common."""
+
+    branches: tuple[PublishingBranch, ...]
+    kinds: tuple[Kind, ...]
+
+
+Publishers: TypeAlias = Mapping[str, tuple[PublishingShape, tuple[Value, ...]]]
+"""Whoever may publish at some time, and by what right: its shape, and its constants."""
+
+
+def admit(
+    events: DataFrame,
+    verified: VerifiedType,
+    policy: PipelinePolicy,
+    *,
+    guards: Mapping[str, Column] | None = None,
+    facts: Mapping[str, ColumnSource] | None = None,
+) -> Admitted:
+    """Admit typed events of one version.
+
+    `guards` and `facts` are columns, as for `deliver`.
+
+    Raises `MalformedError` for a restriction that cannot be enforced, and for a type that has no columns
+    (`pipeline.case`).
+    """
+    event_type = verified.event_type
+    events, environment = in_environment(events, policy, facts)
+    judging = Judging(event_type, guards or {}, environment)
+    frame, reason, final = judging.judge(events, publishers(verified, policy))
+    judged = frame.select(*metadata(), reason.alias(REASON), *(c.alias(f"@v{n}") for n, c in enumerate(final)))
+    values = [quoted(f"@v{number}").alias(str(a.id)) for number, a in enumerate(event_type.attributes)]
+    good = keep(judged, quoted(REASON).isNull(), [*metadata(), *values])
+    bad = keep(judged, quoted(REASON).isNotNull(), [*metadata(), quoted(REASON)])
+    return Admitted(good, bad)
+
+
+def publishers(verified: VerifiedType, policy: PipelinePolicy) -> Publishers:
+    """Return the publishers that may publish events of a version at some time, and their rights."""
+    found: dict[str, tuple[PublishingShape, tuple[Value, ...]]] = {}
+    rules = Rules(environment=policy.environment)
+    kinds = {str(a.id): a.spec.kind for a in verified.event_type.attributes}
+    # The owner may publish whatever its type is, also where no credential and no reader speaks of it.
+    for principal in dict.fromkeys((verified.event_type.name.owner, *policy.principals())):
+        decision = policy.decide(principal, Right.PUBLISH, verified)
+        if decision.effect is not Effect.PERMIT:
+            continue
+        constants = Constants()
+        branches = []
+        publication = Publication(decision.restriction, verified.event_type, rules)
+        for number, (forced, group) in enumerate(publication.groups):
+            for branch in group:
+                template = shape_branch(branch, branch.where, constants, kinds)
+                pairs = tuple((str(attribute), constants.name(value)) for attribute, value in forced)
+                branches.append(PublishingBranch(template, number, pairs))
+        found[str(principal)] = PublishingShape(tuple(branches), constants.kinds), tuple(constants.values)
+    return found
+
+
+class Judging:
+    """Says of events of one version why they are refused, and with which values they go out."""
+
+    def __init__(
+        self, event_type: EventType, guards: Mapping[str, Column], environment: Mapping[str, ColumnSource]
+    ) -> None:
+        self._guards = guards
+        self._environment = environment
+        self._stated = {str(a.id): ColumnSource(quoted(a.name), a.spec.kind) for a in attributes_of([event_type])}
+
+    @property
+    def attributes(self) -> int:
+        """How many attributes an event has."""
+        return len(self._stated)
+
+    def judge(self, events: DataFrame, allowed: Publishers) -> tuple[DataFrame, Column, list[Column]]:
+        """Return a frame of the events, and of each the reason, null where it is admitted, and the values by then."""
+        shapes: dict[PublishingShape, list[tuple[str, tuple[Value, ...]]]] = {}
+        for publisher, (shape, values) in allowed.items():
+            shapes.setdefault(shape, []).append((publisher, values))
+        slots = Slots("@s")
+        known = [slots.take(shape.kinds) for shape in shapes]
+        frame = self._join(events, slots, shapes)
+        reason: Column = F.lit(DENIED)
+        found = {name: literal(None, source.kind) for name, source in self._stated.items()}
+        for number, (shape, parameters) in enumerate(zip(shapes, known, strict=True)):
+            frame, why, final = self._publish(frame, number, shape, parameters)
+            mine = quoted(_SHAPE) == number
+            reason = F.when(mine, why).otherwise(reason)
+            found = {name: F.when(mine, final[name]).otherwise(value) for name, value in found.items()}
+        return frame, reason, list(found.values())
+
+    @staticmethod
+    def _join(
+        frame: DataFrame, slots: Slots, shapes: Mapping[PublishingShape, Sequence[tuple[str, tuple[Value, ...]]]]
+    ) -> DataFrame:
+        """Put the shape of each event's publisher beside it, and its constants."""
+        kinds = {_PUBLISHER: Kind.STRING, _SHAPE: Kind.INTEGER, **slots.kinds}
+        rows = [
+            [publisher, number, *slots.row(shape.kinds, values)]
+            for number, (shape, members) in enumerate(shapes.items())
+            for publisher, values in members
+        ]
+        constants = F.broadcast(table(frame.sparkSession, kinds, rows))
+        return frame.join(constants, quoted(SOURCE) == quoted(_PUBLISHER), "left")
+
+    def _publish(
+        self, frame: DataFrame, number: int, shape: PublishingShape, parameters: Mapping[str, ColumnSource]
+    ) -> tuple[DataFrame, Column, Mapping[str, Column]]:
+        """Return the frame with what it takes, why a row is refused, and the values that go out."""
+        chosen, ambiguous = self._chosen(shape, parameters)
+        candidates = [self._candidate(branch, parameters) for branch in shape.branches]
+        held = [
+            chosen[branch.group] & self._holds(branch, candidate, parameters)
+            for branch, candidate in zip(shape.branches, candidates, strict=True)
+        ]
+        # A branch must hold on what all let through together; each round may lose one, so as many rounds as branches.
+        rounds = len(held) if len(held) > 1 and any(branch.reads for branch in shape.branches) else 0
+        for turn in range(rounds + 1):
+            # In a projection of their own, so that what hangs on a branch does not repeat its conditions.
+            names = [f"@h{number}_{turn}_{n}" for n in range(len(held))]
+            frame = frame.withColumns(dict(zip(names, held, strict=True)))
+            held = [quoted(name) for name in names]
+            if turn < rounds:
+                final = self._together(candidates, held)
+                held = [
+                    gate & self._holds(branch, final, parameters) if branch.reads else gate
+                    for gate, branch in zip(held, shape.branches, strict=True)
+                ]
+        why = F.when(ambiguous, F.lit(AMBIGUOUS)).when(~any_of(held), F.lit(NOT_PERMITTED))
+        return frame, why, {name: source.column for name, source in self._together(candidates, held).items()}
+
+    def _together(
+        self, candidates: Sequence[Mapping[str, ColumnSource]], held: Sequence[Column]
+    ) -> dict[str, ColumnSource]:
+        if not held:
+            return {
+                name: ColumnSource(literal(None, source.kind), source.kind) for name, source in self._stated.items()
+            }
+        return {
+            name: ColumnSource(
+                F.coalesce(*(F.when(gate, c[name].column) for gate, c in zip(held, candidates, strict=True))),
+                source.kind,
+            )
+            for name, source in self._stated.items()
+        }
+
+    def _candidate(self, branch: PublishingBranch, parameters: Mapping[str, ColumnSource]) -> dict[str, ColumnSource]:
+        forced = dict(branch.forced)
+        return {
+            name: parameters[forced[name]]
+            if name in forced
+            else source
+            if branch.shape.shows(name)
+            else ColumnSource(literal(None, source.kind), source.kind)
+            for name, source in self._stated.items()
+        }
+
+    def _chosen(
+        self, shape: PublishingShape, parameters: Mapping[str, ColumnSource]
+    ) -> tuple[dict[int, Column], Column]:
+        """Return for each group of forced values where it is taken, and where that is ambiguous."""
+        groups = {branch.group: dict(branch.forced) for branch in shape.branches}
+        if len(groups) < 2:
+            return dict.fromkeys(groups, F.lit(True)), F.lit(False)
+        agrees: dict[int, Column] = {}
+        for group, forced in groups.items():
+            parts = [
+                F.coalesce(self._stated[name].column == parameters[parameter].column, F.lit(True))
+                for name, parameter in forced.items()
+            ]
+            agrees[group] = reduce(lambda one, other: one & other, parts) if parts else F.lit(True)
+        clash = [
+            agrees[one] & agrees[two] & (parameters[first].column != parameters[groups[two][name]].column)
+            for one in groups
+            for two in groups
+            if one < two
+            for name, first in groups[one].items()
+            if name in groups[two]
+        ]
+        return agrees, ~any_of(list(agrees.values())) | any_of(clash)
+
+    def _holds(
+        self, branch: PublishingBranch, values: Mapping[str, ColumnSource], parameters: Mapping[str, ColumnSource]
+    ) -> Column:
+        environment = {**self._environment, **parameters}
+        return holds(branch.shape, {**values, **parameters}, environment, self._guards)

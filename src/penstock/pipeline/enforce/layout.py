@@ -1,0 +1,348 @@
+"""How delivered rows are stored, and how a reader opens its view of them.
+
+    program      rows/@batch=N/@program=K/        rows by program, attributes under their ids; readers who share a
+                                                  program share its rows. Of many programs: rows/@batch=N/, sorted
+    subscriber   views/@subscriber=S/@batch=N/@policy=P/   a folder for each reader, attributes under the names of its
+                                                  version; P is of the policy's revision, so that rows of a run that was
+                                                  stopped and repeated by another policy do not count
+    both         commits/@batch=N/                the manifest: who reads which program, in which version
+
+Everything goes through Spark, so that a path may be any that Spark can write. The manifest is what a commit says of a
+batch (`commits`), and is written last.
+
+A view is in the version that the reader has in the last batch. Earlier batches may be of another policy; attributes are
+then found by id.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from enum import StrEnum
+from functools import reduce
+from typing import Final
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType, TimestampType
+
+from penstock.errors import FailedError, MalformedError
+from penstock.model.types import EventType
+from penstock.model.values import Kind
+from penstock.pipeline.enforce.deliver import PROGRAM, SUBSCRIBER, Delivered, no_view
+from penstock.pipeline.enforce.programs import Program
+from penstock.pipeline.frames.frames import ID, METADATA, SOURCE, TIME, metadata, quoted, spark_type
+from penstock.pipeline.outputs.files import is_not_found, reading, replacing
+from penstock.pipeline.outputs.outputs import BATCH, commit, commits, withdraw
+
+POLICY: Final = "@policy"
+ROWS: Final = "rows"
+VIEWS: Final = "views"
+WITHOUT_RIGHTS: Final = "without_rights"
+FOLDERS: Final = 100
+"""More programs than this stand in one table: a task would write as many files at once."""
+_FORMAT: Final = 1
+_WRITERS: Final = "spark.sql.maxConcurrentOutputFileWriters"
+_PLACE: Final = (SUBSCRIBER, BATCH, POLICY)
+_PLACED: Final = StructType(
+    [StructField(SUBSCRIBER, StringType()), StructField(BATCH, IntegerType()), StructField(POLICY, StringType())]
+)
+
+
+class Layout(StrEnum):
+    """How delivered rows are stored."""
+
+    PROGRAM = "program"
+    SUBSCRIBER = "subscriber"
+
+
+@dataclass(frozen=True, slots=True)
+class StoredAttribute:
+    """An attribute of a reader's version: where it stands, and what the reader calls it."""
+
+    id: str
+    name: str
+    kind: Kind
+
+
+@dataclass(frozen=True, slots=True)
+class ReaderView:
+    """What one reader reads: its program, and its version of the type."""
+
+    program: int
+    type: str
+    attributes: tuple[StoredAttribute, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Manifest:
+    """What stands in a batch of delivered rows. `revision` is that of the policy.
+
+    `sorted` says that the programs have no folders, and stand in one table. `without_rights` names the subscribers who
+    may see nothing.
+    """
+
+    layout: Layout
+    revision: str
+    views: Mapping[str, ReaderView]
+    sorted: bool = False
+    without_rights: tuple[str, ...] = ()
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the manifest as plain data; versions and programs stand in it once."""
+        programs: dict[int, dict[str, object]] = {}
+        types: dict[str, object] = {}
+        for subscriber, view in self.views.items():
+            types[view.type] = [{"id": a.id, "name": a.name, "kind": str(a.kind)} for a in view.attributes]
+            program = programs.setdefault(view.program, {"type": view.type, "subscribers": []})
+            members = program["subscribers"]
+            if isinstance(members, list):
+                members.append(subscriber)
+        return {
+            "format": _FORMAT,
+            "layout": str(self.layout),
+            "revision": self.revision,
+            "sorted": self.sorted,
+            "programs": [{"program": number, **program} for number, program in programs.items()],
+            "types": types,
+            WITHOUT_RIGHTS: list(self.without_rights),
+        }
+
+    @classmethod
+    def from_dict(cls, found: object) -> "Manifest":
+        """Read a manifest from plain data. Raises `MalformedError` (`layout.manifest`)."""
+        try:
+            return _manifest(found)
+        except (KeyError, TypeError, ValueError) as error:
+            raise MalformedError(
+                "layout.manifest", "a manifest cannot be read", hint="written by a later version, or by hand?"
+            ) from error
+
+
+def _manifest(found: object) -> Manifest:
+    if not isinstance(found, dict) or found["format"] != _FORMAT:
+        raise TypeError("of another format")
+    types = {
+        str(name): tuple(StoredAttribute(str(a["id"]), str(a["name"]), Kind(a["kind"])) for a in attributes)
+        for name, attributes in found["types"].items()
+    }
+    views = {
+        str(subscriber): ReaderView(int(program["program"]), str(program["type"]), types[program["type"]])
+        for program in found["programs"]
+        for subscriber in program["subscribers"]
+    }
+    without = tuple(str(name) for name in found.get(WITHOUT_RIGHTS, ()))
+    return Manifest(Layout(found["layout"]), str(found["revision"]), views, bool(found["sorted"]), without)
+
+
+# --- Writing ---------------------------------------------------------------------------------------------------------
+
+
+def write_views(
+    delivered: Delivered, path: str, *, layout: Layout | str = Layout.PROGRAM, revision: str = "", batch: int = 0
+) -> Manifest:
+    """Store what all readers get. A batch that was written before is replaced.
+
+    Raises `MalformedError` (`layout.unknown`, `layout.subscriber` for a name that no folder can have or that stands
+    twice).
+    """
+    manifest = store_rows(delivered, path, layout=layout, revision=revision, batch=batch)
+    commit(delivered.rows.sparkSession, path, batch, manifest.as_dict())
+    return manifest
+
+
+def store_rows(
+    delivered: Delivered, path: str, *, layout: Layout | str = Layout.PROGRAM, revision: str = "", batch: int = 0
+) -> Manifest:
+    """Store what all readers get, and return the manifest, which is still to be committed. Raises as `write_views`."""
+    chosen = _layout(layout)
+    many = chosen is Layout.PROGRAM and len(delivered.programs) > FOLDERS
+    manifest = Manifest(chosen, revision, _views(delivered.programs), many, delivered.without_rights)
+    withdraw(delivered.rows.sparkSession, path, batch)
+    if chosen is Layout.PROGRAM:
+        _write_rows(delivered, f"{path}/{ROWS}/{BATCH}={batch}", in_order=many)
+    else:
+        _write_folders(delivered, f"{path}/{VIEWS}", batch, revision)
+    return manifest
+
+
+def _layout(name: str) -> Layout:
+    try:
+        return Layout(name)
+    except ValueError:
+        raise MalformedError(
+            "layout.unknown", f"`{name[:40]}` is no layout", hint=f"choose {' or '.join(Layout)}"
+        ) from None
+
+
+def _views(programs: Sequence[Program]) -> dict[str, ReaderView]:
+    found: dict[str, ReaderView] = {}
+    for program in programs:
+        version = _version(program.event_type)
+        for reader in program.readers:
+            if not reader or reader in found:
+                raise MalformedError(
+                    "layout.subscriber",
+                    f"`{reader[:80]}` is the name of two subscribers" if reader else "a subscriber has no name",
+                    hint="give each subscription a name of its own",
+                )
+            found[reader] = ReaderView(program.number, str(program.event_type.name), version)
+    return found
+
+
+def _version(event_type: EventType) -> tuple[StoredAttribute, ...]:
+    return tuple(StoredAttribute(str(a.id), a.name, a.spec.kind) for a in event_type.attributes)
+
+
+def _write_rows(delivered: Delivered, path: str, *, in_order: bool) -> None:
+    if in_order:
+        # Sorted within each file, so that a reader skips the pages of others.
+        replacing(delivered.rows.sortWithinPartitions(PROGRAM)).parquet(path)
+        return
+    # A file open for each program costs less than sorting all rows by program.
+    with _writers(delivered.rows.sparkSession, max(1, len(delivered.programs))):
+        replacing(delivered.rows).partitionBy(PROGRAM).parquet(path)
+
+
+def _write_folders(delivered: Delivered, path: str, batch: int, revision: str) -> None:
+    versions = list(dict.fromkeys(program.event_type for program in delivered.programs))
+    rows = delivered.rows.persist() if len(versions) > 1 else delivered.rows
+    try:
+        for version in versions:
+            own = [program for program in delivered.programs if program.event_type == version]
+            columns = [quoted(a.id).alias(a.name) for a in version.attributes]
+            named = Delivered(rows, tuple(own)).by_subscriber()
+            place = [quoted(SUBSCRIBER), F.lit(batch).alias(BATCH), F.lit(_mark(revision)).alias(POLICY)]
+            named = named.select(*place, *metadata(), *columns)
+            # Only the folders of this batch are replaced: the others belong to earlier ones.
+            writer = named.write.mode("overwrite").option("partitionOverwriteMode", "dynamic")
+            with _writers(named.sparkSession, min(FOLDERS, sum(len(program.readers) for program in own))):
+                writer.partitionBy(SUBSCRIBER, BATCH, POLICY).parquet(path)
+    finally:
+        if rows is not delivered.rows:
+            rows.unpersist()
+
+
+@contextmanager
+def _writers(spark: SparkSession, count: int) -> Iterator[None]:
+    before = spark.conf.get(_WRITERS, None)
+    spark.conf.set(_WRITERS, str(count))
+    try:
+        yield
+    finally:
+        if before is None:
+            spark.conf.unset(_WRITERS)
+        else:
+            spark.conf.set(_WRITERS, before)
+
+
+# --- Reading ---------------------------------------------------------------------------------------------------------
+
+
+def read_manifests(spark: SparkSession, path: str) -> dict[int, Manifest]:
+    """Return the manifest of each complete batch.
+
+    Raises `FailedError` (`layout.incomplete`) where there is none, and `MalformedError` (`layout.manifest`).
+    """
+    found = commits(spark, path)
+    if not found:
+        raise FailedError(
+            "layout.incomplete",
+            f"`{path}` holds no complete output",
+            hint="was the run stopped, or does it write somewhere else? Run it again",
+        )
+    if not any("format" in said for said in found.values()):
+        raise FailedError(
+            "layout.incomplete",
+            f"`{path}` holds the output of another job, and no views",
+            hint="give the folder that `penstock pipeline deliver` wrote",
+        )
+    return {batch: Manifest.from_dict(said) for batch, said in found.items()}
+
+
+def open_view(spark: SparkSession, path: str, subscriber: str) -> DataFrame:
+    """Return what one reader got, under the names of its version, from either layout.
+
+    Raises `FailedError` (`layout.incomplete`), `MalformedError` (`layout.manifest`, `pipeline.unknown-subscriber`),
+    `RefusedError` (`pipeline.no-rights`).
+    """
+    manifests = read_manifests(spark, path)
+    theirs = {batch: manifest for batch, manifest in manifests.items() if subscriber in manifest.views}
+    if not theirs:
+        last = manifests[max(manifests)]
+        raise no_view(subscriber, last.views, last.without_rights)
+    version = theirs[max(theirs)].views[subscriber].attributes
+    groups: dict[tuple[Layout, bool, str, ReaderView], list[int]] = {}
+    for batch, manifest in theirs.items():
+        kind = (manifest.layout, manifest.sorted, manifest.revision, manifest.views[subscriber])
+        groups.setdefault(kind, []).append(batch)
+    parts = [
+        _rows(spark, path, view, batches, version)
+        if layout is Layout.PROGRAM
+        else _folder(spark, path, subscriber, view, version).where(_of(batches, revision)).drop(*_PLACE)
+        for (layout, _, revision, view), batches in groups.items()
+    ]
+    return reduce(DataFrame.unionByName, parts)
+
+
+def stored_rows(spark: SparkSession, path: str, manifest: Manifest, batch: int) -> dict[str, int]:
+    """Return how many rows of a batch each reader of a manifest finds; those without rights find none."""
+    refused = dict.fromkeys(manifest.without_rights, 0)
+    if not manifest.views:
+        return refused
+    if manifest.layout is Layout.PROGRAM:
+        schema = StructType([StructField(PROGRAM, IntegerType())])
+        rows = reading(spark).schema(schema).parquet(f"{path}/{ROWS}/{BATCH}={batch}")
+        counts = {int(row[0]): int(row[1]) for row in rows.groupBy(quoted(PROGRAM)).count().collect()}
+        return {name: counts.get(view.program, 0) for name, view in manifest.views.items()} | refused
+    rows = _read_folders(spark, f"{path}/{VIEWS}", _PLACED).where(_of([batch], manifest.revision))
+    found = {str(row[0]): int(row[1]) for row in rows.groupBy(quoted(SUBSCRIBER)).count().collect()}
+    return {name: found.get(name, 0) for name in manifest.views} | refused
+
+
+def _rows(
+    spark: SparkSession, path: str, view: ReaderView, batches: Sequence[int], version: Sequence[StoredAttribute]
+) -> DataFrame:
+    schema = _schema({a.id: spark_type(a.kind) for a in version}, StructField(PROGRAM, IntegerType()))
+    parts = [f"{path}/{ROWS}/{BATCH}={batch}" for batch in batches]
+    rows = reading(spark).schema(schema).option("basePath", f"{path}/{ROWS}").parquet(*parts)
+    rows = rows.where(quoted(PROGRAM) == view.program)
+    return rows.select(*metadata(), *(quoted(a.id).alias(a.name) for a in version))
+
+
+def _mark(revision: str) -> str:
+    """Return the end of a policy's revision: a digest, short enough for the name of a folder."""
+    return revision[-16:] or "none"
+
+
+def _of(batches: Sequence[int], revision: str) -> Column:
+    return quoted(BATCH).isin(list(batches)) & (quoted(POLICY) == _mark(revision))
+
+
+def _folder(
+    spark: SparkSession, path: str, subscriber: str, view: ReaderView, version: Sequence[StoredAttribute]
+) -> DataFrame:
+    then = {a.id: a.name for a in view.attributes}
+    schema = _schema({then[a.id]: spark_type(a.kind) for a in version if a.id in then}, *_PLACED)
+    rows = _read_folders(spark, f"{path}/{VIEWS}", schema).where(quoted(SUBSCRIBER) == subscriber)
+    absent = F.lit(None)
+    columns = [(quoted(then[a.id]) if a.id in then else absent.cast(spark_type(a.kind))).alias(a.name) for a in version]
+    return rows.select(*map(quoted, _PLACE), *metadata(), *columns)
+
+
+def _read_folders(spark: SparkSession, path: str, schema: StructType) -> DataFrame:
+    try:
+        rows = reading(spark).schema(schema).parquet(path)
+        rows.columns  # noqa: B018  # through Spark Connect it is asked here whether the path exists
+    except AnalysisException as error:
+        # Nobody got anything, so there are no folders.
+        if not is_not_found(error):
+            raise
+        return spark.createDataFrame([], schema)
+    return rows
+
+
+def _schema(attributes: Mapping[str, DataType], *place: StructField) -> StructType:
+    kinds: dict[str, DataType] = {ID: StringType(), TIME: TimestampType(), SOURCE: StringType()}
+    own = [StructField(name, kinds[name]) for name in METADATA]
+    return StructType([*own, *(StructField(name, kind) for name, kind in attributes.items()), *place])

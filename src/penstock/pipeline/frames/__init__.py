@@ -1,0 +1,5 @@
+"""How events and selectors look in Spark.
+
+`frames` is the schema of events, `columns` compiles selectors to native expressions.
+Imports nothing else of `penstock.pipeline`.
+"""

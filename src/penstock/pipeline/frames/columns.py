@@ -1,0 +1,401 @@
+"""Selectors as Spark columns: the same meaning as `evaluate`, in native expressions only.
+
+A condition becomes two columns that are never null: where it is TRUE and where it is FALSE. Where neither holds it is
+NULL or an error, and nothing in the language tells those two apart except IS NULL, for which every term carries a
+column of its own that says where it is null. So nothing here can raise, whatever the rows hold: overflow, division by
+zero and NaN simply make a term have no value.
+
+Nothing depends on the session: not on ANSI mode (only functions that return null instead of raising are used), not on
+the session's time zone (timestamps are compared as instants), not on its default collation.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+
+from penstock.model.values import INTEGER_MIN, Kind, Scalar
+from penstock.selector import Selector
+from penstock.selector.ast import (
+    And,
+    Arithmetic,
+    AttributeReference,
+    Between,
+    Compare,
+    ComparisonOperator,
+    Concat,
+    Condition,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    Negate,
+    Not,
+    Operator,
+    Or,
+    Term,
+)
+from penstock.selector.like import parse_pattern
+
+# ----------------------------------------------------------------------------------------------------------------------
+# LIKE on Spark: the forms that nearly all patterns have need no regular expression; a text may be a parameter.
+
+
+class PatternForm(StrEnum):
+    """What a pattern asks of a text."""
+
+    IS = "is"
+    STARTS = "starts"
+    ENDS = "ends"
+    CONTAINS = "contains"
+    LIKE = "like"
+
+
+@dataclass(frozen=True, slots=True)
+class ParameterLike(Like):
+    """A LIKE of which only the form is known: its `pattern` is the name of the parameter that holds the text."""
+
+    form: PatternForm = PatternForm.LIKE
+
+
+def form_of(pattern: str, escape: str | None) -> tuple[PatternForm, str]:
+    """Return the form of a pattern, and the text that goes with it; for `LIKE` it is a pattern in Spark's own form."""
+    segments = parse_pattern(pattern, escape).segments
+    if not any(None in segment for segment in segments):
+        texts = ["".join(character for character in segment if character) for segment in segments]
+        match texts:
+            case [whole]:
+                return PatternForm.IS, whole
+            case [first, ""]:
+                return PatternForm.STARTS, first
+            case ["", last]:
+                return PatternForm.ENDS, last
+            case ["", inner, ""]:
+                return PatternForm.CONTAINS, inner
+    return PatternForm.LIKE, "%".join("".join(_escaped(character) for character in segment) for segment in segments)
+
+
+def matched(column: Column, form: PatternForm, text: Column) -> Column:
+    """Return where a text has a form."""
+    match form:
+        case PatternForm.IS:
+            return column == text
+        case PatternForm.STARTS:
+            return column.startswith(text)
+        case PatternForm.ENDS:
+            return column.endswith(text)
+        case PatternForm.CONTAINS:
+            return column.contains(text)
+        case PatternForm.LIKE:
+            return F.like(column, text)
+
+
+def _escaped(character: str | None) -> str:
+    if character is None:
+        return "_"
+    return f"\\{character}" if character in "%_\\" else character
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Selectors as Spark columns: the same meaning as `evaluate`, in native expressions only.
+
+
+SPARK_TYPES: Final[Mapping[Kind, str]] = {
+    Kind.STRING: "string",
+    Kind.INTEGER: "bigint",
+    Kind.FLOAT: "double",
+    Kind.BOOLEAN: "boolean",
+    Kind.TIMESTAMP: "timestamp",
+}
+"""The type of a column that holds attributes of a kind."""
+
+_FILLERS: Final[Mapping[Kind, Scalar]] = {
+    Kind.STRING: "",
+    Kind.INTEGER: 0,
+    Kind.FLOAT: 0.0,
+    Kind.BOOLEAN: False,
+    Kind.TIMESTAMP: datetime.fromtimestamp(0, tz=UTC),
+}
+EARLIEST: Final = -62_135_596_800_000_000
+LATEST: Final = 253_402_300_799_999_999
+"""The instants that Python can name, in microseconds: the years 1 to 9999."""
+_TWO_TO_63: Final = 2.0**63
+_MAX: Final = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class PlainColumn:
+    """A value that is never null to Spark, and the conditions under which it counts: then comparing it is short code.
+
+    What is compared where they do not hold is thrown away.
+    """
+
+    column: Column
+    where: tuple[Column, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnSource:
+    """Where an attribute's values stand, and of which kind they are; also in plain form where that is known."""
+
+    column: Column
+    kind: Kind
+    plain: PlainColumn | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TruthColumns:
+    """A condition: where it is TRUE and where it is FALSE. Neither column is ever null."""
+
+    true: Column
+    false: Column
+
+
+@dataclass(frozen=True, slots=True)
+class Value:
+    """A term: its value, null where it has none, and where it is null rather than in error."""
+
+    column: Column
+    kind: Kind | None
+    null: Column
+    plain: PlainColumn | None = None
+
+
+def hoist(frame: DataFrame, sources: Mapping[str, ColumnSource]) -> tuple[DataFrame, dict[str, ColumnSource]]:
+    """Return a frame with the plain forms of some attributes beside them, so that each is made once a row."""
+    added: dict[str, Column] = {}
+    found: dict[str, ColumnSource] = {}
+    for number, (name, source) in enumerate(sources.items()):
+        there, clean = f"@there{number}", f"@clean{number}"
+        counts = source.column.isNotNull()
+        # Reading a NaN is an error: it has no value.
+        added[there] = counts & ~F.isnan(source.column) if source.kind is Kind.FLOAT else counts
+        added[clean] = F.coalesce(source.column, literal(_FILLERS[source.kind], source.kind))
+        plain = PlainColumn(F.col(f"`{clean}`"), (F.col(f"`{there}`"),))
+        found[name] = ColumnSource(source.column, source.kind, plain)
+    return frame.withColumns(added) if added else frame, found
+
+
+def condition(selector: Selector, sources: Mapping[str, ColumnSource]) -> TruthColumns:
+    """Compile a selector. An attribute without a source is always null.
+
+    The selector has been checked against the kinds of the sources.
+    """
+    return compile_condition(selector.root, sources)
+
+
+def compile_condition(node: Condition, sources: Mapping[str, ColumnSource]) -> TruthColumns:
+    """Compile the tree of a selector, as `condition` does; a parameter is an attribute with a column of its own."""
+    return _truth(node, sources)
+
+
+def literal(value: Scalar, kind: Kind) -> Column:
+    """Return a constant of a kind, independent of the session's settings."""
+    if value is None:
+        return F.lit(None).cast(SPARK_TYPES[kind])
+    if isinstance(value, datetime):
+        return F.timestamp_micros(F.lit(micros(value)))
+    return F.lit(value).cast(SPARK_TYPES[kind])
+
+
+def micros(moment: datetime) -> int:
+    """Return microseconds since 1970, exactly."""
+    return (moment - datetime.fromtimestamp(0, tz=moment.tzinfo)) // timedelta(microseconds=1)
+
+
+def _truth(node: Condition, sources: Mapping[str, ColumnSource]) -> TruthColumns:
+    match node:
+        case AttributeReference() | Literal():
+            tested = _value(node, sources)
+            return _decided(tested.plain.column, tested) if tested.plain else _known(tested.column)
+        case Compare(operator, left, right):
+            return _compare(operator, _value(left, sources), _value(right, sources))
+        case Between(value, low, high):
+            tested = _value(value, sources)
+            return _and(
+                _compare(ComparisonOperator.GE, tested, _value(low, sources)),
+                _compare(ComparisonOperator.LE, tested, _value(high, sources)),
+            )
+        case In(value, items):
+            return _in(_value(value, sources), items, sources)
+        case ParameterLike(value, parameter, form=form):
+            return _matched(_value(value, sources), form, sources[parameter].column)
+        case Like(value, pattern, escape):
+            form, text = form_of(pattern, escape)
+            return _matched(_value(value, sources), form, F.lit(text))
+        case IsNull(value):
+            tested = _value(value, sources)
+            return TruthColumns(tested.null, tested.column.isNotNull())
+        case Not(operand):
+            inner = _truth(operand, sources)
+            return TruthColumns(inner.false, inner.true)
+        case And(operands):
+            return _and(*(_truth(operand, sources) for operand in operands))
+        case Or(operands):
+            return _or(*(_truth(operand, sources) for operand in operands))
+
+
+def _known(column: Column) -> TruthColumns:
+    return TruthColumns(F.coalesce(column, F.lit(False)), F.coalesce(~column, F.lit(False)))
+
+
+def _matched(tested: Value, form: PatternForm, text: Column) -> TruthColumns:
+    if tested.plain is not None:
+        return _decided(matched(tested.plain.column, form, text), tested)
+    return _known(matched(tested.column, form, text))
+
+
+def _decided(column: Column, *values: Value) -> TruthColumns:
+    """Return the truth of something that is never null, where all that it is made of counts."""
+    where = tuple(condition for value in values if value.plain for condition in value.plain.where)
+    return TruthColumns(_all((*where, column)), _all((*where, ~column)))
+
+
+def _and(*parts: TruthColumns) -> TruthColumns:
+    return TruthColumns(_all(part.true for part in parts), _any(part.false for part in parts))
+
+
+def _or(*parts: TruthColumns) -> TruthColumns:
+    return TruthColumns(_any(part.true for part in parts), _all(part.false for part in parts))
+
+
+def _all(columns: Iterable[Column]) -> Column:
+    return reduce(lambda one, other: one & other, columns)
+
+
+def _any(columns: Iterable[Column]) -> Column:
+    return reduce(lambda one, other: one | other, columns)
+
+
+def _in(tested: Value, items: tuple[Term, ...], sources: Mapping[str, ColumnSource]) -> TruthColumns:
+    plain = [item for item in items if isinstance(item, Literal) and item.kind is tested.kind]
+    if len(plain) == len(items) and tested.kind is not None:
+        return _known(tested.column.isin(*(literal(item.value, tested.kind) for item in plain)))
+    return _or(*(_compare(ComparisonOperator.EQ, tested, _value(item, sources)) for item in items))
+
+
+_COMPARE: Final[Mapping[ComparisonOperator, Callable[[Column, Column], Column]]] = {
+    ComparisonOperator.EQ: lambda a, b: a == b,
+    ComparisonOperator.NE: lambda a, b: a != b,
+    ComparisonOperator.LT: lambda a, b: a < b,
+    ComparisonOperator.LE: lambda a, b: a <= b,
+    ComparisonOperator.GT: lambda a, b: a > b,
+    ComparisonOperator.GE: lambda a, b: a >= b,
+}
+
+
+def _compare(operator: ComparisonOperator, left: Value, right: Value) -> TruthColumns:
+    if left.kind is None or right.kind is None:
+        return TruthColumns(F.lit(False), F.lit(False))
+    if left.kind is right.kind and left.plain is not None and right.plain is not None:
+        return _decided(_COMPARE[operator](left.plain.column, right.plain.column), left, right)
+    if left.kind is right.kind:
+        return _known(_COMPARE[operator](left.column, right.column))
+    # An integer and a float: exact, where a cast of the integer would round.
+    if left.kind is Kind.INTEGER:
+        return _known(_compare_exactly(operator, left.column, right.column))
+    return _known(_compare_exactly(operator.flipped, right.column, left.column))
+
+
+def _compare_exactly(operator: ComparisonOperator, integer: Column, number: Column) -> Column:
+    compare = _COMPARE[operator]
+    zero = F.lit(0)
+    whole = number.try_cast("bigint")
+    rest = number - whole.cast("double")
+    sign = (
+        F.when(number >= F.lit(_TWO_TO_63), F.lit(-1))
+        .when(number < F.lit(-_TWO_TO_63), F.lit(1))
+        .when(integer < whole, F.lit(-1))
+        .when(integer > whole, F.lit(1))
+        .when(rest > 0, F.lit(-1))
+        .when(rest < 0, F.lit(1))
+        .otherwise(zero)
+    )
+    return F.when(integer.isNotNull() & number.isNotNull(), compare(sign, zero))
+
+
+def _value(node: Term, sources: Mapping[str, ColumnSource]) -> Value:
+    match node:
+        case AttributeReference(name):
+            source = sources.get(name)
+            if source is None:
+                return Value(F.lit(None), None, F.lit(True))
+            column = source.column
+            if source.kind is Kind.FLOAT:
+                # Reading a NaN is an error: the term has no value, and is not null either.
+                return Value(F.when(~F.isnan(column), column), source.kind, column.isNull(), source.plain)
+            return Value(column, source.kind, column.isNull(), source.plain)
+        case Literal(value, kind):
+            if kind is None:
+                return Value(F.lit(None), None, F.lit(True))
+            constant = literal(value, kind)
+            return Value(constant, kind, F.lit(False), PlainColumn(constant))
+        case Negate(operand):
+            inner = _value(operand, sources)
+            if inner.kind is Kind.FLOAT:
+                return Value(-inner.column, inner.kind, inner.null)
+            if inner.kind is None:
+                return inner
+            zero = literal(0, Kind.INTEGER)
+            return Value(F.try_subtract(zero, inner.column), inner.kind, inner.null)
+        case Concat(left, right):
+            first, second = _value(left, sources), _value(right, sources)
+            return Value(
+                F.concat(_typed(first, Kind.STRING), _typed(second, Kind.STRING)), Kind.STRING, _null(first, second)
+            )
+        case Arithmetic(operator, left, right):
+            return _calculate(operator, _value(left, sources), _value(right, sources))
+
+
+def _typed(value: Value, kind: Kind) -> Column:
+    return value.column.cast(SPARK_TYPES[kind]) if value.kind is None else value.column
+
+
+def _null(*parts: Value) -> Column:
+    """Return where an operator is null: some operand is, and none is in error."""
+    sound = _all(part.null | part.column.isNotNull() for part in parts)
+    return sound & _any(part.null for part in parts)
+
+
+def _calculate(operator: Operator, left: Value, right: Value) -> Value:
+    null = _null(left, right)
+    kinds = {left.kind, right.kind} - {None}
+    if Kind.FLOAT in kinds:
+        first, second = left.column.cast("double"), right.column.cast("double")
+        return Value(_floats(operator, first, second), Kind.FLOAT, null)
+    if not kinds:
+        return Value(F.lit(None), None, null)
+    return Value(_integers(operator, _typed(left, Kind.INTEGER), _typed(right, Kind.INTEGER)), Kind.INTEGER, null)
+
+
+def _integers(operator: Operator, first: Column, second: Column) -> Column:
+    if operator is Operator.ADD:
+        return F.try_add(first, second)
+    if operator is Operator.SUBTRACT:
+        return F.try_subtract(first, second)
+    if operator is Operator.MULTIPLY:
+        return F.try_multiply(first, second)
+    # The two divisors that have no quotient are taken away before Spark sees them.
+    minimum = literal(INTEGER_MIN, Kind.INTEGER)
+    safe = F.when((second != 0) & ~((second == -1) & (first == minimum)), second)
+    return F.call_function("div", first, safe)
+
+
+_FLOATS: Final[Mapping[Operator, Callable[[Column, Column], Column]]] = {
+    Operator.ADD: lambda a, b: a + b,
+    Operator.SUBTRACT: lambda a, b: a - b,
+    Operator.MULTIPLY: lambda a, b: a * b,
+    Operator.DIVIDE: F.try_divide,
+}
+
+
+def _floats(operator: Operator, first: Column, second: Column) -> Column:
+    result = _FLOATS[operator](first, second)
+    overflow = (F.abs(result) == _MAX) & (F.abs(first) < _MAX) & (F.abs(second) < _MAX)
+    return F.when(~F.isnan(result) & ~overflow, result)

@@ -1,0 +1,150 @@
+"""The last step of every ingest: one frame in which each record is an event or has a reason why it is none.
+
+Nothing here filters, joins or multiplies rows: as many rows come out as records went in.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+
+from penstock.errors import MalformedError
+from penstock.model.names import AttributeId
+from penstock.model.types import EventType
+from penstock.model.values import Kind
+from penstock.pipeline.frames.columns import literal
+from penstock.pipeline.frames.frames import ID, METADATA, SOURCE, TIME, attributes_of, quoted
+from penstock.pipeline.ingest.conversion import Converted, RecordProblem
+from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION
+
+TYPE: Final = "@type"
+REASON: Final = "@reason"
+WORDS: Final = "@words"
+INGESTED: Final = "@ingested"
+QUARANTINE: Final = (REASON, WORDS, FILE, POSITION, ORIGINAL, INGESTED)
+
+_PROBLEM: Final = "@problem"
+_PRINCIPAL: Final = r"\A(?:ed25519|threshold):[a-z2-7]{51}[aq]\z"
+"""52 characters of base32 for 256 bits: the four spare bits of the last one are zero."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One version of a type: the values by attribute name, and what else is wrong with a record of it."""
+
+    event_type: EventType
+    values: Mapping[str, Converted]
+    problems: Sequence[RecordProblem] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CheckedRecords:
+    """A frame of records and columns over it: the metadata of events, what is wrong, and the versions they may be of.
+
+    `type` is the text of a version's name, or null. What is wrong with the record is told first, then what is wrong
+    with its metadata and its type, then `content`, and then what is wrong with its attributes.
+    """
+
+    frame: DataFrame
+    type: Column
+    id: Column
+    time: Converted
+    source: Column
+    problems: Sequence[RecordProblem]
+    versions: Sequence[Version]
+    content: Sequence[RecordProblem] = ()
+
+
+def tag(checked: CheckedRecords, at: datetime) -> DataFrame:
+    """Return one row for each record, with `@reason` where it is no event.
+
+    The attributes stand under their ids, as in transit. Raises `MalformedError` (`ingest.types`) when two types have
+    the same attribute with different kinds, or a type stands twice.
+    """
+    kinds = _kinds(version.event_type for version in checked.versions)
+    known = quoted(TYPE)
+    # (1) Each value as a column.
+    values: list[Column] = []
+    wrong = [*checked.problems, *_metadata_problems(checked)]
+    merged: dict[AttributeId, Column] = {}
+    for version in checked.versions:
+        own = known == F.lit(str(version.event_type.name))
+        wrong.extend(_only(own, problem) for problem in version.problems)
+        for attribute in version.event_type.attributes:
+            converted = version.values.get(attribute.name)
+            if converted is None:
+                continue
+            value = quoted(f"@value {len(values)}")
+            values.append(converted.value.alias(f"@value {len(values)}"))
+            wrong.extend(_only(own, problem) for problem in converted.problems(value))
+            before = merged.get(attribute.id)
+            merged[attribute.id] = F.when(own, value) if before is None else before.when(own, value)
+    typed = checked.frame.select(
+        "*",
+        checked.type.alias(TYPE),
+        checked.id.alias(ID),
+        checked.time.value.alias(TIME),
+        checked.source.alias(SOURCE),
+        *values,
+    )
+    # (2) The first thing that is wrong, as a number.
+    number = F.lit(None).cast("int")
+    if wrong:
+        number = F.when(wrong[0].where, F.lit(0))
+        for position, problem in enumerate(wrong[1:], start=1):
+            number = number.when(problem.where, F.lit(position))
+    judged = typed.select("*", number.alias(_PROBLEM))
+    # (3) What it means. A bad record has no values, and a good one is not carried twice.
+    good = quoted(_PROBLEM).isNull()
+    codes, words = (F.array(*map(F.lit, texts)) for texts in ([p.code for p in wrong], [p.words for p in wrong]))
+    return judged.select(
+        F.get(codes, quoted(_PROBLEM)).alias(REASON),
+        F.get(words, quoted(_PROBLEM)).alias(WORDS),
+        quoted(FILE),
+        quoted(POSITION),
+        F.when(~good, quoted(ORIGINAL)).alias(ORIGINAL),
+        literal(at, Kind.TIMESTAMP).alias(INGESTED),
+        known,
+        *(F.when(good, quoted(name)).alias(name) for name in METADATA),
+        *(F.when(good, merged.get(id_, literal(None, kind))).alias(str(id_)) for id_, kind in kinds.items()),
+    )
+
+
+def _metadata_problems(checked: CheckedRecords) -> list[RecordProblem]:
+    never = F.lit(False)
+    principal = F.coalesce(quoted(SOURCE).rlike(_PRINCIPAL), never)
+    time = [
+        RecordProblem(p.where, "ingest.time", "the time is no instant") for p in checked.time.problems(quoted(TIME))
+    ]
+    return [
+        RecordProblem(~F.coalesce(F.length(quoted(ID)) > 0, never), "ingest.id", "the id is absent or no text"),
+        RecordProblem(~principal, "ingest.source", "the source is no principal"),
+        *time,
+        RecordProblem(quoted(TIME).isNull(), "ingest.time", "the time is absent"),
+        RecordProblem(quoted(TYPE).isNull(), "ingest.type", "of no type and version that is known"),
+        *checked.content,
+    ]
+
+
+def _only(own: Column, problem: RecordProblem) -> RecordProblem:
+    return RecordProblem(own & problem.where, problem.code, problem.words)
+
+
+def _kinds(types: Iterable[EventType]) -> dict[AttributeId, Kind]:
+    known = list(types)
+    names = [event_type.name for event_type in known]
+    if len(set(names)) != len(names):
+        raise MalformedError("ingest.types", "a version of a type is given twice", hint="give each version once")
+    kinds = {a.id: a.spec.kind for a in attributes_of(known)}
+    for event_type in known:
+        for a in event_type.attributes:
+            if kinds[a.id] is not a.spec.kind:
+                raise MalformedError(
+                    "ingest.types",
+                    f"attribute `{a.name}` is a {kinds[a.id]} in one version and a {a.spec.kind} in another",
+                    hint="an attribute that changes its kind needs a new UID; ingest the versions one by one",
+                )
+    return kinds

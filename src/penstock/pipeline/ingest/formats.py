@@ -1,0 +1,370 @@
+"""Rows of CSV and Parquet files as typed events, by a mapping."""
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from functools import reduce
+from typing import Final, TypeAlias
+from urllib.parse import unquote
+
+import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
+import pyarrow.parquet as pq  # type: ignore[import-untyped]  # it ships no types
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from pyspark.sql.types import (
+    BooleanType,
+    ByteType,
+    DataType,
+    DecimalType,
+    DoubleType,
+    FloatType,
+    IntegerType,
+    LongType,
+    ShortType,
+    StringType,
+    StructType,
+    TimestampNTZType,
+    TimestampType,
+)
+
+from penstock.errors import LimitError, MalformedError
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.types import EventType
+from penstock.model.values import AttributeSpec, Kind
+from penstock.pipeline.frames.columns import literal
+from penstock.pipeline.frames.frames import quoted
+from penstock.pipeline.ingest.conversion import (
+    Converted,
+    RecordProblem,
+    constant,
+    from_column,
+    from_json,
+    from_text,
+    given,
+)
+from penstock.pipeline.ingest.event_frames import CheckedRecords, Version
+from penstock.pipeline.ingest.mapping import BoundMapping, FromColumn, MappedFormat, Origin
+from penstock.pipeline.ingest.records import (
+    COLUMNS,
+    FIELDS,
+    FILE,
+    ORIGINAL,
+    PLACE,
+    ROW,
+    csv_problems,
+    is_empty,
+    line_text,
+)
+from penstock.pipeline.outputs.files import reading
+
+# ----------------------------------------------------------------------------------------------------------------------
+# CloudEvents 1.0 in structured JSON, one a line, as typed events.
+#
+#     specversion  `1.0`
+#     id           a text that is not empty
+#     source       the principal of the publisher, `ed25519:…` or `threshold:…`, which is a URI as CloudEvents asks
+#     type         the event type in one version, `owner/name@version`; without `@version` it is version 0
+#     time         RFC 3339. CloudEvents may lack it; here it is needed, for rights are asked at its time
+#     data         an object: attribute names and values. What is absent is null
+#
+# Timestamps in `data` are written as `time` is. Other members of the envelope (`subject`, `dataschema`, extensions) are
+# allowed and not kept. `datacontenttype` is JSON where it stands.
+
+
+_MAP: Final = "map<string,variant>"
+_MOMENT: Final = AttributeSpec(Kind.TIMESTAMP)
+_MEMBERS: Final = ("specversion", "id", "source", "type", "time", "datacontenttype", "data")
+_JSON: Final = r"(?i)\A\s*application/(?:[a-z0-9.!#$&^_-]+\+)?json\s*(?:;.*)?\z"
+# What is left of escapes once complete pairs and all other escapes are taken out is half a pair.
+_ESCAPES: Final = r"\\u[dD][89abAB][0-9a-fA-F]{2}\\u[dD][c-fC-F][0-9a-fA-F]{2}|\\[^u]"
+_HALF: Final = r"\\u[dD][89a-fA-F][0-9a-fA-F]{2}"
+
+_LINE, _OUTER, _DATA = "@line", "@outer", "@data"
+
+
+def check_envelopes(records: DataFrame, types: Iterable[EventType]) -> CheckedRecords:
+    """Check records against the versions that they name."""
+    versions = list(types)
+    place = [quoted(name) for name in PLACE]
+    # (1) The line as text, null where it is none.
+    line = F.when(F.is_valid_utf8(quoted(ORIGINAL).cast("string")), line_text(quoted(ORIGINAL)))
+    lines = records.select(*place, line.alias(_LINE))
+    # (2) The object. Spark's parser stops behind the first value and ignores the rest of the line; but only one single
+    # value can be put both into an object and into an array.
+    text = quoted(_LINE)
+    whole = F.try_parse_json(F.concat(F.lit('{"":'), text, F.lit("}")))
+    alone = F.try_parse_json(F.concat(F.lit("["), text, F.lit("]"))).isNotNull()
+    outer = lines.select(*place, text, F.when(alone, F.try_variant_get(whole, "$['']", _MAP)).alias(_OUTER))
+    # (3) The members of the envelope, and those of its data.
+    data = F.try_variant_get(F.try_element_at(quoted(_OUTER), F.lit("data")), "$", _MAP)
+    found = quoted(_OUTER).isNotNull()
+    members = outer.select(*place, text, found.alias(_OUTER), data.alias(_DATA), *_read(_OUTER, "", _MEMBERS))
+    names = list(dict.fromkeys(name for event_type in versions for name in event_type.by_name))
+    parsed = members.select("*", *_read(_DATA, "data.", names))
+    content = _string("datacontenttype")
+    json = (_shape("datacontenttype") == "VOID") | content.rlike(_JSON)
+    no_data = quoted(_DATA).isNull() | ~_shape("data").startswith("OBJECT") | ~F.coalesce(json, F.lit(False))
+    return CheckedRecords(
+        parsed,
+        type=_type(versions),
+        id=_string("id"),
+        time=from_json("time", _MOMENT, _shape("time"), _text("time")),
+        source=_string("source"),
+        problems=_line_problems(),
+        versions=[_version(event_type) for event_type in versions],
+        content=[RecordProblem(no_data, "ingest.data", "`data` is no JSON object")],
+    )
+
+
+def _read(object_: str, prefix: str, names: Iterable[str]) -> list[Column]:
+    """Return shape and text of some members of an object; a member that is absent is a null."""
+    columns = []
+    for name in names:
+        value = F.try_element_at(quoted(object_), F.lit(name))
+        columns.append(F.coalesce(F.schema_of_variant(value), F.lit("VOID")).alias(f"@shape {prefix}{name}"))
+        columns.append(F.try_variant_get(value, "$", "string").alias(f"@text {prefix}{name}"))
+    return columns
+
+
+def _shape(name: str) -> Column:
+    return quoted(f"@shape {name}")
+
+
+def _text(name: str) -> Column:
+    return quoted(f"@text {name}")
+
+
+def _string(name: str) -> Column:
+    return F.when(_shape(name) == "STRING", _text(name))
+
+
+def _type(versions: Iterable[EventType]) -> Column:
+    found = F.lit(None).cast("string")
+    for event_type in versions:
+        name = event_type.name
+        texts = [str(name), str(name.key)] if name.version == "0" else [str(name)]
+        found = F.when(_string("type").isin(*texts), F.lit(str(name))).otherwise(found)
+    return found
+
+
+def _line_problems() -> list[RecordProblem]:
+    text, unread = quoted(_LINE), ~quoted(_OUTER)
+    half = F.regexp_replace(text, _ESCAPES, " ").rlike(_HALF)
+    # Asked of every line, because a session can be told to let the last of two equal names win.
+    repeated = _repeated(text) | _repeated(F.get_json_object(text, "$.data"))
+    return [
+        RecordProblem(text.isNull(), "ingest.utf8", "not UTF-8"),
+        RecordProblem(text.rlike(r"\A[ \t\r\n]*\z"), "ingest.empty", "an empty line"),
+        RecordProblem(unread & half, "ingest.text", "a string holds a lone surrogate"),
+        RecordProblem(repeated, "ingest.duplicate-key", "a name stands twice in an object"),
+        RecordProblem(unread, "ingest.json", "not one JSON object"),
+        RecordProblem(
+            ~F.coalesce(_string("specversion") == "1.0", F.lit(False)), "ingest.envelope", "`specversion` is not `1.0`"
+        ),
+    ]
+
+
+def _repeated(text: Column) -> Column:
+    keys = F.json_object_keys(text)
+    return F.coalesce(F.size(keys) != F.size(F.array_distinct(keys)), F.lit(False))
+
+
+def _version(event_type: EventType) -> Version:
+    name = event_type.name
+    known = F.array(*map(F.lit, event_type.by_name)) if event_type.by_name else F.array().cast("array<string>")
+    unknown = F.size(F.array_except(F.map_keys(quoted(_DATA)), known)) > 0
+    values = {
+        a.name: from_json(f"attribute `{a.name}`", a.spec, _shape(f"data.{a.name}"), _text(f"data.{a.name}"))
+        for a in event_type.attributes
+    }
+    words = f"`data` has an attribute that `{name.name}` version {name.version} lacks"
+    return Version(event_type, values, [RecordProblem(unknown, "ingest.unknown-attribute", words)])
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The columns of each Parquet file of a table.
+#
+# Spark takes the columns of one file for those of all of them. Where another file lacks one, its values are null, and
+# the rows of a file in which a column was renamed would be events of which nothing is known. So each is asked for its
+# own.
+
+
+Seen: TypeAlias = dict[tuple[object, ...], bool]
+"""Whether a file lacks a column, by its name, length and time: a stream asks each once."""
+_ASKED_AT_ONCE: Final = 8
+_GLOB: Final = re.compile(r"([\\\[\]{}*?])")
+
+
+def files_lacking(spark: SparkSession, path: str, columns: Iterable[str], seen: Seen | None = None) -> tuple[str, ...]:
+    """Return those files at a path that lack one of some columns, by the names under which records have them.
+
+    Reads the end of each file that is not in `seen` yet, and notes it there. Raises `LimitError` (`ingest.files`).
+    """
+    wanted, known = frozenset(columns), {} if seen is None else seen
+    files = reading(spark).format("binaryFile").load(path)
+    rows = files.select("path", "_metadata.file_path", "length", "modificationTime").collect()
+    new = [row for row in rows if tuple(row) not in known]
+    if len(new) > DEFAULT_LIMITS.table_files:
+        raise LimitError(
+            "ingest.files",
+            f"`{path}` has {len(new):,} files, each of which is to be asked for its columns",
+            hint=f"at most {DEFAULT_LIMITS.table_files:,} are read at once: give one folder after the other",
+        )
+    with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
+        found = pool.map(lambda row: _columns(spark, row[0]), new)
+        known.update((tuple(row), not wanted <= own) for row, own in zip(new, found, strict=True))
+    return tuple(sorted(row[1] for row in rows if known[tuple(row)]))
+
+
+def _columns(spark: SparkSession, file: str) -> frozenset[str]:
+    """Return the columns of a file, and those that its folders stand for."""
+    folders = (unquote(folder).partition("=") for folder in file.split("/")[:-1])
+    own = _local(spark, file)
+    if own is None:
+        own = reading(spark).parquet(_GLOB.sub(r"\\\1", file)).columns
+    return frozenset((*own, *(name for name, sign, _ in folders if sign)))
+
+
+def _local(spark: SparkSession, file: str) -> list[str] | None:
+    """Return the columns of a file that is here; None where Spark has to be asked, and tells what is wrong."""
+    scheme, _, path = file.partition(":")
+    # Of Spark Connect the session is another class, and the file is where the server is.
+    if scheme != "file" or not isinstance(spark, SparkSession):
+        return None
+    try:
+        return list(pq.read_schema(path).names)
+    except (OSError, pa.ArrowInvalid):
+        return None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Rows of CSV and Parquet files as typed events, by a mapping.
+
+
+_TEXT: Final = AttributeSpec(Kind.STRING)
+_WHOLE: Final = (ByteType, ShortType, IntegerType, LongType)
+_REAL: Final = (FloatType, DoubleType, DecimalType)
+
+
+@dataclass(frozen=True, slots=True)
+class _Cell:
+    """A column that a mapping reads: where it stands, and of which type."""
+
+    column: Column
+    type: DataType
+
+
+@dataclass(frozen=True, slots=True)
+class _Table:
+    """Records whose columns were found, and what is wrong with them as rows of a table."""
+
+    frame: DataFrame
+    cells: Mapping[str, _Cell]
+    problems: Sequence[RecordProblem]
+
+
+def check_table(records: DataFrame, bound: BoundMapping, lacking: Sequence[str] = ()) -> CheckedRecords:
+    """Check records against a mapping; `lacking` are Parquet files that lack one of its columns.
+
+    Raises `MalformedError` (`mapping.column`) for a Parquet column that is absent, or of a type that cannot be an
+    attribute of its kind.
+    """
+    mapping = bound.mapping
+    table = _csv(records, bound) if mapping.format is MappedFormat.CSV else _parquet(records, bound, lacking)
+    values = {
+        name: _converted(f"attribute `{name}`", bound.event_type.by_name[name].spec, origin, table.cells)
+        for name, origin in mapping.attributes.items()
+    }
+    return CheckedRecords(
+        table.frame,
+        type=F.lit(str(bound.event_type.name)),
+        id=_converted("the id", _TEXT, mapping.id, table.cells).value,
+        time=_converted("the time", _MOMENT, mapping.time, table.cells),
+        source=_converted("the source", _TEXT, mapping.source, table.cells).value,
+        problems=table.problems,
+        versions=[Version(bound.event_type, values)],
+    )
+
+
+def _csv(records: DataFrame, bound: BoundMapping) -> _Table:
+    columns, fields = quoted(COLUMNS), quoted(FIELDS)
+    declared = bound.mapping.csv.columns
+    cells = {name: _Cell(quoted(f"@{number}"), StringType()) for number, name in enumerate(bound.columns)}
+    texts = [F.get(fields, _index(name, declared)).alias(f"@{number}") for number, name in enumerate(bound.columns)]
+    if declared is None:
+        right = reduce(lambda one, other: one & other, (_once(name) for name in bound.columns))
+    else:
+        right = F.lit(set(bound.columns) <= set(declared)) & (columns == F.array(*map(F.lit, declared)))
+    no_text, *others = csv_problems()
+    problems = [
+        no_text,
+        RecordProblem(is_empty(quoted(ORIGINAL)), "ingest.empty", "an empty line"),
+        RecordProblem(
+            ~F.coalesce(right, F.lit(False)), "ingest.header", "the header is not the one that the mapping needs"
+        ),
+        *others,
+    ]
+    return _Table(records.select(*map(quoted, PLACE), columns, fields, *texts), cells, problems)
+
+
+def _once(name: str) -> Column:
+    return F.size(F.filter(quoted(COLUMNS), lambda column: column == F.lit(name))) == 1
+
+
+def _index(name: str, declared: tuple[str, ...] | None) -> Column:
+    if declared is not None:
+        return F.lit(declared.index(name) if name in declared else -1)
+    return (F.array_position(quoted(COLUMNS), F.lit(name)) - F.lit(1)).cast("int")
+
+
+def _parquet(records: DataFrame, bound: BoundMapping, lacking: Sequence[str]) -> _Table:
+    row = records.schema[ROW].dataType
+    there = {f.name: f.dataType for f in row.fields} if isinstance(row, StructType) else {}
+    cells: dict[str, _Cell] = {}
+    for name in bound.columns:
+        if name not in there:
+            raise MalformedError(
+                "mapping.column",
+                f"there is no column `{name[:80]}`",
+                hint=f"there are: {', '.join(sorted(there))[:400]}",
+                column=name[:80],
+            )
+        cells[name] = _Cell(quoted(ROW).getField(name), there[name])
+    texts = [cell.column for cell in cells.values() if isinstance(cell.type, StringType)]
+    problems = [RecordProblem(~F.is_valid_utf8(text), "ingest.utf8", "not UTF-8") for text in texts]
+    if lacking:
+        header = RecordProblem(
+            quoted(FILE).isin(*lacking), "ingest.header", "the file lacks a column that the mapping needs"
+        )
+        problems.insert(0, header)
+    return _Table(records, cells, problems)
+
+
+def _converted(what: str, spec: AttributeSpec, origin: Origin, cells: Mapping[str, _Cell]) -> Converted:
+    if not isinstance(origin, FromColumn):
+        return constant(literal(origin.value, spec.kind))
+    cell = cells[origin.column]
+    column, reading, found, kind = cell.column, origin.reading, cell.type, spec.kind
+    if isinstance(found, StringType):
+        return from_text(what, spec, given(column, reading), reading)
+    value: Column | None = None
+    if kind is Kind.BOOLEAN and isinstance(found, BooleanType):
+        value = column
+    elif kind is Kind.INTEGER and isinstance(found, _WHOLE):
+        value = column.cast("bigint")
+    elif kind is Kind.FLOAT and isinstance(found, (*_WHOLE, *_REAL)):
+        value = column.cast("double")
+    elif kind is Kind.TIMESTAMP and isinstance(found, TimestampType):
+        value = column
+    elif kind is Kind.TIMESTAMP and isinstance(found, TimestampNTZType) and reading.zone is not None:
+        # With its zone: a cast alone would take the session's.
+        value = F.concat(column.cast("string"), F.lit(f" {reading.zone}")).try_cast("timestamp")
+    if value is not None:
+        return from_column(what, spec, column, value)
+    raise MalformedError(
+        "mapping.column",
+        f"{what} is a {kind}, and column `{origin.column[:80]}` holds {found.simpleString()[:80]}",
+        hint="give its `zone`" if isinstance(found, TimestampNTZType) else "convert it before it is read",
+        column=origin.column[:80],
+    )

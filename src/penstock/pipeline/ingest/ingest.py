@@ -1,0 +1,189 @@
+"""Ingest: records of others become typed events, or go to quarantine with a reason. Nothing is lost in between.
+
+Each source is three steps, of which only the first touches files:
+
+    records   read_lines(spark.read, path)        read_csv(spark.read, path, mapping.csv)       read_parquet(…)
+    ingest    ingest_envelopes(records, types)    ingest_table(records, mapping.bind(type))     the same
+    run       run(ingested, write)                persists, writes, counts what is stored, raises when a record was lost
+
+Types come in verified: `verify_type` is called once, on the driver. The steps are `DataFrame -> DataFrame`, in native
+expressions, so that they work through Spark Connect and on streams; for streams, `run` belongs into `foreachBatch`.
+
+A record is good if `Event.of` would take it. Every other one is in quarantine under the first reason that was found:
+
+    record      ingest.utf8  ingest.empty  ingest.json  ingest.text  ingest.duplicate-key  ingest.envelope
+                ingest.header  ingest.csv  ingest.columns
+    metadata    ingest.id  ingest.source  ingest.time  ingest.data  ingest.type
+    attributes  ingest.unknown-attribute  ingest.kind  ingest.range  ingest.domain
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Final, NamedTuple
+
+from pyspark.sql import DataFrame
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+
+from penstock.errors import FailedError, MalformedError
+from penstock.model.types import EventType
+from penstock.pipeline.frames.frames import METADATA, attributes_of, quoted
+from penstock.pipeline.ingest.event_frames import QUARANTINE, REASON, TYPE, tag
+from penstock.pipeline.ingest.formats import check_envelopes, check_table
+from penstock.pipeline.ingest.formats import files_lacking as files_lacking
+from penstock.pipeline.ingest.mapping import BoundMapping
+from penstock.pipeline.ingest.records import read_csv as read_csv
+from penstock.pipeline.ingest.records import read_lines as read_lines
+from penstock.pipeline.ingest.records import read_parquet as read_parquet
+from penstock.trust.event_types import VerifiedType
+
+_READ, _GOOD, _BAD = "read", "good", "bad"
+_OTHER: Final = "@count"
+
+
+@dataclass(frozen=True, slots=True)
+class Ingested:
+    """What became of some records.
+
+    `tagged` has one row for each record; `good` and `bad` are its two parts. Where more than one of them is used,
+    `tagged` is worth persisting, which `run` does.
+    """
+
+    tagged: DataFrame
+    types: tuple[EventType, ...]
+
+    @property
+    def bad(self) -> DataFrame:
+        """The quarantine: reason, words, file, position, original bytes, time of ingest."""
+        return self.tagged.where(quoted(REASON).isNotNull()).select(*map(quoted, QUARANTINE))
+
+    @property
+    def good(self) -> DataFrame:
+        """The events of all types as they travel: `@id`, `@time`, `@source`, and a column for each attribute id."""
+        ids = [quoted(a.id) for a in attributes_of(self.types)]
+        return self._events().select(*map(quoted, METADATA), *ids)
+
+    @property
+    def written(self) -> DataFrame:
+        """The events as they travel, and in `@type` the version that each was written in, for whoever admits them."""
+        ids = [quoted(a.id) for a in attributes_of(self.types)]
+        return self._events().select(quoted(TYPE), *map(quoted, METADATA), *ids)
+
+    def events(self, event_type: EventType) -> DataFrame:
+        """Return the events that were written in one version, its attributes under their names.
+
+        Raises `MalformedError` (`ingest.types`) when that version was not asked for.
+        """
+        if event_type not in self.types:
+            raise MalformedError("ingest.types", f"`{event_type.name.name}` was not among the types of this ingest")
+        named = [quoted(a.id).alias(a.name) for a in event_type.attributes]
+        own = self._events().where(quoted(TYPE) == str(event_type.name))
+        return own.select(*map(quoted, METADATA), *named)
+
+    def _events(self) -> DataFrame:
+        return self.tagged.where(quoted(REASON).isNull())
+
+
+def ingest_envelopes(records: DataFrame, types: Iterable[VerifiedType], at: datetime) -> Ingested:
+    """Read CloudEvents, one a record, of any of some versions; `at` is the time of ingest.
+
+    `records` has the columns `@file`, `@position` and `@original` (`penstock.pipeline.ingest.records`). Raises
+    `MalformedError` (`ingest.types`) for types that cannot stand in one frame; never for a record.
+    """
+    known = tuple(verified.event_type for verified in types)
+    return Ingested(tag(check_envelopes(records, known), at), known)
+
+
+def ingest_table(records: DataFrame, bound: BoundMapping, at: datetime, lacking: Sequence[str] = ()) -> Ingested:
+    """Read rows of CSV or Parquet files by a mapping; `at` is the time of ingest.
+
+    `lacking` are the Parquet files that lack a column of the mapping (`files_lacking`): Spark would make nulls of it. A
+    CSV file says so itself. Raises `MalformedError` (`mapping.column`) for a Parquet column that no file has, or of a
+    wrong type; never for a record.
+    """
+    return Ingested(tag(check_table(records, bound, lacking), at), (bound.event_type,))
+
+
+@dataclass(frozen=True, slots=True)
+class RecordTally:
+    """How many records were read, became events, and went to quarantine."""
+
+    read: int
+    good: int
+    bad: int
+    reasons: tuple[tuple[str, int], ...] = ()
+
+    def __str__(self) -> str:
+        return f"{self.read:,} records = {self.good:,} good + {self.bad:,} in quarantine"
+
+
+class StoredRecords(NamedTuple):
+    """What stands where records were written, read back from there: events, and the quarantine with its reasons."""
+
+    good: DataFrame
+    bad: DataFrame
+
+
+def reconcile(ingested: Ingested, stored: StoredRecords | None = None) -> RecordTally:
+    """Count records, and what is stored of them, in one pass, and compare.
+
+    Without `stored`, what there is to be stored is counted. Raises `FailedError` (`ingest.lost`) when a record is in
+    neither part, or in both.
+    """
+    parts = StoredRecords(ingested.good, ingested.bad) if stored is None else stored
+    counted = (
+        ingested.tagged.select(F.lit(_READ).alias("@part"), F.lit("").alias(REASON))
+        .unionByName(parts.good.select(F.lit(_GOOD).alias("@part"), F.lit("").alias(REASON)))
+        .unionByName(parts.bad.select(F.lit(_BAD).alias("@part"), quoted(REASON)))
+        .groupBy("@part", REASON)
+        .count()
+    )
+    rows = [(str(row[0]), str(row[1]), int(row[2])) for row in counted.collect()]
+
+    def total(part: str) -> int:
+        return sum(count for name, _, count in rows if name == part)
+
+    reasons = tuple(
+        sorted(((reason, count) for name, reason, count in rows if name == _BAD), key=lambda r: (-r[1], r[0]))
+    )
+    found = RecordTally(total(_READ), total(_GOOD), total(_BAD), reasons)
+    if found.read != found.good + found.bad:
+        raise FailedError(
+            "ingest.lost",
+            f"{found.read} records were read, and {found.good} + {found.bad} came out",
+            hint="do not use the output of this run; read the input again",
+            read=found.read,
+            good=found.good,
+            bad=found.bad,
+        )
+    return found
+
+
+def run(ingested: Ingested, write: Callable[[Ingested], StoredRecords | None]) -> RecordTally:
+    """Persist, let `write` store both parts, and count what it says is stored. Reads the input once.
+
+    Where `write` cannot read back what it has written, and returns None, what it was given is counted. Raises what
+    `write` raises, and `FailedError` (`ingest.lost`).
+    """
+    kept = Ingested(ingested.tagged.persist(), ingested.types)
+    try:
+        return reconcile(kept, write(kept))
+    finally:
+        kept.tagged.unpersist()
+
+
+def each_batch(
+    ingest: Callable[[DataFrame], Ingested],
+    write: Callable[[Ingested, int], StoredRecords | None],
+    report: Callable[[RecordTally, int], None],
+) -> Callable[[DataFrame, int], None]:
+    """Return what `foreachBatch` calls: ingest, write and count each batch of a stream of records.
+
+    `write` gets the number of the batch, which stays the same when a batch is repeated after a failure, so that it can
+    overwrite what it wrote before.
+    """
+
+    def process(records: DataFrame, number: int) -> None:
+        report(run(ingest(records), lambda ingested: write(ingested, number)), number)
+
+    return process

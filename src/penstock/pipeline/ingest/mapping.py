@@ -1,0 +1,311 @@
+"""Mapping files: which column of a table becomes which attribute of an event, and how its text is read.
+
+`read_mapping` reads the file, strictly and without touching anything else. `Mapping.bind` resolves it against a
+verified type; only a bound mapping can be used. The keys are described in docs/reference/mapping.md.
+"""
+
+from collections.abc import Mapping as MappingOf
+from dataclasses import dataclass, replace
+from datetime import datetime
+from enum import StrEnum
+from types import MappingProxyType
+from typing import Final
+
+from penstock.errors import MalformedError
+from penstock.model.principals import Principal
+from penstock.model.types import Attribute, EventType
+from penstock.model.values import Kind, Scalar, Value, canonical, check_value
+from penstock.pipeline.ingest.time_formats import ISO, TimeFormat, time_format
+from penstock.store.files.strict_tables import Strict
+from penstock.trust.event_types import VerifiedType
+
+_HELP: Final = "see docs/reference/mapping.md"
+_FILE: Final = Strict(
+    syntax="mapping.syntax",
+    unknown="mapping.unknown-key",
+    missing="mapping.missing",
+    value="mapping.value",
+    zone="mapping.zone",
+    help=_HELP,
+)
+
+
+class MappedFormat(StrEnum):
+    """What kind of files a mapping is for."""
+
+    CSV = "csv"
+    PARQUET = "parquet"
+
+
+@dataclass(frozen=True, slots=True)
+class ColumnFormat:
+    """How the text of a column is read. What stands here is what holds where a mapping file says nothing."""
+
+    trim: bool = True
+    null: tuple[str, ...] = ("",)
+    formats: tuple[TimeFormat, ...] = (ISO,)
+    zone: str | None = None
+    decimal: str = "."
+    group: str = ""
+    true: tuple[str, ...] = ("true",)
+    false: tuple[str, ...] = ("false",)
+
+
+@dataclass(frozen=True, slots=True)
+class FromColumn:
+    """A value that stands in a column."""
+
+    column: str
+    reading: ColumnFormat
+    #: the options that the mapping file gives for this column alone
+    own: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class ConstantColumn:
+    """A value that is the same for every record."""
+
+    value: Value
+
+
+Origin = FromColumn | ConstantColumn
+
+
+@dataclass(frozen=True, slots=True)
+class CsvLayout:
+    """How records stand in a CSV file.
+
+    With `multiline` a quoted field may hold line ends, and each file is read by one task. Without, each line is a
+    record, large files are read by many tasks, and `columns` must be given.
+    """
+
+    delimiter: str = ","
+    quote: str = '"'
+    header: bool = True
+    multiline: bool = True
+    columns: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Mapping:
+    """A mapping file as it was read. `type_file` names the file of the signed event type, as the mapping writes it."""
+
+    type_file: str
+    format: MappedFormat
+    id: FromColumn
+    time: Origin
+    source: Origin
+    attributes: MappingOf[str, Origin]
+    csv: CsvLayout
+
+    def bind(self, verified: VerifiedType) -> "BoundMapping":
+        """Resolve the names of attributes against a type whose signature was verified.
+
+        Raises `MalformedError`: `mapping.attribute` for a name that the type lacks, `mapping.constant` for a constant
+        that does not fit, `mapping.option` for an option that the attribute's kind does not have,
+        `mapping.value` for a float with one sign for two things.
+        """
+        event_type = verified.event_type
+        bound: dict[str, Origin] = {}
+        for name, origin in self.attributes.items():
+            attribute = event_type.by_name.get(name)
+            if attribute is None:
+                raise MalformedError(
+                    "mapping.attribute",
+                    f"`{event_type.name.name}` version {event_type.name.version} has no attribute `{name[:80]}`",
+                    hint=f"it has: {', '.join(event_type.by_name) or 'none'}",
+                    attribute=name[:80],
+                )
+            bound[name] = _bound(attribute, origin)
+        return BoundMapping(replace(self, attributes=MappingProxyType(bound)), event_type)
+
+
+@dataclass(frozen=True, slots=True)
+class BoundMapping:
+    """A mapping whose attributes are those of a verified type. Only `Mapping.bind` makes one."""
+
+    mapping: Mapping
+    event_type: EventType
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The columns that the mapping reads, each once."""
+        origins = (self.mapping.id, self.mapping.time, self.mapping.source, *self.mapping.attributes.values())
+        return tuple(dict.fromkeys(origin.column for origin in origins if isinstance(origin, FromColumn)))
+
+
+_OPTIONS_OF: Final[MappingOf[Kind, frozenset[str]]] = MappingProxyType(
+    {
+        Kind.STRING: frozenset({"trim", "null"}),
+        Kind.INTEGER: frozenset({"trim", "null", "group"}),
+        Kind.FLOAT: frozenset({"trim", "null", "group", "decimal"}),
+        Kind.BOOLEAN: frozenset({"trim", "null", "true", "false"}),
+        Kind.TIMESTAMP: frozenset({"trim", "null", "formats", "zone"}),
+    }
+)
+_OPTIONS: Final = frozenset().union(*_OPTIONS_OF.values())
+
+
+def _bound(attribute: Attribute, origin: Origin) -> Origin:
+    kind = attribute.spec.kind
+    if isinstance(origin, FromColumn):
+        _check_options(f"attribute `{attribute.name}`", kind, origin)
+        sign = origin.reading.decimal
+        if kind is Kind.FLOAT and origin.reading.group == sign:
+            raise _FILE.wrong(f"attributes.{attribute.name}.group", f"another sign than `{sign}`, the decimal sign")
+        return origin
+    value: Scalar = origin.value
+    if kind is Kind.FLOAT and isinstance(value, int) and not isinstance(value, bool):
+        value = float(value)
+    try:
+        attribute.spec.check(value)
+    except MalformedError as error:
+        raise MalformedError(
+            "mapping.constant",
+            f"attribute `{attribute.name}`: {error.message}",
+            hint=error.hint or f"the attribute is a {kind}",
+        ) from error
+    found = canonical(value)
+    return origin if found is None else ConstantColumn(found)
+
+
+def _check_options(what: str, kind: Kind, origin: FromColumn) -> None:
+    wrong = sorted(origin.own - _OPTIONS_OF[kind])
+    if wrong:
+        raise MalformedError(
+            "mapping.option",
+            f"{what} is a {kind}, which has no option `{wrong[0]}`",
+            hint=f"its options are: {', '.join(sorted(_OPTIONS_OF[kind]))}",
+        )
+
+
+# --- Reading the file ------------------------------------------------------------------------------------------------
+
+
+def read_mapping(data: str | bytes) -> Mapping:
+    """Read a mapping file.
+
+    Raises `MalformedError`: `mapping.syntax` when it is no TOML, `mapping.unknown-key`, `mapping.missing`,
+    `mapping.value` for a value of a wrong shape, `mapping.format` for a time format, `mapping.zone`,
+    `mapping.constant` and `mapping.option` for the id, the time and the source.
+    """
+    table = _FILE.parse(data)
+    _FILE.known("the mapping", table, {"type", "format", "event", "attributes", "defaults", "csv"})
+    try:
+        table_format = MappedFormat(_FILE.text("format", _FILE.needed("the mapping", table, "format")))
+    except ValueError as error:
+        raise _FILE.wrong("format", "`csv` or `parquet`") from error
+    if "csv" in table and table_format is not MappedFormat.CSV:
+        raise _FILE.wrong("csv", "absent: the format is not `csv`")
+    defaults = _reading("defaults", _FILE.table("defaults", table.get("defaults", {})), ColumnFormat())
+    event = _FILE.table("event", _FILE.needed("the mapping", table, "event"))
+    _FILE.known("event", event, {"id", "time", "source"})
+    identity = _origin("event.id", _FILE.needed("event", event, "id"), defaults)
+    if not isinstance(identity, FromColumn):
+        raise _FILE.wrong("event.id", "a column: events with equal ids cannot be told apart")
+    time = _origin("event.time", _FILE.needed("event", event, "time"), defaults)
+    source = _origin("event.source", _FILE.needed("event", event, "source"), defaults)
+    _check_options("the id", Kind.STRING, identity)
+    return Mapping(
+        type_file=_FILE.text("type", _FILE.needed("the mapping", table, "type")),
+        format=table_format,
+        id=identity,
+        time=_event_constant("time", Kind.TIMESTAMP, time),
+        source=_event_constant("source", Kind.STRING, source),
+        attributes=MappingProxyType(
+            {
+                name: _origin(f"attributes.{name}", value, defaults)
+                for name, value in _FILE.table("attributes", _FILE.needed("the mapping", table, "attributes")).items()
+            }
+        ),
+        csv=_csv(_FILE.table("csv", table.get("csv", {}))),
+    )
+
+
+def _event_constant(name: str, kind: Kind, origin: Origin) -> Origin:
+    if isinstance(origin, FromColumn):
+        _check_options(f"the {name}", kind, origin)
+        return origin
+    try:
+        check_value(kind, origin.value)
+        if kind is Kind.STRING:
+            Principal.parse(str(origin.value))
+    except MalformedError as error:
+        raise MalformedError("mapping.constant", f"event.{name}: {error.message}", hint=error.hint or _HELP) from error
+    return origin
+
+
+def _origin(where: str, value: object, defaults: ColumnFormat) -> Origin:
+    if isinstance(value, str):
+        return FromColumn(value, defaults)
+    table = _FILE.table(where, value)
+    if "constant" in table:
+        _FILE.known(where, table, {"constant"})
+        constant = table["constant"]
+        if not isinstance(constant, str | int | float | datetime):
+            raise _FILE.wrong(f"{where}.constant", "a string, a number, a boolean or a date with time and zone")
+        return ConstantColumn(constant)
+    column = _FILE.text(f"{where}.column", _FILE.needed(where, table, "column"))
+    options = {key: option for key, option in table.items() if key != "column"}
+    return FromColumn(column, _reading(where, options, defaults), frozenset(options))
+
+
+def _reading(where: str, table: MappingOf[str, object], defaults: ColumnFormat) -> ColumnFormat:
+    _FILE.known(where, table, _OPTIONS)
+    found = defaults
+    if "trim" in table:
+        found = replace(found, trim=_FILE.flag(f"{where}.trim", table["trim"]))
+    if "null" in table:
+        found = replace(found, null=_FILE.texts(f"{where}.null", table["null"]))
+    if "formats" in table:
+        formats = _FILE.some(f"{where}.formats", _FILE.texts(f"{where}.formats", table["formats"]))
+        found = replace(found, formats=tuple(map(time_format, formats)))
+    if "zone" in table:
+        found = replace(found, zone=_FILE.time_zone(f"{where}.zone", table["zone"]).key)
+    if "decimal" in table:
+        found = replace(found, decimal=_one_of(f"{where}.decimal", table["decimal"], (".", ",")))
+    if "group" in table:
+        found = replace(found, group=_one_of(f"{where}.group", table["group"], ("", ".", ",", " ", "'", "_", "\u00a0")))
+    if "true" in table:
+        found = replace(found, true=_FILE.some(f"{where}.true", _FILE.texts(f"{where}.true", table["true"])))
+    if "false" in table:
+        found = replace(found, false=_FILE.some(f"{where}.false", _FILE.texts(f"{where}.false", table["false"])))
+    both = sorted(set(found.true) & set(found.false))
+    if both:
+        raise _FILE.wrong(where, f"clear: `{both[0][:40]}` is both true and false")
+    return found
+
+
+def _csv(table: MappingOf[str, object]) -> CsvLayout:
+    _FILE.known("csv", table, {"delimiter", "quote", "header", "multiline", "columns"})
+    delimiter = _FILE.text("csv.delimiter", table.get("delimiter", ","))
+    quote = table.get("quote", '"')
+    if len(delimiter) != 1 or not delimiter.isascii() or delimiter.isalnum() or delimiter in '\r\n\0"':
+        raise _FILE.wrong("csv.delimiter", "one ASCII character that is no letter, digit, line end or quote")
+    if not isinstance(quote, str) or quote not in ("", '"', "'") or quote == delimiter:
+        raise _FILE.wrong("csv.quote", "`\"`, `'`, or empty where nothing is quoted")
+    columns = None
+    if "columns" in table:
+        columns = _FILE.some("csv.columns", _FILE.texts("csv.columns", table["columns"]))
+        if len(set(columns)) != len(columns):
+            raise _FILE.wrong("csv.columns", "a list in which no name stands twice")
+    layout = CsvLayout(
+        delimiter,
+        quote,
+        _FILE.flag("csv.header", table.get("header", True)),
+        _FILE.flag("csv.multiline", table.get("multiline", True)),
+        columns,
+    )
+    if columns is None and not (layout.header and layout.multiline):
+        raise MalformedError(
+            "mapping.missing",
+            "csv lacks `columns`",
+            hint="without a header, or where each line is read by itself, list the columns in their order",
+        )
+    return layout
+
+
+def _one_of(where: str, value: object, allowed: tuple[str, ...]) -> str:
+    if not isinstance(value, str) or value not in allowed:
+        raise _FILE.wrong(where, f"one of {', '.join(f'`{sign}`' for sign in allowed if sign)}")
+    return value

@@ -1,0 +1,254 @@
+"""Records: the pieces of the input, each with where it stood and what it was, before anything of it is understood.
+
+    @file      string   the file, if it came from one
+    @position  bigint   the line of the file that it begins at, or the row, from 1, where that is known
+    @original  binary   the record as it stood there
+
+Lines and CSV keep the bytes of the input, valid UTF-8 or not. CSV records have two columns more, `@columns` and
+`@fields`; Parquet records have `@row`, and as their original the row as JSON, because there are no bytes of a row.
+"""
+
+from collections.abc import Sequence
+from typing import Final
+
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+
+from penstock.pipeline.frames.frames import quoted
+from penstock.pipeline.ingest.conversion import RecordProblem
+from penstock.pipeline.ingest.mapping import CsvLayout
+from penstock.pipeline.outputs.files import STRICT, Reader, reading
+
+FILE: Final = "@file"
+POSITION: Final = "@position"
+ORIGINAL: Final = "@original"
+FIELDS: Final = "@fields"
+COLUMNS: Final = "@columns"
+ROW: Final = "@row"
+PROBLEM: Final = "@problem"
+PLACE: Final = (FILE, POSITION, ORIGINAL)
+
+_FILE_PATH: Final = "_metadata.file_path"
+_BYTES: Final = "ISO-8859-1"
+"""The encoding in which each byte is one character: it splits bytes as if they were text, and loses none."""
+_UNEVEN: Final = "more or fewer fields than the header has"
+_BOM: Final = "\ufeff"
+_BOM_BYTES: Final = _BOM.encode().decode(_BYTES)
+#: what surrounds a line number: characters that no byte decodes to
+_AROUND_NUMBER: Final = ("\ue000", "\ue001")
+_LINE_NUMBER: Final = "([0-9]++)".join(_AROUND_NUMBER)
+_LINE: Final = "[0-9]++".join(_AROUND_NUMBER)
+
+
+def read_lines(reader: Reader, path: str) -> DataFrame:
+    """Return the lines of text files, such as JSON lines, as records. A file may hold any bytes."""
+    lines = reader.options(**STRICT).text(path, lineSep="\n")
+    return lines.select(
+        F.col(_FILE_PATH).alias(FILE),
+        F.lit(None).cast("bigint").alias(POSITION),
+        F.col("value").cast("binary").alias(ORIGINAL),
+    )
+
+
+def line_text(original: Column) -> Column:
+    """Return a line as text, without a byte order mark before it or a carriage return behind it."""
+    return F.regexp_replace(original.cast("string"), f"\\A{_BOM}|\r\\z", "")
+
+
+def read_parquet(reader: Reader, path: str) -> DataFrame:
+    """Return the rows of Parquet files as records."""
+    rows = reader.options(**STRICT).parquet(path)
+    row = F.struct(*map(quoted, rows.columns))
+    options = {"timeZone": "UTC", "ignoreNullFields": "false"}
+    return rows.select(
+        F.col(_FILE_PATH).alias(FILE),
+        (F.col("_metadata.row_index") + F.lit(1)).cast("bigint").alias(POSITION),
+        F.to_json(row, options).cast("binary").alias(ORIGINAL),
+        row.alias(ROW),
+    )
+
+
+def read_csv(reader: Reader, path: str, layout: CsvLayout) -> DataFrame:
+    """Return the records of CSV files, split into fields. The header is no record.
+
+    Records end at a line feed, with or without a carriage return, outside of quotes. Where a record cannot be read so,
+    because a quote is not closed or stands where it must not, its first line is a record that is bad, and reading goes
+    on with the next line.
+    """
+    return _whole_files(reader, path, layout) if layout.multiline else _single_lines(reader, path, layout)
+
+
+def _whole_files(reader: Reader, path: str, layout: CsvLayout) -> DataFrame:
+    files = reader.options(**STRICT).text(path, wholetext=True)
+    content = F.decode(F.col("value").cast("binary"), _BYTES)
+    # The mark belongs to the first record's bytes, and to none of its fields.
+    records = F.regexp_extract_all(content, F.lit(_record_pattern(layout)), F.lit(0))
+    split = files.select(F.col(_FILE_PATH).alias(FILE), content.alias("@content"), records.alias("@records"))
+    first = F.get(quoted("@records"), F.lit(0))
+    if layout.header:
+        columns = _texts(_fields(_record_text(first), layout), as_bytes=True)
+    else:
+        columns = F.array(*map(F.lit, layout.columns or ()))
+    # Which line a record begins at is its number, unless one before it has several lines.
+    whole = quoted("@content")
+    ends = F.length(whole) - F.length(F.replace(whole, F.lit("\n")))
+    lines = ends + F.when(whole.endswith("\n"), 0).otherwise(1)
+    uneven = lines > F.size("@records")
+    numbered = F.regexp_extract_all(_numbered(quoted("@content")), F.lit(_record_pattern(layout, _LINE)), F.lit(0))
+    found = F.when(uneven, numbered).otherwise(quoted("@records"))
+    # Apart, so that it is not computed again for every record.
+    headed = split.select(quoted(FILE), columns.alias(COLUMNS), found.alias("@all"))
+    each = headed.select(quoted(FILE), quoted(COLUMNS), F.posexplode("@all").alias("@number", "@found"))
+    marked = F.col("@found").startswith(_AROUND_NUMBER[0])
+    line = F.when(marked, F.regexp_extract("@found", f"\\A{_LINE_NUMBER}", 1).try_cast("bigint"))
+    text = F.when(marked, F.regexp_replace("@found", _LINE, "")).otherwise(F.col("@found"))
+    numbered_records = each.select(
+        quoted(FILE),
+        quoted(COLUMNS),
+        F.col("@number"),
+        F.coalesce(line, (F.col("@number") + F.lit(1)).cast("bigint")).alias(POSITION),
+        text.alias("@record"),
+    )
+    if layout.header:
+        numbered_records = numbered_records.where(F.col("@number") > 0)
+    return numbered_records.select(
+        quoted(FILE),
+        quoted(POSITION),
+        F.encode(F.col("@record"), _BYTES).alias(ORIGINAL),
+        quoted(COLUMNS),
+        _texts(_fields(_record_text(F.col("@record")), layout), as_bytes=True).alias(FIELDS),
+    )
+
+
+def _numbered(content: Column) -> Column:
+    """Return a text of which every line says before its beginning which one it is."""
+    before, after = map(F.lit, _AROUND_NUMBER)
+    lines = F.split(content, "\n", -1)
+    return F.array_join(F.transform(lines, lambda line, n: F.concat(before, (n + 1).cast("string"), after, line)), "\n")
+
+
+def _single_lines(reader: Reader, path: str, layout: CsvLayout) -> DataFrame:
+    lines = read_lines(reader, path)
+    names = F.array(*map(F.lit, layout.columns or ()))
+    # Bytes that are no text cannot be matched; such a line has no fields, and its reason is another one.
+    text = F.when(F.is_valid_utf8(quoted(ORIGINAL).cast("string")), line_text(quoted(ORIGINAL)))
+    found = lines.select(
+        *(quoted(name) for name in PLACE),
+        names.alias(COLUMNS),
+        _texts(_fields(text, layout), as_bytes=False).alias(FIELDS),
+    )
+    if not layout.header:
+        return found
+    return found.where(~F.coalesce(quoted(FIELDS) == quoted(COLUMNS), F.lit(False)))
+
+
+def csv_columns(spark: SparkSession, path: str, layout: CsvLayout) -> tuple[str, ...]:
+    """Return the columns that the headers of CSV files name, each once."""
+    files = reading(spark).text(path, wholetext=True)
+    first = F.decode(F.substring_index("value", "\n", 1).cast("binary"), _BYTES)
+    columns = _texts(_fields(_record_text(first), layout), as_bytes=True)
+    headers = files.select(columns.alias(COLUMNS)).distinct().orderBy(COLUMNS).collect()
+    return tuple(dict.fromkeys(name for row in headers for name in row[0] if name))
+
+
+def csv_rows(records: DataFrame, columns: Sequence[str]) -> DataFrame:
+    """Return the records of CSV files with a header as rows: some columns by name, and what is wrong in `@problem`.
+
+    A field is found by the header of its own file. An empty one is null, and so is one of a column that the file does
+    not have. An empty line is not a row.
+    """
+    fields, names = quoted(FIELDS), quoted(COLUMNS)
+    found = [
+        F.nullif(F.get(fields, (F.array_position(names, F.lit(name)) - F.lit(1)).cast("int")), F.lit("")).alias(name)
+        for name in columns
+    ]
+    again = RecordProblem(F.size(F.array_distinct(names)) != F.size(names), "", "a column stands twice in the header")
+    problem = F.coalesce(*(F.when(one.where, F.lit(one.words)) for one in [*csv_problems(), again]))
+    rows = records.where(~is_empty(quoted(ORIGINAL)))
+    return rows.select(*map(quoted, PLACE), problem.alias(PROBLEM), *found)
+
+
+def csv_problems() -> list[RecordProblem]:
+    """Return what can be wrong with a CSV record, whatever its fields hold. First of all, that it is not text."""
+    fields, original = quoted(FIELDS), quoted(ORIGINAL).cast("string")
+    uneven, several = F.size(fields) != F.size(quoted(COLUMNS)), original.rlike("\\n(?!\\z)")
+    return [
+        RecordProblem(~F.is_valid_utf8(original), "ingest.utf8", "not UTF-8"),
+        RecordProblem(
+            F.exists(fields, lambda f: f.isNull()), "ingest.csv", "quotes or line ends stand where they must not"
+        ),
+        RecordProblem(uneven & several, "ingest.columns", f"{_UNEVEN}, over several lines: a quote may be missing"),
+        RecordProblem(uneven, "ingest.columns", _UNEVEN),
+    ]
+
+
+def is_empty(original: Column) -> Column:
+    """Say which records are an empty line."""
+    return original.cast("string").rlike(f"\\A(?:{_BOM})?\r?\n?\\z")
+
+
+def is_one_json(text: Column) -> Column:
+    """Say which texts are one JSON value and nothing else; Spark reads the first of several, and drops the others."""
+    # Between brackets of two kinds: what closes one kind and opens it again does not fit the other.
+    around = (('{"":', "}"), ("[", "]"))
+    whole = [F.try_parse_json(F.concat(F.lit(begin), text, F.lit(end))).isNotNull() for begin, end in around]
+    return whole[0] & whole[1]
+
+
+def place_text() -> Column:
+    """Return the name of a record's file, and the line where that is known."""
+    name = F.regexp_extract(F.coalesce(quoted(FILE), F.lit("")), "[^/]*\\z", 0)
+    return F.concat(name, F.coalesce(F.concat(F.lit(", line "), quoted(POSITION).cast("string")), F.lit("")))
+
+
+# --- The grammar of RFC 4180 -----------------------------------------------------------------------------------------
+# All repetitions are possessive: they never go back, and Java's engine then needs no stack for them.
+
+
+def _code(character: str) -> str:
+    return f"\\x{ord(character):02x}"
+
+
+def _record_pattern(layout: CsvLayout, before: str = "") -> str:
+    """Return an expression for one record with its line end, which matches everywhere but at the end of the text.
+
+    What stands before each line is part of the record. A record is read to its end, over several lines where quotes
+    say so, if all of it is as it must be; otherwise it is one line. So a quote too many costs the line that it stands
+    in: up to the next line with such a quote the text is looked at twice, and never more often.
+    """
+    delimiter, quote = _code(layout.delimiter), _code(layout.quote) if layout.quote else ""
+    field = f"[^{delimiter}{quote}\\r\\n]*+"
+    if quote:
+        field = f"(?:{quote}(?:[^{quote}]++|{quote}{quote})*+{quote}|{field})"
+    whole = f"{field}(?:{delimiter}{field})*+(?:\\r?+\\n|\\z)"
+    return f"(?!{before}\\z)(?:\\A{before}{_BOM_BYTES}|{before})(?:{whole}|[^\\n]*+\\n?+)"
+
+
+def _record_text(record: Column) -> Column:
+    return F.regexp_replace(record, f"\\A{_BOM_BYTES}|\r?\n\\z", "")
+
+
+def _fields(text: Column, layout: CsvLayout) -> Column:
+    """Split a record into fields; a field in which quotes or line ends stand where they must not is null."""
+    delimiter = _code(layout.delimiter)
+    field = f"[^{delimiter}]*+"
+    if not layout.quote:
+        found = F.regexp_extract_all(F.concat(F.lit(layout.delimiter), text), F.lit(f"{delimiter}({field})"), F.lit(1))
+        return F.transform(found, lambda f: F.when(~f.contains("\r"), f))
+    quote = _code(layout.quote)
+    quoted_field = f"{quote}(?:[^{quote}]++|{quote}{quote})*+{quote}?+{field}"
+    pattern = f"{delimiter}({quoted_field}|{field})"
+    found = F.regexp_extract_all(F.concat(F.lit(layout.delimiter), text), F.lit(pattern), F.lit(1))
+    closed = f"\\A{quote}(?:[^{quote}]++|{quote}{quote})*+{quote}\\z"
+    doubled = layout.quote * 2
+
+    def plain(f: Column) -> Column:
+        inner = F.replace(F.substring(f, F.lit(2), F.length(f) - 2), F.lit(doubled), F.lit(layout.quote))
+        return F.when(f.rlike(closed), inner).when(~f.rlike(f"[{quote}\r]"), f)
+
+    return F.transform(found, plain)
+
+
+def _texts(fields: Column, *, as_bytes: bool) -> Column:
+    """Return fields as text where each of their characters stands for an byte."""
+    return F.transform(fields, lambda f: F.encode(f, _BYTES).cast("string")) if as_bytes else fields

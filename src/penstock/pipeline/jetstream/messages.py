@@ -1,0 +1,144 @@
+"""Messages of a JetStream stream, and those that the job `ingest` reads. Both need the extra `penstock[nats]`."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+
+from penstock.model.types import EventType
+from penstock.pipeline.frames.frames import ID, SOURCE, TIME, quoted
+from penstock.pipeline.ingest.ingest import Ingested, ingest_envelopes
+from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION
+from penstock.pipeline.jetstream.link import JetStreamLink, StreamState, stream_state
+from penstock.pipeline.jetstream.options import Options, parse_options
+from penstock.pipeline.jetstream.source import NAME, register
+from penstock.pipeline.outputs.files import Reader, Streaming
+from penstock.trust.event_types import VerifiedType
+
+# ----------------------------------------------------------------------------------------------------------------------
+# JetStream messages as records for ingest, and events as messages: what files are elsewhere.
+#
+#     @file      string   `nats:` and the name of the stream; never its address, and so never what an address may carry
+#     @position  bigint   the sequence in the stream
+#     @original  binary   the payload
+#
+# A message is one CloudEvent in structured JSON, as a line of a file is. Its headers are not read: who can put a
+# message into a stream can give it any header. Stream and sequence name a message for as long as the stream lives, so a
+# record in quarantine can be looked up, and a batch that is read again has the same records.
+
+
+_COLUMNS: Final = "sequence,payload"
+_JSON: Final = {"timeZone": "UTC", "timestampFormat": "yyyy-MM-dd'T'HH:mm:ss.SSSSSSXXX"}
+
+
+def read_jetstream(reader: Reader, options: Mapping[str, str]) -> DataFrame:
+    """Return the messages of a stream as records: those there are now, or with `spark.readStream` all to come.
+
+    `options` are those of docs/reference/jetstream.md, of which `columns` has no effect here; the session must know
+    the source (`penstock.pipeline.jetstream.source.register`). Raises as `parse_options`, before Spark sees an option.
+    """
+    stream = parse_options(options).stream
+    given = {key: value for key, value in options.items() if key.lower() != "columns"}
+    messages = reader.format(NAME).options(**given, columns=_COLUMNS).load()
+    return messages.select(
+        F.lit(f"nats:{stream}").alias(FILE),
+        F.col("sequence").alias(POSITION),
+        F.col("payload").alias(ORIGINAL),
+    )
+
+
+def to_messages(events: DataFrame, event_type: EventType, subject: str) -> DataFrame:
+    """Return typed events of one version, say a reader's view, as what `penstock.jetstream` writes to a subject.
+
+    The payload is the envelope that ingest reads; null attributes are absent. JSON has no number for NaN and the
+    infinities: they go out as texts, which an ingest then refuses. Events of two sources may have the same id, so the
+    source is the message's key.
+    """
+    data = F.struct(*(quoted(attribute.name).alias(attribute.name) for attribute in event_type.attributes))
+    envelope = F.struct(
+        F.lit("1.0").alias("specversion"),
+        quoted(ID).alias("id"),
+        quoted(SOURCE).alias("source"),
+        F.lit(str(event_type.name)).alias("type"),
+        quoted(TIME).alias("time"),
+        data.alias("data"),
+    )
+    return events.select(
+        F.lit(subject).alias("subject"),
+        quoted(ID).alias("id"),
+        quoted(SOURCE).alias("key"),
+        F.to_json(envelope, _JSON).alias("payload"),
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Messages of a JetStream stream, and those that the job `ingest` reads. Both need the extra `penstock[nats]`.
+
+
+_PATIENCE: Final = 3.0
+"""Seconds that a server has for its first answer. Once a job runs, `timeout` and `retries` count."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stream:
+    """A JetStream stream that is read; `options` are those of docs/reference/jetstream.md."""
+
+    options: Mapping[str, str]
+
+    @property
+    def name(self) -> str:
+        """The stream, without the address of its server."""
+        return f"nats:{parse_options(self.options).stream}"
+
+    @property
+    def files(self) -> None:
+        """None: messages stand in no files."""
+        return
+
+    def messages(self, spark: SparkSession, *, stream: bool) -> DataFrame:
+        """Return the messages that there are, or as they arrive.
+
+        Raises as `check_stream`, unless Spark runs behind a Spark Connect server.
+        """
+        options = self.options
+        # Of Spark Connect the session is another class, and it is the server that must reach the stream.
+        if isinstance(spark, SparkSession):
+            parsed = parse_options(options)
+            state = check_stream(parsed)
+            if not stream and parsed.end == "latest":
+                # A job that reads them several times reads the same ones, whatever arrives meanwhile.
+                options = {
+                    **{key: value for key, value in options.items() if key.lower() != "end"},
+                    "end": str(state.last),
+                }
+        register(spark)
+        return read_jetstream(spark.readStream if stream else spark.read, options)
+
+
+@dataclass(frozen=True, slots=True)
+class Messages(Stream):
+    """CloudEvents in a stream."""
+
+    types: tuple[VerifiedType, ...]
+
+    def read(self, spark: SparkSession, streaming: Streaming | None) -> DataFrame:
+        """Return the messages. Raises as `messages`."""
+        return self.messages(spark, stream=streaming is not None)
+
+    def ingest(self, records: DataFrame, at: datetime) -> Ingested:
+        """Return what becomes of them."""
+        return ingest_envelopes(records, self.types, at)
+
+
+def check_stream(options: Options) -> StreamState:
+    """Ask once, from here, whether the stream is there, so that whoever starts a job soon knows; and what it holds.
+
+    Raises `FailedError` (`jetstream.unreachable`) and `RefusedError` (`jetstream.unauthorized`, `jetstream.tls`,
+    `jetstream.no-stream`, `jetstream.refused`), which Spark would tell late, and in other words.
+    """
+    soon = replace(options, timeout=min(options.timeout, _PATIENCE), retries=0)
+    with JetStreamLink(soon) as link:
+        return link.call(lambda client: stream_state(client, soon))

@@ -1,0 +1,270 @@
+"""The jobs `admit` and `deliver`: what publishers may put in, and what readers get out, recorded."""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from functools import reduce
+from typing import Final
+
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from pyspark.sql.types import StringType, StructField, StructType
+
+from penstock.guard import DecisionRecord, EventCounts, Recorder
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.principals import Principal
+from penstock.model.types import EventType
+from penstock.pipeline.enforce.admit import REASON, admit
+from penstock.pipeline.enforce.deliver import PROGRAM, Delivered, deliver, is_known
+from penstock.pipeline.enforce.layout import ROWS, VIEWS, Layout, store_rows, stored_rows
+from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
+from penstock.pipeline.frames.columns import literal
+from penstock.pipeline.frames.frames import SOURCE, attributes_of, metadata, quoted, transit_schema
+from penstock.pipeline.ingest.event_frames import TYPE
+from penstock.pipeline.jobs.ingest import EVENTS
+from penstock.pipeline.outputs.files import Streaming
+from penstock.pipeline.outputs.outputs import Output, Said, check_sum, commits, complete, follow, named, read_part
+from penstock.pipeline.sealed.log import ATTRIBUTES, CLOSED, SEALED, KeyFiles, closed, names_said, read_log
+from penstock.pipeline.sealed.reader import sealed_events
+from penstock.pipeline.sealed.signers import SignerPolicy
+from penstock.selector import ALWAYS
+from penstock.trust.capabilities import Right
+from penstock.trust.event_types import VerifiedType
+
+REFUSED: Final = "refused"
+DECISIONS: Final = "decisions"
+RECORDS: Final = "decision records"
+"""What is counted of the log: a decision, and what it was enforced on, are two records."""
+UNKNOWN_TYPE: Final = "pipeline.unknown-type"
+OF_UNKNOWN_TYPE: Final = "of unknown type"
+"""What is counted of events that nobody was given, whoever reads: the policy does not know what they are."""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordingPolicy:
+    """Who decides in a job, and writes it down: a policy with a recorder, and the records so far."""
+
+    policy: PipelinePolicy
+    records: list[DecisionRecord] = field(default_factory=list)
+
+    @classmethod
+    def of(
+        cls,
+        policy: PipelinePolicy,
+        source: str,
+        *,
+        clock: Callable[[], datetime],
+        timer: Callable[[], int],
+        ids: Callable[[], str],
+    ) -> "RecordingPolicy":
+        """Return a desk; `source` says in the log who decided."""
+        records: list[DecisionRecord] = []
+        recorder = Recorder(
+            source=source, sink=records.append, clock=clock, timer=timer, ids=ids, domains=policy.domains
+        )
+        return cls(replace(policy, recorder=recorder), records)
+
+    @property
+    def types(self) -> list[EventType]:
+        """The versions that events may be of."""
+        return [verified.event_type for verified in self.policy.types]
+
+    @property
+    def judge(self) -> SignerPolicy:
+        """Who says whose signatures count."""
+        return SignerPolicy(self.policy.of_brokers(), self.policy.types)
+
+    def write_records(self, output: Output, batch: int) -> int:
+        """Write the records since the last batch, as lines; return how many."""
+        lines = [record.to_json() for record in self.records]
+        output.write_lines(lines, DECISIONS, batch)
+        self.records.clear()
+        return len(lines)
+
+
+@dataclass(frozen=True, slots=True)
+class OfEvents:
+    """What the jobs have in common that read events which another job wrote."""
+
+    path: str
+    types: tuple[EventType, ...]
+    #: where the keys are, if it is a sealed log
+    keys: KeyFiles | None = field(default=None, kw_only=True)
+
+    @property
+    def source(self) -> str:
+        """What is read."""
+        return self.path
+
+    @property
+    def judge(self) -> SignerPolicy | None:
+        """Who says whose signatures count on blocks of a sealed log; without one, nobody's do."""
+        return None
+
+    @property
+    def files(self) -> str:
+        """Where the events stand."""
+        return f"{self.path}/{EVENTS if self.keys is None else SEALED}"
+
+    @property
+    def schema(self) -> StructType:
+        """Return the columns of events as they are stored."""
+        return StructType([StructField(TYPE, StringType()), *transit_schema(self.types)])
+
+    def all(self, spark: SparkSession) -> DataFrame:
+        """Return the events of all complete batches. Raises `FailedError` (`pipeline.no-input`)."""
+        return self._of(spark, complete(spark, self.path))
+
+    def arriving(self, spark: SparkSession, streaming: Streaming) -> DataFrame:
+        """Return the commits of the other job as they arrive. Raises `FailedError` (`pipeline.no-input`)."""
+        return follow(spark, self.path, streaming)
+
+    def arrived(self, batch: DataFrame) -> DataFrame:
+        """Return the events of the batches that were committed."""
+        return self._of(batch.sparkSession, named(batch))
+
+    def closed(self, spark: SparkSession) -> tuple[str, ...]:
+        """Return the attributes of a sealed log that are null here, because no key of them is held."""
+        if self.keys is None:
+            return ()
+        return closed(self.types, self.keys.read(), names_said(commits(spark, self.path).values(), ATTRIBUTES))
+
+    def _of(self, spark: SparkSession, batches: list[int]) -> DataFrame:
+        if self.keys is None:
+            return read_part(spark, self.path, EVENTS, batches, self.schema)
+        blocks = read_log(spark, self.path, batches)
+        return sealed_events(blocks, self.types, self.keys, self.judge)
+
+
+@dataclass(frozen=True, slots=True)
+class Admit(OfEvents):
+    """The job `admit`. Events of a version that the policy does not know are refused (`pipeline.unknown-type`)."""
+
+    desk: RecordingPolicy
+    name: str = "admit"
+    parts: tuple[str, ...] = (EVENTS, REFUSED, DECISIONS)
+
+    @property
+    def judge(self) -> SignerPolicy:
+        """The policy that events are admitted by."""
+        return self.desk.judge
+
+    def planned(self, events: DataFrame) -> tuple[DataFrame, DataFrame]:
+        """Return the events that are admitted, and the refusals."""
+        parts = [self._version(events, verified) for verified in self.desk.policy.types]
+        other = events.where(~is_known(self.desk.types))
+        unknown = other.select(quoted(TYPE), *metadata(), F.lit(UNKNOWN_TYPE).alias(REASON))
+        good = reduce(DataFrame.unionByName, [part[0] for part in parts])
+        return good, reduce(DataFrame.unionByName, [unknown, *(part[1] for part in parts)])
+
+    def _version(self, events: DataFrame, verified: VerifiedType) -> tuple[DataFrame, DataFrame]:
+        event_type = verified.event_type
+        name = str(event_type.name)
+        own = events.where(quoted(TYPE) == name)
+        typed = own.select(*metadata(), *(quoted(a.id).alias(a.name) for a in event_type.attributes))
+        found = admit(typed, verified, self.desk.policy)
+        ids = [
+            (quoted(a.id) if a.id in event_type.by_id else literal(None, a.spec.kind)).alias(str(a.id))
+            for a in attributes_of(self.types)
+        ]
+        good = found.events.select(F.lit(name).alias(TYPE), *metadata(), *ids)
+        return good, found.refused.select(F.lit(name).alias(TYPE), *metadata(), quoted(REASON))
+
+    def step(self, events: DataFrame, batch: int, output: Output) -> Said:
+        """Write events, refusals and decisions. Raises `FailedError` (`pipeline.lost`)."""
+        good, bad = self.planned(events)
+        output.write(good, EVENTS, batch)
+        output.write(bad, REFUSED, batch)
+        spark = output.spark
+        stored = spark.read.schema(good.schema).parquet(output.part(EVENTS, batch))
+        refused = spark.read.schema(bad.schema).parquet(output.part(REFUSED, batch))
+        # What is stored is counted once: everybody's events, and the refusals by their reasons.
+        passed, why = _by(stored, TYPE, SOURCE), _by(refused, REASON)
+        counts = {"read": events.count(), "events": sum(passed.values()), "refused": sum(why.values())}
+        check_sum(counts["read"], {name: counts[name] for name in ("events", "refused")})
+        # Whoever has no right may come under any number of names.
+        most = DEFAULT_LIMITS.record_principals
+        kept = _by(refused, TYPE, SOURCE, most=most + 1) if why else {}
+        self._record(passed, dict(list(kept.items())[:most]))
+        counts[RECORDS] = self.desk.write_records(output, batch)
+        reasons = {key[0]: count for key, count in why.items()}
+        said = {"all publishers recorded": len(kept) <= most, CLOSED: list(self.closed(spark))}
+        return {"counts": counts, "reasons": reasons, **said}
+
+    def _record(self, passed: Mapping[tuple[str, ...], int], kept: Mapping[tuple[str, ...], int]) -> None:
+        types = {str(verified.event_type.name): verified for verified in self.desk.policy.types}
+        for key in sorted(passed.keys() | kept.keys()):
+            name, source = key
+            if name in types:
+                counts = EventCounts(passed.get(key, 0), kept.get(key, 0))
+                self.desk.policy.enforced(Principal.parse(source), Right.PUBLISH, types[name], counts)
+
+
+@dataclass(frozen=True, slots=True)
+class DeliverJob(OfEvents):
+    """The job `deliver`. Events of a version that the policy does not know go to nobody (`pipeline.unknown-type`)."""
+
+    desk: RecordingPolicy
+    layout: Layout = Layout.PROGRAM
+    name: str = "deliver"
+    parts: tuple[str, ...] = (ROWS, VIEWS, DECISIONS)
+
+    @property
+    def judge(self) -> SignerPolicy:
+        """The policy that events are delivered by."""
+        return self.desk.judge
+
+    def step(self, events: DataFrame, batch: int, output: Output) -> Said:
+        """Write what readers get, and decisions."""
+        policy = self.desk.policy
+        delivered = self._deliver(events)
+        manifest = store_rows(delivered, output.path, layout=self.layout, revision=policy.revision, batch=batch)
+        rows = stored_rows(output.spark, output.path, manifest, batch)
+        read = {key[0]: count for key, count in _by(events, TYPE).items()}
+        shown = rows | self._shown(events)
+        for subscriber in policy.subscribers:
+            whole = sum(count for name, count in read.items() if self._reads(subscriber, name))
+            # Every event of the type is shown by the reader's right or kept back by it, whatever its filter asks for.
+            counted = EventCounts(rows.get(subscriber.name, 0), whole - shown.get(subscriber.name, 0))
+            policy.enforced(subscriber.principal, Right.SUBSCRIBE, subscriber.type, counted)
+        known = {str(event_type.name) for event_type in self.types}
+        unknown = sum(count for name, count in read.items() if name not in known)
+        counts = {
+            "read": sum(read.values()),
+            OF_UNKNOWN_TYPE: unknown,
+            "delivered": sum(rows.values()),
+            RECORDS: self.desk.write_records(output, batch),
+        }
+        reasons = {UNKNOWN_TYPE: unknown} if unknown else {}
+        said: Said = {"counts": counts, "reasons": reasons, "delivered": rows, CLOSED: list(self.closed(output.spark))}
+        return {**manifest.as_dict(), **said}
+
+    def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
+        """Return what would be computed."""
+        return (self._deliver(events).rows,)
+
+    def _deliver(self, events: DataFrame, *, own_filters: bool = True) -> Delivered:
+        return deliver(events, self.types, self.desk.policy, own_filters=own_filters)
+
+    def _shown(self, events: DataFrame) -> dict[str, int]:
+        """Count what the rights of those readers show who have a filter of their own; of no other readers."""
+        if all(subscriber.selector == ALWAYS for subscriber in self.desk.policy.subscribers):
+            return {}
+        rights = self._deliver(events, own_filters=False)
+        counts = {key[0]: count for key, count in _by(rights.rows, PROGRAM).items()}
+        return {name: counts.get(str(one.number), 0) for one in rights.programs for name in one.readers}
+
+    def _reads(self, subscriber: Subscriber, name: str) -> bool:
+        """Say whether events of a version are of the type that a subscriber reads, or of one that extends it."""
+        key = subscriber.type.event_type.key
+        return any(key in (t.key, *t.ancestors) for t in self.types if str(t.name) == name)
+
+
+def _by(frame: DataFrame, *columns: str, most: int | None = None) -> dict[tuple[str, ...], int]:
+    """Count rows by some columns, the most frequent first."""
+    found = frame.groupBy(*(quoted(name) for name in columns)).count()
+    if most is not None:
+        found = found.orderBy(F.desc("count"), *(quoted(name) for name in columns)).limit(most)
+    counted = {tuple(str(value) for value in row[:-1]): int(row[-1]) for row in found.collect()}
+    # Here, because Spark would go through the rows once more to sort them.
+    return dict(sorted(counted.items(), key=lambda one: (-one[1], one[0])))

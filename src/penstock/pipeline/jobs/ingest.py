@@ -1,0 +1,176 @@
+"""The job `ingest`: records of files, or of a stream (`jetstream.messages`), become events or go to quarantine."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Protocol
+
+from pyspark.sql import DataFrame, SparkSession
+
+from penstock.errors import FailedError
+from penstock.pipeline.ingest.formats import Seen
+from penstock.pipeline.ingest.ingest import (
+    Ingested,
+    StoredRecords,
+    files_lacking,
+    ingest_envelopes,
+    ingest_table,
+    read_csv,
+    read_lines,
+    read_parquet,
+)
+from penstock.pipeline.ingest.ingest import run as run_ingest
+from penstock.pipeline.ingest.mapping import BoundMapping, MappedFormat
+from penstock.pipeline.outputs.files import Reader, Streaming, arriving, reading
+from penstock.pipeline.outputs.outputs import Output, Said, read_part
+from penstock.trust.event_types import VerifiedType
+
+EVENTS = "events"
+QUARANTINE = "quarantine"
+
+
+class RecordSource(Protocol):
+    """Where records come from, and how they are read."""
+
+    @property
+    def name(self) -> str:
+        """What it is, in words that an output remembers."""
+
+    @property
+    def files(self) -> str | None:
+        """The path of the files, where they are files."""
+
+    def read(self, spark: SparkSession, streaming: Streaming | None) -> DataFrame:
+        """Return the records: those that are there, or all to come."""
+
+    def ingest(self, records: DataFrame, at: datetime) -> Ingested:
+        """Return what becomes of them."""
+
+
+def _files(spark: SparkSession, streaming: Streaming | None) -> Reader:
+    return spark.read if streaming is None else spark.readStream.options(**arriving(streaming))
+
+
+@dataclass(frozen=True, slots=True)
+class Envelopes:
+    """CloudEvents in files of JSON lines."""
+
+    path: str
+    types: tuple[VerifiedType, ...]
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return self.path
+
+    @property
+    def files(self) -> str:
+        """The path."""
+        return self.path
+
+    def read(self, spark: SparkSession, streaming: Streaming | None) -> DataFrame:
+        """Return the lines."""
+        return read_lines(_files(spark, streaming), self.path)
+
+    def ingest(self, records: DataFrame, at: datetime) -> Ingested:
+        """Return what becomes of them."""
+        return ingest_envelopes(records, self.types, at)
+
+
+@dataclass(frozen=True, slots=True)
+class MappedTables:
+    """Rows of CSV or Parquet files, by a mapping."""
+
+    path: str
+    bound: BoundMapping
+    seen: Seen = field(default_factory=dict, repr=False, compare=False)
+
+    @property
+    def name(self) -> str:
+        """The path."""
+        return self.path
+
+    @property
+    def files(self) -> str:
+        """The path."""
+        return self.path
+
+    def read(self, spark: SparkSession, streaming: Streaming | None) -> DataFrame:
+        """Return the rows."""
+        mapping, reader = self.bound.mapping, _files(spark, streaming)
+        if mapping.format is MappedFormat.CSV:
+            return read_csv(reader, self.path, mapping.csv)
+        # Of files that differ in their columns, those which lack some are put aside with all that they have.
+        merge = {"mergeSchema": str(bool(self._lacking(spark))).lower()}
+        if streaming is not None:
+            # A stream of Parquet files must be told its schema; it is that of the files that are there.
+            reader = reader.schema(reading(spark).options(**merge).parquet(self.path).schema)
+        return read_parquet(reader.options(**merge), self.path)
+
+    def ingest(self, records: DataFrame, at: datetime) -> Ingested:
+        """Return what becomes of them. Raises `LimitError` (`ingest.files`)."""
+        return ingest_table(records, self.bound, at, self._lacking(records.sparkSession))
+
+    def _lacking(self, spark: SparkSession) -> tuple[str, ...]:
+        """Return the Parquet files that lack a column."""
+        if self.bound.mapping.format is MappedFormat.CSV:
+            return ()
+        return files_lacking(spark, self.path, self.bound.columns, self.seen)
+
+
+@dataclass(frozen=True, slots=True)
+class Ingest:
+    """The job. The clock says when a record was ingested, which the quarantine notes."""
+
+    records: RecordSource
+    clock: Callable[[], datetime]
+    name: str = "ingest"
+    parts: tuple[str, ...] = (EVENTS, QUARANTINE)
+
+    @property
+    def source(self) -> str:
+        """What is read."""
+        return self.records.name
+
+    @property
+    def files(self) -> str | None:
+        """The path of the files, where they are files."""
+        return self.records.files
+
+    def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
+        """Return what would be computed."""
+        return (self.records.ingest(events, self.clock()).tagged,)
+
+    def all(self, spark: SparkSession) -> DataFrame:
+        """Return all records."""
+        return self.records.read(spark, None)
+
+    def arriving(self, spark: SparkSession, streaming: Streaming) -> DataFrame:
+        """Return the records of files, or messages, as they arrive. Raises `FailedError` (`pipeline.no-input`)."""
+        if self.files is not None and Path(self.files).is_file():
+            raise FailedError(
+                "pipeline.no-input",
+                f"`{self.files}` is one file, and a stream reads the files that arrive in a folder",
+                hint="give the folder, or read the file at once, without --stream",
+            )
+        return self.records.read(spark, streaming)
+
+    def arrived(self, batch: DataFrame) -> DataFrame:
+        """Return the records as they are."""
+        return batch
+
+    def step(self, events: DataFrame, batch: int, output: Output) -> Said:
+        """Write both parts, and count what is stored of them. Raises `FailedError` (`ingest.lost`)."""
+
+        def write(parts: Ingested) -> StoredRecords:
+            output.write(parts.written, EVENTS, batch)
+            output.write(parts.bad, QUARANTINE, batch)
+            return StoredRecords(
+                read_part(output.spark, output.path, EVENTS, [batch], parts.written.schema),
+                read_part(output.spark, output.path, QUARANTINE, [batch], parts.bad.schema),
+            )
+
+        tally = run_ingest(self.records.ingest(events, self.clock()), write)
+        counts = {"read": tally.read, "events": tally.good, "quarantined": tally.bad}
+        return {"counts": counts, "reasons": dict(tally.reasons)}

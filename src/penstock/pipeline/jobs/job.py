@@ -1,0 +1,315 @@
+"""Jobs: what the pipeline does, from one path to another, at once or as a stream.
+
+    ingest    records          ->  events/  quarantine/
+    admit     events           ->  events/  refused/  decisions/
+    deliver   events           ->  rows/ or views/  decisions/
+    whatif    events           ->  (a comparison)
+    audit     decision logs    ->  log/  quarantine/
+
+An output consists of batches. Each part of it is a folder with a folder `@batch=N` for each of them, and `commits/` has
+what is said of those that are complete, which is written last (`commits`). A run at once is batch 0.
+
+A stream numbers its batches; Spark's checkpoint, in `checkpoint/` of the output, says what belongs to which. A batch
+that is complete is never written again, and one that is not is written again, over what there is of it. So every event
+is in the output exactly once, whenever a run was killed. A stream over the output of another job follows its commits,
+never sees a batch that is not complete, and refuses to go on where that output was replaced (`following`).
+"""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final, Generic, Protocol, TypeAlias, TypeVar
+
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, SparkSession
+from pyspark.sql.streaming.query import StreamingQuery
+
+from penstock.errors import FailedError, PenstockError, RefusedError
+from penstock.pipeline.enforce.policy import PipelinePolicy, load_policy, policy_digest
+from penstock.pipeline.outputs.files import Streaming, is_not_found
+from penstock.pipeline.outputs.outputs import (
+    CHECKPOINT,
+    Followed,
+    Output,
+    Said,
+    check_apart,
+    commit,
+    commits,
+    committed,
+)
+from penstock.pipeline.outputs.task_errors import raised_by_task
+
+Progress: TypeAlias = Callable[[Said], None]
+"""Is told what was said of each batch that is complete."""
+
+
+def _nothing(_: Said) -> None:
+    """Tell nobody."""
+
+
+class Job(Protocol):
+    """What a job reads, and what it does with a batch of it."""
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+
+    @property
+    def source(self) -> str:
+        """What it reads, in words that an output remembers."""
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The folders that it writes."""
+
+    @property
+    def files(self) -> str | None:
+        """Where the files stand that it reads, where it reads files."""
+
+    def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
+        """Return what would be computed of some input, to be looked at."""
+
+    def all(self, spark: SparkSession) -> DataFrame:
+        """Return everything that there is to read."""
+
+    def arriving(self, spark: SparkSession, streaming: Streaming) -> DataFrame:
+        """Return a stream of what arrives."""
+
+    def arrived(self, batch: DataFrame) -> DataFrame:
+        """Return what has arrived with a batch of that stream."""
+
+    def step(self, events: DataFrame, batch: int, output: Output) -> Said:
+        """Write all parts of a batch, and return what is to be committed of it."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunningStream:
+    """A stream that runs."""
+
+    query: StreamingQuery
+    problems: list[PenstockError] = field(default_factory=list)
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """Wait for the end, and say whether it has come.
+
+        Raises what the job raised, and `FailedError` (`pipeline.spark`).
+        """
+        with spark_errors():
+            try:
+                if seconds is not None:
+                    return bool(self.query.awaitTermination(seconds))  # type: ignore[arg-type]  # a part of a second too
+                self.query.awaitTermination()
+            except PySparkException:
+                if self.problems:
+                    raise self.problems[0] from None
+                raise
+        return True
+
+    def stop(self) -> None:
+        """Stop; the batch that is being written is written again by the next run."""
+        self.query.stop()
+
+
+def run(job: Job, spark: SparkSession, path: str, *, overwrite: bool = False, progress: Progress = _nothing) -> Said:
+    """Run a job at once, and return what is said of its one batch.
+
+    Raises as `check_apart`, `Output.open` and the job's step do, and `FailedError` (`pipeline.no-input`,
+    `pipeline.spark`).
+    """
+    check_apart(path, job.files)
+    with spark_errors():
+        frame = job.all(spark)
+        # Looked at before anything is written: through Spark Connect it is asked here whether there is an input.
+        frame.schema  # noqa: B018
+        output = Output(spark, path, job.name, job.source, job.parts)
+        own = output.open(overwrite=overwrite)
+        said = job.step(frame, 0, output)
+        commit(spark, path, 0, {**said, **own})
+    progress(said)
+    return said
+
+
+def start(  # noqa: PLR0913  # a job and where it runs; the rest has defaults
+    job: Job,
+    spark: SparkSession,
+    path: str,
+    streaming: Streaming,
+    *,
+    overwrite: bool = False,
+    progress: Progress = _nothing,
+) -> RunningStream:
+    """Begin a job as a stream, or go on with one that was stopped.
+
+    Raises as `run`; who waits for it, `RefusedError` (`pipeline.replaced`) too.
+    """
+    check_apart(path, job.files)
+    problems: list[PenstockError] = []
+
+    def process(frame: DataFrame, number: int) -> None:
+        # Complete, and killed before Spark had noted it.
+        if committed(frame.sparkSession, path, number):
+            return
+        output = Output(frame.sparkSession, path, job.name, job.source, job.parts)
+        try:
+            with spark_errors():
+                follows = followed.check(frame)
+                said = job.step(job.arrived(frame), number, output)
+                commit(frame.sparkSession, path, number, {**said, **own, **follows})
+            progress(said)
+        except PenstockError as error:
+            # Spark would keep nothing of it but its words.
+            problems.append(error)
+            raise
+
+    with spark_errors():
+        frame = job.arriving(spark, streaming)
+        own = Output(spark, path, job.name, job.source, job.parts).open(stream=True, overwrite=overwrite)
+        followed = Followed.before(commits(spark, path).values())
+        writer = frame.writeStream.foreachBatch(process).option("checkpointLocation", f"{path}/{CHECKPOINT}")
+        writer = writer.trigger(availableNow=True) if streaming.drain else writer
+        return RunningStream(writer.start(), problems)
+
+
+@contextmanager
+def spark_errors() -> Iterator[None]:
+    """Turn what Spark raises into `FailedError`: `pipeline.spark`, and `pipeline.no-input` for a path without files.
+
+    What a task of ours has raised is raised again.
+    """
+    try:
+        yield
+    except PySparkException as error:
+        condition = error.getCondition() or "unknown"
+        if is_not_found(error):
+            path = (error.getMessageParameters() or {}).get("path", "the path that is to be read")
+            raise FailedError(
+                "pipeline.no-input", f"there is nothing at `{path}`", hint="check the path, and which job wrote it"
+            ) from error
+        if (raised := raised_by_task(error)) is not None:
+            raise raised from error
+        raise FailedError(
+            "pipeline.spark",
+            f"Spark failed: {condition}",
+            hint="its log says more: give a file with --spark-log",
+            condition=condition,
+        ) from error
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Jobs that go by a policy file: as a stream they read it again with each batch.
+#
+# What a policy file says may change while a stream runs: a right is given, or revoked. So before each batch the file
+# and everything that it names are looked at, and where one of them is not as it was, all of it is read and verified
+# again. A policy that cannot be read or does not hold stops the stream before anything of the batch is written: nobody
+# knows then what is still allowed. Each batch is decided by one policy, whose revision is said in its commit.
+
+
+REVISIONS: Final = "policies"
+"""What a commit calls the revisions of the policies by which its batch was decided."""
+
+J = TypeVar("J", bound=Job)
+Make: TypeAlias = Callable[[tuple[PipelinePolicy, ...]], J]
+"""Makes a job that goes by some policies."""
+
+
+@dataclass(slots=True)
+class Watched:
+    """Some policy files as they were when they were read last."""
+
+    files: tuple[str, ...]
+    clock: Callable[[], datetime]
+    policies: tuple[PipelinePolicy, ...] = field(init=False)
+    _digests: tuple[bytes, ...] = field(init=False, repr=False)
+
+    def __post_init__(self) -> None:
+        self._read(self._now())
+
+    def renew(self) -> bool:
+        """Read the files again where anything in them has changed, and say whether it has. Raises as `load_policy`."""
+        digests = self._now()
+        if digests == self._digests:
+            return False
+        self._read(digests)
+        return True
+
+    def latest(self) -> tuple[PipelinePolicy, ...]:
+        """Return the policies as they are now. Raises as `load_policy`."""
+        self.renew()
+        return self.policies
+
+    def _now(self) -> tuple[bytes, ...]:
+        return tuple(policy_digest(file) for file in self.files)
+
+    def _read(self, digests: tuple[bytes, ...]) -> None:
+        # What changes in between is not what the digest is of, and is read again with the next batch.
+        self.policies = tuple(load_policy(file, self.clock()) for file in self.files)
+        self._digests = digests
+
+
+@dataclass(slots=True)
+class ByPolicy(Generic[J]):
+    """A job that goes by policy files; see the module.
+
+    One whose source says by which policies it goes stops where they are others: its batches are added up. Raises what
+    reading a policy and making the job raise.
+    """
+
+    watched: Watched
+    make: Make[J]
+    job: J = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.job = self.make(self.watched.policies)
+
+    @property
+    def name(self) -> str:
+        """What it is called."""
+        return self.job.name
+
+    @property
+    def source(self) -> str:
+        """What it reads."""
+        return self.job.source
+
+    @property
+    def parts(self) -> tuple[str, ...]:
+        """The folders that it writes."""
+        return self.job.parts
+
+    @property
+    def files(self) -> str | None:
+        """Where the files stand that it reads."""
+        return self.job.files
+
+    def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
+        """Return what would be computed of some input."""
+        return self.job.planned(events)
+
+    def all(self, spark: SparkSession) -> DataFrame:
+        """Return everything that there is to read."""
+        return self.job.all(spark)
+
+    def arriving(self, spark: SparkSession, streaming: Streaming) -> DataFrame:
+        """Return a stream of what arrives."""
+        return self.job.arriving(spark, streaming)
+
+    def arrived(self, batch: DataFrame) -> DataFrame:
+        """Return what has arrived, to be decided by the policy as it is now.
+
+        Raises what reading it raises, and `RefusedError` (`pipeline.policy-changed`).
+        """
+        if self.watched.renew():
+            before, self.job = self.job, self.make(self.watched.policies)
+            if self.job.source != before.source:
+                raise RefusedError(
+                    "pipeline.policy-changed",
+                    f"a policy that `{self.name}` goes by has changed, and what was found so far is of the one before",
+                    hint="begin anew, in another folder or with --overwrite",
+                )
+        return self.job.arrived(batch)
+
+    def step(self, events: DataFrame, batch: int, output: Output) -> Said:
+        """Do what the job does, and say by which policies."""
+        said = self.job.step(events, batch, output)
+        return {**said, REVISIONS: [policy.revision for policy in self.watched.policies]}

@@ -1,0 +1,357 @@
+"""The output of a job: where it writes, and what others read of it.
+
+Each part of it is a folder with a folder `@batch=N` for each batch. `job/` says whose output it is, `commits/` which
+batches are complete.
+"""
+
+import json
+import os
+import uuid
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Final, TypeAlias
+
+from pyspark.errors import AnalysisException
+from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from pyspark.sql.types import IntegerType, StructField, StructType
+
+from penstock.errors import FailedError, MalformedError, RefusedError
+from penstock.pipeline.frames.frames import quoted
+from penstock.pipeline.outputs.files import (
+    LINE,
+    STRICT,
+    Streaming,
+    arriving,
+    is_not_found,
+    read_lines,
+    reading,
+    replacing,
+    write_lines,
+)
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Commits: what is said of the batches of an output that are complete, each in `commits/@batch=N/`.
+#
+# A commit is the last thing that is written of a batch: what has none does not exist for who reads. A run that is not a
+# stream has one batch, number 0.
+
+
+BATCH: Final = "@batch"
+COMMITS: Final = "commits"
+OUTPUT: Final = "output"
+"""What a commit says of the output that it belongs to."""
+
+Said: TypeAlias = dict[str, object]
+"""What is committed of a batch. Every job says `counts`, a table of numbers that can be added up."""
+
+
+def commit(spark: SparkSession, path: str, batch: int, said: Mapping[str, object]) -> None:
+    """Say that a batch of an output is complete, and what is in it. It is the last thing that is written of it."""
+    line = json.dumps({"batch": batch, **said}, ensure_ascii=False, separators=(",", ":"))
+    write_lines(spark, [line], _commit_place(path, batch))
+
+
+def commits(spark: SparkSession, path: str) -> dict[int, Said]:
+    """Return what was said of each complete batch of an output, by number; nothing where there is no output.
+
+    Raises `MalformedError` (`layout.manifest`).
+    """
+    said = [_said(line) for line in read_lines(spark, f"{path}/{COMMITS}")]
+    return dict(sorted(said, key=lambda found: found[0]))
+
+
+def committed(spark: SparkSession, path: str, batch: int) -> bool:
+    """Say whether a batch of an output is complete."""
+    return bool(read_lines(spark, _commit_place(path, batch)))
+
+
+def _commit_place(path: str, batch: int) -> str:
+    return f"{path}/{COMMITS}/{BATCH}={batch}"
+
+
+def _said(line: str) -> tuple[int, Said]:
+    try:
+        found = json.loads(line)
+    except ValueError:
+        found = None
+    if not isinstance(found, dict) or type(found.get("batch")) is not int:
+        raise MalformedError("layout.manifest", "a commit cannot be read", hint="do not edit the folder `commits`")
+    return found["batch"], found
+
+
+def withdraw(spark: SparkSession, path: str, batch: int) -> None:
+    """Take back that a batch is complete, before it is written again."""
+    if committed(spark, path, batch):
+        spark.createDataFrame([], LINE).write.mode("overwrite").text(_commit_place(path, batch))
+
+
+def clear(spark: SparkSession, path: str, *parts: str) -> None:
+    """Empty an output. Its commits go first, so that nobody takes what is left for complete."""
+    nothing = spark.createDataFrame([], StructType([*LINE, StructField(BATCH, IntegerType())]))
+    for part in (COMMITS, *parts):
+        replacing(nothing).partitionBy(BATCH).text(f"{path}/{part}")
+
+
+# --- What they count -------------------------------------------------------------------------------------------------
+
+
+def totals(spark: SparkSession, path: str) -> dict[str, int]:
+    """Add up what all complete batches of an output count. Raises `MalformedError` (`layout.manifest`)."""
+    return add_up(commits(spark, path).values())
+
+
+def add_up(said: Iterable[Said]) -> dict[str, int]:
+    """Add up the counts of some batches."""
+    found: dict[str, int] = {}
+    for one in said:
+        for name, count in counts_of(one).items():
+            found[name] = found.get(name, 0) + count
+    return found
+
+
+def counts_of(said: Mapping[str, object]) -> dict[str, int]:
+    """Return the counts that are said of a batch. Raises `MalformedError` (`layout.manifest`)."""
+    counts = said.get("counts")
+    if not isinstance(counts, dict) or not all(type(count) is int for count in counts.values()):
+        raise MalformedError("layout.manifest", "a commit has no counts", hint="do not edit the folder `commits`")
+    return counts
+
+
+def check_sum(whole: int, parts: Mapping[str, int]) -> None:
+    """Check that nothing was lost or doubled. Raises `FailedError` (`pipeline.lost`)."""
+    if whole != sum(parts.values()):
+        raise FailedError(
+            "pipeline.lost",
+            f"{whole} events were read, and {' + '.join(str(count) for count in parts.values())} came out",
+            hint="do not use the output of this run; run it again",
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The output of a job: where it writes, and what others read of it.
+
+
+CHECKPOINT: Final = "checkpoint"
+_JOB: Final = "job"
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Where a job writes. `job` and `source` say what it is of: another job does not go on where this one stopped."""
+
+    spark: SparkSession
+    path: str
+    job: str
+    source: str
+    parts: tuple[str, ...]
+
+    def part(self, name: str, batch: int) -> str:
+        """Return the folder of one part of a batch."""
+        return f"{self.path}/{name}/{BATCH}={batch}"
+
+    def check(self, *, stream: bool = False, overwrite: bool = False) -> bool:
+        """Say whether the output is there already, and may be written.
+
+        A stream that was stopped goes on in its own output; nothing else is written twice unasked. Raises
+        `RefusedError` (`pipeline.exists`, `pipeline.foreign` for a folder of somebody else).
+        """
+        found = _note(self.spark, self.path)
+        if found is None and _has_files(self.spark, self.path):
+            raise RefusedError(
+                "pipeline.foreign",
+                f"`{self.path}` holds something that no job has written",
+                hint="choose a folder that does not exist",
+            )
+        if found is not None and not overwrite and not (stream and self._mine(stream=True).items() <= found.items()):
+            raise RefusedError(
+                "pipeline.exists",
+                f"`{self.path}` holds the output of `{str(found.get('job'))[:20]}` already",
+                hint="choose another folder, or say --overwrite",
+            )
+        return found is not None
+
+    def open(self, *, stream: bool = False, overwrite: bool = False) -> Said:
+        """Prepare to write, and return what every commit says of the output. Raises as `check`."""
+        if self.check(stream=stream, overwrite=overwrite):
+            if not overwrite:
+                return {name: value for name, value in (_note(self.spark, self.path) or {}).items() if name == OUTPUT}
+            clear(self.spark, self.path, CHECKPOINT, *self.parts)
+        own: Said = {OUTPUT: uuid.uuid4().hex}
+        note = json.dumps({**self._mine(stream=stream), **own})
+        write_lines(self.spark, [note], f"{self.path}/{_JOB}")
+        # So that those can begin who follow.
+        clear(self.spark, self.path)
+        return own
+
+    def _mine(self, *, stream: bool) -> Said:
+        return {"job": self.job, "source": self.source, "stream": stream}
+
+    def write(self, frame: DataFrame, part: str, batch: int) -> None:
+        """Write one part of a batch, over what may be there of it."""
+        frame.write.mode("overwrite").parquet(self.part(part, batch))
+
+    def lines(self, part: str, batch: int) -> list[str]:
+        """Return the lines of one part of a batch, and none where it was not written."""
+        return read_lines(self.spark, self.part(part, batch))
+
+    def write_lines(self, lines: list[str], part: str, batch: int) -> None:
+        """Write one part of a batch as lines of text."""
+        write_lines(self.spark, lines, self.part(part, batch))
+
+
+def check_apart(path: str, files: str | None) -> None:
+    """Check that the files that a job reads do not stand in its output: it would be cleared before they are read.
+
+    Raises `RefusedError` (`pipeline.own-input`).
+    """
+    if files is not None and f"{_place(files)}/".startswith(f"{_place(path)}/"):
+        raise RefusedError(
+            "pipeline.own-input",
+            f"`{path}` holds what the job reads, and is not written over",
+            hint="choose another folder for the output",
+        )
+
+
+def _place(path: str) -> str:
+    """Return a path in one way of writing it, where it is of this machine."""
+    local = path.removeprefix("file://").removeprefix("file:")
+    return path.rstrip("/") if "://" in local else os.path.realpath(local)
+
+
+# --- What other jobs have written ------------------------------------------------------------------------------------
+
+
+def complete(spark: SparkSession, path: str) -> list[int]:
+    """Return the numbers of the complete batches of another job's output.
+
+    Raises `FailedError` (`pipeline.no-input`) where there is no output, or none that is complete.
+    """
+    found = list(commits(spark, path))
+    if not found:
+        raise no_input(path)
+    return found
+
+
+def job_of(spark: SparkSession, path: str) -> str | None:
+    """Return the name of the job that an output is of; None where there is none."""
+    found = _note(spark, path)
+    return None if found is None else str(found.get("job"))
+
+
+def _note(spark: SparkSession, path: str) -> Said | None:
+    """Return what an output says of itself; nothing known where it cannot be read."""
+    lines = read_lines(spark, f"{path}/{_JOB}")
+    if not lines:
+        return None
+    try:
+        found = json.loads(lines[0])
+    except ValueError:
+        found = None
+    return found if isinstance(found, dict) else {}
+
+
+def read_part(spark: SparkSession, path: str, part: str, batches: list[int], schema: StructType) -> DataFrame:
+    """Return one part of some batches; columns that a batch lacks are null."""
+    if not batches:
+        return spark.createDataFrame([], schema)
+    # Not by partition: a batch without rows may be a folder without files.
+    reader = reading(spark).schema(schema).option("basePath", f"{path}/{part}")
+    return reader.parquet(*(f"{path}/{part}/{BATCH}={batch}" for batch in batches)).select(*map(quoted, schema.names))
+
+
+def no_input(path: str) -> FailedError:
+    """Return the error for a folder without a complete output of a job."""
+    return FailedError(
+        "pipeline.no-input",
+        f"`{path}` holds no complete output of a job",
+        hint="give the folder that `penstock pipeline ingest` or `admit` wrote",
+    )
+
+
+def files_of(spark: SparkSession, path: str) -> DataFrame:
+    """Return every file below a path, with its length. What begins with `_` or `.` does not count."""
+    reader = reading(spark).format("binaryFile").option("recursiveFileLookup", "true")
+    return reader.load(path).select("path", "length")
+
+
+def is_missing(spark: SparkSession, path: str) -> bool:
+    """Say whether there is nothing at a path, not even an empty folder."""
+    return _has_files(spark, path) is None
+
+
+def _has_files(spark: SparkSession, path: str) -> bool | None:
+    """Say whether there is a file below a path; None where there is nothing at it."""
+    try:
+        return bool(files_of(spark, path).limit(1).collect())
+    except AnalysisException as error:
+        if not is_not_found(error):
+            raise
+        return None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A stream that follows the output of another job by its commits, and of which output: that of its first batch.
+#
+# Every output has a name of its own, drawn at random when it is begun, which its note and all its commits say. A job
+# that is run with `--overwrite` begins another output in the same place. Its commits are new files, and whoever
+# followed the old one would take them for more of it, and have every event twice.
+
+
+FOLLOWS: Final = "follows"
+"""What a commit says of the output that was followed."""
+_OF: Final = "@output"
+
+
+def follow(spark: SparkSession, path: str, streaming: Streaming) -> DataFrame:
+    """Return a stream of the commits of another job; `named` says which batches they are.
+
+    Raises `FailedError` (`pipeline.no-input`) where the job has not begun.
+    """
+    source = f"{path}/{COMMITS}"
+    if is_missing(spark, source):
+        raise no_input(path)
+    reader = spark.readStream.schema(LINE).options(**STRICT).option("recursiveFileLookup", "true")
+    lines = reader.options(**arriving(streaming)).text(source)
+    return lines.select("value", _output_of(F.col("value")))
+
+
+def named(lines: DataFrame) -> list[int]:
+    """Return the batches that some commits are of."""
+    batches = lines.selectExpr("get_json_object(value, '$.batch') AS batch").where("batch IS NOT NULL").distinct()
+    return sorted(int(row[0]) for row in batches.collect())
+
+
+def _output_of(line: Column) -> Column:
+    """Return of which output a commit is, beside its line; those of earlier versions of Penstock have no name."""
+    return F.coalesce(F.get_json_object(line, f"$.{OUTPUT}"), F.lit("")).alias(_OF)
+
+
+@dataclass(slots=True)
+class Followed:
+    """The output that a stream follows, once it is known."""
+
+    first: str | None = None
+
+    @classmethod
+    def before(cls, said: Iterable[Mapping[str, object]]) -> "Followed":
+        """Return what a stream that goes on has followed, by what it has committed."""
+        return cls(next((str(one[FOLLOWS]) for one in said if FOLLOWS in one), None))
+
+    def check(self, commits: DataFrame) -> dict[str, object]:
+        """Check that some commits are of the output that was followed before, and return what is to be said of it.
+
+        Nothing is said of frames that are no commits. Raises `RefusedError` (`pipeline.replaced`).
+        """
+        if _OF not in commits.columns:
+            return {}
+        found = {str(row[0]) for row in commits.select(quoted(_OF)).distinct().collect()}
+        if self.first is None and len(found) == 1:
+            (self.first,) = found
+        if found - {self.first}:
+            raise RefusedError(
+                "pipeline.replaced",
+                "the output that this stream follows was written anew since the stream began",
+                hint="its events would be there twice: say --overwrite here as well, or choose another folder",
+            )
+        return {} if self.first is None else {FOLLOWS: self.first}

@@ -1,0 +1,203 @@
+"""Decisions as formulas: when something holds, when it does not, and when each decision comes.
+
+A formula is whatever has `&`, `|` and `~`: of z3 for analysis, over the attributes of an event for what is left of a
+policy. What always or never holds is Python's own True and False. A truth is a pair of formulas; where neither holds,
+the plain evaluator meets an error. Nothing is approximated: errors count as they do there, and so does the order in
+which arguments are looked at.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import reduce, singledispatch
+from itertools import pairwise
+from operator import and_, or_
+from typing import Any, TypeAlias
+
+from penstock.policy.language.policies import RuleEffect
+from penstock.policy.language.results import XacmlDecision
+
+Formula: TypeAlias = Any
+"""An expression with `&`, `|` and `~`, or Python's True or False. (z3 ships no types.)"""
+
+Outcomes: TypeAlias = Mapping[XacmlDecision, Formula]
+"""When each decision comes; just one of them does."""
+
+P, D, NA = XacmlDecision.PERMIT, XacmlDecision.DENY, XacmlDecision.NOT_APPLICABLE
+IN_P, IN_D = XacmlDecision.INDETERMINATE_P, XacmlDecision.INDETERMINATE_D
+
+
+@dataclass(frozen=True, slots=True)
+class TruthFormula:
+    """When something holds, and when it does not; otherwise there is an error."""
+
+    holds: Formula
+    fails: Formula
+
+    @property
+    def fine(self) -> Formula:
+        """When there is no error."""
+        return either(self.holds, self.fails)
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedChild:
+    """A rule, a policy or a policy set: when it says what, and when its target matches."""
+
+    says: Outcomes
+    applies: TruthFormula
+
+
+# --- formulas --------------------------------------------------------------------------------------------------------
+
+
+def every(formulas: Iterable[Formula]) -> Formula:
+    """Return that all hold."""
+    kept = []
+    for formula in formulas:
+        if formula is False:
+            return False
+        if formula is not True:
+            kept.append(formula)
+    return all_of(kept[0], kept) if len(kept) > 1 else kept[0] if kept else True
+
+
+def some(formulas: Iterable[Formula]) -> Formula:
+    """Return that one holds."""
+    kept = []
+    for formula in formulas:
+        if formula is True:
+            return True
+        if formula is not False:
+            kept.append(formula)
+    return one_of(kept[0], kept) if len(kept) > 1 else kept[0] if kept else False
+
+
+@singledispatch
+def all_of(one: Formula, formulas: Sequence[Formula]) -> Formula:
+    """Join formulas, of which one is given; kinds of formulas that have a better way than `&` register it."""
+    return reduce(and_, formulas[1:], one)
+
+
+@singledispatch
+def one_of(one: Formula, formulas: Sequence[Formula]) -> Formula:
+    """Join formulas, of which one is given; kinds of formulas that have a better way than `|` register it."""
+    return reduce(or_, formulas[1:], one)
+
+
+def both(*formulas: Formula) -> Formula:
+    """Return that all hold."""
+    return every(formulas)
+
+
+def either(*formulas: Formula) -> Formula:
+    """Return that one holds."""
+    return some(formulas)
+
+
+def negated(formula: Formula) -> Formula:
+    """Return that it does not hold."""
+    return not formula if isinstance(formula, bool) else ~formula
+
+
+# --- truths ----------------------------------------------------------------------------------------------------------
+
+
+def decided(fine: Formula, holds: Formula) -> TruthFormula:
+    """Return what holds or not, where there is no error."""
+    return TruthFormula(both(fine, holds), both(fine, negated(holds)))
+
+
+def every_truth(truths: Iterable[TruthFormula]) -> TruthFormula:
+    """Return that all hold; one that does not decides, also beside errors (section 7.7)."""
+    truths = [*truths]
+    return TruthFormula(every(one.holds for one in truths), some(one.fails for one in truths))
+
+
+def some_truth(truths: Iterable[TruthFormula]) -> TruthFormula:
+    """Return that one holds, which decides, also beside errors (section 7.7)."""
+    truths = [*truths]
+    return TruthFormula(some(one.holds for one in truths), every(one.fails for one in truths))
+
+
+def in_order(truths: Iterable[TruthFormula], *, decisive: bool) -> TruthFormula:
+    """Return `or`, where truth is decisive, or `and`: arguments are looked at up to the first that decides (A.3.5)."""
+    found: Formula = False
+    others: Formula = True
+    for truth in truths:
+        decides, goes_on = (truth.holds, truth.fails) if decisive else (truth.fails, truth.holds)
+        found = either(found, both(others, decides))
+        others = both(others, goes_on)
+    return TruthFormula(found, others) if decisive else TruthFormula(others, found)
+
+
+def n_of(wanted: int, truths: Sequence[TruthFormula]) -> TruthFormula:
+    """Return that so many hold; arguments are looked at in their order, and no more of them than need be (A.3.5)."""
+    yes, no = True, False
+    if wanted > len(truths):
+        return TruthFormula(no, no)
+    # From the last argument on: what comes of wanting so many of those that are left.
+    rest = [TruthFormula(yes, no)] + [TruthFormula(no, yes)] * max(wanted, 0)
+    for left, truth in enumerate(reversed(truths), 1):
+        pairs = pairwise(rest[: left + 1])
+        rest[1 : left + 1] = [_one_more(truth, fewer, same) for fewer, same in pairs]
+    return rest[-1]
+
+
+def _one_more(truth: TruthFormula, fewer: TruthFormula, same: TruthFormula) -> TruthFormula:
+    """Return what comes of an argument of `n-of`: fewer are wanted where it holds, and as many where it does not."""
+    return TruthFormula(
+        either(both(truth.holds, fewer.holds), both(truth.fails, same.holds)),
+        either(both(truth.holds, fewer.fails), both(truth.fails, same.fails)),
+    )
+
+
+# --- decisions -------------------------------------------------------------------------------------------------------
+
+
+def first(*cases: tuple[XacmlDecision, Formula]) -> Outcomes:
+    """Return the decision of the first case that holds; where none does, nothing is applicable."""
+    found: dict[XacmlDecision, list[Formula]] = {decision: [] for decision in XacmlDecision}
+    none: Formula = True
+    for decision, formula in (*cases, (NA, True)):
+        found[decision].append(both(none, formula))
+        none = both(none, negated(formula))
+    return {decision: some(formulas) for decision, formulas in found.items()}
+
+
+def chosen(cases: Iterable[tuple[Formula, Outcomes]]) -> Outcomes:
+    """Return the outcomes of the one case that holds."""
+    cases = [*cases]
+    return {decision: some(both(formula, said[decision]) for formula, said in cases) for decision in XacmlDecision}
+
+
+def always(decision: XacmlDecision) -> Outcomes:
+    """Return a decision that comes in any case."""
+    return first((decision, True))
+
+
+def ruled(effect: RuleEffect, applies: TruthFormula, condition: TruthFormula, told: Formula) -> EncodedChild:
+    """Return what a rule says, given when its obligations and advice can be told (section 7.11)."""
+    # Of what holds and what does not there is never both, so that neither has to be ruled out beside the other.
+    not_applicable = either(applies.fails, both(applies.holds, condition.fails))
+    decides = every([applies.holds, condition.holds, told])
+    spoiled = negated(either(not_applicable, decides))
+    says = {NA: not_applicable, XacmlDecision.of(effect): decides, XacmlDecision.spoiled(effect): spoiled}
+    return EncodedChild({**dict.fromkeys(XacmlDecision, False), **says}, applies)
+
+
+def contained(applies: TruthFormula, said: Outcomes, told: Mapping[RuleEffect, Formula]) -> EncodedChild:
+    """Return what is left of what children say where the target does not match, or nobody knows (7.12 to 7.14)."""
+    matches, unknown = applies.holds, negated(applies.fine)
+    permits, denies = both(matches, told[RuleEffect.PERMIT]), both(matches, told[RuleEffect.DENY])
+    found = {decision: both(negated(applies.fails), said[decision]) for decision in XacmlDecision}
+    spoiled_p = both(said[P], either(unknown, both(matches, negated(told[RuleEffect.PERMIT]))))
+    spoiled_d = both(said[D], either(unknown, both(matches, negated(told[RuleEffect.DENY]))))
+    says = {
+        **found,
+        P: both(permits, said[P]),
+        D: both(denies, said[D]),
+        NA: either(applies.fails, said[NA]),
+        IN_P: either(found[IN_P], spoiled_p),
+        IN_D: either(found[IN_D], spoiled_d),
+    }
+    return EncodedChild(says, applies)

@@ -1,0 +1,359 @@
+"""Policies compiled: what they say is what `evaluate` says, and only what can apply is looked at.
+
+A policy set is read once. Targets become an index (`index`), so that of thousands of children those are evaluated whose
+equalities hold; targets and conditions become Python (`programs`); what has no quick form is left to the plain
+evaluator. Whatever fails on the quick way is asked again on the plain one, which knows what an error comes to.
+"""
+
+import gc
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from datetime import datetime
+from functools import partial
+from typing import Final, TypeAlias
+
+from penstock.errors import EvaluationError, PenstockError
+from penstock.policy.combining.algorithms import (
+    POLICY_ALGORITHMS,
+    RULE_ALGORITHMS,
+    Child,
+    CombiningAlgorithm,
+    algorithm,
+)
+from penstock.policy.combining.registry import policy_algorithm, rule_algorithm
+from penstock.policy.engine.evaluate import EvaluationScope, doubted, duties_told, status_of, target_matches
+from penstock.policy.engine.index import Index, Leads, Needs, leads_of_policy, leads_of_rule, necessary
+from penstock.policy.engine.lookup import Context, NoSources, PolicySources
+from penstock.policy.engine.programs import Program, condition_program, target_program
+from penstock.policy.language.expressions import Expression
+from penstock.policy.language.policies import (
+    Duties,
+    Policy,
+    PolicyReference,
+    PolicySet,
+    Root,
+    Rule,
+    RuleEffect,
+    Target,
+    check_issuers,
+    versioned,
+)
+from penstock.policy.language.requests import Facts, Request
+from penstock.policy.language.results import NOT_APPLICABLE, PolicyId, PolicyOutcome, XacmlDecision
+
+IN_DP: Final = XacmlDecision.INDETERMINATE_DP
+
+
+class CompiledPolicy:
+    """A policy or a policy set, ready to decide. Policies that it refers to are taken from `sources` when needed.
+
+    Raises `MalformedError` (`xacml.issuer`).
+    """
+
+    def __init__(self, root: Root, sources: PolicySources | None = None) -> None:
+        check_issuers(root)
+        self._sources = sources or NoSources()
+        with _uncollected():
+            self._ask = _compile(root, ()).evaluate
+
+    def evaluate(self, context: Context) -> PolicyOutcome:
+        """Return what the policy says about a request: just what `evaluate` returns."""
+        context.policy = context.policy or self._ask
+        return self._ask(context)
+
+    def ask(self, facts: Facts, now: datetime) -> PolicyOutcome:
+        """Return what the policy says about a request in its shortest form, without the names of policies."""
+        context = Context(None, now, self._sources, facts)
+        context.policy = ask = self._ask
+        return ask(context)
+
+    def ask_request(self, request: Request, now: datetime) -> PolicyOutcome:
+        """Return what the policy says about a request for one decision."""
+        return self.evaluate(Context(request, now, self._sources))
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Let the garbage collector wait: all that is made here stays, and it would look at it again and again."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
+
+
+Scoped: TypeAlias = Callable[[Context], EvaluationScope]
+
+
+class _Unit(ABC):
+    """A rule, a policy or a policy set that was compiled. `matched` is for who knows that its target matches."""
+
+    __slots__ = ("_program", "leads", "needs", "reach", "target", "variables")
+
+    def __init__(self, target: Target, variables: Mapping[str, Expression]) -> None:
+        self.target = target
+        self.variables = variables
+        #: equalities without which it is not applicable
+        self.needs: Needs = necessary(target)
+        #: a target without which it is not applicable
+        self.reach = target
+        #: the tests without which it is not applicable, where there are any
+        self.leads: Callable[[], Leads | None] = no_leads
+        self._program = target_program(target)
+
+    def scope(self, context: Context) -> EvaluationScope:
+        """Return where expressions of it are evaluated."""
+        return EvaluationScope(context, self.variables)
+
+    def matches(self, context: Context) -> bool:
+        """Say whether the target matches. Raises `EvaluationError` where that is not known."""
+        if self._program is None:
+            return True
+        try:
+            return bool(self._program(context, context.facts))
+        except EvaluationError:
+            # What failed may not matter, where something else does not match.
+            return target_matches(self.target, self.scope(context))
+
+    def applies(self, context: Context, /) -> bool | PolicyOutcome:
+        """Say whether the target matches, or what comes of it where that is not known."""
+        try:
+            return self.matches(context)
+        except EvaluationError as error:
+            return PolicyOutcome(IN_DP, status_of(error))
+
+    def evaluate(self, context: Context, /) -> PolicyOutcome:
+        """Return what it says."""
+        try:
+            if not self.matches(context):
+                return NOT_APPLICABLE
+        except EvaluationError as error:
+            return self.doubtful(context, error)
+        return self.matched(context)
+
+    @abstractmethod
+    def doubtful(self, context: Context, error: EvaluationError) -> PolicyOutcome:
+        """Return what it says where it is not known whether the target matches."""
+
+    @abstractmethod
+    def matched(self, context: Context) -> PolicyOutcome:
+        """Return what it says where the target matches."""
+
+
+class _Found:
+    """A child whose target is known to match, because it was found by all that the target wants."""
+
+    __slots__ = ("applies", "evaluate")
+
+    def __init__(self, unit: _Unit) -> None:
+        self.evaluate = unit.matched
+        self.applies = unit.applies
+
+
+class _Rule(_Unit):
+    """A rule."""
+
+    __slots__ = ("_condition", "_decided", "_duties", "_effect")
+
+    def __init__(self, rule: Rule, policy: Policy, programs: dict[str, Program]) -> None:
+        super().__init__(rule.target, policy.variables)
+        self.leads = partial(leads_of_rule, rule, policy.variables)
+        self._effect = rule.effect
+        self._decided = _PERMITTED if rule.effect is RuleEffect.PERMIT else _DENIED
+        self._duties = rule.duties if _told(rule.duties, rule.effect) else None
+        self._condition = (
+            None if rule.condition is None else condition_program(rule.condition, policy.variables, programs)
+        )
+
+    def doubtful(self, _context: Context, error: EvaluationError) -> PolicyOutcome:
+        return PolicyOutcome(XacmlDecision.spoiled(self._effect), status_of(error))
+
+    def matched(self, context: Context) -> PolicyOutcome:
+        condition = self._condition
+        try:
+            if condition is not None and not condition(context, context.facts):
+                return NOT_APPLICABLE
+            if self._duties is None:
+                return self._decided
+            obligations, advice = duties_told(self._duties, self._effect, self.scope(context))
+        except EvaluationError as error:
+            return PolicyOutcome(XacmlDecision.spoiled(self._effect), status_of(error))
+        return PolicyOutcome(self._decided.decision, obligations=obligations, advice=advice)
+
+
+class _Container(_Unit):
+    """A policy or a policy set."""
+
+    __slots__ = ("_children", "_combine", "_duties", "_index", "_name", "_single")
+
+    def __init__(
+        self, root: Root, children: Sequence[_Unit], combine: CombiningAlgorithm, variables: Mapping[str, Expression]
+    ) -> None:
+        super().__init__(root.target, variables)
+        self._children = children
+        self._combine = combine
+        #: what a single child says is what it says alone
+        self._single = combine in _SINGLE
+        self._duties = root.duties if root.duties.obligations or root.duties.advice else None
+        self._name = PolicyId(root.id, root.version, isinstance(root, PolicySet))
+        self._index = None if _by_place(combine) else _indexed(children, by_target=combine in _BY_TARGET)
+
+    def _combined(self, context: Context) -> PolicyOutcome:
+        children: Sequence[Child[Context]] = self._children
+        if self._index is not None:
+            # Who wants the names of policies wants all of them.
+            children = self._index.candidates(context, whole=context.names)
+        if self._single and len(children) == 1:
+            return children[0].evaluate(context)
+        return self._combine(children, context)
+
+    def doubtful(self, context: Context, error: EvaluationError) -> PolicyOutcome:
+        outcome = self._combined(context)
+        if outcome.decision is XacmlDecision.NOT_APPLICABLE:
+            return NOT_APPLICABLE
+        return PolicyOutcome(doubted(outcome.decision), status_of(error))
+
+    def matched(self, context: Context) -> PolicyOutcome:
+        outcome = self._combined(context)
+        decision = outcome.decision
+        if decision is XacmlDecision.PERMIT or decision is XacmlDecision.DENY:
+            return self._decided(outcome, context) if context.names or self._duties is not None else outcome
+        if outcome.obligations or outcome.advice:
+            return PolicyOutcome(decision, outcome.status, applicable=outcome.applicable)
+        return outcome
+
+    def _decided(self, outcome: PolicyOutcome, context: Context) -> PolicyOutcome:
+        """Return a decision with what this policy adds to it: what is to be done, and its name."""
+        effect = RuleEffect.PERMIT if outcome.decision is XacmlDecision.PERMIT else RuleEffect.DENY
+        obligations, advice = outcome.obligations, outcome.advice
+        if self._duties is not None:
+            try:
+                more, also = duties_told(self._duties, effect, self.scope(context))
+            except EvaluationError as error:
+                return PolicyOutcome(XacmlDecision.spoiled(effect), status_of(error))
+            obligations, advice = (*obligations, *more), (*advice, *also)
+        applicable = (*outcome.applicable, self._name) if context.names else ()
+        return PolicyOutcome(outcome.decision, outcome.status, obligations, advice, applicable)
+
+
+class _Referred(_Unit):
+    """A policy that is found when it is needed, and compiled once."""
+
+    __slots__ = ("_around", "_known", "_reference")
+
+    def __init__(self, reference: PolicyReference, around: tuple[str, ...]) -> None:
+        super().__init__((), {})
+        self._reference = reference
+        self._around = around
+        self._known: tuple[Root, _Unit] | None = None
+
+    def _found(self, context: Context) -> _Unit:
+        policy = context.sources.policy(self._reference)
+        if self._reference.to_set and versioned(policy) in self._around:
+            raise EvaluationError("xacml.cycle", f"policy set `{self._reference.id[:120]}` is within itself")
+        known = self._known
+        if known is None or known[0] is not policy:
+            known = self._known = (policy, _compile(policy, self._around))
+        return known[1]
+
+    def applies(self, context: Context, /) -> bool | PolicyOutcome:
+        try:
+            return self._found(context).applies(context)
+        except PenstockError as error:
+            return PolicyOutcome(IN_DP, status_of(error))
+
+    def doubtful(self, _context: Context, error: EvaluationError) -> PolicyOutcome:
+        return PolicyOutcome(IN_DP, status_of(error))
+
+    def matched(self, context: Context) -> PolicyOutcome:
+        # It has no target of its own: whether that of the policy matches, the policy says.
+        try:
+            unit = self._found(context)
+        except PenstockError as error:
+            return PolicyOutcome(IN_DP, status_of(error))
+        return unit.evaluate(context)
+
+
+# --- compiling -------------------------------------------------------------------------------------------------------
+
+
+def _compile(member: Policy | PolicySet | PolicyReference, around: tuple[str, ...]) -> _Unit:
+    match member:
+        case Policy():
+            return _compile_policy(member)
+        case PolicySet():
+            children = [_compile(one, (*around, versioned(member))) for one in member.members]
+            return _Container(member, children, policy_algorithm(member.combining), {})
+        case PolicyReference():
+            return _Referred(member, around)
+
+
+def _compile_policy(policy: Policy) -> _Unit:
+    programs: dict[str, Program] = {}
+    children = [_Rule(rule, policy, programs) for rule in policy.rules]
+    unit = _Container(policy, children, rule_algorithm(policy.combining), policy.variables)
+    unit.needs = needs_of_policy(policy, unit.needs, [child.needs for child in children])
+    unit.leads = leads_where(policy)
+    if len(children) == 1 and children[0].target and rule_algorithm(policy.combining) in _SINGLE:
+        unit.reach = (*policy.target, *children[0].target)
+    return unit
+
+
+def _indexed(children: Sequence[_Unit], *, by_target: bool) -> "Index[_Unit | _Found] | None":
+    needs = [necessary(child.target) if by_target else child.needs for child in children]
+    targets = [child.target for child in children]
+    reaches = targets if by_target else [child.reach for child in children]
+    leads = None if by_target else lambda: [child.leads() for child in children]
+    return Index.of(needs, children, targets, _Found, reaches, leads=leads)
+
+
+def _told(duties: Duties, effect: RuleEffect) -> bool:
+    return any(duty.on is effect for duty in (*duties.obligations, *duties.advice))
+
+
+_PERMITTED: Final = PolicyOutcome(XacmlDecision.PERMIT)
+_DENIED: Final = PolicyOutcome(XacmlDecision.DENY)
+_V1: Final = "urn:oasis:names:tc:xacml:1.0:"
+_V3: Final = "urn:oasis:names:tc:xacml:3.0:"
+#: what goes by the places of children, of which none may be left out
+_POSITIONAL: Final = (algorithm(f"{_V3}policy-combining-algorithm:on-permit-apply-second", POLICY_ALGORITHMS),)
+#: what asks targets alone which children apply, whatever is in them
+_BY_TARGET: Final = (algorithm(f"{_V1}policy-combining-algorithm:only-one-applicable", POLICY_ALGORITHMS),)
+_KNOWN: Final = (*RULE_ALGORITHMS.values(), *POLICY_ALGORITHMS.values())
+_SINGLE: Final = tuple(
+    algorithm(name.replace(":rule-", f":{kind}-"), known)
+    for kind, known in (("rule", RULE_ALGORITHMS), ("policy", POLICY_ALGORITHMS))
+    for name in (
+        f"{_V3}rule-combining-algorithm:deny-overrides",
+        f"{_V3}rule-combining-algorithm:ordered-deny-overrides",
+        f"{_V3}rule-combining-algorithm:permit-overrides",
+        f"{_V3}rule-combining-algorithm:ordered-permit-overrides",
+        f"{_V1}rule-combining-algorithm:first-applicable",
+    )
+)
+
+
+def _by_place(combine: CombiningAlgorithm) -> bool:
+    """Say whether it matters which children there are besides those that are applicable; tuples may count those too."""
+    return combine in _POSITIONAL or not any(combine is one for one in _KNOWN)
+
+
+def no_leads() -> None:
+    """Say nothing about how rules begin."""
+
+
+def leads_where(policy: Policy) -> Callable[[], Leads | None]:
+    """Return what says how the rules of a policy begin, where it is not applicable if none of them is."""
+    return partial(leads_of_policy, policy) if rule_algorithm(policy.combining) in _SINGLE else no_leads
+
+
+def needs_of_policy(policy: Policy, needs: Needs, of_rules: Sequence[Needs]) -> Needs:
+    """Add what all rules need, where a policy whose rules are not applicable is not applicable itself."""
+    if not of_rules or rule_algorithm(policy.combining) not in _SINGLE:
+        return needs
+    common = set(of_rules[0]).intersection(*of_rules[1:])
+    # What the target wants of an attribute stays: who has several values may have others for the rules.
+    return {**{key: frozenset().union(*(one[key] for one in of_rules)) for key in common}, **needs}

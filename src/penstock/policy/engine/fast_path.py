@@ -1,0 +1,449 @@
+"""Whole policies as Python, for the usual case: nothing fails, and nothing is to be done besides what is decided.
+
+Each policy becomes one function of bags of values, with its rules in it, and each policy set one that calls those of
+its members; of many, those are called that the index finds. What it says is what `CompiledPolicy.ask` says, or it
+raises: `EvaluationError` for what failed, and `Involved` where obligations or rarer algorithms come in. Then the
+compiled policy has to be asked, which knows what that comes to.
+
+Attributes come from the facts alone, and policies from a repository that does not change.
+"""
+
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from datetime import datetime
+from enum import Enum
+from functools import partial
+from textwrap import indent
+from typing import Final, NoReturn, TypeAlias
+
+from penstock.errors import EvaluationError, PenstockError
+from penstock.policy.engine.compiler import leads_where, needs_of_policy, no_leads
+from penstock.policy.engine.index import Index, Leads, Needs, leads_of_rule, necessary
+from penstock.policy.engine.lookup import Context, is_clock
+from penstock.policy.engine.programs import Program, Writer, built
+from penstock.policy.engine.repository import Repository
+from penstock.policy.language.datatypes import Value, failed
+from penstock.policy.language.expressions import Designator, Expression
+from penstock.policy.language.policies import (
+    Duties,
+    Policy,
+    PolicyReference,
+    PolicySet,
+    Root,
+    Rule,
+    RuleEffect,
+    Target,
+    versioned,
+)
+from penstock.policy.language.requests import Facts, Key
+from penstock.policy.language.results import XacmlDecision
+from penstock.policy.syntax.text.policy_writer import inner
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What combining algorithms come to where nothing fails, and nothing is to be done besides (`straight`).
+
+
+P, D, NA = XacmlDecision.PERMIT, XacmlDecision.DENY, XacmlDecision.NOT_APPLICABLE
+
+
+class FastCombining(Enum):
+    """What an algorithm comes to where nothing fails."""
+
+    DENY_OVERRIDES = D
+    PERMIT_OVERRIDES = P
+    FIRST = NA
+    DENY_UNLESS_PERMIT = "permit or else deny"
+    PERMIT_UNLESS_DENY = "deny or else permit"
+
+    @property
+    def decisive(self) -> frozenset[XacmlDecision]:
+        """What decides at once, whatever else is said."""
+        match self:
+            case FastCombining.FIRST:
+                return frozenset((P, D))
+            case FastCombining.DENY_OVERRIDES | FastCombining.PERMIT_UNLESS_DENY:
+                return frozenset((D,))
+            case FastCombining.PERMIT_OVERRIDES | FastCombining.DENY_UNLESS_PERMIT:
+                return frozenset((P,))
+
+    @property
+    def otherwise(self) -> XacmlDecision:
+        """What is said where no child decides."""
+        if self is FastCombining.DENY_UNLESS_PERMIT:
+            return D
+        return P if self is FastCombining.PERMIT_UNLESS_DENY else NA
+
+
+_ALGORITHM: Final = re.compile(r"urn:oasis:names:tc:xacml:([13])\.0:(?:rule|policy)-combining-algorithm:([a-z-]+)")
+_KNOWN: Final = {
+    ("3", "deny-overrides"): FastCombining.DENY_OVERRIDES,
+    ("3", "ordered-deny-overrides"): FastCombining.DENY_OVERRIDES,
+    ("3", "permit-overrides"): FastCombining.PERMIT_OVERRIDES,
+    ("3", "ordered-permit-overrides"): FastCombining.PERMIT_OVERRIDES,
+    ("1", "first-applicable"): FastCombining.FIRST,
+    ("3", "deny-unless-permit"): FastCombining.DENY_UNLESS_PERMIT,
+    ("3", "permit-unless-deny"): FastCombining.PERMIT_UNLESS_DENY,
+}
+
+
+def combining_of(name: str) -> FastCombining | None:
+    """Return what an algorithm comes to; none for the rarer ones."""
+    found = _ALGORITHM.fullmatch(name)
+    return None if found is None else _KNOWN.get((found[1], found[2]))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Whole policies as Python, for the usual case: nothing fails, and nothing is to be done besides what is decided.
+
+
+Bags: TypeAlias = list[tuple[Value, ...]]
+"""The values of the attributes that policies name, each in its place."""
+
+Ask: TypeAlias = Callable[[Bags, datetime], XacmlDecision]
+"""What says Permit, Deny or NotApplicable. Raises `EvaluationError`, `Involved`."""
+
+#: more children than this are found by an index
+_FEW: Final = 12
+_RETURN: Final = re.compile(r"^( +)return (\w+)$", re.MULTILINE)
+_CONTEXT: Final = re.compile(r"\bC\b")
+
+
+class Involved(Exception):  # noqa: N818  # nothing went wrong
+    """There is no straight answer."""
+
+
+class Straight:
+    """A policy, with the places of the attributes that it may ask for."""
+
+    __slots__ = ("ask", "places")
+
+    def __init__(self, ask: Ask, places: Mapping[Key, int]) -> None:
+        self.ask = ask
+        self.places = places
+
+    def decide(self, facts: Facts, now: datetime) -> XacmlDecision:
+        """Return what it says. Raises `EvaluationError`, `Involved`."""
+        bags: Bags = [()] * len(self.places)
+        for key, bag in facts.items():
+            place = self.places.get(key)
+            if place is not None:
+                bags[place] = bag
+        return self.ask(bags, now)
+
+
+def straight(root: Root, known: Repository, *always: Key) -> Straight | None:
+    """Return a policy as a function; none where it could never answer. Some attributes have the first places."""
+    if combining_of(root.combining) is None:
+        return None
+    compiler = _Compiler(known, {key: place for place, key in enumerate(always)})
+    return Straight(compiler.unit(root, ()).ask, compiler.places)
+
+
+class _Unit:
+    """A rule, a policy or a policy set. `matched` is for who knows that its target matches."""
+
+    __slots__ = ("ask", "block", "leads", "matched", "needs", "target")
+
+    def __init__(self, ask: Ask, matched: Ask, target: Target) -> None:
+        self.ask = ask
+        self.matched = matched
+        self.target = target
+        self.needs = _needs(target)
+        self.leads: Callable[[], Leads | None] = no_leads
+        #: what writes it where it is wanted, instead of calling it
+        self.block: Callable[[_Writer], str] | None = None
+
+
+def _needs(target: Target) -> Needs:
+    """Return the equalities without which something is not applicable; what time it is, facts need not say."""
+    return {one: values for one, values in necessary(target).items() if not is_clock(one)}
+
+
+class _Alone:
+    """What an index asks for: bags, and no others."""
+
+    __slots__ = ("_bags", "_places", "facts")
+
+    def __init__(self, facts: Facts, bags: Bags, places: Mapping[Key, int]) -> None:
+        self.facts = facts
+        self._bags = bags
+        self._places = places
+
+    def bag(self, wanted: Designator, /) -> tuple[Value, ...]:
+        place = self._places.get(wanted.key)
+        if place is None or is_clock(wanted):
+            # Whoever wants to know has to be asked.
+            raise failed("it is not known here")
+        return self._bags[place]
+
+
+class _Writer(Writer):
+    """Writes what asks the bags alone. They are looked up once, before they are needed."""
+
+    def __init__(self, variables: Mapping[str, Expression], compiler: "_Compiler") -> None:
+        programs: dict[str, Program] = {}
+        super().__init__(variables, programs)
+        self._bags: dict[Designator, str] = {}
+        self._told = 0
+        self._places = compiler.places
+        self.names.update(P=P, D=D, NA=NA, V=Involved, X=compiler.context)
+
+    def bag(self, attribute: Designator) -> str:
+        if is_clock(attribute):
+            # Facts may say what time it is, and need not.
+            self._places.setdefault(attribute.key, len(self._places))
+            return super().bag(attribute)
+        found = self._bags.setdefault(attribute, f"a{len(self._bags)}")
+        if attribute.must_be_present:
+            return f"({found} or {self.name(_missing)}({self.name(attribute)}))"
+        return found
+
+    def looked_up(self) -> str:
+        """Return the lines that look up what was written since they were returned last."""
+        those = [*self._bags.items()][self._told :]
+        self._told = len(self._bags)
+        places = self._places
+        return "".join(f" {name} = B[{places.setdefault(one.key, len(places))}]\n" for one, name in those)
+
+    def block(self, write: "Callable[[_Writer], str]") -> str:
+        """Return lines that do what a function does, and say `d` instead of returning it."""
+        # What was looked up before may not have been, where something ended early.
+        self._bags, self._told = {}, 0
+        lines = _RETURN.sub(r"\1d = \2\n\1break", write(self))
+        return f" while True:\n{indent(lines, ' ')}"
+
+    def function(self, body: str) -> Ask:
+        """Return a function of bags and a moment."""
+        context = " C = X(B, N)\n F = C.facts\n" if _CONTEXT.search(body) else ""
+        memory = " M = C.memory\n" if "M[" in body else ""
+        found: Ask = built("B, N", context + memory + body, self.names)
+        return found
+
+
+def _missing(attribute: Designator) -> NoReturn:
+    raise EvaluationError("xacml.missing", f"attribute `{attribute.id[:120]}` is not there")
+
+
+def _involved(_bags: Bags, _now: datetime) -> NoReturn:
+    raise Involved
+
+
+class _Compiler:
+    """Policies of one repository; one that is referred to twice is compiled once."""
+
+    def __init__(self, known: Repository, places: dict[Key, int]) -> None:
+        self._known = known
+        self._done: dict[int, tuple[Root, _Unit, frozenset[str]]] = {}
+        #: the sets that are referred to in what is being compiled, by their ids and versions
+        self._sets: set[str] = set()
+        self.places = places
+
+    def context(self, bags: Bags, now: datetime) -> Context:
+        """Return where what has no straight form is evaluated."""
+        facts = {key: bag for key, place in self.places.items() if (bag := bags[place])}
+        return Context(None, now, self._known, facts)
+
+    def unit(self, member: Policy | PolicySet | PolicyReference, around: tuple[str, ...]) -> _Unit:
+        """Return a member of a policy set."""
+        match member:
+            case Policy():
+                return self._policy(member)
+            case PolicySet():
+                return self._set(member, (*around, versioned(member)))
+            case PolicyReference():
+                return self._referred(member, around)
+
+    def _referred(self, reference: PolicyReference, around: tuple[str, ...]) -> _Unit:
+        try:
+            found = self._known.policy(reference)
+        except PenstockError:
+            return _Unit(_involved, _involved, ())
+        if reference.to_set:
+            self._sets.add(versioned(found))
+        if reference.to_set and versioned(found) in around:
+            return _Unit(_involved, _involved, ())
+        if id(found) not in self._done:
+            outside, self._sets = self._sets, set()
+            self._done[id(found)] = found, self.unit(found, around), frozenset(self._sets)
+            self._sets = outside
+        _, unit, sets = self._done[id(found)]
+        self._sets |= sets
+        # It may have been compiled elsewhere, where none of the sets around it is in it.
+        return unit if sets.isdisjoint(around) else _Unit(_involved, _involved, ())
+
+    def _place(self, policy: Policy) -> None:
+        """Give each attribute a place that is asked for where it is not written: by variables, and by the plain way."""
+        conditions = [rule.condition for rule in policy.rules if rule.condition is not None]
+        for one in inner([*conditions, *policy.variables.values()]):
+            if isinstance(one, Designator):
+                self.places.setdefault(one.key, len(self.places))
+
+    def _policy(self, policy: Policy) -> _Unit:
+        combining, says = combining_of(policy.combining), _says(policy.duties)
+        if combining is None:
+            return self._made(policy.target, {}, lambda _: " raise V\n")
+        self._place(policy)
+        if len(policy.rules) <= _FEW:
+            write = partial(_rules, policy.rules, combining, says)
+            unit = self._made(policy.target, policy.variables, write)
+            unit.block = None if policy.variables else partial(_lines, policy.target, write)
+            needs = [_needs(rule.target) for rule in policy.rules]
+        else:
+            rules = [self._rule(rule, policy) for rule in policy.rules]
+            unit = self._many(policy, rules, combining)
+            needs = [rule.needs for rule in rules]
+        unit.needs = needs_of_policy(policy, unit.needs, needs)
+        unit.leads = leads_where(policy)
+        return unit
+
+    def _rule(self, rule: Rule, policy: Policy) -> _Unit:
+        unit = self._made(
+            rule.target,
+            policy.variables,
+            lambda to: _rules([_untargeted(rule)], FastCombining.FIRST, _says(Duties()), to),
+        )
+        unit.leads = partial(leads_of_rule, rule, policy.variables)
+        return unit
+
+    def _set(self, policies: PolicySet, around: tuple[str, ...]) -> _Unit:
+        combining, says = combining_of(policies.combining), _says(policies.duties)
+        if combining is None:
+            return self._made(policies.target, {}, lambda _: " raise V\n")
+        members = [self.unit(one, around) for one in policies.members]
+        if len(members) > _FEW:
+            return self._many(policies, members, combining)
+        return self._made(policies.target, {}, lambda to: _members(members, combining, says, to))
+
+    def _many(self, root: Root, members: Sequence[_Unit], combining: FastCombining) -> _Unit:
+        many, says = _Many(members, combining, self.places), _says(root.duties)
+        lines = f" d = {{}}(B, N)\n if d is P:\n  {says[P]}\n if d is D:\n  {says[D]}\n return NA\n"
+        return self._made(root.target, {}, lambda to: lines.format(to.name(many)))
+
+    def _made(self, target: Target, variables: Mapping[str, Expression], write: Callable[[_Writer], str]) -> _Unit:
+        """Return a unit whose functions have the lines that `write` writes, one of them with the target before."""
+        inner, outer = _Writer(variables, self), _Writer(variables, self)
+        matched = inner.function(_lines((), write, inner))
+        ask = outer.function(_lines(target, write, outer)) if target else matched
+        return _Unit(ask, matched, target)
+
+
+def _lines(target: Target, write: Callable[[_Writer], str], to: _Writer) -> str:
+    """Return the lines of a function: what they look up, the target, and what `write` writes."""
+    before = ""
+    if target:
+        test = to.target(target)
+        before = f"{to.looked_up()} if not ({test}):\n  return NA\n"
+    body = write(to)
+    return before + to.looked_up() + body
+
+
+def _says(duties: Duties) -> Mapping[XacmlDecision, str]:
+    """Return how a function ends with each decision: where there is something to be done besides, it does not say."""
+    involved = {one.on for one in (*duties.obligations, *duties.advice)}
+    return {
+        P: "raise V" if RuleEffect.PERMIT in involved else "return P",
+        D: "raise V" if RuleEffect.DENY in involved else "return D",
+        NA: "return NA",
+    }
+
+
+def _untargeted(rule: Rule) -> Rule:
+    return Rule(rule.id, rule.effect, (), rule.condition, rule.duties)
+
+
+def _rules(rules: Sequence[Rule], combining: FastCombining, says: Mapping[XacmlDecision, str], to: _Writer) -> str:
+    """Write the rules of a policy: those that decide first come first, the others only where they could count."""
+    lines = []
+    for rule in _in_turn(rules, combining):
+        decision = XacmlDecision.of(rule.effect)
+        end = says[decision]
+        if _asks_more(rule):
+            end = "raise V"
+        elif decision is combining.otherwise:
+            # It would change nothing.
+            continue
+        tests = [f"({to.target(rule.target)})"] if rule.target else []
+        if rule.condition is not None:
+            tests.append(to.expression(rule.condition))
+        lines.append(f" if {' and '.join(tests) or 'True'}:\n  {end}\n")
+    return "".join(lines) + f" {says[combining.otherwise]}\n"
+
+
+def _in_turn(rules: Sequence[Rule], combining: FastCombining) -> Iterator[Rule]:
+    if combining is FastCombining.FIRST:
+        yield from rules
+        return
+    strong = RuleEffect.DENY if D in combining.decisive else RuleEffect.PERMIT
+    yield from (rule for rule in rules if rule.effect is strong)
+    # What is to be done with the weaker decision, all of those say that hold.
+    weak = [rule for rule in rules if rule.effect is not strong]
+    yield from sorted(weak, key=lambda rule: not _asks_more(rule))
+
+
+def _asks_more(rule: Rule) -> bool:
+    """Say whether something is to be done where the rule holds; what it has for the other effect never counts."""
+    return any(one.on is rule.effect for one in (*rule.duties.obligations, *rule.duties.advice))
+
+
+def _members(members: Sequence[_Unit], combining: FastCombining, says: Mapping[XacmlDecision, str], to: _Writer) -> str:
+    """Write the members of a policy set."""
+    lines = [" s = NA\n"]
+    for member in members:
+        lines.append(f" d = {to.name(member.ask)}(B, N)\n" if member.block is None else to.block(member.block))
+        match combining:
+            case FastCombining.FIRST:
+                lines.append(f" if d is P:\n  {says[P]}\n if d is D:\n  {says[D]}\n")
+            case FastCombining.DENY_UNLESS_PERMIT:
+                lines.append(f" if d is P:\n  {says[P]}\n")
+            case FastCombining.PERMIT_UNLESS_DENY:
+                lines.append(f" if d is D:\n  {says[D]}\n")
+            case FastCombining.DENY_OVERRIDES:
+                lines.append(f" if d is D:\n  {says[D]}\n if d is P:\n  s = P\n")
+            case FastCombining.PERMIT_OVERRIDES:
+                lines.append(f" if d is P:\n  {says[P]}\n if d is D:\n  s = D\n")
+    other = combining.otherwise
+    if other is NA:
+        lines.append(f" if s is P:\n  {says[P]}\n if s is D:\n  {says[D]}\n")
+    return "".join(lines) + f" {says[other]}\n"
+
+
+class _Many:
+    """Children of which few are looked at."""
+
+    __slots__ = ("_all", "_asks", "_index", "_otherwise", "_places", "_strong")
+
+    def __init__(self, children: Sequence[_Unit], combining: FastCombining, places: dict[Key, int]) -> None:
+        found = Index.of(
+            [child.needs for child in children],
+            children,
+            [child.target for child in children],
+            _target_known,
+            leads=lambda: [child.leads() for child in children],
+        )
+        self._index = found
+        keys = {attribute.key for child in children for attribute in child.needs}
+        #: where the index finds what it asks for always, and where else it may look
+        self._all = places
+        self._places = [(key, places.setdefault(key, len(places))) for key in keys]
+        self._asks = [child.ask for child in children]
+        self._otherwise = combining.otherwise
+        self._strong = combining.decisive
+
+    def __call__(self, bags: Bags, now: datetime) -> XacmlDecision:
+        said, strong = self._otherwise, self._strong
+        if self._index is None:
+            asks = self._asks
+        else:
+            facts = {key: bags[place] for key, place in self._places}
+            asks = [one.ask for one in self._index.candidates(_Alone(facts, bags, self._all))]
+        for ask in asks:
+            decision = ask(bags, now)
+            if decision in strong:
+                return decision
+            if decision is not NA:
+                said = decision
+        return said
+
+
+def _target_known(unit: _Unit) -> _Unit:
+    return _Unit(unit.matched, unit.matched, unit.target)

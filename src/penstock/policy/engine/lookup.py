@@ -1,0 +1,305 @@
+"""Where values come from: the request, its contents, the clock, and what is asked of others (section 7.3, 10.2.5)."""
+
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from decimal import Decimal
+from itertools import islice
+from typing import Final, Protocol
+
+from penstock.errors import EvaluationError, MalformedError, PenstockError
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.policy.language.datatypes import (
+    DATE,
+    DATE_TIME,
+    TIME,
+    XPATH,
+    DataType,
+    Value,
+    XPathExpression,
+    failed,
+    read_value,
+)
+from penstock.policy.language.expressions import ContentSelector, Designator
+from penstock.policy.language.policies import PolicyReference, Root
+from penstock.policy.language.requests import ENVIRONMENT, RESOURCE, RESOURCE_ID, Content, Facts, Request, key_of
+from penstock.policy.language.results import MissingAttribute, PolicyOutcome, XacmlDecision
+from penstock.policy.language.times import Date, DateTime, Time, parts_of
+from penstock.policy.syntax.xml.requests import read_attributes
+
+_ENVIRONMENT_ID: Final = "urn:oasis:names:tc:xacml:1.0:environment:"
+_NOW: Final = {
+    f"{_ENVIRONMENT_ID}current-time": TIME,
+    f"{_ENVIRONMENT_ID}current-date": DATE,
+    f"{_ENVIRONMENT_ID}current-dateTime": DATE_TIME,
+}
+
+
+#: attributes of a resource that say where it is in a hierarchy
+PARENT: Final = "urn:oasis:names:tc:xacml:2.0:resource:resource-parent"
+ANCESTOR: Final = "urn:oasis:names:tc:xacml:2.0:resource:resource-ancestor"
+ANCESTOR_OR_SELF: Final = "urn:oasis:names:tc:xacml:2.0:resource:resource-ancestor-or-self"
+ABOVE: Final = (PARENT, ANCESTOR, ANCESTOR_OR_SELF)
+
+
+class PolicySources(Protocol):
+    """What a policy may need besides the request: other policies, and attributes that the request does not have."""
+
+    def policy(self, reference: PolicyReference) -> Root:
+        """Return the newest policy that a reference means. Raises `RefusedError` or `MalformedError`."""
+
+    def attribute(self, wanted: Designator, request: Request, /) -> Sequence[Value]:
+        """Return values of an attribute that the request does not have. Raises `EvaluationError`."""
+
+    def children(self, resource: Value, /) -> Sequence[Value]:
+        """Return the resources right below one, where resources are a hierarchy. Raises `EvaluationError`."""
+
+    def parents(self, resource: Value, /) -> Sequence[Value] | None:
+        """Return the resources right above one; nothing at all where resources are no hierarchy.
+
+        Raises `EvaluationError`.
+        """
+
+
+class _Asked:
+    """How many requests were asked because of one."""
+
+    def __init__(self) -> None:
+        self._count = 0
+
+    def add(self) -> None:
+        """Count one more. Raises `EvaluationError` where it is one too many."""
+        self._count += 1
+        self.check()
+
+    def check(self) -> None:
+        """Check that there were not too many. Raises `EvaluationError`."""
+        if self._count > DEFAULT_LIMITS.policy_nested:
+            raise failed("too many requests are asked because of one")
+
+
+class Context:
+    """One request, seen by a policy: what was looked up once stays the same until it is decided."""
+
+    __slots__ = ("_found", "_nested", "_request", "facts", "memory", "names", "now", "policy", "sources")
+
+    def __init__(
+        self, request: Request | None, now: datetime, sources: PolicySources, facts: Facts | None = None
+    ) -> None:
+        self._request = request
+        self.now = now
+        self.sources = sources
+        self.facts: Facts = facts or {} if request is None else request.facts()
+        #: whether it is wanted which policies were applicable
+        self.names = request is not None and request.return_policy_ids
+        #: what compiled policies have worked out already
+        self.memory: dict[object, Value] = {}
+        #: who decides, all in all; the first that is asked says so
+        self.policy: Callable[[Context], PolicyOutcome] | None = None
+        #: how many requests were asked because of the first
+        self._nested: _Asked | None = None
+        self._found: dict[Designator | ContentSelector, tuple[Value, ...]] = {}
+
+    @property
+    def request(self) -> Request:
+        """The request."""
+        if self._request is None:
+            self._request = Request.of_facts(self.facts)
+        return self._request
+
+    def designated(self, wanted: Designator) -> tuple[Value, ...]:
+        """Return the bag of an attribute (section 7.3.5). Raises `EvaluationError` (`xacml.missing`)."""
+        found = self.bag(wanted)
+        if wanted.must_be_present and not found:
+            missing = MissingAttribute(wanted.category, wanted.id, wanted.of, wanted.issuer)
+            raise EvaluationError("xacml.missing", f"attribute `{wanted.id[:120]}` is not there", missing=missing)
+        return found
+
+    def bag(self, wanted: Designator) -> tuple[Value, ...]:
+        """Return the bag of an attribute, which may be empty. Raises `EvaluationError`."""
+        found = self._found.get(wanted)
+        if found is None:
+            found = self._found[wanted] = tuple(self._in_request(wanted) or self._elsewhere(wanted))
+        return found
+
+    def _in_request(self, wanted: Designator) -> Sequence[Value]:
+        if wanted.issuer is None:
+            return self.facts.get(wanted.key, ())
+        return [
+            value
+            for category in self.request.of(wanted.category)
+            for attribute in category.by_id.get(wanted.id, ())
+            if attribute.issuer == wanted.issuer
+            for of_type, value in attribute.values
+            if of_type is wanted.of
+        ]
+
+    def _elsewhere(self, wanted: Designator) -> Sequence[Value]:
+        if is_clock(wanted):
+            return (_clock(self.now, wanted.of),)
+        found = self.sources.attribute(wanted, self.request)
+        if not found and wanted.category == RESOURCE and wanted.issuer is None and wanted.id in ABOVE:
+            return self._above(wanted)
+        return found
+
+    def _above(self, wanted: Designator) -> Sequence[Value]:
+        """Return the resources above the one that is asked about (hierarchical resource profile, 3)."""
+        own = self.facts.get(key_of(RESOURCE, RESOURCE_ID, wanted.of), ())
+        if any(self.sources.parents(one) is None for one in own):
+            return ()
+        above = levels(own, lambda resource: self.sources.parents(resource) or ())
+        itself = next(above)
+        found = [*next(above, ())] if wanted.id == PARENT else [one for level in above for one in level]
+        return [*itself, *found] if wanted.id == ANCESTOR_OR_SELF else found
+
+    # --- other requests -----------------------------------------------------------------------------------------
+
+    def permitted(self, category: str, content: str) -> bool:
+        """Say whether a request is permitted that differs from this one in a category (A.3.16).
+
+        All that are asked because of one request are counted together: where they are too many, none has an answer.
+        Raises `EvaluationError`.
+        """
+        if self.policy is None:
+            raise failed("there is no policy to ask")
+        counted = self._nested = self._nested or _Asked()
+        counted.add()
+        try:
+            others = [one for one in self.request.categories if one.category != category]
+            asked = Context(self.request.alone([*others, read_attributes(category, content)]), self.now, self.sources)
+            asked.policy, asked._nested = self.policy, counted
+            permitted = self.policy(asked).decision is XacmlDecision.PERMIT
+        except RecursionError:
+            raise failed("requests are asked because of others, too deep") from None
+        except MalformedError as error:
+            raise EvaluationError("xacml.value", error.message) from None
+        except PenstockError as error:
+            raise failed(error.message) from None
+        counted.check()
+        return permitted
+
+    # --- contents -----------------------------------------------------------------------------------------------
+
+    def selected(self, wanted: ContentSelector) -> tuple[Value, ...]:
+        """Return the bag of what a path finds (section 7.3.7). Raises `EvaluationError` (`xacml.missing` too)."""
+        found = self._found.get(wanted)
+        if found is None:
+            found = self._found[wanted] = self._select(wanted)
+        if wanted.must_be_present and not found:
+            missing = MissingAttribute(wanted.category, wanted.path, wanted.of)
+            raise EvaluationError("xacml.missing", f"path `{wanted.path[:120]}` finds nothing", missing=missing)
+        return found
+
+    def _select(self, wanted: ContentSelector) -> tuple[Value, ...]:
+        content = self._content(wanted.category)
+        if content is None:
+            return ()
+        start = None if wanted.context is None else self._start(content, wanted)
+        nodes = nodes_of(content, wanted, start)
+        return tuple(_read(content, node, wanted.of) for node in nodes)
+
+    def _start(self, content: Content, wanted: ContentSelector) -> object:
+        """Return the node where a path begins (section 7.3.7, step 3)."""
+        paths = self._in_request(Designator(wanted.category, wanted.context or "", XPATH))
+        if len(paths) != 1 or paths[0].category != wanted.category:
+            raise _syntax(f"there is not one path `{(wanted.context or '')[:120]}` in the category of the selector")
+        nodes = nodes_of(content, paths[0])
+        if len(nodes) != 1:
+            raise _syntax(f"path `{paths[0].path[:120]}`, where another begins, finds {len(nodes)} nodes, and not one")
+        return nodes[0]
+
+    def paths(self, name: str, arguments: Sequence[XPathExpression]) -> Value:
+        """Count the nodes that a path finds, or compare those of two (A.3.15). Raises `EvaluationError`."""
+        found = [self._nodes(argument) for argument in arguments]
+        if name == "xpath-node-count":
+            return len(found[0][1])
+        (content, first), (other, second) = found
+        if content is None or content is not other:
+            return False
+        chosen = {id(one) for one in first}
+        levels = 1 if name == "xpath-node-equal" else None
+        return any(id(one) in chosen for two in second for one in islice(content.around(two), levels))
+
+    def _nodes(self, path: XPathExpression) -> tuple[Content | None, Sequence[object]]:
+        content = self._content(path.category)
+        return content, () if content is None else nodes_of(content, path)
+
+    def _content(self, category: str) -> Content | None:
+        return next((one.content for one in self.request.of(category) if one.content is not None), None)
+
+
+def nodes_of(
+    content: Content, path: "XPathExpression | ContentSelector", start: object | None = None
+) -> Sequence[object]:
+    """Return the nodes that a path finds (section 7.3.7, step 4). Raises `EvaluationError`.
+
+    A path that gives a number, a text or truth is a syntax error: who takes it for a node takes `false` for something.
+    """
+    found = content.select(path.path, path.prefixes, path.version, start)
+    if any(next(iter(content.around(one)), None) is None for one in found):
+        raise _syntax(f"path `{path.path[:120]}` does not find nodes")
+    return found
+
+
+def _syntax(message: str) -> EvaluationError:
+    return EvaluationError("xacml.value", message)
+
+
+def is_clock(wanted: Designator) -> bool:
+    """Say whether an attribute is the time, which is known where a request does not say it."""
+    return wanted.category == ENVIRONMENT and _NOW.get(wanted.id) is wanted.of and wanted.issuer is None
+
+
+def _read(content: Content, node: object, of_type: DataType) -> Value:
+    text = content.text(node)
+    if text is None:
+        raise failed("a path finds nodes that are no values")
+    try:
+        return read_value(text, of_type)
+    except MalformedError as error:
+        raise failed(error.message) from None
+
+
+def _clock(now: datetime, of_type: DataType) -> Value:
+    days, seconds = parts_of(now)
+    offset = now.utcoffset()
+    zone = 0 if offset is None else int(offset.total_seconds() // 60)
+    if of_type is TIME:
+        return Time(0, seconds, zone)
+    return Date(days, Decimal(0), zone) if of_type is DATE else DateTime(days, seconds, zone)
+
+
+def levels(resources: Sequence[Value], following: Callable[[Value], Sequence[Value]]) -> Iterator[Sequence[Value]]:
+    """Yield some resources, those that follow them, and so on; each resource once, whichever way leads to it.
+
+    Raises `EvaluationError` (`xacml.processing`) where they are too many, and what `following` raises.
+    """
+    level = [*dict.fromkeys(resources)]
+    seen = {*level}
+    yield level
+    while level:
+        level = [*dict.fromkeys(one for resource in level for one in following(resource) if one not in seen)]
+        seen.update(level)
+        if len(seen) > DEFAULT_LIMITS.policy_resources:
+            raise failed("a hierarchy has too many resources")
+        if level:
+            yield level
+
+
+class NoSources:
+    """Nothing but the request."""
+
+    def policy(self, reference: PolicyReference) -> Root:
+        """Find no policy. Raises `EvaluationError` (`xacml.unknown`)."""
+        raise EvaluationError("xacml.unknown", f"policy `{reference.id[:120]}` is not known")
+
+    def attribute(self, _wanted: Designator, _request: Request, /) -> Sequence[Value]:
+        """Find no attribute."""
+        return ()
+
+    def children(self, _resource: Value, /) -> Sequence[Value]:
+        """Find nothing below. Raises `EvaluationError` (`xacml.hierarchy`)."""
+        raise EvaluationError("xacml.hierarchy", "resources are no hierarchy here")
+
+    def parents(self, _resource: Value, /) -> Sequence[Value] | None:
+        """Know nothing about it."""
+        return None

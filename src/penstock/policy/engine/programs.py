@@ -1,0 +1,252 @@
+"""Targets and conditions as Python: the quick form of what `EvaluationScope.value` and `target_matches` do.
+
+Each becomes one function of a context and its facts. Attributes are looked up where they are needed; functions that
+Python has are written as Python has them; what is constant is worked out beforehand, and what comes twice only once;
+whatever has no quick form is a call of the plain evaluator. On what is known, and does not fail, both give the same.
+"""
+
+import operator
+from collections import Counter
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from contextlib import suppress
+from functools import lru_cache
+from types import CodeType, FunctionType
+from typing import Any, Final, TypeAlias
+
+from penstock.errors import EvaluationError
+from penstock.policy.engine.evaluate import EvaluationScope
+from penstock.policy.engine.lookup import Context
+from penstock.policy.language.datatypes import DOUBLE, Function, Value, XPathExpression
+from penstock.policy.language.expressions import (
+    Apply,
+    ApplyEach,
+    ApplyPath,
+    Designator,
+    Expression,
+    PolicyLiteral,
+    Reference,
+)
+from penstock.policy.language.functions import V1
+from penstock.policy.language.policies import AllOf, Match, Target
+from penstock.policy.language.requests import Facts
+
+Program: TypeAlias = Callable[[Context, Facts], Any]
+
+_N_OF: Final = f"{V1}n-of"
+#: what no value is
+_UNKNOWN: Final = object()
+
+_BUILTINS: Final[dict[str, Any]] = {"__builtins__": {"any": any, "len": len}}
+_SIGNS: Final = {operator.eq: "==", operator.gt: ">", operator.ge: ">=", operator.lt: "<", operator.le: "<="}
+
+
+class Writer:
+    """Writes an expression, and gathers the objects that it names."""
+
+    def __init__(self, variables: Mapping[str, Expression], programs: dict[str, Program]) -> None:
+        self.names: dict[str, object] = {}
+        self._texts: dict[str, str] = {}
+        self._repeated: dict[int, int] = {}
+        self._kept: dict[int, str] = {}
+        self._variables = variables
+        self._programs = programs
+
+    def name(self, thing: object) -> str:
+        """Return a name for an object; the same text has the same."""
+        if isinstance(thing, str) and thing in self._texts:
+            return self._texts[thing]
+        name = f"n{len(self.names)}"
+        self.names[name] = thing
+        if isinstance(thing, str):
+            self._texts[thing] = name
+        return name
+
+    def share(self, expression: Expression) -> None:
+        """Work out once what comes more than once in an expression that is going to be written."""
+        self._repeated = repeated(expression)
+
+    def expression(self, expression: Expression) -> str:
+        """Write an expression."""
+        match expression:
+            case PolicyLiteral(value):
+                return self.name(value)
+            case Designator(issuer=None):
+                return self.bag(expression)
+            case Apply():
+                return self._once(expression) if self._repeated else self._constant_or_applied(expression)
+            case Reference(name):
+                return self._reference(name)
+        return self._plainly(expression)
+
+    def bag(self, attribute: Designator) -> str:
+        """Write an attribute, whoever has issued it."""
+        known = "designated" if attribute.must_be_present else "bag"
+        return f"(F.get({self.name(attribute.key)}) or C.{known}({self.name(attribute)}))"
+
+    def target(self, target: Target) -> str:
+        """Write a target that is not empty."""
+        return " and ".join(f"({' or '.join(f'({self._all(all_of)})' for all_of in any_of)})" for any_of in target)
+
+    def _all(self, all_of: AllOf) -> str:
+        return " and ".join(map(self._match, all_of))
+
+    def _constant_or_applied(self, expression: Apply) -> str:
+        constant = constant_of(expression)
+        return self._apply(expression) if constant is None else self.name(constant[0])
+
+    def _once(self, expression: Apply) -> str:
+        same = self._repeated.get(id(expression))
+        if same is None:
+            return self._constant_or_applied(expression)
+        if same not in self._kept:
+            written = self._constant_or_applied(expression)
+            # A name for what was worked out; where it was not yet, it still means what nothing else is.
+            kept = f"k{len(self._kept)}"
+            self.names[kept] = _UNKNOWN
+            self._kept[same] = f"({kept} if {kept} is not {self.name(_UNKNOWN)} else ({kept} := {written}))"
+        return self._kept[same]
+
+    def _apply(self, expression: Apply) -> str:
+        function, arguments = expression.function, expression.arguments
+        if function.id == _N_OF:
+            return self._plainly(expression)
+        return self.call(function, arguments, [self.expression(argument) for argument in arguments])
+
+    def call(self, function: Function, _arguments: Sequence[Expression], written: Sequence[str]) -> str:
+        """Write a function of arguments, which are written already."""
+        match function.id.removeprefix(V1):
+            case "or":
+                return f"({' or '.join(written)})" if written else "False"
+            case "and":
+                return f"({' and '.join(written)})" if written else "True"
+            case "not":
+                return f"(not {written[0]})"
+        sign = _SIGNS.get(function.call) if len(written) == 2 and function.repeated is None else None
+        if sign is not None:
+            return f"({written[0]} {sign} {written[1]})"
+        if function.id.endswith("-is-in") and function.takes[0] is not DOUBLE:
+            return f"({written[0]} in {written[1]})"
+        return f"{self.name(function.call)}({', '.join(written)})"
+
+    def _reference(self, name: str) -> str:
+        """Write a variable, which is worked out once for each request."""
+        program = self._programs.get(name)
+        if program is None:
+            self._programs[name] = program = condition_program(self._variables[name], self._variables, self._programs)
+        # What was worked out is kept under the program itself, of which there is one for each variable of a policy.
+        known = self.name(program)
+        return f"(M[{known}] if {known} in M else M.setdefault({known}, {known}(C, F)))"
+
+    def _plainly(self, expression: Expression) -> str:
+        variables = self._variables
+
+        def value(context: Context) -> Value:
+            return EvaluationScope(context, variables).value(expression)
+
+        return f"{self.name(value)}(C)"
+
+    def _match(self, match: Match) -> str:
+        attribute = self.expression(match.attribute)
+        if match.function.call is operator.eq:
+            return f"({self.name(match.value)} in {attribute})"
+        sign = _SIGNS.get(match.function.call)
+        value = self.name(match.value)
+        within = "C, " if match.function.within else ""
+        called = f"{self.name(match.function.call)}({within}{value}, one)"
+        holds = called if sign is None else f"{value} {sign} one"
+        return f"any([{holds} for one in {attribute}])"
+
+
+def constant_of(expression: Expression) -> tuple[Value] | None:
+    """Return the value of an expression that is the same for all requests; none where it is not, or where it fails."""
+    match expression:
+        case PolicyLiteral(value):
+            return (value,)
+        case Apply(function, arguments) if function.id != _N_OF:
+            known: list[Value] = []
+            for argument in arguments:
+                found = constant_of(argument)
+                if found is None:
+                    return None
+                known.append(found[0])
+            with suppress(EvaluationError):
+                return (function.call(*known),)
+    return None
+
+
+def repeated(expression: Expression) -> dict[int, int]:
+    """Return what comes more than once in an expression, by which object it is: a number for all that are the same."""
+    found = _Numbers()
+    found.number(expression)
+    return {which: number for which, number in found.seen.items() if found.counted[number] > 1}
+
+
+class _Numbers:
+    """Numbers expressions, the same ones alike, and counts those that are applied."""
+
+    __slots__ = ("_known", "counted", "seen")
+
+    def __init__(self) -> None:
+        self._known: dict[Hashable, int] = {}
+        self.seen: dict[int, int] = {}
+        self.counted: Counter[int] = Counter()
+
+    def number(self, one: Expression) -> int:
+        match one:
+            case PolicyLiteral(XPathExpression(path, category, prefixes, version)):
+                key: Hashable = (path, category, prefixes, version)
+            case PolicyLiteral(value, of_type):
+                # Equal values may be written apart, and functions may tell.
+                key = (of_type, of_type.write(value))
+            case Apply(function, arguments):
+                key = (function, *map(self.number, arguments))
+            case ApplyEach(name, function, arguments):
+                key = (name, function, *map(self.number, arguments))
+            case ApplyPath(name, arguments):
+                key = (name, *map(self.number, arguments))
+            case _:
+                key = one
+        found = self._known.setdefault(key, len(self._known))
+        if isinstance(one, Apply):
+            self.seen[id(one)] = found
+            self.counted[found] += 1
+        return found
+
+
+def condition_program(
+    expression: Expression, variables: Mapping[str, Expression], programs: dict[str, Program]
+) -> Program:
+    """Return an expression as a function. What it raises is what evaluating it raises."""
+    writer = Writer(variables, programs)
+    writer.share(expression)
+    return _built(writer.expression(expression), writer.names)
+
+
+def target_program(target: Target) -> Program | None:
+    """Return a target as a function, or none where it matches everything.
+
+    Where nothing fails it says whether the target matches. Where it raises, `target_matches` has to be asked.
+    """
+    if not target:
+        return None
+    writer = Writer({}, {})
+    return _built(writer.target(target), writer.names)
+
+
+def _built(text: str, names: Mapping[str, object]) -> Program:
+    memory = " M = C.memory\n" if "M[" in text else ""
+    program: Program = built("C, F", f"{memory} return {text}\n", names)
+    return program
+
+
+def built(parameters: str, body: str, names: Mapping[str, object]) -> Callable[..., Any]:
+    """Return a function with this body, in which names are what they are said to be."""
+    source = f"def program({parameters}{''.join(f', {name}' for name in names)}):\n{body}"
+    return FunctionType(_code(source), _BUILTINS, "program", tuple(names.values()))
+
+
+@lru_cache(maxsize=4096)
+def _code(source: str) -> CodeType:
+    """Compile a function, once for all that are of one form: what a policy says is not in the text but an argument."""
+    module = compile(source, "<policy>", "exec")
+    return next(constant for constant in module.co_consts if isinstance(constant, CodeType))

@@ -1,0 +1,154 @@
+"""Requests: the attributes of who wants to do what to what, by category (section 5.42 and following)."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from functools import cached_property
+from threading import Lock
+from typing import Any, Final, Protocol, TypeAlias
+from weakref import WeakValueDictionary
+
+from penstock.policy.language.datatypes import DataType, Value
+
+_CATEGORY_1: Final = "urn:oasis:names:tc:xacml:1.0:subject-category:"
+_CATEGORY_3: Final = "urn:oasis:names:tc:xacml:3.0:attribute-category:"
+SUBJECT: Final = f"{_CATEGORY_1}access-subject"
+RESOURCE: Final = f"{_CATEGORY_3}resource"
+ACTION: Final = f"{_CATEGORY_3}action"
+ENVIRONMENT: Final = f"{_CATEGORY_3}environment"
+#: categories of subjects besides, by the names that JSON has for them
+CATEGORIES: Final = {
+    "RecipientSubject": "recipient-subject",
+    "IntermediarySubject": "intermediary-subject",
+    "Codebase": "codebase",
+    "RequestingMachine": "requesting-machine",
+}
+SUBJECT_ID: Final = "urn:oasis:names:tc:xacml:1.0:subject:subject-id"
+RESOURCE_ID: Final = "urn:oasis:names:tc:xacml:1.0:resource:resource-id"
+ACTION_ID: Final = "urn:oasis:names:tc:xacml:1.0:action:action-id"
+
+
+@dataclass(frozen=True, slots=True)
+class RequestAttribute:
+    """An attribute with values of one type each."""
+
+    id: str
+    values: tuple[tuple[DataType, Value], ...]
+    issuer: str | None = None
+    include_in_result: bool = False
+
+
+@dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
+class Key:
+    """Which attribute is meant: category, id and type. There is one object for each, which is found by itself."""
+
+    category: str
+    id: str
+    of: DataType
+
+    def __reduce__(self) -> "tuple[Callable[[str, str, DataType], Key], tuple[str, str, DataType]]":
+        return key_of, (self.category, self.id, self.of)
+
+
+#: as long as somebody has them: names come with requests, from whoever may ask, and must not fill the memory
+_KEYS: Final[WeakValueDictionary[tuple[str, str, DataType], Key]] = WeakValueDictionary()
+_MAKING: Final = Lock()
+
+
+def key_of(category: str, name: str, of_type: DataType) -> Key:
+    """Return the key of an attribute."""
+    wanted = (category, name, of_type)
+    found = _KEYS.get(wanted)
+    if found is None:
+        # Policies are read beside decisions: two threads must not make two keys of one attribute.
+        with _MAKING:
+            found = _KEYS.get(wanted)
+            if found is None:
+                found = _KEYS[wanted] = Key(category, name, of_type)
+    return found
+
+
+Facts: TypeAlias = Mapping[Key, tuple[Value, ...]]
+"""A request for one decision in the shortest form: a bag for each attribute, whoever has issued it."""
+
+
+class Content(Protocol):
+    """A document that paths look into. What paths cannot be read or take too long raise `EvaluationError`."""
+
+    def select(
+        self, path: str, prefixes: Sequence[tuple[str, str]], version: str, context: object | None = None
+    ) -> Sequence[object]:
+        """Return the nodes that a path finds, from a node on where one is given."""
+
+    def text(self, node: object) -> str | None:
+        """Return the text that a node stands for; none for nodes that stand for none."""
+
+    def path(self, node: object) -> str:
+        """Return a path that finds just this node."""
+
+    def around(self, node: object) -> Iterator[object]:
+        """Yield a node, and those that it lies within; nothing for what is no node."""
+
+    def written(self) -> bytes:
+        """Return the document."""
+
+
+@dataclass(frozen=True)
+class Attributes:
+    """What is said in one category, once; a category that comes several times makes several requests."""
+
+    category: str
+    attributes: tuple[RequestAttribute, ...] = ()
+    content: Content | None = field(default=None, compare=False)
+    #: by which a request can refer to it
+    id: str | None = None
+
+    @cached_property
+    def by_id(self) -> Mapping[str, Sequence[RequestAttribute]]:
+        """The attributes by their ids."""
+        found: dict[str, list[RequestAttribute]] = {}
+        for attribute in self.attributes:
+            found.setdefault(attribute.id, []).append(attribute)
+        return found
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A request, or several in one: categories that are there twice, references, or attributes that ask for many."""
+
+    categories: tuple[Attributes, ...]
+    return_policy_ids: bool = False
+    combined_decision: bool = False
+    #: each names the categories of one request, by their ids
+    references: tuple[tuple[str, ...], ...] = ()
+    xpath_version: str = ""
+
+    def of(self, category: str) -> Iterator[Attributes]:
+        """Yield what is said in a category."""
+        return (one for one in self.categories if one.category == category)
+
+    @classmethod
+    def of_facts(cls, facts: Facts) -> "Request":
+        """Return the same as a request."""
+        by_category: dict[str, list[RequestAttribute]] = {}
+        for key, values in facts.items():
+            found = RequestAttribute(key.id, tuple((key.of, value) for value in values))
+            by_category.setdefault(key.category, []).append(found)
+        return cls(tuple(Attributes(category, tuple(those)) for category, those in by_category.items()))
+
+    def facts(self) -> dict[Key, tuple[Value, ...]]:
+        """Return the bags of a request for one decision."""
+        found: dict[Key, list[Value]] = {}
+        for category in self.categories:
+            for attribute in category.attributes:
+                for of_type, value in attribute.values:
+                    found.setdefault(key_of(category.category, attribute.id, of_type), []).append(value)
+        return {key: tuple(values) for key, values in found.items()}
+
+    def alone(self, categories: Sequence[Attributes]) -> "Request":
+        """Return a request for one decision, with these categories."""
+        return replace(self, categories=tuple(categories), references=(), combined_decision=False)
+
+
+def attribute(name: str, of_type: DataType, *values: Any, issuer: str | None = None) -> RequestAttribute:
+    """Return an attribute with values of one type."""
+    return RequestAttribute(name, tuple((of_type, value) for value in values), issuer)

@@ -1,0 +1,417 @@
+"""Formulas over the attributes of an event that is not known yet: conjunctions and their opposites, each kept once.
+
+An atom says that an attribute has a value, or that a comparison holds of attributes that all have one: every atom is
+true or false of an event, also where values are null, which the selector language would call unknown. A disjunction is
+the opposite of a conjunction of opposites, so that what is the same, or the opposite, is seen to be where it is joined.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import cache, reduce
+from typing import Final, TypeAlias
+
+from penstock.errors import RefusedError
+from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.values import AttributeSpec, Kind, Value
+from penstock.policy.analysis.formulas import all_of, one_of
+from penstock.selector.ast import AttributeReference, Compare, ComparisonOperator, Condition, Literal
+from penstock.selector.sets import ValueSet, select, universe
+
+#: conjunctions that are taken apart when they are joined to others; longer ones stay whole, or chains would be copied
+_TAKEN_APART: Final = 64
+#: parts that are compared with each other
+_COMPARED: Final = 32
+
+
+@dataclass(frozen=True, slots=True)
+class Variable:
+    """An attribute of the event, or something that brokers know of the moment, by the name that selectors have."""
+
+    name: str
+    kind: Kind
+    of_moment: bool = False
+    #: whether it always has a value
+    certain: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Present:
+    """An attribute has a value."""
+
+    variable: Variable
+
+    @property
+    def variables(self) -> tuple[Variable, ...]:
+        """The attribute."""
+        return (self.variable,)
+
+
+@dataclass(frozen=True, slots=True)
+class ConditionAtom:
+    """Attributes have values, and a condition holds of them."""
+
+    condition: Condition
+    variables: tuple[Variable, ...]
+
+    @property
+    def constant(self) -> tuple[ComparisonOperator, Value] | None:
+        """How the one attribute is compared and with which constant, where it is."""
+        match self.condition:
+            case AttributeReference():
+                return ComparisonOperator.EQ, True
+            case Compare(operator, AttributeReference(), Literal(value)) if value is not None:
+                return operator, value
+        return None
+
+
+Atom: TypeAlias = Present | ConditionAtom
+
+
+@dataclass(slots=True, eq=False, repr=False)
+class FormulaNode:
+    """An atom or a conjunction, or the opposite of one; there is one object for each, and it knows its opposite."""
+
+    graph: "Graph"
+    positive: bool
+    of: Atom | frozenset["FormulaNode"]
+    #: when it was made: an order that is the same for the same policy
+    number: int
+    opposite: "FormulaNode" = field(init=False)
+
+    def __invert__(self) -> "FormulaNode":
+        return self.opposite
+
+    def __and__(self, other: "FormulaNode | bool") -> "FormulaNode | bool":
+        return self.graph.every((self, other))
+
+    def __or__(self, other: "FormulaNode | bool") -> "FormulaNode | bool":
+        return self.graph.some((self, other))
+
+    @property
+    def parts(self) -> list["FormulaNode"]:
+        """Of what it, or its opposite, is the conjunction, in order; nothing for an atom."""
+        return sorted(self.of, key=lambda part: part.number) if isinstance(self.of, frozenset) else []
+
+    @property
+    def atom(self) -> Atom | None:
+        """Which atom it, or its opposite, is."""
+        return None if isinstance(self.of, frozenset) else self.of
+
+
+Formula: TypeAlias = FormulaNode | bool
+
+
+def opposite(formula: Formula) -> Formula:
+    """Return that it does not hold."""
+    return not formula if isinstance(formula, bool) else ~formula
+
+
+Following: TypeAlias = Mapping[Variable, ValueSet]
+"""What follows from a formula about single attributes: the values that each may have, null and NaN among them."""
+
+
+class Graph:
+    """All formulas that belong together."""
+
+    def __init__(self) -> None:
+        #: what follows from which, as far as it was asked for
+        self.following: dict[FormulaNode, Following] = {}
+        self._known: dict[Atom | frozenset[FormulaNode], FormulaNode] = {}
+        self._steps = 0
+
+    def atom(self, atom: Atom) -> FormulaNode:
+        """Return an atom as a formula."""
+        return self._node(atom)
+
+    def present(self, variable: Variable) -> Formula:
+        """Return that an attribute has a value."""
+        return variable.certain or self._node(Present(variable))
+
+    def some(self, formulas: Iterable[Formula]) -> Formula:
+        """Return that one holds."""
+        return opposite(self.every(map(opposite, formulas)))
+
+    def every(self, formulas: Iterable[Formula]) -> Formula:
+        """Return that all hold. Raises `RefusedError` (`policy.residual-limit`)."""
+        parts: dict[FormulaNode, None] = {}
+        pending = [*formulas]
+        while pending:
+            self.step()
+            formula = pending.pop()
+            if formula is False or (isinstance(formula, FormulaNode) and ~formula in parts):
+                return False
+            if isinstance(formula, bool) or formula in parts:
+                continue
+            if formula.positive and isinstance(formula.of, frozenset) and len(formula.of) <= _TAKEN_APART:
+                pending.extend(formula.parts)
+                continue
+            parts[formula] = None
+            if not pending:
+                pending = self._shortened(parts)
+        kept = _stronger(parts)
+        return kept[0] if len(kept) == 1 else self._node(frozenset(kept)) if kept else True
+
+    def _shortened(self, parts: dict[FormulaNode, None]) -> list[Formula]:
+        """Take out the opposites of conjunctions that say less beside the other parts, and return what they say."""
+        changed: list[Formula] = []
+        for part in [*parts]:
+            if part.positive or not isinstance(part.of, frozenset):
+                continue
+            if any(~one in parts for one in part.of):
+                del parts[part]
+            elif not part.of.isdisjoint(parts):
+                del parts[part]
+                changed.append(opposite(self.every(one for one in part.parts if one not in parts)))
+        return changed
+
+    def step(self) -> None:
+        """Count a step. Raises `RefusedError` (`policy.residual-limit`)."""
+        self._steps += 1
+        if self._steps > DEFAULT_LIMITS.residual_steps:
+            raise too_large()
+
+    def _node(self, of: Atom | frozenset[FormulaNode]) -> FormulaNode:
+        found = self._known.get(of)
+        if found is None:
+            number = len(self._known)
+            found, other = FormulaNode(self, True, of, number), FormulaNode(self, False, of, number)
+            found.opposite, other.opposite = other, found
+            self._known[of] = found
+        return found
+
+
+def _stronger(parts: Iterable[FormulaNode]) -> list[FormulaNode]:
+    """Leave out the opposites of conjunctions that follow from the opposite of a shorter one, where there are few."""
+    parts = [*parts]
+    denied = {part: part.of for part in parts if not part.positive and isinstance(part.of, frozenset)}
+    if not 1 < len(denied) <= _COMPARED:
+        return parts
+    weak = {part for part, of in denied.items() if any(other < of for other in denied.values())}
+    return [part for part in parts if part not in weak]
+
+
+def too_large() -> RefusedError:
+    """Return the error of what is left of a policy and is too much for a selector."""
+    return RefusedError(
+        "policy.residual-limit",
+        "what is left of the policy is too large for a selector",
+        hint="let fewer rules speak about the event, or have it enforced event by event",
+    )
+
+
+@all_of.register
+def _all_of(one: FormulaNode, formulas: Sequence[Formula]) -> Formula:
+    return one.graph.every(formulas)
+
+
+@one_of.register
+def _one_of(one: FormulaNode, formulas: Sequence[Formula]) -> Formula:
+    return one.graph.some(formulas)
+
+
+# --- the event and the moment ----------------------------------------------------------------------------------------
+
+
+def about_moment(node: FormulaNode) -> bool | None:
+    """Say whether a formula asks for the moment alone; None where it asks for the event too."""
+    kinds: set[bool] = set()
+    pending, seen = [node], {node}
+    while pending:
+        current = pending.pop()
+        if current.atom is not None:
+            kinds |= {variable.of_moment for variable in current.atom.variables}
+        fresh = [part for part in current.parts if part not in seen]
+        seen.update(fresh)
+        pending += fresh
+    return kinds.pop() if len(kinds) == 1 else None
+
+
+def apart(formula: Formula, most: int) -> list[tuple[Formula, Formula]]:
+    """Return pairs of what is asked of the event and of the moment: the formula holds where both of one pair do.
+
+    Raises `RefusedError` (`policy.residual-limit`) where that takes more pairs than allowed.
+    """
+    if isinstance(formula, bool):
+        return [(formula, True)] if formula else []
+    kind = about_moment(formula)
+    if kind is not None:
+        return [(True, formula)] if kind else [(formula, True)]
+    graph = formula.graph
+    pairs: list[tuple[Formula, Formula]]
+    if not formula.positive:
+        pairs = [pair for part in formula.parts for pair in apart(~part, most)]
+    else:
+        pairs = [(True, True)]
+        for part in formula.parts:
+            further = apart(part, most)
+            joined = [
+                (graph.every([one, other]), graph.every([when, also])) for one, when in pairs for other, also in further
+            ]
+            pairs = [pair for pair in joined if False not in pair]
+            if len(pairs) > most:
+                raise too_large()
+    if len(pairs) > most:
+        raise too_large()
+    return pairs
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Formulas over events made short: what follows from other parts is left out, and what is common is said once.
+
+
+@cache
+def _everything(kind: Kind) -> ValueSet:
+    return universe(AttributeSpec(kind))
+
+
+@cache
+def _there(kind: Kind) -> ValueSet:
+    return _everything(kind) - ValueSet(kind, (), null=True)
+
+
+def _allowed(node: FormulaNode, variable: Variable) -> ValueSet | None:
+    """Return the values of one attribute of which an atom, or its opposite, is true; none where they are not known."""
+    match node.of:
+        case Present():
+            found = _there(variable.kind)
+        case ConditionAtom() as atom if atom.constant is not None:
+            found = ValueSet(variable.kind, select(variable.kind, *atom.constant))
+        case _:
+            return _there(variable.kind) if node.positive else None
+    return found if node.positive else _everything(variable.kind) - found
+
+
+def following(node: FormulaNode) -> Following:
+    """Return what follows from a formula."""
+    known = node.graph.following
+    if node not in known:
+        node.graph.step()
+        known[node] = _following(node)
+    return known[node]
+
+
+def _following(node: FormulaNode) -> Following:
+    if node.atom is not None:
+        sets = {variable: _allowed(node, variable) for variable in node.atom.variables}
+        return {variable: values for variable, values in sets.items() if values is not None}
+    if node.positive:
+        return reduce(_and_also, map(following, node.parts))
+    return reduce(_or_else, (following(~part) for part in node.parts))
+
+
+def _and_also(one: Following, other: Following) -> Following:
+    return {**one, **other, **{name: one[name] & other[name] for name in one.keys() & other.keys()}}
+
+
+def _or_else(one: Following, other: Following) -> Following:
+    return {name: one[name] | other[name] for name in one.keys() & other.keys()}
+
+
+@dataclass(frozen=True, slots=True)
+class Assumptions:
+    """Formulas that are taken for true or false, and what follows from what is taken for true."""
+
+    truths: Mapping[FormulaNode, bool] = field(default_factory=dict)
+    follows: Following = field(default_factory=dict)
+
+    def beside(self, nodes: Iterable[FormulaNode]) -> "Assumptions":
+        """Return what is known where some formulas hold too."""
+        nodes = [*nodes]
+        truths = {one: one is node for node in nodes for one in (node, ~node)}
+        return Assumptions({**self.truths, **truths}, reduce(_and_also, map(following, nodes), self.follows))
+
+    def truth(self, node: FormulaNode) -> bool | None:
+        """Say whether a formula is true; None where that is not known."""
+        known = self.truths.get(node)
+        if known is not None or node.atom is None:
+            return known
+        answers = {self._of_one(node, variable) for variable in node.atom.variables}
+        return None if answers == {None} else False not in answers
+
+    def _of_one(self, node: FormulaNode, variable: Variable) -> bool | None:
+        """Say whether an atom is true by what is known of one attribute."""
+        values = self.follows.get(variable)
+        if values is None:
+            return None
+        if isinstance(node.of, ConditionAtom):
+            if not values.spans and not values.nan:
+                return not node.positive
+            if node.of.constant is None:
+                return None
+        if (values & following(node)[variable]).empty:
+            return False
+        return True if (values & following(~node)[variable]).empty else None
+
+
+def simplified(formula: Formula, known: Assumptions) -> Formula:
+    """Return a formula that says the same where something is known, and is shorter."""
+    if isinstance(formula, bool):
+        return formula
+    formula.graph.step()
+    truth = known.truth(formula)
+    if truth is not None or formula.atom is not None:
+        return formula if truth is None else truth
+    made = _conjoined(formula, known)
+    return made if formula.positive else _factored(opposite(made))
+
+
+def _conjoined(node: FormulaNode, known: Assumptions) -> Formula:
+    """Shorten the conjunction that a node, or its opposite, is: each part where the others hold, one after another."""
+    plain: list[FormulaNode] = []
+    done: list[FormulaNode] = []
+    inner = known
+    pending = sorted((part for part in node.parts if part.atom is not None), key=_plainness)
+    few = len(pending) <= _COMPARED
+    while pending:
+        part = pending.pop(0)
+        truth = (inner.beside(pending) if few else inner).truth(part)
+        if truth is False:
+            return False
+        if truth is None:
+            plain.append(part)
+            inner = inner.beside([part])
+    pending = [part for part in node.parts if part.atom is None]
+    few = len(pending) <= _COMPARED
+    while pending:
+        found = simplified(pending.pop(0), inner.beside([*done, *pending]) if few else inner)
+        if found is False:
+            return False
+        if isinstance(found, FormulaNode):
+            done.append(found)
+    made = node.graph.every([*_needed(plain, done), *done])
+    # What was looked at before may say less beside what has become plain since.
+    again = any(one.atom is not None for one in done) and isinstance(made, FormulaNode) and made is not node
+    return simplified(made, known) if again else made
+
+
+def _needed(plain: list[FormulaNode], others: list[FormulaNode]) -> list[FormulaNode]:
+    """Leave out what follows from the one formula that is not plain."""
+    if len(others) != 1:
+        # Each of several may have become short because of what would be left out.
+        return plain
+    known = Assumptions().beside(others)
+    return [one for one in plain if known.truth(one) is not True]
+
+
+def _factored(formula: Formula) -> Formula:
+    """Say once what all that are joined by a disjunction have in common."""
+    if isinstance(formula, bool) or formula.positive or not isinstance(formula.of, frozenset):
+        return formula
+    graph = formula.graph
+    ways = [~part for part in formula.parts]
+    sets = [way.of if way.positive and isinstance(way.of, frozenset) else frozenset((way,)) for way in ways]
+    common = frozenset.intersection(*sets)
+    if not common:
+        return formula
+    return graph.every([*common, graph.some(graph.every(those - common) for those in sets)])
+
+
+def _plainness(node: FormulaNode) -> tuple[int, int]:
+    """Return an order in which what follows comes after that from which it does."""
+    match node.of:
+        case ConditionAtom() as atom:
+            equal = atom.constant is not None and atom.constant[0] is ComparisonOperator.EQ
+            return (0 if equal and node.positive else 1 if node.positive else 4), node.number
+        case Present():
+            return (2 if node.positive else 3), node.number
+    return 5, node.number

@@ -1,0 +1,342 @@
+"""Policies written in the text form, so that they are read back as they were."""
+
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from itertools import groupby
+from typing import Final
+
+from penstock.policy.language.datatypes import (
+    BOOLEAN,
+    DOUBLE,
+    INTEGER,
+    STRING,
+    Bag,
+    DataType,
+    Function,
+    Value,
+    XPathExpression,
+)
+from penstock.policy.language.expressions import (
+    Apply,
+    ApplyEach,
+    ApplyPath,
+    ContentSelector,
+    Designator,
+    Expression,
+    PolicyLiteral,
+    Reference,
+)
+from penstock.policy.language.policies import (
+    Assignment,
+    Duties,
+    Duty,
+    Match,
+    Policy,
+    PolicyReference,
+    PolicySet,
+    Root,
+    Rule,
+    RuleEffect,
+    Target,
+)
+from penstock.policy.syntax.text.expressions import LEVELS, NOT, NOT_LEVEL
+from penstock.policy.syntax.text.names import (
+    CATEGORY_NAME,
+    COMPARISONS,
+    FLIPPED,
+    KEYWORDS,
+    MANY,
+    OPERATORS,
+    bag_function,
+    is_in,
+    one_and_only,
+    short_name,
+    wanted_kind,
+)
+from penstock.policy.syntax.text.policies import written_combining
+from penstock.policy.syntax.text.tokens import NAME_PATTERN, quoted
+
+_Attribute = tuple[str, str, DataType]
+_NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
+_INDENT: Final = "    "
+_HIGHEST: Final = max(LEVELS.values()) + 1
+
+
+def write_text(root: Root) -> str:
+    """Return a policy or a policy set in the text form, with the attributes that it uses declared before it.
+
+    Raises `MalformedError` where it has an algorithm that does not exist.
+    """
+    return _Writer(root).written(root)
+
+
+def _parts(root: Root) -> Iterator[Policy | PolicySet | Rule]:
+    yield root
+    if isinstance(root, Policy):
+        yield from root.rules
+    else:
+        for member in root.members:
+            if not isinstance(member, PolicyReference):
+                yield from _parts(member)
+
+
+def _expressions(root: Root) -> Iterator[Expression]:
+    """Yield all expressions of a policy, and all within them."""
+    for part in _parts(root):
+        found: list[Expression] = [match.attribute for any_of in part.target for every in any_of for match in every]
+        for duty in (*part.duties.obligations, *part.duties.advice):
+            found += [one.expression for one in duty.assignments]
+        if isinstance(part, Policy):
+            found += part.variables.values()
+        elif isinstance(part, Rule) and part.condition is not None:
+            found.append(part.condition)
+        yield from inner(found)
+
+
+def inner(expressions: Iterable[Expression]) -> Iterator[Expression]:
+    """Yield expressions, and all within them."""
+    waiting = [*expressions][::-1]
+    while waiting:
+        one = waiting.pop()
+        yield one
+        if isinstance(one, Apply | ApplyEach | ApplyPath):
+            waiting += one.arguments[::-1]
+
+
+def _is_name(text: str) -> bool:
+    return NAME_PATTERN.fullmatch(text) is not None and text not in KEYWORDS
+
+
+def _id(text: str) -> str:
+    return text if _is_name(text) else quoted(text)
+
+
+def _category(category: str) -> str:
+    return CATEGORY_NAME.get(category) or quoted(category)
+
+
+class _Writer:
+    """Writes lines, and knows what attributes are called."""
+
+    def __init__(self, root: Root) -> None:
+        variables = {name for part in _parts(root) if isinstance(part, Policy) for name in part.variables}
+        self._names: dict[_Attribute, str] = {}
+        taken = {*variables, *KEYWORDS}
+        for one in _expressions(root):
+            if isinstance(one, Designator) and (one.category, one.id, one.of) not in self._names:
+                name = _free(one.id, taken)
+                taken.add(name)
+                self._names[one.category, one.id, one.of] = name
+
+    def written(self, root: Root) -> str:
+        lines = [*self._declared()]
+        return "\n".join([*lines, *([""] if lines else []), *self._root(root)]) + "\n"
+
+    def _declared(self) -> Iterator[str]:
+        for (category, name, of_type), called in self._names.items():
+            yield f"attribute {called} {{ category = {_category(category)} id = {quoted(name)} type = {of_type.name} }}"
+
+    # --- policies ---------------------------------------------------------------------------------------------------
+
+    def _root(self, root: Root) -> Iterator[str]:
+        version = "" if root.version == "1.0" else f" version {quoted(root.version)}"
+        yield f"{'policyset' if isinstance(root, PolicySet) else 'policy'} {_id(root.id)}{version} {{"
+        yield from _indented(self._inside(root))
+        yield "}"
+
+    def _inside(self, root: Root) -> Iterator[str]:
+        if root.description:
+            yield f"description {quoted(root.description)}"
+        if root.issuer is not None:
+            yield f"issuer {quoted(root.issuer)}"
+        yield f"apply {written_combining(root)}"
+        yield from self._target(root.target)
+        if isinstance(root, PolicySet):
+            for member in root.members:
+                yield ""
+                yield from [_reference(member)] if isinstance(member, PolicyReference) else self._root(member)
+        else:
+            for name in in_order(root.variables):
+                yield f"variable {_id(name)} = {self.expression(root.variables[name])}"
+            for rule in root.rules:
+                yield ""
+                yield from self._rule(rule)
+        duties = [*self._duties(root.duties)]
+        yield from ["", *duties] if duties else []
+
+    def _rule(self, rule: Rule) -> Iterator[str]:
+        yield f"rule {_id(rule.id)} {{"
+        yield from _indented(self._in_rule(rule))
+        yield "}"
+
+    def _in_rule(self, rule: Rule) -> Iterator[str]:
+        if rule.description:
+            yield f"description {quoted(rule.description)}"
+        yield _effect(rule.effect)
+        yield from self._target(rule.target)
+        if rule.condition is not None:
+            yield f"condition {self._suited(rule.condition, BOOLEAN, 0)}"
+        yield from self._duties(rule.duties)
+
+    def _target(self, target: Target) -> Iterator[str]:
+        for place, any_of in enumerate(target):
+            either = " or ".join(" and ".join(self._match(match) for match in every) for every in any_of)
+            yield f"{_INDENT if place else 'target '}clause {either}"
+
+    def _match(self, match: Match) -> str:
+        attribute, value = self.expression(match.attribute), _value(match.value, match.of)
+        sign = OPERATORS.get(match.function)
+        if sign in COMPARISONS:
+            return f"{attribute} {FLIPPED[sign]} {value}"
+        return f"{_function(match.function)}({value}, {attribute})"
+
+    def _duties(self, duties: Duties) -> Iterator[str]:
+        for word, listed in (("obligation", duties.obligations), ("advice", duties.advice)):
+            for on, those in groupby(listed, key=lambda duty: duty.on):
+                yield f"on {_effect(on)} {{"
+                yield from _indented(line for duty in those for line in self._duty(word, duty))
+                yield "}"
+
+    def _duty(self, word: str, duty: Duty) -> Iterator[str]:
+        if not duty.assignments:
+            yield f"{word} {_id(duty.id)}"
+            return
+        yield f"{word} {_id(duty.id)} {{"
+        yield from _indented(self._assignment(one) for one in duty.assignments)
+        yield "}"
+
+    def _assignment(self, one: Assignment) -> str:
+        category = "" if one.category is None else f" category {_category(one.category)}"
+        issuer = "" if one.issuer is None else f" issuer {quoted(one.issuer)}"
+        return f"{_id(one.id)}{category}{issuer} = {self.expression(one.expression)}"
+
+    # --- expressions ------------------------------------------------------------------------------------------------
+
+    def expression(self, expression: Expression, level: int = 0) -> str:
+        """Return an expression; within parentheses where it binds less than what is around."""
+        match expression:
+            case PolicyLiteral(value, of_type):
+                return _value(value, of_type)
+            case Reference(name):
+                return name if _is_name(name) else f"variable({quoted(name)})"
+            case Designator():
+                return self._designator(expression)
+            case ContentSelector():
+                return _selector(expression)
+            case Apply(function, arguments):
+                mine, text = self._applied(function, arguments)
+                return f"({text})" if mine < level else text
+            case ApplyEach(name, function, arguments):
+                listed = [f"function {_function(function)}", *map(self.expression, arguments)]
+                return f"{name}({', '.join(listed)})"
+            case ApplyPath(name, arguments):
+                return f"{name}({', '.join(map(self.expression, arguments))})"
+
+    def _applied(self, function: Function, arguments: tuple[Expression, ...]) -> tuple[int, str]:
+        """Return how much the operator binds that is written, and the text."""
+        sign, count = OPERATORS.get(function), len(arguments)
+        first = arguments[0] if arguments else None
+        if sign is not None and (count == 2 or (count > 2 and sign in MANY)):
+            return self._between(sign, function, arguments)
+        if function is NOT and first is not None:
+            if isinstance(first, Apply) and OPERATORS.get(first.function) == "==":
+                return self._between("!=", first.function, first.arguments)
+            return NOT_LEVEL, f"not {self._suited(first, BOOLEAN, NOT_LEVEL)}"
+        if first is not None and isinstance(first.gives, DataType):
+            if function is is_in(first.gives):
+                left = self._suited(first, first.gives, LEVELS["in"] + 1)
+                return LEVELS["in"], f"{left} in {self.expression(arguments[1], LEVELS['in'] + 1)}"
+            if function is bag_function(first.gives):
+                return _HIGHEST, f"[{', '.join(self._suited(one, first.gives, 0) for one in arguments)}]"
+        listed = [self._suited(one, wanted_kind(function, at), 0) for at, one in enumerate(arguments)]
+        return _HIGHEST, f"{_function(function)}({', '.join(listed)})"
+
+    def _between(self, sign: str, function: Function, arguments: tuple[Expression, ...]) -> tuple[int, str]:
+        mine = LEVELS[sign]
+        sides = [self._suited(one, wanted_kind(function, at), mine + 1) for at, one in enumerate(arguments)]
+        return mine, f" {sign} ".join(sides)
+
+    def _suited(self, expression: Expression, wanted: object, level: int) -> str:
+        """Return an expression; where one value is wanted, what takes it out of a bag need not be said."""
+        match expression:
+            case Apply(function, (only,)) if isinstance(wanted, DataType) and isinstance(only.gives, Bag):
+                if function is one_and_only(only.gives.of):
+                    return self.expression(only, level)
+        return self.expression(expression, level)
+
+    def _designator(self, one: Designator) -> str:
+        more = ["required"] if one.must_be_present else []
+        more += [] if one.issuer is None else [f"issuer {quoted(one.issuer)}"]
+        return self._names[one.category, one.id, one.of] + (f"[{', '.join(more)}]" if more else "")
+
+
+def _indented(lines: Iterable[str]) -> Iterator[str]:
+    return (f"{_INDENT}{line}" if line else "" for line in lines)
+
+
+def _free(name: str, taken: set[str]) -> str:
+    last = re.split(r"[:/#.]", name.rstrip(":/#."))[-1]
+    plain = re.sub(r"[^A-Za-z0-9_]+", "-", last, flags=re.ASCII).strip("-")
+    start = plain if NAME_PATTERN.fullmatch(plain) else f"a_{plain}".rstrip("-")
+    count, found = 1, start
+    while found in taken:
+        count += 1
+        found = f"{start}_{count}"
+    return found
+
+
+def in_order(variables: Mapping[str, Expression]) -> list[str]:
+    """Return the names of variables, each after those that it needs."""
+    found: dict[str, None] = {}
+    waiting = [*variables][::-1]
+    while waiting:
+        name = waiting[-1]
+        needed = [one.id for one in inner([variables[name]]) if isinstance(one, Reference) and one.id not in found]
+        if name in found or not needed:
+            found[waiting.pop()] = None
+        else:
+            waiting += needed
+    return [*found]
+
+
+def _effect(effect: RuleEffect) -> str:
+    return "permit" if effect is RuleEffect.PERMIT else "deny"
+
+
+def _reference(one: PolicyReference) -> str:
+    wanted = {"version": one.version, "earliest": one.earliest, "latest": one.latest}
+    more = "".join(f" {key} {quoted(value)}" for key, value in wanted.items() if value is not None)
+    return f"reference {'policyset' if one.to_set else 'policy'} {_id(one.id)}{more}"
+
+
+def _function(function: Function) -> str:
+    short = short_name(function)
+    return quoted(function.id) if short is None else f"{short} " if short in KEYWORDS else short
+
+
+def _value(value: Value, of_type: DataType) -> str:
+    if isinstance(value, XPathExpression):
+        version = f" version {quoted(value.version)}" if value.version else ""
+        return f"xpath {quoted(value.path)} of {_category(value.category)}{version}{_prefixes(value.prefixes)}"
+    text = of_type.write(value)
+    if of_type is STRING:
+        return quoted(text)
+    if of_type is BOOLEAN or (of_type in (INTEGER, DOUBLE) and _as_number(text, of_type)):
+        return text
+    return f"{quoted(text)}:{of_type.name}"
+
+
+def _as_number(text: str, of_type: DataType) -> bool:
+    return _NUMBER.fullmatch(text) is not None and text.lstrip("-").isdigit() is (of_type is INTEGER)
+
+
+def _selector(one: ContentSelector) -> str:
+    required = " required" if one.must_be_present else ""
+    context = "" if one.context is None else f" context {quoted(one.context)}"
+    version = f" version {quoted(one.version)}" if one.version else ""
+    said = f"{required}{context}{version}{_prefixes(one.prefixes)}"
+    return f"select {quoted(one.path)}:{one.of.name} of {_category(one.category)}{said}"
+
+
+def _prefixes(prefixes: tuple[tuple[str, str], ...]) -> str:
+    return "".join(f" prefix {_id(name)} = {quoted(uri)}" for name, uri in prefixes)

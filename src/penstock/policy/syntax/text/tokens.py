@@ -1,0 +1,197 @@
+"""The words of the text form of policies, and where each stands."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Final, NoReturn
+
+from penstock.errors import LimitError, MalformedError, SelectorError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.policy.syntax.text.names import KEYWORDS
+
+
+class PolicyTextError(SelectorError):
+    """A policy in the text form cannot be read; `position` is an offset into `text`, and fields say line and column."""
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyToken:
+    """A word, a number, a text in quotes, a sign, a comment, or the end."""
+
+    kind: str
+    text: str
+    at: int
+
+    @property
+    def end(self) -> int:
+        """Where it ends."""
+        return self.at + len(self.text)
+
+
+NAME, NUMBER, TEXT, SIGN, COMMENT, END = "name", "number", "text", "sign", "comment", "end"
+NAME_PATTERN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*(?:[-.][A-Za-z0-9_]+)*", re.ASCII)
+_TOKEN: Final = re.compile(
+    rf"""(?P<{COMMENT}>//[^\n]*)
+    |(?P<{NAME}>{NAME_PATTERN.pattern})
+    |(?P<{NUMBER}>[0-9]+(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?)
+    |(?P<{TEXT}>"(?:[^"\\\n]|\\[^\n])*")
+    |(?P<{SIGN}>==|!=|<=|>=|[-+*/%<>=(){{}}\[\],:])
+    """,
+    re.ASCII | re.VERBOSE,
+)
+_SPACE: Final = re.compile(r"[ \t\r\n\ufeff]*")
+_ESCAPE: Final = re.compile(r"\\(?:u\{([0-9A-Fa-f]{1,6})\}|(.))")
+_HALF: Final = re.compile(r"[\ud800-\udfff]")
+_ESCAPES: Final = {"n": "\n", "t": "\t", "r": "\r", '"': '"', "\\": "\\"}
+_LETTERS: Final = {letter: f"\\{name}" for name, letter in _ESCAPES.items()}
+
+
+def problem(code: str, message: str, text: str, position: int, hint: str = "") -> PolicyTextError:
+    """Return the error of what is wrong at a place."""
+    line = text.count("\n", 0, position) + 1
+    column = position - text.rfind("\n", 0, position)
+    told = f"line {line}, column {column}: {message}"
+    return PolicyTextError(code, told, text=text, position=position, hint=hint, line=line, column=column)
+
+
+def tokens(text: str, *, limits: Limits = DEFAULT_LIMITS) -> list[PolicyToken]:
+    """Return the words of a text, with comments, and its end.
+
+    Raises `PolicyTextError` (`xacml.syntax`), `LimitError` (`xacml.limit`).
+    """
+    if len(text) > limits.policy_bytes:
+        raise LimitError("xacml.limit", f"the text is longer than {limits.policy_bytes} characters")
+    half = _HALF.search(text)
+    if half is not None:
+        # It could not be written again.
+        raise problem("xacml.syntax", "half of a letter", text, half.start())
+    found: list[PolicyToken] = []
+    at = 0
+    while True:
+        space = _SPACE.match(text, at)
+        at = space.end() if space else at
+        if at == len(text):
+            return [*found, PolicyToken(END, "", at)]
+        match = _TOKEN.match(text, at)
+        if match is None or match.lastgroup is None:
+            raise _no_token(text, at)
+        found.append(PolicyToken(match.lastgroup, match[0].rstrip(), at))
+        at = match.end()
+
+
+def _no_token(text: str, at: int) -> PolicyTextError:
+    if text[at] == '"':
+        return problem("xacml.syntax", "a text does not end in its line", text, at, "write a line's end as \\n")
+    return problem("xacml.syntax", "no word of a policy begins so", text, at)
+
+
+def unquoted(token: PolicyToken, text: str) -> str:
+    """Return what stands within quotes. Raises `PolicyTextError` (`xacml.syntax`)."""
+
+    def meant(found: re.Match[str]) -> str:
+        point, letter = found.groups()
+        if point is not None and int(point, 16) <= 0x10FFFF and not 0xD800 <= int(point, 16) <= 0xDFFF:
+            return chr(int(point, 16))
+        if letter in _ESCAPES:
+            return _ESCAPES[letter]
+        place = token.at + 1 + found.start()
+        raise problem("xacml.syntax", "no such letter", text, place, r"write \" \\ \n \r \t or \u{hexadecimal digits}")
+
+    return _ESCAPE.sub(meant, token.text[1:-1])
+
+
+def quoted(text: str) -> str:
+    """Return a text within quotes; what does not print is written with digits."""
+    return '"' + "".join(_letter(one) for one in text) + '"'
+
+
+def _letter(letter: str) -> str:
+    if letter in _LETTERS:
+        return _LETTERS[letter]
+    return letter if letter.isprintable() else f"\\u{{{ord(letter):x}}}"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The words of a policy in the text form as they are read: one after the other, each wrong one told with its place.
+
+
+class Words:
+    """The words of a text, one after the other. Everything that is wrong is told with its place."""
+
+    def __init__(self, text: str, limits: Limits) -> None:
+        self.text = text
+        self.limits = limits
+        self._tokens = [one for one in tokens(text, limits=limits) if one.kind != COMMENT]
+        self._next = 0
+
+    @property
+    def token(self) -> PolicyToken:
+        """The next one."""
+        return self._tokens[self._next]
+
+    def take(self) -> PolicyToken:
+        """Go on by one, and return it."""
+        found = self.token
+        self._next += found.kind != END
+        return found
+
+    def sees(self, *words: str) -> bool:
+        """Say whether one of some words or signs comes next."""
+        return self.token.kind in (NAME, SIGN) and self.token.text in words
+
+    def before(self, sign: str) -> bool:
+        """Say whether a sign comes after the next word."""
+        following = self._tokens[min(self._next + 1, len(self._tokens) - 1)]
+        return following.kind == SIGN and following.text == sign
+
+    def taken(self, *words: str) -> bool:
+        """Take one of some words, where it comes next."""
+        found = self.sees(*words)
+        if found:
+            self.take()
+        return found
+
+    def expect(self, word: str) -> PolicyToken:
+        """Take a word or a sign that must come next."""
+        if not self.sees(word):
+            self.wrong(f"`{word}`")
+        return self.take()
+
+    def wrong(self, wanted: str) -> NoReturn:
+        """Raise that something else is wanted here."""
+        found = f"`{self.token.text[:80]}`" if self.token.kind != END else "the end"
+        raise problem("xacml.syntax", f"expected {wanted}, found {found}", self.text, self.token.at)
+
+    def quoted(self, what: str = "a text in quotes") -> str:
+        """Take a text in quotes."""
+        if self.token.kind != TEXT:
+            self.wrong(what)
+        return unquoted(self.take(), self.text)
+
+    def name(self, what: str) -> str:
+        """Take a name, which is no keyword."""
+        if self.token.kind != NAME or self.token.text in KEYWORDS:
+            self.wrong(what)
+        return self.take().text
+
+    def id(self, what: str) -> str:
+        """Take a name, or any id in quotes."""
+        return self.quoted() if self.token.kind == TEXT else self.name(what)
+
+    @contextmanager
+    def at(self, position: int) -> Iterator[None]:
+        """Say of what is found to be wrong where it stands."""
+        try:
+            yield
+        except PolicyTextError:
+            raise
+        except MalformedError as error:
+            if isinstance(error, LimitError):
+                raise
+            raise problem(error.code, error.message, self.text, position, error.hint) from None
+
+    def check_depth(self, depth: int) -> None:
+        """Check how deep something is nested. Raises `LimitError` (`xacml.limit`)."""
+        if depth > self.limits.policy_depth:
+            raise LimitError("xacml.limit", f"it is nested more than {self.limits.policy_depth} deep")

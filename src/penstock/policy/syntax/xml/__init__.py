@@ -1,0 +1,6 @@
+"""XACML's own XML.
+
+`policies` and `policy_writer` read and write policies, `requests` requests and responses, `elements` is what both
+share.
+Imports nothing else of `penstock.policy.syntax`.
+"""

@@ -1,0 +1,163 @@
+"""Elements of XACML: their names, attributes and values, and errors that say where they are."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Final
+
+from penstock.codec.xml_text import Element, tag_of
+from penstock.errors import MalformedError
+from penstock.policy.language.datatypes import XPATH, DataType, Value, XPathExpression, data_type, read_value
+
+NAMESPACE: Final = "urn:oasis:names:tc:xacml:3.0:core:schema:wd-17"
+#: which XML attributes the elements of policies and requests can have, by the schema of the standard
+_ATTRIBUTES: Final = {
+    "Policy": ("PolicyId", "Version", "RuleCombiningAlgId", "MaxDelegationDepth"),
+    "PolicySet": ("PolicySetId", "Version", "PolicyCombiningAlgId", "MaxDelegationDepth"),
+    "PolicyIdReference": ("Version", "EarliestVersion", "LatestVersion"),
+    "PolicySetIdReference": ("Version", "EarliestVersion", "LatestVersion"),
+    "Rule": ("RuleId", "Effect"),
+    "Match": ("MatchId",),
+    "Apply": ("FunctionId",),
+    "Function": ("FunctionId",),
+    "VariableDefinition": ("VariableId",),
+    "VariableReference": ("VariableId",),
+    "AttributeValue": ("DataType", "XPathCategory"),
+    # `SubjectCategory` is how XACML 2.0 had it; where both are there they must say the same.
+    "AttributeDesignator": ("Category", "AttributeId", "DataType", "Issuer", "MustBePresent", "SubjectCategory"),
+    "AttributeSelector": ("Category", "Path", "DataType", "MustBePresent", "ContextSelectorId"),
+    "ObligationExpression": ("ObligationId", "FulfillOn"),
+    "AdviceExpression": ("AdviceId", "AppliesTo"),
+    "AttributeAssignmentExpression": ("AttributeId", "Category", "Issuer"),
+    "CombinerParameter": ("ParameterName",),
+    "RuleCombinerParameters": ("RuleIdRef",),
+    "PolicyCombinerParameters": ("PolicyIdRef",),
+    "PolicySetCombinerParameters": ("PolicySetIdRef",),
+    "Request": ("ReturnPolicyIdList", "CombinedDecision"),
+    "Attributes": ("Category", "id"),
+    "Attribute": ("AttributeId", "Issuer", "IncludeInResult"),
+    "AttributesReference": ("ReferenceId",),
+}
+#: attributes that are URIs: white space around them means nothing (XML Schema 2, section 4.3.6)
+URIS: Final = frozenset(
+    {
+        "PolicyId", "PolicySetId", "RuleCombiningAlgId", "PolicyCombiningAlgId", "MatchId", "FunctionId", "DataType",
+        "Category", "XPathCategory", "AttributeId", "ObligationId", "AdviceId",
+    }
+)  # fmt: skip
+#: elements that have text in them
+_TEXTS: Final = frozenset(
+    {"AttributeValue", "Description", "PolicyIdReference", "PolicySetIdReference", "XPathVersion", "Content"}
+)
+#: elements that have one kind of elements in them, and are looked at for nothing else
+_ONLY: Final = {
+    "PolicyDefaults": "XPathVersion",
+    "PolicySetDefaults": "XPathVersion",
+    "RequestDefaults": "XPathVersion",
+    "MultiRequests": "RequestReference",
+    "RequestReference": "AttributesReference",
+}
+
+
+def malformed(message: str) -> MalformedError:
+    """Return the error of what the standard does not allow."""
+    return MalformedError("xacml.element", message)
+
+
+def named(element: Element) -> str:
+    """Return the name of an element of XACML, or of another with its namespace."""
+    namespace, name = tag_of(element)
+    return name if namespace == NAMESPACE else f"{{{namespace}}}{name}"
+
+
+@contextmanager
+def at(element: Element) -> Iterator[None]:
+    """Say in an error in which line it is, and in which element."""
+    try:
+        yield
+    except MalformedError as error:
+        if "line" in error.fields:
+            raise
+        name = tag_of(element)[1]
+        told = type(error)(error.code, f"line {element.sourceline}, `{name}`: {error.message}", hint=error.hint)
+        told.fields = {**error.fields, "line": element.sourceline, "element": name}
+        raise told from None
+
+
+def check_standard(root: Element) -> None:
+    """Check that a document is not of another version of the standard. Raises `MalformedError` (`xacml.older`)."""
+    namespace, _ = tag_of(root)
+    found = re.match(r"urn:oasis:names:tc:xacml:([0-9]\.[0-9]):", namespace)
+    if found is None or namespace == NAMESPACE:
+        return
+    version = f"a draft of XACML {found[1]}" if found[1] == "3.0" else f"XACML {found[1]}"
+    raise MalformedError(
+        "xacml.older",
+        f"the document is in {version} (`{namespace[:120]}`), and only XACML 3.0 is read (`{NAMESPACE}`)",
+        hint="write it in XACML 3.0; docs/reference/policy-language.md has a table of what becomes what",
+        version=found[1],
+    )
+
+
+def check_schema(root: Element) -> None:
+    """Check that there is nothing in a policy or request that nobody reads: what was meant by it would not count.
+
+    Raises `MalformedError` (`xacml.element`) for XML attributes that the standard does not have, and for text where it
+    has elements: a misspelt `Issuer`, or a target in words, would match more than was meant.
+    """
+    check_standard(root)
+    left = [root]
+    while left:
+        element = left.pop()
+        name = named(element)
+        # A value may have XML in it, which is another reader's to refuse, and a content is anything.
+        inside = [] if name in _TEXTS else [*element]
+        with at(element):
+            for attribute in element.attrib:
+                if not attribute.startswith("{") and attribute not in _ATTRIBUTES.get(name, ()):
+                    raise malformed(f"there is no attribute `{attribute[:80]}` here")
+            if element.get("SubjectCategory", element.get("Category")) != element.get("Category"):
+                raise malformed("`SubjectCategory` is not the same as `Category`")
+            texts = [] if name in _TEXTS else [element.text, *(child.tail for child in inside)]
+            stray = " ".join(text.strip() for text in texts if text and text.strip())
+            if stray:
+                raise malformed(f"there is text where elements are expected: `{stray[:80]}`")
+            if name in _ONLY and any(named(child) != _ONLY[name] for child in inside):
+                raise malformed(f"there can only be `{_ONLY[name]}` here")
+        left += inside
+
+
+def attribute_of(element: Element, name: str) -> str:
+    """Return an attribute that must be there. Raises `MalformedError` (`xacml.element`)."""
+    found = element.get(name)
+    if found is None:
+        raise malformed(f"it has no `{name}`")
+    return str(found).strip(" \t\r\n") if name in URIS else str(found)
+
+
+def flag(element: Element, name: str, *, default: bool | None = None) -> bool:
+    """Return an attribute that is true or false. Raises `MalformedError` (`xacml.element`)."""
+    text = element.get(name)
+    if text is None and default is not None:
+        return default
+    found = {"true": True, "1": True, "false": False, "0": False}.get(str(text).strip())
+    if found is None:
+        raise malformed(f"`{name}` is neither true nor false")
+    return found
+
+
+def text_of(element: Element) -> str:
+    """Return the text of an element that has no other elements in it. Raises `MalformedError` (`xacml.element`)."""
+    if len(element):
+        raise malformed("a value has other elements in it")
+    return element.text or ""
+
+
+def value_of(element: Element, version: str) -> tuple[DataType, Value]:
+    """Return the value that an element holds, and its type. Raises `MalformedError`."""
+    of_type = data_type(attribute_of(element, "DataType"))
+    text = text_of(element)
+    if of_type is XPATH:
+        prefixes = tuple(sorted((prefix, uri) for prefix, uri in element.nsmap.items() if prefix))
+        return of_type, XPathExpression(text.strip(), attribute_of(element, "XPathCategory"), prefixes, version)
+    return of_type, read_value(text, of_type)

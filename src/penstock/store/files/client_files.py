@@ -1,0 +1,63 @@
+"""What a program loads from files to connect: its key, its credentials, and event types.
+
+`penstock.load_key`, `penstock.load_credentials` and `penstock.load_type` are these functions.
+"""
+
+from os import PathLike
+from pathlib import Path
+from typing import TypeAlias
+
+from penstock.codec.sexp import parse
+from penstock.crypto.keys import ProtectedKey, PublicKey, SigningKey, passphrase_bytes, read_key
+from penstock.errors import MalformedError, RefusedError
+from penstock.store.files.files import check_secret, read_file, within
+from penstock.trust.credentials import Credentials, read_credentials
+from penstock.trust.event_types import UnverifiedType, read_type
+
+FilePath: TypeAlias = str | PathLike[str]
+
+
+def load_key(path: FilePath, passphrase: str | bytes | None = None) -> SigningKey:
+    """Return the private key in a file that `penstock key new` wrote.
+
+    Raises `FailedError` (`file.*`), `RefusedError` (`file.exposed`; `key.passphrase` if the passphrase is missing or
+    wrong) and `MalformedError` (`key.public-only` and what reading a key raises).
+    """
+    name = str(path)
+    data = read_file(name)
+    with within(name):
+        stored = read_key(parse(data))
+        if not isinstance(stored, PublicKey):
+            check_secret(name)
+        if isinstance(stored, ProtectedKey):
+            if passphrase is None:
+                raise RefusedError("key.passphrase", "the key has a passphrase", hint="give it as `passphrase=`")
+            return stored.open(passphrase_bytes(passphrase) if isinstance(passphrase, str) else passphrase)
+        if isinstance(stored, SigningKey):
+            return stored
+        raise MalformedError("key.public-only", "a public key cannot sign", hint="give the private key")
+
+
+def load_credentials(*paths: FilePath) -> Credentials:
+    """Return the certificates in files, and in all files of folders, verified.
+
+    Raises `FailedError` (`file.*`), `RefusedError` if a signature does not verify, and what reading one raises.
+    """
+    found = Credentials()
+    for path in map(Path, paths):
+        for file in sorted(one for one in path.iterdir() if one.is_file()) if path.is_dir() else [path]:
+            data = read_file(str(file))
+            with within(str(file)):
+                found += read_credentials(data).verify()
+    return found
+
+
+def load_type(path: FilePath) -> UnverifiedType:
+    """Return the signed event type in a file; `Client.subscribe` and `Client.advertise` take it, and verify it.
+
+    Raises `FailedError` (`file.*`) and what reading a type raises.
+    """
+    name = str(path)
+    data = read_file(name)
+    with within(name):
+        return read_type(data)

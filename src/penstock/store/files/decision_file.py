@@ -1,0 +1,80 @@
+"""A decision log as a file of JSON lines, which only grows.
+
+A record counts as written when it is on the disk: `append` hands it to the system, and `sync` returns when all are
+safe. What a crash cut off stays a line of its own: a reader finds it in quarantine, and the next record whole. The file
+is opened again for each record, so that it can be moved away at any time, and several processes may write to one.
+"""
+
+import os
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from penstock.errors import FailedError
+from penstock.guard import DecisionRecord
+from penstock.guard.decision_log import RevocationRecord
+from penstock.store.files.files import sync_folder
+
+
+@dataclass(frozen=True, slots=True)
+class DecisionFile:
+    """A sink for decision records. Raises `FailedError` (`log.write`) when a record could not be made safe."""
+
+    path: Path
+    #: files that are not safe yet, by their place on the disk; and whether a new one is among them
+    _unsafe: dict[tuple[int, int], int] = field(init=False, default_factory=dict, repr=False, compare=False)
+    _new: list[None] = field(init=False, default_factory=list, repr=False, compare=False)
+
+    def __call__(self, entry: DecisionRecord | RevocationRecord) -> None:
+        """Append one record, and make it safe."""
+        self.append(entry)
+        self.sync()
+
+    def append(self, entry: DecisionRecord | RevocationRecord) -> None:
+        """Append one record; it is safe when `sync` has returned."""
+        line = f"{entry.to_json()}\n".encode()
+        try:
+            if not self.path.exists():
+                self._new.append(None)
+            # For its owner alone: who asks for what is nobody else's business.
+            file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+            try:
+                whole = _append(file, line)
+            finally:
+                self._keep_open(file)
+        except OSError as error:
+            raise _failed(self.path, error.strerror or "it failed") from error
+        if not whole:
+            raise _failed(self.path, "not all of a record could be written")
+
+    def sync(self) -> None:
+        """Make everything safe that was appended, also to a file that has been moved away since."""
+        try:
+            while self._unsafe:
+                place, file = next(iter(self._unsafe.items()))
+                os.fsync(file)
+                del self._unsafe[place]
+                os.close(file)
+            if self._new:
+                sync_folder(self.path.parent)
+                self._new.clear()
+        except OSError as error:
+            raise _failed(self.path, error.strerror or "it failed") from error
+
+    def _keep_open(self, file: int) -> None:
+        """Keep a file open until it is safe; once, however many records it takes."""
+        found = os.fstat(file)
+        if self._unsafe.setdefault((found.st_dev, found.st_ino), file) != file:
+            os.close(file)
+
+
+def _append(file: int, line: bytes) -> bool:
+    """Write in one piece, behind the end of what a crash cut off. Say whether all of it was written."""
+    size = os.fstat(file).st_size
+    torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"
+    data = b"\n" + line if torn else line
+    return os.write(file, data) == len(data)
+
+
+def _failed(path: Path, why: str) -> FailedError:
+    hint = "nothing is allowed that cannot be recorded: make room, or name another file"
+    return FailedError("log.write", f"a decision cannot be written to `{path}`: {why}", hint=hint)

@@ -1,0 +1,221 @@
+"""Files that another file names, from the folder that it stands in: petnames, types, credentials and what ends them."""
+
+import glob
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from types import MappingProxyType
+from typing import Final, TypeAlias, cast
+
+from penstock.errors import LimitError, MalformedError
+from penstock.guard import Agreement, Agreements
+from penstock.guard.agreed_authority import agreed_on
+from penstock.model.domains import Domain
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.names import TypeName
+from penstock.model.principals import Petnames, Principal
+from penstock.store.files.files import read_file, unreadable, within
+from penstock.store.files.policy_files import Chain, read_chain
+from penstock.store.files.strict_tables import parse_petnames
+from penstock.trust.credentials import Credentials, read_credentials
+from penstock.trust.event_types import UnverifiedType, read_type
+from penstock.trust.policy.revocations import Revocations
+from penstock.trust.profiles import ProfileClaim
+from penstock.trust.signed import SignedValue, read_statements
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Principals that a file names: as they are written, or by the petnames that it has or names.
+
+
+_SCHEMES: Final = ("ed25519:", "threshold:")
+#: how many petnames a hint lists
+_LISTED: Final = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NameErrors:
+    """How errors speak of what one kind of file names: what it is called, their codes, and where to read on."""
+
+    file: str
+    no_match: str
+    limit: str
+    twice: str
+    principal: str
+    help: str
+
+    def too_many(self, bound: str) -> LimitError:
+        """Return the error for more than there may be."""
+        return LimitError(self.limit, f"a {self.file} has more than {bound}")
+
+    def given_twice(self, what: str) -> MalformedError:
+        """Return the error for what two places say differently."""
+        return MalformedError(self.twice, f"{what} is given twice", hint="only one can hold")
+
+
+@dataclass(frozen=True, slots=True)
+class NamedPrincipals:
+    """The petnames that a file goes by. Those of whoever reads it do not count, so that it means the same to all."""
+
+    names: Mapping[str, Principal]
+    naming: NameErrors
+
+    @property
+    def petnames(self) -> Petnames:
+        """What to show principals as: the first of their names."""
+        return Petnames({principal: name for name, principal in reversed(list(self.names.items()))})
+
+    def find(self, where: str, text: str) -> Principal:
+        """Return the principal that a word stands for.
+
+        Raises `MalformedError`: with the code for principals when it stands for none, `principal.malformed`.
+        """
+        if text.startswith(_SCHEMES):
+            return Principal.parse(text)
+        if text in self.names:
+            return self.names[text]
+        known = ", ".join(sorted(self.names)[:_LISTED]) or "there are none"
+        raise MalformedError(
+            self.naming.principal,
+            f"{where}: `{text[:80]}` is no principal, and none of the names of the {self.naming.file}",
+            hint=f"write `ed25519:…`, or one of the names: {known}",
+        )
+
+    def domains(self, homes: Mapping[str, str]) -> tuple[Domain, ...]:
+        """Return the domains that principals are said to be at home in; the first to be named stands for its domain.
+
+        Raises as `find`, and `MalformedError` with the code for what is given twice, when somebody has two homes.
+        """
+        found: dict[Principal, str] = {}
+        for member, domain in homes.items():
+            principal = self.find("domains", member)
+            if found.setdefault(principal, domain) != domain:
+                raise self.naming.given_twice(f"domains: the domain of `{member[:80]}`")
+        members: dict[str, list[Principal]] = {}
+        for principal, domain in found.items():
+            members.setdefault(domain, []).append(principal)
+        return tuple(Domain(name, first, clients=tuple(others)) for name, (first, *others) in members.items())
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Files that another file names, from the folder that it stands in: petnames, types, credentials and what ends them.
+
+
+TypeFiles: TypeAlias = Mapping[TypeName, tuple[str, UnverifiedType]]
+"""Types that were read, with the files that they stand in."""
+
+_NONE: Final[TypeFiles] = MappingProxyType({})
+
+
+@dataclass(frozen=True, slots=True)
+class NamedFiles:
+    """See the module. Several files are named by themselves, by patterns, or by folders, of which all files are taken.
+
+    A pattern or a folder without files raises `MalformedError` with the code for no match: what goes by half of its
+    credentials looks like something that refuses. More files than there may be raise `LimitError`, and what cannot be
+    read raises `FailedError` (`file.*`).
+    """
+
+    folder: Path
+    naming: NameErrors
+    limits: Limits = DEFAULT_LIMITS
+
+    def path(self, name: str) -> str:
+        """Return where a file is."""
+        return str(self.folder / name)
+
+    def principals(self, names: Mapping[str, Principal] | str) -> NamedPrincipals:
+        """Return petnames that were written down, or those of a file. Raises `MalformedError` (`petname.malformed`)."""
+        if not isinstance(names, str):
+            return NamedPrincipals(names, self.naming)
+        file = self.path(names)
+        data = read_file(file)
+        with within(file):
+            return NamedPrincipals(parse_petnames(data), self.naming)
+
+    def types(self, patterns: Iterable[str], *, beside: TypeFiles = _NONE) -> TypeFiles:
+        """Read signed types, and return them and those `beside` them, of which nothing is verified yet.
+
+        Raises `MalformedError` with the code for what is given twice, when two define one version differently; and as
+        `read_type`.
+        """
+        found = dict(beside)
+        for file, data in self.read(patterns):
+            with within(file):
+                read = read_type(data, limits=self.limits)
+                name = read.definition.name
+                if found.setdefault(name, (file, read))[1].fingerprint != read.fingerprint:
+                    raise self.naming.given_twice(f"version {name.version} of `{name.name}`")
+        return found
+
+    def credentials(self, patterns: Iterable[str]) -> Credentials:
+        """Read credentials and verify all of them. Raises as `read_credentials` and `UnverifiedCredentials.verify`."""
+        found: list[Credentials] = []
+        for file, data in self.read(patterns):
+            with within(file):
+                found.append(read_credentials(data, limits=self.limits).verify())
+        certificates = {certificate.id: certificate for bag in found for certificate in bag}
+        if len(certificates) > self.limits.certificates:
+            raise self.naming.too_many(f"{self.limits.certificates} certificates")
+        return Credentials(tuple(certificates.values()), tuple(dict.fromkeys(q for bag in found for q in bag.quorums)))
+
+    def revocations(self, patterns: Iterable[str]) -> Revocations:
+        """Read chains of policy events, verify all of them, and return what they revoke.
+
+        Raises `RefusedError` (`evolution.broken`, `evolution.torn`): an event that does not hold may be the one that
+        revokes. Raises `MalformedError` with the code for what is given twice, when there are two chains of one owner.
+        """
+        chains: dict[Principal, Chain] = {}
+        for file, data in self.read(patterns):
+            with within(file):
+                found = read_chain(data)
+                found.verify()
+                if found.owner is not None and chains.setdefault(found.owner, found) is not found:
+                    raise self.naming.given_twice(f"the policy of {found.owner.short}")
+        return Revocations.of_chains(chain.events for chain in chains.values())
+
+    def agreements(self, patterns: Iterable[str]) -> Agreements:
+        """Read agreements and profiles, and verify all of them.
+
+        Raises as `read_statements` and `UnverifiedValue.verify`, and `MalformedError` with the code for what is given
+        twice, when an owner has two agreements of one name.
+        """
+        agreements: dict[tuple[Principal, str], Agreement] = {}
+        profiles: dict[Principal, list[SignedValue[ProfileClaim]]] = {}
+        for file, data in self.read(patterns):
+            with within(file):
+                for statement in read_statements(data, Agreement, ProfileClaim, limits=self.limits):
+                    match statement.verify():
+                        case SignedValue(Agreement() as found):
+                            if agreements.setdefault((found.owner, found.name), found) != found:
+                                raise self.naming.given_twice(f"the agreement `{found.name}`")
+                        case SignedValue(ProfileClaim() as claim) as signed:
+                            profiles.setdefault(claim.of, []).append(cast("SignedValue[ProfileClaim]", signed))
+        claims = [claim for about in profiles.values() for claim in about]
+        return agreed_on(agreements.values(), claims)
+
+    def read(self, patterns: Iterable[str]) -> Iterator[tuple[str, bytes]]:
+        """Return the files that are named, each once, and what they hold."""
+        files = list(dict.fromkeys(file for pattern in patterns for file in self._matching(pattern)))
+        if len(files) > self.limits.policy_files:
+            raise self.naming.too_many(f"{self.limits.policy_files} files")
+        return ((file, read_file(file)) for file in files)
+
+    def _matching(self, pattern: str) -> list[str]:
+        path = self.folder / pattern
+        try:
+            if path.is_dir():
+                found = [str(one) for one in path.iterdir() if one.is_file() and not one.name.startswith(".")]
+            elif glob.has_magic(pattern):
+                matches = glob.glob(pattern, root_dir=self.folder, recursive=True)  # noqa: PTH207  # may be absolute
+                found = [self.path(one) for one in matches]
+            else:
+                found = [str(path)]
+        except (OSError, ValueError) as error:
+            raise unreadable(str(path), error) from None
+        if not found:
+            raise MalformedError(
+                self.naming.no_match,
+                f"`{pattern[:80]}` names no file",
+                hint=f"paths are relative to the folder of the {self.naming.file}; {self.naming.help}",
+            )
+        return sorted(found)

@@ -1,0 +1,366 @@
+"""The chain of an owner's policy events as a file, which only grows: a line for each, signed, in transport form.
+
+1. An event is on the disk before anybody is told of it. So what was cut off while it was written was told to nobody,
+   and another one may be signed in its place; anything else would fork the policy.
+2. One process at a time goes on with a chain (`hold`); the lock ends with the process.
+3. A checkpoint of several events is there as a whole, or not at all.
+
+Beside the file, in `<file>.state`, is what was handed in so far and the last time-stamp: what the owner must not go
+back behind, though it is not part of the chain. Where that is lost, more is handed in than has to be.
+
+    (chain-state (handed-in <n>) [<signed time-stamp>])
+"""
+
+import fcntl
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Final, Self
+
+from penstock.codec.sexp import SExp, advanced, parse, transport
+from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError, printable
+from penstock.model.principals import Principal
+from penstock.store.files.files import read_file, reason, replace_file, sync_folder, unreadable, within
+from penstock.trust.policy.events import BEGINNING, PolicyEvent
+from penstock.trust.policy.stamps import TimeStamp
+from penstock.trust.signed import SignedValue, read_count, read_signed
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a node must not forget about owners' policies: a folder with a file for each owner, replaced as a whole.
+#
+# Another file holds the brokers that the node has seen, which it waits for.
+
+
+_BROKERS: Final = "brokers.seen"
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyFolder:
+    """See the module. The folder must be there. What is kept is signed by the broker, which is checked on reading."""
+
+    path: Path
+
+    def load(self) -> Iterator[bytes]:
+        """Yield all snapshots. Raises `FailedError` (`file.unreadable`)."""
+        for file in sorted(self.path.glob("*.policy")):
+            try:
+                yield file.read_bytes()
+            except OSError as error:
+                raise FailedError("file.unreadable", f"`{file}` cannot be read: {error.strerror}") from error
+
+    def save(self, owner: Principal, snapshot: bytes) -> None:
+        """Keep a snapshot in the place of the last one. Raises `FailedError` (`file.unwritable`)."""
+        replace_file(self.path / f"{str(owner).replace(':', '-')}.policy", snapshot)
+
+    def load_brokers(self) -> bytes:
+        """Return the brokers that were seen. Raises `FailedError` (`file.unreadable`)."""
+        file = self.path / _BROKERS
+        try:
+            return file.read_bytes() if file.exists() else b""
+        except OSError as error:
+            raise unreadable(str(file), error) from error
+
+    def save_brokers(self, seen: bytes) -> None:
+        """Keep the brokers that were seen. Raises `FailedError` (`file.unwritable`)."""
+        replace_file(self.path / _BROKERS, seen)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The chain of an owner's policy events as a file, which only grows: a line for each, signed, in transport form.
+
+
+_FETCH: Final = "get what is missing with `penstock net chain fetch`"
+
+
+@dataclass(frozen=True, slots=True)
+class Chain:
+    """What a file holds, as far as it holds: verified events, and what is wrong with the rest.
+
+    `size` is how many bytes of the file these events take. `torn` says that the rest is what a crash left behind.
+    """
+
+    events: tuple[SignedValue[PolicyEvent], ...] = ()
+    size: int = 0
+    problem: RefusedError | None = None
+
+    @property
+    def torn(self) -> bool:
+        """Whether the last event was not written to its end."""
+        return self.problem is not None and self.problem.code == "evolution.torn"
+
+    @property
+    def owner(self) -> Principal | None:
+        """Whose policy it is; None of a chain without events."""
+        return self.events[0].value.owner if self.events else None
+
+    @property
+    def number(self) -> int:
+        """The number of the last event."""
+        return self.events[-1].value.number if self.events else 0
+
+    @property
+    def head(self) -> bytes:
+        """The digest of the last event."""
+        return self.events[-1].digest if self.events else BEGINNING
+
+    def verify(self) -> None:
+        """Raise `RefusedError` (`evolution.torn`, `evolution.broken`) where not all of the file holds."""
+        if self.problem is not None:
+            raise self.problem
+
+    def since(self, number: int) -> tuple[SignedValue[PolicyEvent], ...]:
+        """Return what somebody lacks who has the events up to a number: from the last checkpoint at most."""
+        begin = max((index for index, event in enumerate(self.events) if event.value.checkpoint is not None), default=0)
+        return tuple(event for event in self.events[begin:] if event.value.number > number)
+
+
+@dataclass(frozen=True, slots=True)
+class ChainState:
+    """See the module."""
+
+    handed_in: int = 0
+    stamp: SignedValue[TimeStamp] | None = field(default=None, repr=False)
+
+    def to_sexp(self) -> SExp:
+        """Return it as it is kept."""
+        stamp = () if self.stamp is None else (self.stamp.to_sexp(),)
+        return (b"chain-state", (b"handed-in", str(self.handed_in).encode()), *stamp)
+
+    @classmethod
+    def from_sexp(cls, value: SExp) -> "ChainState":
+        """Read it. Raises `MalformedError` (`evolution.chain-state` and what a time-stamp raises), `RefusedError`."""
+        match value:
+            case (b"chain-state", (b"handed-in", bytes(number))):
+                return cls(read_count(number))
+            case (b"chain-state", (b"handed-in", bytes(number)), tuple(stamp)):
+                return cls(read_count(number), read_signed(stamp, TimeStamp).verify())
+        hint = "remove the file, and everything is handed in anew"
+        raise MalformedError("evolution.chain-state", "not the state of a chain", hint=hint)
+
+
+# Reading.
+
+
+def read_chain(data: bytes) -> Chain:
+    """Read and verify a chain, up to the first thing in it that does not hold."""
+    found: list[SignedValue[PolicyEvent]] = []
+    ends = [0]
+    *lines, rest = data.split(b"\n")
+    for number, line in enumerate([*lines, rest] if rest else lines, 1):
+        try:
+            event = read_signed(_record(line), PolicyEvent).verify()
+            check_next(found[-1] if found else None, event)
+        except PenstockError as error:
+            return _whole(found, ends, _torn() if number > len(lines) else _broken(number, error))
+        found.append(event)
+        ends.append(min(ends[-1] + len(line) + 1, len(data)))
+    return _whole(found, ends, None)
+
+
+def check_next(last: SignedValue[PolicyEvent] | None, event: SignedValue[PolicyEvent]) -> None:
+    """Check that an event follows another one; the first one of a file is the first of all, or a checkpoint.
+
+    Raises `RefusedError`: `evolution.other-owner`, `evolution.not-next`, `evolution.backwards`.
+    """
+    value = event.value
+    if last is None:
+        if value.number != 1 and value.checkpoint is None:
+            raise RefusedError("evolution.not-next", f"policy event {value.number} begins nothing")
+        return
+    if value.owner != last.value.owner:
+        raise RefusedError("evolution.other-owner", "a policy event of another owner")
+    if (value.number, value.previous) != (last.value.number + 1, last.digest):
+        raise RefusedError("evolution.not-next", f"policy event {value.number} does not follow {last.value.number}")
+    if value.time < last.value.time:
+        raise RefusedError("evolution.backwards", f"policy event {value.number} is older than the one before")
+
+
+def _record(line: bytes) -> SExp:
+    value = parse(line)
+    if transport(value) != line:
+        raise MalformedError("evolution.malformed", "a line is not in its one written form")
+    return value
+
+
+def _whole(events: list[SignedValue[PolicyEvent]], ends: list[int], problem: RefusedError | None) -> Chain:
+    """Leave out a checkpoint that lacks some of its parts."""
+    begins = [index for index, event in enumerate(events) if event.value.checkpoint is not None]
+    if begins and begins[-1] + (events[begins[-1]].value.checkpoint or 0) >= len(events):
+        return Chain(tuple(events[: begins[-1]]), ends[begins[-1]], problem or _torn())
+    return Chain(tuple(events), ends[-1], problem)
+
+
+def _torn() -> RefusedError:
+    hint = "the next change of policy cuts it off, where it was told to nobody"
+    return RefusedError("evolution.torn", "the last policy event was not written to its end", hint=hint)
+
+
+def _broken(line: int, error: PenstockError) -> RefusedError:
+    hint = f"restore the file from a copy, or move it away and {_FETCH}"
+    return RefusedError("evolution.broken", f"line {line}: {error.message}", hint=hint, line=line, reason=error.code)
+
+
+# Writing.
+
+
+@dataclass(frozen=True, slots=True)
+class ChainFile:
+    """See the module."""
+
+    path: Path
+
+    def read(self) -> Chain:
+        """Read the chain as it is now; a file that is not there holds none. Raises as `read_file`."""
+        if not self.path.exists():
+            return Chain()
+        chain = read_chain(read_file(str(self.path)))
+        return chain if chain.problem is None else replace(chain, problem=_about(self.path, chain.problem))
+
+    def state(self) -> ChainState | None:
+        """Read what is kept beside the chain, if anything. Raises as `read_file` and `ChainState.from_sexp`."""
+        beside = self.beside
+        if not beside.exists():
+            return None
+        with within(str(beside)):
+            return ChainState.from_sexp(parse(read_file(str(beside))))
+
+    @property
+    def beside(self) -> Path:
+        """Where the state is kept."""
+        return self.path.with_name(f"{self.path.name}.state")
+
+    def hold(self) -> "HeldChain":
+        """Take the chain, so that nobody else goes on with it; a new file is made where there is none.
+
+        Raises `RefusedError` (`evolution.busy`, `evolution.broken`), `FailedError` (`file.*`), and as `state`.
+        """
+        try:
+            file = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        except OSError as error:
+            raise _unwritable(self.path, error) from error
+        try:
+            self._lock(file)
+            chain = self.read()
+            if not chain.torn:
+                chain.verify()
+            return HeldChain(self, file, chain, self.state())
+        except BaseException:
+            os.close(file)
+            raise
+
+    def _lock(self, file: int) -> None:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            taken = os.fstat(file).st_ino != self.path.stat().st_ino  # another file was put in its place
+        except OSError:
+            taken = True
+        if taken:
+            raise RefusedError(
+                "evolution.busy", f"`{self.path}` is in use by another process", hint="try again when it is done"
+            )
+
+
+class HeldChain:
+    """A chain that this process alone goes on with, until it is closed."""
+
+    def __init__(self, file: ChainFile, handle: int, chain: Chain, state: ChainState | None) -> None:
+        self.file = file
+        self.chain = chain
+        self._handle = handle
+        self._state = state
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        os.close(self._handle)
+
+    @property
+    def state(self) -> ChainState:
+        """What is kept beside the chain."""
+        return self._state or ChainState()
+
+    def check(self, owner: Principal) -> None:
+        """Check that the owner may go on from here, as far as can be seen from the files.
+
+        (1) It is the owner's chain. (2) Nothing was told to anybody that is not in it. (3) What was cut off was told
+        to nobody: each event is handed in before the next one is signed, which is noted beside the chain.
+
+        Raises `RefusedError`: `evolution.other-owner`, `evolution.old-chain`, `evolution.torn`.
+        """
+        path, chain = self.file.path, self.chain
+        # (1) Whoever signs for another owner begins a chain that is nobody's.
+        if chain.owner not in (None, owner):
+            raise _about(path, RefusedError("evolution.other-owner", "it is the chain of another owner"))
+        # (2) Rule 1 of the module: then the file is an old copy.
+        if self.state.handed_in > chain.number:
+            message = f"`{path}` ends with policy event {chain.number}, and {self.state.handed_in} was handed in"
+            raise RefusedError("evolution.old-chain", message, hint=_FETCH)
+        stamp = self.state.stamp
+        if stamp is not None and (stamp.value.owner != owner or stamp.value.number > chain.number):
+            message = f"`{self.file.beside}` has a time-stamp of what is not in the chain"
+            raise RefusedError("evolution.old-chain", message, hint=_FETCH)
+        # (3) Without a note nobody knows.
+        if chain.torn and chain.events and self._state is None:
+            raise _about(
+                path, RefusedError("evolution.torn", "who was told of the last event is not known", hint=_FETCH)
+            )
+
+    def cut(self) -> bool:
+        """Cut off what was not written to its end; say whether there was anything. Raises `FailedError`."""
+        if not self.chain.torn:
+            return False
+        try:
+            os.ftruncate(self._handle, self.chain.size)
+            os.fsync(self._handle)
+        except OSError as error:
+            raise _unwritable(self.file.path, error) from error
+        self.chain = replace(self.chain, problem=None)
+        return True
+
+    def append(self, events: Sequence[SignedValue[PolicyEvent]]) -> None:
+        """Write events that go on from here; return when they are safe on the disk.
+
+        Raises `FailedError` (`file.unwritable`), and what `check_next` raises. What was not written is not there.
+        """
+        whole = self.chain.events
+        for event in events:
+            check_next(whole[-1] if whole else None, event)
+            whole = (*whole, event)
+        self.cut()
+        size = os.fstat(self._handle).st_size
+        try:
+            # A last line that lost its end still is a line.
+            begin = b"\n" if size and os.pread(self._handle, 1, size - 1) != b"\n" else b""
+            data = begin + b"".join(transport(event.to_sexp()) + b"\n" for event in events)
+            _write(self._handle, data)
+            os.fsync(self._handle)
+            sync_folder(self.file.path.parent)
+        except OSError as error:
+            os.ftruncate(self._handle, size)
+            raise _unwritable(self.file.path, error) from error
+        self.chain = Chain(whole, size + len(data))
+
+    def note(self, *, handed_in: int | None = None, stamp: SignedValue[TimeStamp] | None = None) -> None:
+        """Keep what was handed in, or a time-stamp before it is; return when it is safe. Raises `FailedError`."""
+        now = self.state
+        state = ChainState(max(now.handed_in, handed_in or 0), stamp or now.stamp)
+        if state != self._state:
+            replace_file(self.file.beside, advanced(state.to_sexp()).encode() + b"\n")
+            self._state = state
+
+
+def _write(handle: int, data: bytes) -> None:
+    rest = memoryview(data)
+    while rest:
+        rest = rest[os.write(handle, rest) :]
+
+
+def _about(path: Path, error: RefusedError) -> RefusedError:
+    error.message = f"`{printable(str(path))}`: {error.message}"
+    return error
+
+
+def _unwritable(path: Path, error: OSError) -> FailedError:
+    return FailedError("file.unwritable", f"`{path}` cannot be written: {reason(error)}")

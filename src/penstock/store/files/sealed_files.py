@@ -1,0 +1,139 @@
+"""Files of sealed blocks: each with its length (4 bytes, big-endian) before it, as frames of a link have.
+
+There is nothing at the beginning or the end, so that files are put together by writing one behind the other.
+"""
+
+from collections import defaultdict, deque
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from itertools import count
+from pathlib import Path
+from struct import Struct
+from typing import IO, BinaryIO, Final, NamedTuple
+
+from penstock.codec.blocks import VERSION
+from penstock.errors import FailedError, MalformedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.principals import Principal
+from penstock.store.files.files import new_file, reason
+
+_LENGTH: Final = Struct(">I")
+_VERSION: Final = bytes([VERSION])
+
+
+def write_sealed(stream: IO[bytes], block: bytes) -> int:
+    """Write a block, and return how many bytes that took. Raises `OSError`."""
+    return stream.write(_LENGTH.pack(len(block)) + block)
+
+
+def read_sealed(stream: BinaryIO, *, limits: Limits = DEFAULT_LIMITS) -> Iterator[bytes]:
+    """Yield the blocks of a file, none of them looked into.
+
+    Raises `MalformedError`: `seal.file` for what is no file of blocks, `seal.truncated` where it ends inside of one;
+    and `OSError`. Nothing can be read behind that.
+    """
+    while head := _read(stream, _LENGTH.size):
+        if len(head) < _LENGTH.size:
+            raise _truncated()
+        length: int = _LENGTH.unpack(head)[0]
+        if not 0 < length <= limits.block_bytes:
+            raise _no_file()
+        first = _read(stream, 1)
+        if first not in (b"", _VERSION):
+            # Before as much is read as some other file happens to say.
+            raise _no_file()
+        block = first + _read(stream, length - 1)
+        if len(block) < length:
+            raise _truncated()
+        yield block
+
+
+def _read(stream: BinaryIO, size: int) -> bytes:
+    """Read so many bytes, or all that are left: a pipe gives what it has."""
+    parts: list[bytes] = []
+    while size and (part := stream.read(size)):
+        parts.append(part)
+        size -= len(part)
+    return b"".join(parts)
+
+
+def _truncated() -> MalformedError:
+    return MalformedError(
+        "seal.truncated", "the file ends inside of a sealed block", hint="it was cut; what stands before is whole"
+    )
+
+
+def _no_file() -> MalformedError:
+    return MalformedError(
+        "seal.file", "what stands here is no sealed block", hint="`penstock seal` writes such files, and brokers do"
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Refused sealed blocks in a folder: one in a file, as `penstock open` reads it, and the reason in its name.
+#
+#     20260501T120000.000000Z-000001-seal.closed-epoch-0a1b2c3d.sealed
+#
+# is when it came, a number, the code, and the first digits of the broker that handed it on. Files sort by time, and can
+# be put together by writing one behind the other. So many are kept, and so many bytes; when there are more, the oldest
+# goes of the broker from which most bytes are here: nobody pushes out what came from others by sending more.
+#
+# What is kept is not made safe against a crash at once: whoever sends blocks that are refused must not slow the broker.
+
+
+SUFFIX: Final = ".sealed"
+_DIGITS: Final = 8
+_NOBODY: Final = "0" * _DIGITS
+
+
+class _Kept(NamedTuple):
+    file: Path
+    octets: int
+
+
+class QuarantineFolder:
+    """See the module. The folder is made when there is something to keep."""
+
+    def __init__(self, path: Path, limits: Limits = DEFAULT_LIMITS) -> None:
+        self._path, self._limits = path, limits
+        self._by_peer: defaultdict[str, deque[_Kept]] = defaultdict(deque)
+        self._octets: defaultdict[str, int] = defaultdict(int)
+        self._numbers = count(1)
+        for file in sorted(path.glob(f"*{SUFFIX}")):
+            self._note(file.name.removesuffix(SUFFIX).rpartition("-")[2], _Kept(file, file.stat().st_size))
+
+    def __len__(self) -> int:
+        """Count the blocks that are kept."""
+        return sum(map(len, self._by_peer.values()))
+
+    def keep(self, when: datetime, code: str, peer: Principal | None, block: bytes, /) -> None:
+        """Keep a block. Raises `FailedError` (`file.unwritable`)."""
+        who = _NOBODY if peer is None else peer.digest.hex()[:_DIGITS]
+        time = when.astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
+        file = self._path / f"{time}-{next(self._numbers):06}-{code}-{who}{SUFFIX}"
+        try:
+            self._path.mkdir(mode=0o700, exist_ok=True)
+            with new_file(file, durable=False) as stream:
+                octets = write_sealed(stream, block)
+            self._note(who, _Kept(file, octets))
+            self._make_room()
+        except OSError as error:
+            raise FailedError(
+                "file.unwritable",
+                f"`{file}` cannot be written: {reason(error)}",
+                hint="a block that was refused is not kept: make room",
+            ) from error
+
+    def _note(self, who: str, kept: _Kept) -> None:
+        self._by_peer[who].append(kept)
+        self._octets[who] += kept.octets
+
+    def _make_room(self) -> None:
+        limits = self._limits
+        while len(self) > limits.quarantine_blocks or sum(self._octets.values()) > limits.quarantine_bytes:
+            who = max(self._octets, key=self._octets.__getitem__)
+            gone = self._by_peer[who].popleft()
+            self._octets[who] -= gone.octets
+            if not self._by_peer[who]:
+                del self._by_peer[who], self._octets[who]
+            gone.file.unlink(missing_ok=True)

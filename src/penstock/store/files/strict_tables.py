@@ -1,0 +1,180 @@
+"""Tables of TOML files that people write, read strictly: what is not known is an error, with what may be meant."""
+
+import difflib
+import tomllib
+import zoneinfo
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from types import MappingProxyType
+from typing import TypeVar
+
+from penstock.errors import MalformedError
+from penstock.guard import environment_schema
+from penstock.model.limits import Limits
+from penstock.model.principals import Principal
+from penstock.model.values import AttributeSpec, Value, canonical, check_value, kind_of
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Files of petnames: TOML, one name a line, `met = "ed25519:…"`. They are their owner's own, and nothing signs them.
+
+
+def parse_petnames(data: bytes) -> dict[str, Principal]:
+    """Read a file of petnames. Raises `MalformedError` (`petname.malformed`, `principal.malformed`)."""
+    try:
+        table = tomllib.loads(data.decode())
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError, RecursionError) as error:
+        raise MalformedError(
+            "petname.malformed",
+            f"not TOML: {str(error)[:200]}",
+            hint='write one name a line: met = "ed25519:…"',
+        ) from None
+    return read_petnames(table)
+
+
+def read_petnames(table: Mapping[str, object]) -> dict[str, Principal]:
+    """Read petnames from a table. Raises `MalformedError` (`petname.malformed`, `principal.malformed`)."""
+    found: dict[str, Principal] = {}
+    for name, written in table.items():
+        check_petname(name)
+        if not isinstance(written, str):
+            raise MalformedError("petname.malformed", f"`{name}` is no text", hint='met = "ed25519:…"')
+        found[name] = Principal.parse(written)
+    return found
+
+
+def check_petname(name: str) -> None:
+    """Check a petname: one that reads like a principal could pass for another one. Raises `MalformedError`."""
+    if not name or not name.isprintable() or len(name) > 64 or any(sign in name for sign in "/:#="):
+        raise MalformedError(
+            "petname.malformed",
+            f"`{name[:80]}` cannot be a petname",
+            hint="use 1 to 64 printable characters without `/`, `:`, `#` and `=`",
+        )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Tables of TOML files that people write, read strictly: what is not known is an error, with what may be meant.
+
+
+_ITEM = TypeVar("_ITEM")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Strict:
+    """How one kind of file is read: the codes of its errors, and where it is described."""
+
+    syntax: str
+    unknown: str
+    missing: str
+    value: str
+    zone: str
+    help: str
+
+    def parse(self, data: str | bytes) -> dict[str, object]:
+        """Read TOML. Raises `MalformedError` with the code for syntax."""
+        try:
+            return tomllib.loads(data if isinstance(data, str) else data.decode("utf-8"))
+        except (ValueError, RecursionError) as error:
+            raise MalformedError(self.syntax, f"not a TOML file: {str(error)[:200]}", hint=self.help) from error
+
+    def wrong(self, where: str, expected: str) -> MalformedError:
+        """Return the error for a value of a wrong shape."""
+        return MalformedError(self.value, f"`{where}` must be {expected}", hint=self.help)
+
+    def known(self, where: str, table: Mapping[str, object], keys: Iterable[str]) -> None:
+        """Check that a table has no other keys than these."""
+        unknown = sorted(table.keys() - set(keys))
+        if unknown:
+            near = difflib.get_close_matches(unknown[0], sorted(keys), n=1)
+            meant = f"`{near[0]}` is meant? " if near else ""
+            raise MalformedError(
+                self.unknown,
+                f"{where} has no key `{unknown[0][:80]}`",
+                hint=f"{meant}it has: {', '.join(sorted(keys))}",
+                key=unknown[0][:80],
+            )
+
+    def needed(self, where: str, table: Mapping[str, object], key: str) -> object:
+        """Return the value of a key that must be there."""
+        if key not in table:
+            raise MalformedError(self.missing, f"{where} lacks `{key}`", hint=self.help)
+        return table[key]
+
+    def table(self, where: str, value: object) -> dict[str, object]:
+        """Return a value that must be a table."""
+        if not isinstance(value, dict):
+            raise self.wrong(where, "a table")
+        return value
+
+    def text(self, where: str, value: object) -> str:
+        """Return a value that must be a text with something in it."""
+        if not isinstance(value, str) or not value:
+            raise self.wrong(where, "a text")
+        return value
+
+    def texts(self, where: str, value: object) -> tuple[str, ...]:
+        """Return a value that must be a list of texts."""
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise self.wrong(where, "a list of texts")
+        return tuple(value)
+
+    def some(self, where: str, values: tuple[_ITEM, ...]) -> tuple[_ITEM, ...]:
+        """Return a list that must not be empty."""
+        if not values:
+            raise self.wrong(where, "a list that is not empty")
+        return values
+
+    def flag(self, where: str, value: object) -> bool:
+        """Return a value that must be true or false."""
+        if not isinstance(value, bool):
+            raise self.wrong(where, "true or false")
+        return value
+
+    def time_zone(self, where: str, value: object) -> zoneinfo.ZoneInfo:
+        """Return a value that must name a time zone. Raises `MalformedError` with the code for zones."""
+        text = self.text(where, value)
+        try:
+            return zoneinfo.ZoneInfo(text)
+        except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
+            raise MalformedError(
+                self.zone,
+                f"`{where}`: `{text[:80]}` is no time zone",
+                hint="write `UTC` or a region such as `Europe/Amsterdam`",
+            ) from error
+
+    def name(self, where: str, value: object, limits: Limits) -> str:
+        """Return a value that must be a name that people can be shown."""
+        name = self.text(where, value)
+        if len(name) > limits.policy_name_length or not name.isprintable():
+            raise self.wrong(where, f"at most {limits.policy_name_length} printable characters")
+        return name
+
+    def petnames(self, where: str, value: object) -> Mapping[str, Principal] | str:
+        """Return a table of petnames, or the file that they stand in. Raises `petname.malformed` too."""
+        if isinstance(value, str):
+            return self.text(where, value)
+        return MappingProxyType(read_petnames(self.table(where, value)))
+
+    def homes(self, where: str, value: object, limits: Limits) -> Mapping[str, str]:
+        """Return the names of domains, by the principals and petnames that are at home there."""
+        table = self.table(where, value)
+        return MappingProxyType(
+            {member: self.name(f"{where}.{member[:80]}", domain, limits) for member, domain in table.items()}
+        )
+
+    def facts(self, where: str, value: object) -> Mapping[str, Value]:
+        """Return facts that conditions may ask for. Raises `MalformedError` (`environment.reserved`) too."""
+        found: dict[str, Value] = {}
+        for name, fact in self.table(where, value).items():
+            if not isinstance(fact, str | int | float | datetime):
+                raise self.wrong(f"{where}.{name}", "a string, a number, a boolean or a date with time and zone")
+            try:
+                check_value(kind_of(fact), fact)
+            except MalformedError as error:
+                raise self.wrong(f"{where}.{name}", f"usable: {error.message}") from error
+            kept = canonical(fact)
+            if kept is not None:
+                found[name] = kept
+        environment_schema({name: AttributeSpec(kind_of(fact)) for name, fact in found.items()})
+        return MappingProxyType(found)

@@ -1,0 +1,227 @@
+"""A store as one file, the same whichever adapter it came from: a line for each thing, in transport form.
+
+    (penstock-backup 1)
+    (ledger <name> <number of changes> <hash of the last> <its time>)    for each ledger, and behind it its changes:
+    (change <number> <microseconds since 1970> <who> <kind> <why> <hash> [(before <bytes>)] [(after <bytes>)])
+    (end <SHA-256 of all lines before>)
+
+It can be taken while others write: the heads of all ledgers are read at one moment, and what leads to them does not
+change any more. All of a file is verified before a line of it is restored. Snapshots are not in it: they are only a
+cache.
+"""
+
+from collections import deque
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from hashlib import sha256
+from itertools import takewhile
+from pathlib import Path
+from typing import BinaryIO, Final
+
+from penstock.codec.sexp import SExp, head, parse, text, transport
+from penstock.errors import MalformedError, RefusedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.store.files.files import replace_file_by, unreadable, within
+from penstock.store.ledgers.ledgers import Store, Told, quiet
+from penstock.store.ledgers.records import (
+    EMPTY,
+    LedgerHead,
+    Row,
+    broken,
+    check_ledger_name,
+    head_of,
+    head_ticks,
+    to_row,
+    verify_row,
+)
+
+_FORM: Final[SExp] = (b"penstock-backup", b"1")
+_LINE: Final = 4 << 20
+
+
+def write_backup(store: Store, path: Path, told: Told = quiet) -> Mapping[str, LedgerHead]:
+    """Write a store to a file, for its owner alone, and return the heads that it holds.
+
+    Raises `RefusedError` (`store.broken`): what is broken is not backed up; and `FailedError` (`file.unwritable`).
+    """
+    heads = store.heads()
+    replace_file_by(path, _sealed(_lines(store, heads, told)))
+    return heads
+
+
+def read_backup(path: Path, told: Told = quiet, *, limits: Limits = DEFAULT_LIMITS) -> Mapping[str, LedgerHead]:
+    """Verify all of a file, and return the heads that it holds.
+
+    Raises `MalformedError` (`store.backup`), `RefusedError` (`store.broken`) and `FailedError` (`file.*`).
+    """
+    heads: dict[str, LedgerHead] = {}
+    with _opened(path) as stream, within(str(path)):
+        for part in _parts(stream, limits):
+            if part.ledger in heads:
+                raise _no_backup("a ledger stands in it twice")
+            deque(part.rows(told), maxlen=0)
+            heads[part.ledger] = part.head
+    return heads
+
+
+def restore_backup(
+    path: Path, store: Store, told: Told = quiet, *, limits: Limits = DEFAULT_LIMITS
+) -> Mapping[str, LedgerHead]:
+    """Put the ledgers of a file into a store, each as a whole; those that are there already are left as they are.
+
+    So a restore that was cut off is completed by doing it again. Raises as `read_backup`, and `RefusedError`
+    (`store.not-empty`) where a ledger holds other changes.
+    """
+    heads = read_backup(path, limits=limits)
+    put_back(path, heads, store, told, limits=limits)
+    return heads
+
+
+def put_back(
+    path: Path, heads: Mapping[str, LedgerHead], store: Store, told: Told = quiet, *, limits: Limits = DEFAULT_LIMITS
+) -> None:
+    """Do as `restore_backup` with a file that was read. Each change is verified again as it is written."""
+    missing = verify_room(heads, store)
+    with _opened(path) as stream, within(str(path)):
+        for part in _parts(stream, limits):
+            rows = part.rows(told)
+            if part.ledger in missing:
+                store.records.append(part.ledger, EMPTY, part.head, rows)
+            else:
+                deque(rows, maxlen=0)
+
+
+def verify_room(heads: Mapping[str, LedgerHead], store: Store) -> set[str]:
+    """Return the ledgers that a store lacks. Raises `RefusedError` (`store.not-empty`) where one has other changes."""
+    there = store.heads()
+    for ledger in heads.keys() & there.keys():
+        if there[ledger] != heads[ledger]:
+            raise RefusedError(
+                "store.not-empty",
+                f"`{ledger}` has changes already, and not those of the backup",
+                hint="restore into a new store",
+                ledger=ledger,
+            )
+    return heads.keys() - there.keys()
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A ledger of a file; its rows must be taken before the next part is asked for."""
+
+    ledger: str
+    head: LedgerHead
+    lines: Iterator[SExp]
+
+    def rows(self, told: Told) -> Iterator[Row]:
+        last = EMPTY
+        for line in self.lines:
+            row = _row(line)
+            last = verify_row(self.ledger, last, row).head
+            told(last.number)
+            yield row
+            if last.number == self.head.number:
+                break
+        if last != self.head or last.when != self.head.when:
+            raise broken(self.ledger, last.number + 1, "is missing, or not the one that the backup names")
+
+
+def _lines(store: Store, heads: Mapping[str, LedgerHead], told: Told) -> Iterator[bytes]:
+    yield _line(_FORM)
+    for ledger, wanted in heads.items():
+        yield _line((b"ledger", ledger.encode(), b"%d" % wanted.number, wanted.hash, b"%d" % head_ticks(wanted)))
+        last = EMPTY
+        for change in store.ledger(ledger).read(1, wanted.number):
+            yield _line(_change(to_row(change)))
+            last = change.head
+            told(last.number)
+        if last != wanted:
+            raise broken(ledger, wanted.number, "is not the one that the head names")
+
+
+def _sealed(lines: Iterator[bytes]) -> Iterator[bytes]:
+    digest = sha256()
+    for line in lines:
+        digest.update(line)
+        yield line
+    yield _line((b"end", digest.digest()))
+
+
+def _line(value: SExp) -> bytes:
+    return transport(value) + b"\n"
+
+
+def _change(row: Row) -> SExp:
+    states: list[SExp] = []
+    for name, value in ((b"before", row.before), (b"after", row.after)):
+        if value is not None:
+            states.append((name, value))
+    texts = (row.who.encode(), row.kind.encode(), row.why.encode())
+    return (b"change", b"%d" % row.number, b"%d" % row.at, *texts, row.hash, *states)
+
+
+def _row(line: SExp) -> Row:
+    match line:
+        case (b"change", bytes(number), bytes(at), who, kind, why, bytes(digest), *states) if len(states) <= 2:
+            found = {name: value for state in states for name, value in (_state(state),)}
+            if len(found) == len(states):
+                return Row(
+                    *(_number(number), _number(at), text(who), text(kind), text(why)),
+                    *(found.get(b"before"), found.get(b"after"), digest),
+                )
+    raise _no_backup("a line is no change")
+
+
+def _state(state: SExp) -> tuple[bytes, bytes]:
+    match state:
+        case (b"before" | b"after" as name, bytes(value)):
+            return name, value
+    raise _no_backup("a line is no change")
+
+
+def _number(digits: bytes) -> int:
+    if not digits.removeprefix(b"-").isdigit() or len(digits) > 18:
+        raise _no_backup("a number is none")
+    return int(digits)
+
+
+def _parts(stream: BinaryIO, limits: Limits) -> Iterator[_Part]:
+    lines = _values(stream, limits)
+    if next(lines, None) != _FORM:
+        raise _no_backup("it begins in another way")
+    for line in lines:
+        match line:
+            case (b"ledger", name, bytes(number), bytes(digest), bytes(at)):
+                ledger = text(name)
+                check_ledger_name(ledger, limits)
+                if _number(number) < 1:
+                    raise _no_backup("a ledger without changes")
+                yield _Part(ledger, head_of(_number(number), digest, _number(at)), lines)
+            case _:
+                raise _no_backup("a ledger is missing")
+
+
+def _values(stream: BinaryIO, limits: Limits) -> Iterator[SExp]:
+    """Yield what the lines say, and hold them against the digest at the end."""
+    allowed = replace(limits, sexp_bytes=_LINE)
+    digest = sha256()
+    for line in takewhile(bool, iter(lambda: stream.readline(_LINE), b"")):
+        value = parse(line.removesuffix(b"\n"), limits=allowed)
+        if head(value) == b"end":
+            if value != (b"end", digest.digest()) or stream.read(1):
+                raise _no_backup("its end does not fit to it")
+            return
+        digest.update(line)
+        yield value
+    raise _no_backup("its end is missing")
+
+
+def _opened(path: Path) -> BinaryIO:
+    try:
+        return path.open("rb")
+    except OSError as error:
+        raise unreadable(str(path), error) from None
+
+
+def _no_backup(what: str) -> MalformedError:
+    return MalformedError("store.backup", f"no whole backup: {what}", hint="take another one")

@@ -1,0 +1,183 @@
+"""State as a fold of changes, with snapshots so that a long ledger is quickly there.
+
+A snapshot is a cache. It names the head that it was folded from, and is passed over where that head is not in the
+chain, or where its bytes were damaged. Somebody who can write to the database could put another in its place: where
+that matters, somebody vouches for snapshots (`Keeping`); `refold` takes none, and `FoldView.verify` compares.
+"""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Final, Generic, Protocol, TypeVar
+
+from penstock.errors import MalformedError, RefusedError
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.store.ledgers.ledgers import Ledger
+from penstock.store.ledgers.records import EMPTY, Change, LedgerHead, NewChange, broken
+
+S = TypeVar("S")
+
+
+class Fold(Protocol[S]):
+    """How state follows from changes. A new form of `dump` takes a new `name`: old snapshots are then passed over."""
+
+    @property
+    def name(self) -> str:
+        """What its snapshots are kept under."""
+        ...
+
+    def empty(self) -> S:
+        """Return the state before the first change."""
+        ...
+
+    def step(self, state: S, change: Change) -> S:
+        """Return the state after a change; it may be the same object."""
+        ...
+
+    def dump(self, state: S) -> bytes:
+        """Return the state as bytes: the same ones for the same state."""
+        ...
+
+    def load(self, data: bytes) -> S:
+        """Return the state that was dumped. Raises `MalformedError`."""
+        ...
+
+
+class Keeping(Protocol):
+    """How snapshots are kept, so that who reads one can tell whether it counts."""
+
+    @property
+    def able(self) -> bool:
+        """True where one can be kept that counts."""
+        ...
+
+    def slots(self, fold: str) -> Sequence[str]:
+        """Return what the snapshots of a fold that count here are kept under; the next one is kept under the first."""
+        ...
+
+    def wrap(self, head: LedgerHead, data: bytes) -> bytes:
+        """Return what is kept of a state."""
+        ...
+
+    def unwrap(self, head: LedgerHead, octets: bytes) -> bytes:
+        """Return the state that was kept. Raises `MalformedError` for one that does not count."""
+        ...
+
+
+class AsItIs:
+    """Snapshots that nobody vouches for."""
+
+    able = True
+
+    def slots(self, fold: str) -> Sequence[str]:
+        """Return the name of the fold."""
+        return (fold,)
+
+    def wrap(self, _head: LedgerHead, data: bytes) -> bytes:
+        """Return the state."""
+        return data
+
+    def unwrap(self, _head: LedgerHead, octets: bytes) -> bytes:
+        """Return the state."""
+        return octets
+
+
+AS_IT_IS: Final = AsItIs()
+
+
+class FoldView(Generic[S]):
+    """The state of a ledger as far as it was read: `state`, and the `head` that it follows from.
+
+    It keeps a snapshot each time that so many changes have come. Raises, when it is made and in all it does, what
+    `Ledger` raises; a view whose fold has raised is of no use any more.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        fold: Fold[S],
+        *,
+        keeping: Keeping = AS_IT_IS,
+        every: int | None = None,
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        self.ledger = ledger
+        self.fold = fold
+        self._keeping = keeping
+        self._every = limits.store_snapshot_every if every is None else every
+        self.state, self.head = _start(ledger, fold, keeping)
+        self._kept = self.head.number
+        self.refresh()
+
+    def refresh(self) -> None:
+        """Take in what has been changed since."""
+        now = self.ledger.head()
+        if now.number < self.head.number or (now.number == self.head.number and now != self.head):
+            raise self._another(self.head.number)
+        for change in self.ledger.read(self.head.number + 1):
+            self._take(change)
+        self._keep_sometimes()
+
+    def append(self, entries: Sequence[NewChange]) -> tuple[Change, ...]:
+        """Add changes behind what this view has seen, and take them in.
+
+        Raises `RefusedError` (`store.conflict`) where somebody else has changed something: refresh, and decide again.
+        """
+        changes = self.ledger.append(self.head, entries)
+        for change in changes:
+            self._take(change)
+        self._keep_sometimes()
+        return changes
+
+    def keep(self) -> None:
+        """Keep a snapshot now."""
+        snapshot = self._keeping.wrap(self.head, self.fold.dump(self.state))
+        self.ledger.keep_snapshot(self._keeping.slots(self.fold.name)[0], self.head, snapshot)
+        self._kept = self.head.number
+
+    def verify(self) -> None:
+        """Check that the state is the one that all changes lead to. Raises `RefusedError` (`store.broken`)."""
+        state = refold(self.ledger, self.fold, self.head)
+        if self.fold.dump(state) != self.fold.dump(self.state):
+            raise broken(self.ledger.name, self.head.number, "leads to another state than a snapshot says")
+
+    def _take(self, change: Change) -> None:
+        if change.previous != self.head.hash:
+            raise self._another(change.number - 1)
+        self.state = self.fold.step(self.state, change)
+        self.head = change.head
+
+    def _another(self, number: int) -> RefusedError:
+        return broken(self.ledger.name, number, "is not the one that was read before")
+
+    def _keep_sometimes(self) -> None:
+        if self.head.number - self._kept >= self._every and self._keeping.able:
+            self.keep()
+
+
+def refold(ledger: Ledger, fold: Fold[S], head: LedgerHead | None = None) -> S:
+    """Return the state at a head, or now, from all changes and no snapshot. Raises `RefusedError` (`store.broken`)."""
+    state = fold.empty()
+    for change in ledger.read(1, None if head is None else head.number):
+        state = fold.step(state, change)
+    return state
+
+
+def state_at(ledger: Ledger, fold: Fold[S], instant: datetime, keeping: Keeping = AS_IT_IS) -> tuple[S, LedgerHead]:
+    """Return the state as it was at an instant, and the head of then. Raises `RefusedError` (`store.broken`)."""
+    until = ledger.at(instant)
+    state, head = _start(ledger, fold, keeping, until.number)
+    for change in ledger.read(head.number + 1, until.number):
+        state = fold.step(state, change)
+    return state, until
+
+
+def _start(ledger: Ledger, fold: Fold[S], keeping: Keeping, until: int | None = None) -> tuple[S, LedgerHead]:
+    """Return a state to begin with: that of a snapshot that is not too late, or the empty one."""
+    kept = [snapshot for slot in keeping.slots(fold.name) if (snapshot := ledger.snapshot(slot)) is not None]
+    for snapshot in sorted(kept, key=lambda each: each.head.number, reverse=True):
+        if until is None or snapshot.head.number <= until:
+            try:
+                return fold.load(keeping.unwrap(snapshot.head, snapshot.data)), snapshot.head
+            except MalformedError:
+                continue
+    return fold.empty(), EMPTY

@@ -1,0 +1,51 @@
+"""Records in PostgreSQL, for stores that several machines share. Needs the extra `penstock[postgres]`.
+
+`READ COMMITTED` is enough: the head's row is swapped by one UPDATE, on which a second writer waits, and then looks
+again. A server that is set to acknowledge before its disk does is told to wait for our transactions.
+"""
+
+import psycopg
+from sqlalchemy import URL, create_engine, event
+from sqlalchemy.exc import DBAPIError, OperationalError
+from sqlalchemy.pool import ConnectionPoolEntry
+
+from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.store.ledgers.sql import SqlRecords
+
+#: seconds that connecting may take
+_CONNECT = 10
+_WAIT_FOR_THE_DISK = (
+    "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
+)
+
+
+class PostgresRecords(SqlRecords):
+    """See the module. `shown` is the URL as people may see it."""
+
+    def __init__(self, url: URL, shown: str, *, limits: Limits = DEFAULT_LIMITS) -> None:
+        engine = create_engine(
+            url.set(drivername="postgresql+psycopg"),
+            connect_args={
+                "connect_timeout": _CONNECT,
+                "options": f"-c lock_timeout={limits.store_wait} -c timezone=UTC",
+            },
+            isolation_level="READ COMMITTED",
+            pool_pre_ping=True,
+            hide_parameters=True,
+        )
+        event.listen(engine, "connect", _prepare)
+        super().__init__(engine, shown, limits=limits)
+
+    def reason(self, error: DBAPIError) -> str:
+        """Say why the server failed: in its words where they are about itself, by the class of the error elsewhere."""
+        problem = error.orig
+        if isinstance(problem, (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)):
+            return ""
+        if isinstance(error, OperationalError) and str(problem).strip():
+            return str(problem).strip().splitlines()[0]
+        return type(problem).__name__
+
+
+def _prepare(connection: psycopg.Connection, _entry: ConnectionPoolEntry) -> None:
+    connection.execute(_WAIT_FOR_THE_DISK)
+    connection.commit()

@@ -1,0 +1,81 @@
+"""docs/reference/cli.md says what `--help` says; every command teaches with an example that is no wrong use."""
+
+import importlib.util
+import inspect
+import itertools
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import click
+import pytest
+
+from penstock.apps.cli.main import NOUNS, cli
+
+ROOT = Path(__file__).resolve().parents[3]
+
+
+def tool() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("cli_reference", ROOT / "tools" / "cli_reference.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def commands() -> Iterator[tuple[str, click.Command]]:
+    for noun in NOUNS:
+        yield from verbs(noun, NOUNS[noun].load())
+
+
+def verbs(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
+    if not isinstance(command, click.Group):
+        yield name, command
+        return
+    for verb in command.commands:
+        yield from verbs(f"{name} {verb}", command.commands[verb])
+
+
+COMMANDS = dict(commands())
+
+
+def test_the_reference_is_what_the_tool_writes() -> None:
+    made = tool()
+    assert made.PAGE.read_text(encoding="utf-8") == made.page_with(made.reference()), "run tools/cli_reference.py"
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_command_has_an_example_that_its_options_understand(name: str) -> None:
+    help_text = COMMANDS[name].help or ""
+    examples = re.sub(r"\\\n\s+", "", help_text.partition("Example:\n")[2])
+    lines = [line.strip() for line in examples.splitlines() if line.strip().startswith("penstock ")]
+    assert lines
+    for line in lines:
+        words = list(itertools.takewhile(lambda word: word not in ("<", ">", "|", "&&", "#"), shlex.split(line)))
+        parts = name.split()
+        assert words[1 : 1 + len(parts)] == parts
+        COMMANDS[name].make_context(name, words[1 + len(parts) :], parent=click.Context(cli))
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_help_is_the_same_whether_or_not_python_dedents_docstrings(name: str) -> None:
+    words = (COMMANDS[name].help or "").partition("\b")[0]
+    assert words == inspect.cleandoc(words) + words[len(words.rstrip()) :]
+    assert "  " not in words
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_every_option_has_a_help_text(name: str) -> None:
+    for parameter in COMMANDS[name].params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, parameter.name
+
+
+def test_the_list_of_nouns_says_what_the_nouns_say() -> None:
+    for name, noun in NOUNS.items():
+        command = noun.load()
+        if isinstance(command, click.Group):
+            assert (command.help or "").splitlines()[0] == noun.help, name

@@ -1,0 +1,147 @@
+"""Keys of epochs that a member has missed: they come with its path, of the time in which it was to have them."""
+
+from tests.broker.key_kit import GROUP, SECOND, Broker, World, right
+from tests.broker.keys.test_member import deaf, hear, told
+from tests.trust.kit import DAY, NOW, key, refused, who
+
+from penstock.broker.keys.manager_outputs import Reply
+from penstock.broker.keys.member import Opened
+from penstock.broker.keys.sealing import open_missed
+from penstock.crypto.seal_keys import label_scope
+from penstock.crypto.wrapping import Secret
+from penstock.model.limits import Limits
+from penstock.trust.key_statements import KeyGroup, KeyPathAnswer, KeyRequest, KeyWish
+from penstock.trust.signed import sign_value
+from penstock.trust.validity import Validity
+
+
+def missed(world: World, number: int, first: int = 1) -> dict[int, Secret]:
+    """Return the keys that a manager gives to a member which says that it has none from some epoch on."""
+    world.now += SECOND
+    request = KeyRequest(KeyWish.PATH, who(number), world.group, world.now, first)
+    (reply,) = world.manager.path(world.now, sign_value(request, key(number)).unverified())
+    assert isinstance(reply, Reply)
+    answer, holder = reply.value.value, world.manager._state(world.group).members[who(number)]
+    assert isinstance(answer, KeyPathAnswer)
+    if not answer.missed:
+        return {}
+    keys = open_missed(holder.leaf, answer.missed, answer.salt, world.group, answer.word.epoch)
+    return dict(enumerate(keys, answer.word.epoch - len(keys)))
+
+
+def test_they_open_what_has_come_and_are_forgotten_like_others() -> None:
+    world = World(20, 21)
+    deaf(world, 20, 3)
+    hear(world, 20, *told(world, 4))
+    broker = world.brokers[20]
+    (ask,) = broker.asks
+    assert (ask.value.wish, ask.value.first) == (KeyWish.PATH, 2)
+    world.post(20)
+    # All of them, in their order; the newest is sealed under.
+    assert [*broker.keys.items()] == [*world.brokers[21].keys.items()]
+    assert broker.member.epoch == 4
+    world.pass_time(world.limits.key_grace / 1000)
+    assert {*broker.keys} == {4}
+
+
+def test_an_answer_that_comes_twice_or_late_brings_nothing_back() -> None:
+    world = World(20, 21)
+    deaf(world, 20, 2)
+    hear(world, 20, *told(world, 3))
+    world.post(20)
+    answer = world.replies[-1].value
+    world.pass_time(world.limits.key_grace / 1000)
+    member = world.brokers[20].member
+    assert member.receive(world.now, answer.unverified()) == []
+    world.rotate()
+    assert member.receive(world.now, answer.unverified()) == []
+    assert {*world.brokers[20].keys} == {3, 4}
+
+
+def test_an_answer_that_comes_late_brings_only_what_is_still_missed() -> None:
+    world = World(20, 21)
+    deaf(world, 20, 2)
+    broker = world.brokers[20]
+    broker.take(broker.member.wanted(world.now, 2))
+    (answer,) = world.ask(20, broker.asks.pop())
+    assert isinstance(answer, Reply)
+    # It was asked for both, and hears of one by itself.
+    hear(world, 20, *told(world, 2))
+    said = broker.member.receive(world.now, answer.value.unverified())
+    assert [output.epoch for output in said if isinstance(output, Opened)] == [3]
+
+
+def test_who_has_its_right_renewed_has_been_there_all_the_while() -> None:
+    world = World(20)
+    world.rotate()
+    world.now += SECOND
+    world.join(20, right(20, validity=Validity.between(NOW - SECOND, NOW + 9 * DAY)))
+    assert world.manager._state(GROUP).members[who(20)].until == NOW + 9 * DAY
+    assert [*missed(world, 20)] == [1]
+
+
+def test_nobody_gets_keys_of_epochs_from_before_it_came() -> None:
+    world = World(20)
+    world.rotate()
+    world.now += SECOND
+    world.join(21)
+    came = world.epoch
+    for _ in range(2):
+        world.rotate()
+    assert [*missed(world, 21)] == [*range(came, world.epoch)]
+    assert [*missed(world, 20)] == [*range(1, world.epoch)]
+    assert missed(world, 20)[came] == world.brokers[20].had[came]
+
+
+def test_who_was_evicted_and_is_back_gets_none_of_the_time_between() -> None:
+    world = World(20, 21)
+    world.evict(20)
+    with refused("keys.not-member"):
+        missed(world, 20)
+    world.rotate()
+    world.now += SECOND
+    world.brokers[20] = Broker(20)
+    world.join(20)
+    back = world.epoch
+    world.rotate()
+    assert [*missed(world, 20)] == [back]
+
+
+def test_since_when_somebody_is_a_member_outlasts_restarts_and_checkpoints() -> None:
+    world = World(20)
+    world.rotate()
+    world.now += SECOND
+    world.join(21)
+    came = world.epoch
+    world.rotate()
+    world.run(world.manager.condense(world.now))
+    assert world.log.first
+    world.restart()
+    world.now += SECOND
+    assert [*missed(world, 21)] == [came]
+    assert [*missed(world, 20)] == [*range(1, world.epoch)]
+
+
+def test_they_are_the_last_ones_and_not_too_many_and_none_that_were_forgotten() -> None:
+    world = World(20, limits=Limits(key_waiting=3))
+    for _ in range(5):
+        world.now += SECOND
+        world.rotate()
+    assert [*missed(world, 20)] == [3, 4, 5]
+    assert [*missed(world, 20, 5)] == [5]
+    assert missed(world, 20, 6) == {}
+    # Brokers of before do not ask.
+    assert missed(world, 20, 0) == {}
+    world.run(world.manager.condense(world.now, world.now))
+    assert missed(world, 20) == {}
+
+
+def test_labels_do_not_come_with_a_path() -> None:
+    labels = KeyGroup(GROUP.type, labels=True)
+    assert labels.scope == label_scope(GROUP.type)
+    world = World(20, group=labels)
+    for _ in range(2):
+        world.pass_time(world.limits.label_overlap / 1000 + 1)
+        world.run(world.manager.rotate(world.now, labels))
+    assert world.epoch > 1
+    assert missed(world, 20) == {}

@@ -1,0 +1,275 @@
+"""Delivery to many readers in one pass gives each of them what `Delivery` gives, and tells nobody the constants."""
+
+import contextlib
+import io
+from collections.abc import Sequence
+from dataclasses import replace
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from pyspark.sql import SparkSession
+from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
+from tests.budget import examples
+from tests.guard.strategies import Family, events, families, restrictions, selectors
+from tests.pipeline.rows import collected, same, transit_frame
+
+from penstock.errors import MalformedError, RefusedError
+from penstock.guard import Authority, Branch, Delivery, EventRequest, Request, Restriction, Ruling, When, environment
+from penstock.model import (
+    AttributeDefinition,
+    AttributeId,
+    AttributeSpec,
+    Event,
+    EventType,
+    Kind,
+    Principal,
+    TransitEvent,
+    TypeDefinition,
+    TypeName,
+)
+from penstock.pipeline.enforce.deliver import SUBSCRIBER, Delivered, deliver
+from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
+from penstock.pipeline.enforce.programs import Program, equality, shape_of, span
+from penstock.pipeline.frames.frames import ID, quoted
+from penstock.pipeline.ingest.event_frames import TYPE
+from penstock.selector import ALWAYS, Selector, parse
+from penstock.trust.capabilities import Right
+from penstock.trust.credentials import Credentials
+from penstock.trust.event_types import VerifiedType
+from penstock.trust.validity import ALWAYS as FOREVER
+from penstock.trust.validity import Validity
+
+NOON = datetime(2026, 5, 1, 12, tzinfo=UTC)
+TIMES = [NOON, NOON + timedelta(hours=7), NOON + timedelta(days=40), NOON - timedelta(days=2)]
+
+
+class Rulebook:
+    """A source of authority for tests: what each principal may see."""
+
+    def __init__(self, rules: dict[Principal, Restriction]) -> None:
+        self.rules = rules
+
+    def rule(self, request: Request) -> Ruling:
+        assert isinstance(request, EventRequest)
+        return Ruling(self.rules.get(request.principal, Restriction()).branches)
+
+
+def trusted(event_type: EventType) -> VerifiedType:
+    definition = TypeDefinition(event_type.name, ())
+    return VerifiedType(f"type:{event_type.name}", event_type, definition, event_type.name.owner, FOREVER, ())
+
+
+def policy_of(readers: Sequence[tuple[EventType, Restriction, Selector]]) -> PipelinePolicy:
+    principals = [Principal(number.to_bytes(32, "big")) for number in range(len(readers))]
+    rules: tuple[Authority, ...] = (Rulebook({p: r for p, (_, r, _) in zip(principals, readers, strict=True)}),)
+    subscribers = tuple(
+        Subscriber(f"reader-{number}", principal, trusted(event_type), selector)
+        for number, (principal, (event_type, _, selector)) in enumerate(zip(principals, readers, strict=True))
+    )
+    return PipelinePolicy(Credentials(), subscribers, rules)
+
+
+def check(
+    delivered: Delivered, readers: Sequence[tuple[EventType, Restriction, Selector]], sent: Sequence[TransitEvent]
+) -> None:
+    found = {(row[SUBSCRIBER], row[ID]): row for row in collected(delivered.by_subscriber())}
+    expected = set()
+    for number, (event_type, restriction, selector) in enumerate(readers):
+        give = Delivery(restriction, event_type, selector)
+        for event in sent:
+            assert event.time is not None
+            seen = give(event, environment(event.time))
+            if seen is None:
+                continue
+            key = (f"reader-{number}", event.id)
+            expected.add(key)
+            assert key in found
+            for name, value in seen.values.items():
+                got = found[key][event_type.by_name[name].id]
+                assert same(value, got), (key, name, value, got)
+    assert found.keys() == expected
+
+
+@st.composite
+def cases(
+    draw: st.DrawFn,
+) -> tuple[Family, list[tuple[EventType, Restriction, Selector]], list[TransitEvent]]:
+    family = draw(families())
+    own = family.versions
+    readers = []
+    for _ in range(draw(st.integers(1, 6))):
+        event_type = draw(st.sampled_from(own))
+        found = draw(restrictions(family, Right.SUBSCRIBE))
+        plain = Restriction(tuple(replace(branch, guards=frozenset()) for branch in found.branches))
+        readers.append((event_type, plain, draw(st.just(ALWAYS) | selectors(event_type.schema))))
+    sent = [
+        replace(draw(events(draw(st.sampled_from(own)))).to_transit(), id=str(n), time=draw(st.sampled_from(TIMES)))
+        for n in range(draw(st.integers(1, 8)))
+    ]
+    return family, readers, sent
+
+
+@settings(deadline=None, max_examples=examples(6), suppress_health_check=list(HealthCheck))
+@given(cases())
+def test_each_reader_gets_what_live_delivery_gives(
+    spark: SparkSession, case: tuple[Family, list[tuple[EventType, Restriction, Selector]], list[TransitEvent]]
+) -> None:
+    family, readers, sent = case
+    frame = transit_frame(spark, family.types, sent)
+    check(deliver(frame, family.types, policy_of(readers)), readers, sent)
+
+
+SIGHTING = EventType.of(
+    TypeDefinition(
+        TypeName(Principal(b"\1" * 32), "Sighting"),
+        (
+            AttributeDefinition("plate", "0", AttributeSpec(Kind.STRING)),
+            AttributeDefinition("speed", "1", AttributeSpec(Kind.INTEGER)),
+            AttributeDefinition("seen", "2", AttributeSpec(Kind.TIMESTAMP)),
+            AttributeDefinition("ratio", "3", AttributeSpec(Kind.FLOAT)),
+        ),
+    )
+)
+PLATE, SPEED, SEEN, RATIO = (attribute.id for attribute in SIGHTING.attributes)
+
+
+def sightings(count: int) -> list[TransitEvent]:
+    return [
+        replace(
+            Event.of(
+                SIGHTING,
+                {
+                    "plate": f"P{n % 17}" if n % 5 else None,
+                    "speed": n % 41,
+                    "seen": NOON + timedelta(minutes=n),
+                    "ratio": float("nan") if n % 13 == 0 else n / 7,
+                },
+            ).to_transit(),
+            id=str(n),
+            time=TIMES[n % len(TIMES)],
+        )
+        for n in range(count)
+    ]
+
+
+def by_id(text: str) -> Selector:
+    return parse(text).rename({a.name: a.id for a in SIGHTING.attributes})
+
+
+def reader(where: str, *shown: AttributeId, **more: object) -> tuple[EventType, Restriction, Selector]:
+    branch = Branch(action=Right.SUBSCRIBE, attributes=frozenset(shown), where=by_id(where), **more)  # type: ignore[arg-type]  # fields of a branch
+    return SIGHTING, Restriction((branch,)), ALWAYS
+
+
+MANY: dict[str, list[tuple[EventType, Restriction, Selector]]] = {
+    "equality": [reader(f"plate = 'P{n}' AND speed > {n}", PLATE, SPEED) for n in range(20)],
+    "forced": [reader("TRUE", PLATE, forced=((PLATE, f"P{n}"),)) for n in range(20)],
+    "range of integers": [reader(f"speed BETWEEN {n} AND {n + 3}", SPEED) for n in range(-5, 50)],
+    "range of floats": [reader(f"ratio >= {n}.25 AND ratio < {n + 1}.5", RATIO, SPEED) for n in range(12)],
+    "range of times": [
+        reader(f"seen BETWEEN TIMESTAMP '2026-05-01 12:{n:02}:00' AND TIMESTAMP '2026-05-01 13:{n:02}:00'", SEEN)
+        for n in range(12)
+    ],
+    "empty and endless ranges": [reader(f"speed BETWEEN {n} AND {9 - n}", SPEED) for n in range(10)],
+    "dates": [
+        reader("TRUE", PLATE, when=When(Validity.between(NOON - timedelta(days=n), NOON + timedelta(days=n))))
+        for n in range(1, 9)
+    ],
+    "without a key": [reader(f"speed > {n} OR plate = 'P{n}'", SPEED) for n in range(18)],
+    "patterns": [reader(f"plate LIKE '%{n}' OR plate LIKE '_{n}%'", PLATE) for n in range(6)],
+    "equality in a filter of their own": [
+        (SIGHTING, reader(f"speed > {n % 2}", PLATE, SPEED)[1], parse(f"'P{n}' = plate AND speed < 30"))
+        for n in range(12)
+    ],
+    "filters on what they may not see": [
+        (SIGHTING, reader(f"speed > {n}", SPEED)[1], parse(f"plate = 'P{n}' OR speed = {n + 1}")) for n in range(6)
+    ],
+    "filters of their own": [
+        (SIGHTING, reader("speed > 3", PLATE, SPEED)[1], parse(f"plate = 'P{n}' OR ratio > 1")) for n in range(8)
+    ],
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+def test_many_readers_that_differ_in_constants(spark: SparkSession, name: str) -> None:
+    sent = sightings(60)
+    readers = MANY[name]
+    check(deliver(transit_frame(spark, [SIGHTING], sent), [SIGHTING], policy_of(readers)), readers, sent)
+
+
+def test_all_kinds_of_readers_together_in_one_pass(spark: SparkSession) -> None:
+    sent = sightings(30)
+    readers = [reader_ for group in MANY.values() for reader_ in group[:7]]
+    delivered = deliver(transit_frame(spark, [SIGHTING], sent), [SIGHTING], policy_of(readers))
+    check(delivered, readers, sent)
+
+
+def test_readers_with_equal_rights_share_a_program(spark: SparkSession) -> None:
+    readers = [reader("speed > 3", PLATE)] * 5 + [reader("speed > 4", PLATE)]
+    delivered = deliver(transit_frame(spark, [SIGHTING], sightings(3)), [SIGHTING], policy_of(readers))
+    assert [len(program.readers) for program in delivered.programs] == [5, 1]
+
+
+def test_a_reader_reads_its_own_version(spark: SparkSession) -> None:
+    readers = [reader("speed > 3", PLATE)]
+    delivered = deliver(transit_frame(spark, [SIGHTING], sightings(6)), [SIGHTING], policy_of(readers))
+    view = delivered.for_subscriber("reader-0")
+    assert view.columns == ["@id", "@time", "@source", "plate", "speed", "seen", "ratio"]
+    assert {row["plate"] for row in view.collect()} == {"P4", None}
+    for written, hint in (("readr-0", "did you mean `reader-0`?"), ("nobody", "there are: reader-0.")):
+        with pytest.raises(MalformedError) as refused:
+            delivered.for_subscriber(written)
+        assert refused.value.code == "pipeline.unknown-subscriber"
+        assert hint in str(refused.value.hint)
+
+
+def test_who_may_see_nothing_gets_nothing(spark: SparkSession) -> None:
+    nothing = (SIGHTING, Restriction(), ALWAYS)
+    delivered = deliver(transit_frame(spark, [SIGHTING], sightings(3)), [SIGHTING], policy_of([nothing]))
+    assert delivered.rows.count() == 0
+    assert delivered.without_rights == ("reader-0",)
+    with pytest.raises(RefusedError) as refused:
+        delivered.for_subscriber("reader-0")
+    assert refused.value.code == "pipeline.no-rights"
+
+
+def test_events_of_a_type_that_nobody_knows_go_to_nobody(spark: SparkSession) -> None:
+    other = replace(SIGHTING.name, name="Secret")
+    of = F.when(quoted(ID) == "0", F.lit(str(SIGHTING.name))).when(quoted(ID) == "1", F.lit(str(other)))
+    events = transit_frame(spark, [SIGHTING], sightings(3)).withColumn(TYPE, of)
+    delivered = deliver(events, [SIGHTING], policy_of([reader("TRUE", PLATE)]))
+    assert [row[ID] for row in delivered.for_subscriber("reader-0").collect()] == ["0"]
+
+
+@pytest.mark.parametrize("count", [1, 20])
+def test_no_constant_of_a_policy_is_in_a_plan(spark: SparkSession, count: int) -> None:
+    readers = [reader(f"plate = 'SECRET{n}' AND speed > {770000 + n}", PLATE) for n in range(count)]
+    delivered = deliver(transit_frame(spark, [SIGHTING], sightings(3)), [SIGHTING], policy_of(readers))
+    plans = io.StringIO()
+    with contextlib.redirect_stdout(plans):
+        delivered.rows.explain(extended=True)
+        delivered.by_subscriber().explain(mode="formatted")
+    assert "@p" in plans.getvalue() or "@i" in plans.getvalue()
+    assert "SECRET" not in plans.getvalue()
+    assert "7700" not in plans.getvalue()
+
+
+def test_keys_are_found_where_every_branch_has_them() -> None:
+    kinds: dict[str, Kind] = {attribute.id: attribute.spec.kind for attribute in SIGHTING.attributes}
+
+    def program(*where: str) -> Program:
+        branches = tuple(Branch(action=Right.SUBSCRIBE, where=by_id(text)) for text in where)
+        return Program(0, Restriction(branches), SIGHTING, ALWAYS, ("r",))
+
+    assert equality([shape_of(program("plate = 'A'", "speed > 1 AND plate = 'B'"), kinds)[0]], kinds) == (PLATE, (0, 2))
+    assert equality([shape_of(program("plate = 'A'", "speed = 1"), kinds)[0]], kinds) is None
+    assert equality([shape_of(program("plate = 'A' OR speed = 1"), kinds)[0]], kinds) is None
+    assert equality([shape_of(program("ratio = 1"), kinds)[0]], kinds) == (RATIO, (0,)), "the same number as a real one"
+    large = 2**53 + 1
+    assert equality([shape_of(program(f"ratio = {large}"), kinds)[0]], kinds) is None, "that is no real number"
+    assert equality([shape_of(program("speed = 1.0"), kinds)[0]], kinds) == (SPEED, (0,))
+    assert equality([shape_of(program("speed = 1.5"), kinds)[0]], kinds) is None
+    assert span([shape_of(program("speed > 1 AND speed <= 9"), kinds)[0]], kinds) == (SPEED, ((0, 1),))
+    assert span([shape_of(program("speed > 1"), kinds)[0]], kinds) is None

@@ -1,0 +1,213 @@
+"""Whole runs: a file of which 5 % is broken, Parquet, streams, and the example of the municipality."""
+
+import csv
+import importlib.util
+import json
+import os
+import random
+from collections import Counter
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+from pyspark.sql import SparkSession
+from tests.pipeline.ingest.test_ingest_csv import BOUND, TOP, line
+from tests.pipeline.ingest.test_ingest_csv import CASES as ROWS
+from tests.pipeline.ingest.test_ingest_envelopes import CASES as LINES
+from tests.pipeline.ingest.test_ingest_envelopes import WHOLE
+from tests.pipeline.ingest_reference import PARQUET_MAPPING, define
+from tests.pipeline.jobs_plant import interpreted
+from tests.pipeline.rows import collected
+
+from penstock.errors import MalformedError
+from penstock.pipeline.frames.columns import micros
+from penstock.pipeline.ingest.event_frames import REASON
+from penstock.pipeline.ingest.ingest import (
+    Ingested,
+    RecordTally,
+    each_batch,
+    ingest_envelopes,
+    ingest_table,
+    read_csv,
+    read_lines,
+    read_parquet,
+    run,
+)
+from penstock.pipeline.ingest.mapping import read_mapping
+from penstock.pipeline.ingest.records import ORIGINAL, POSITION
+
+AT = datetime(2026, 5, 1, 12, tzinfo=UTC)
+FIRST, SECOND = define()
+ROOT = Path(__file__).resolve().parents[3]
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _quick(spark: SparkSession) -> Iterator[None]:
+    with interpreted(spark):
+        yield
+
+
+def mixed(good: bytes, cases: list[tuple[bytes, str | None]], count: int, seed: int) -> list[tuple[bytes, str | None]]:
+    """Return `count` records, 5 % of them broken, each kind of broken at least once."""
+    chance = random.Random(seed)  # noqa: S311  # test data
+    broken = [(record, reason) for record, reason in cases if reason is not None and b"\n" not in record]
+    wanted = count // 20
+    assert wanted >= len(broken)
+    chosen = broken + chance.choices(broken, k=wanted - len(broken))
+    made = [*chosen, *([(good, None)] * (count - wanted))]
+    chance.shuffle(made)
+    return made
+
+
+def check(ingested: Ingested, records: list[tuple[bytes, str | None]], end: bytes = b"") -> None:
+    kept: list[tuple[bytes, str]] = []
+    good: list[int] = []
+
+    def write(it: Ingested) -> None:
+        kept.extend((bytes(row[ORIGINAL]), row[REASON]) for row in it.bad.collect())
+        good.append(it.good.count())
+
+    tally = run(ingested, write)
+    expected = Counter((record + end, reason) for record, reason in records if reason is not None)
+    assert Counter(kept) == expected
+    assert good == [len(records) - expected.total()]
+    assert tally == RecordTally(len(records), good[0], expected.total(), tally.reasons)
+    bad = expected.total()
+    assert str(tally) == f"{len(records):,} records = {len(records) - bad:,} good + {bad:,} in quarantine"
+    assert dict(tally.reasons) == Counter(reason for _, reason in expected.elements())
+
+
+def test_a_log_of_which_a_part_is_broken_in_every_way(spark: SparkSession, tmp_path: Path) -> None:
+    records = mixed(WHOLE, LINES, 2_000, seed=3)
+    half = len(records) // 2
+    for name, part in (("a.jsonl", records[:half]), ("b.jsonl", records[half:])):
+        (tmp_path / name).write_bytes(b"".join(record + b"\n" for record, _ in part))
+    check(ingest_envelopes(read_lines(spark.read, str(tmp_path)), [FIRST, SECOND], AT), records)
+
+
+def test_a_table_of_which_a_part_is_broken_in_every_way(spark: SparkSession, tmp_path: Path) -> None:
+    records = mixed(line(), ROWS, 2_000, seed=4)
+    (tmp_path / "a.csv").write_bytes(b"".join(record + b"\r\n" for record in (TOP, *(r for r, _ in records))))
+    check(ingest_table(read_csv(spark.read, str(tmp_path), BOUND.mapping.csv), BOUND, AT), records, b"\r\n")
+
+
+def test_a_stream_of_files(spark: SparkSession, tmp_path: Path) -> None:
+    source, state = tmp_path / "in", tmp_path / "state"
+    source.mkdir()
+    told: list[RecordTally] = []
+    seen: list[str] = []
+    process = each_batch(
+        lambda records: ingest_envelopes(records, [FIRST], AT),
+        lambda it, number: seen.extend(f"{number} {row[REASON]}" for row in it.bad.collect()),
+        lambda tally, _: told.append(tally),
+    )
+    for name, content in (("a.jsonl", WHOLE + b"\n{\n"), ("b.jsonl", b"\xff\n" + WHOLE + b"\n" + WHOLE)):
+        (source / name).write_bytes(content)
+        lines = read_lines(spark.readStream, str(source))
+        assert lines.isStreaming
+        query = lines.writeStream.foreachBatch(process).option("checkpointLocation", str(state))
+        assert query.trigger(availableNow=True).start().awaitTermination(60)
+    assert [(tally.read, tally.good, tally.bad) for tally in told] == [(2, 1, 1), (3, 2, 1)]
+    assert seen == ["0 ingest.json", "1 ingest.utf8"]
+
+
+PARQUET = f"""{PARQUET_MAPPING}sensor = "a.b`c"
+lane = "i"
+value = "d"
+level = "m"
+on = "b"
+seen = {{ column = "w", zone = "Europe/Amsterdam" }}
+colour = "s"
+"""
+
+
+def test_parquet(spark: SparkSession, tmp_path: Path) -> None:
+    spark.sql(
+        "SELECT * FROM VALUES"
+        " ('1', TIMESTAMP '2026-05-01T12:00:00Z', 'x', 3S, 1.5D, 0.5BD, true,"
+        " TIMESTAMP_NTZ '2026-07-01 12:00:00', 'red'),"
+        " ('2', TIMESTAMP '2026-05-01T12:00:00Z', NULL, NULL, double('NaN'), NULL, NULL, NULL, NULL),"
+        " (NULL, TIMESTAMP '2026-05-01T12:00:00Z', 'x', 3S, 1.5D, 0.5BD, true, NULL, 'red'),"
+        " ('4', NULL, 'x', 3S, 1.5D, 0.5BD, true, NULL, 'red'),"
+        " ('5', TIMESTAMP '2026-05-01T12:00:00Z', 'x', 10S, 1.5D, 0.5BD, true, NULL, 'red'),"
+        " ('6', TIMESTAMP '2026-05-01T12:00:00Z', 'x', 3S, 1.5D, 0.4BD, true, NULL, 'red'),"
+        " ('7', TIMESTAMP '2026-05-01T12:00:00Z', 'x', 3S, 1.5D, 0.5BD, true, NULL, 'blue'),"
+        " ('8', TIMESTAMP '2026-05-01T12:00:00Z', CAST(X'ff' AS STRING), 3S, 1.5D, 0.5BD, true, NULL, 'red')"
+        " AS v(n, t, `a.b``c`, i, d, m, b, w, s)"
+    ).coalesce(1).write.parquet(str(tmp_path / "in"))
+    bound = read_mapping(PARQUET).bind(FIRST)
+    ingested = ingest_table(read_parquet(spark.read, str(tmp_path / "in")), bound, AT)
+    rows = sorted(collected(ingested.tagged), key=lambda row: int(row[POSITION]))
+    assert [row[REASON] for row in rows] == [
+        None, None, "ingest.id", "ingest.time", "ingest.domain", "ingest.domain", "ingest.domain", "ingest.utf8",
+    ]  # fmt: skip
+    uid = {a.name: a.id for a in FIRST.event_type.attributes}
+    first = rows[0]
+    assert first[uid["seen"]] == micros(datetime(2026, 7, 1, 10, tzinfo=UTC))
+    assert [first[uid[name]] for name in ("sensor", "lane", "value", "level", "on")] == ["x", 3, 1.5, 0.5, True]
+    assert json.loads(bytes(rows[2][ORIGINAL]))["t"] == "2026-05-01T12:00:00.000Z"
+    assert rows[1][uid["value"]] != rows[1][uid["value"]]  # NaN is the value unequal to itself
+    for change in (('lane = "i"', 'lane = "d"'), ('"a.b`c"', '"gone"'), (', zone = "Europe/Amsterdam"', "")):
+        other = read_mapping(PARQUET.replace(*change)).bind(FIRST)
+        with pytest.raises(MalformedError) as raised:
+            ingest_table(read_parquet(spark.read, str(tmp_path / "in")), other, AT)
+        assert raised.value.code == "mapping.column"
+
+
+# --- The example -----------------------------------------------------------------------------------------------------
+
+
+def example() -> ModuleType:
+    spec = importlib.util.spec_from_file_location("receipt_example", ROOT / "examples" / "receipt" / "receipt.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+COLUMNS = ["case:channel", "case:concept:name", "case:deadline", "case:department", "case:enddate",
+           "case:enddate_planned", "case:group", "case:responsible", "case:startdate", "concept:instance",
+           "concept:name", "lifecycle:transition", "org:group", "org:resource", "time:timestamp"]  # fmt: skip
+
+
+def sample(path: Path, count: int) -> None:
+    """Write a log of the same shape as the municipality's."""
+    chance = random.Random(7)  # noqa: S311  # test data
+    with path.open("w", encoding="utf-8", newline="") as file:
+        writer = csv.writer(file)
+        writer.writerow(COLUMNS)
+        for number in range(count):
+            day = f"2011-10-{chance.randrange(1, 31):02} 13:42:22.688000+02:00"
+            writer.writerow(
+                [chance.choice(["Internet", "Desk", "Post"]), f"case-{number // 6}", day,
+                 chance.choice(["General", "Experts"]), chance.choice(["", day]), day, chance.choice(["", "Group 5"]),
+                 f"Resource{chance.randrange(40):02}", day, f"task-{number}", "Confirmation of receipt", "complete",
+                 chance.choice(["Group 1", "Group 3", "EMPTY"]), f"Resource{chance.randrange(40):02}", day]
+            )  # fmt: skip
+
+
+def test_the_municipality(spark: SparkSession, tmp_path: Path) -> None:
+    suites = os.environ.get("PENSTOCK_SUITES")
+    path = Path(suites or tmp_path) / "events" / "receipt.csv"
+    if not path.exists():
+        path = tmp_path / "receipt.csv"
+        sample(path, 300)
+    with path.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    first, *readers = example().summary(spark, str(path))
+    assert first == f"{len(rows):,} records = {len(rows):,} good + 0 in quarantine"
+    counts = {text.split(": ")[0]: text.split(": ")[1] for text in readers}
+
+    def those(**only: str) -> int:
+        return sum(all(row[name.replace("_", ":")] == value for name, value in only.items()) for row in rows)
+
+    work = "case, responsible, deadline, activity, group, resource"
+    assert counts["Group 1"] == f"{those(org_group='Group 1'):,} events with {work}"
+    assert counts["Group 3"] == f"{those(org_group='Group 3'):,} events with {work}"
+    experts = sum(row["case:department"] == "Experts" or row["case:channel"] == "Post" for row in rows)
+    assert counts["Experts"].startswith(f"{experts:,} events with case, channel, department")
+    assert counts["Help desk"] == f"{len(rows):,} events with case, channel, planned, activity"
+    assert counts["Visitor"] == "0 events"

@@ -1,0 +1,103 @@
+"""kill -9 while many write: what was acknowledged is there, nothing is there by half, and the chain holds."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import ClassVar
+
+from tests.store.writer import LEDGER
+
+from penstock.store.ledgers.urls import open_store
+from penstock.testing.postgres import PostgresServer
+
+PROGRAM = Path(__file__).parents[1] / "writer.py"
+WRITERS = 4
+CHANGES = 1000
+PATIENCE = 120.0
+
+
+class Crash:
+    """Writers of one store, the files in which they say what was acknowledged, and how often they were killed."""
+
+    program: ClassVar = PROGRAM
+    changes: ClassVar = CHANGES
+    #: seconds that writers may take
+    patience: ClassVar = PATIENCE
+
+    def __init__(self, url: str, folder: Path) -> None:
+        self.url = url
+        self.folder = folder
+        self.round = 0
+        open_store(url, create=True).close()
+
+    @contextmanager
+    def writers(self) -> Iterator[subprocess.Popen[bytes]]:
+        """Start writers; at the end those that still run are killed."""
+        self.round += 1
+        words = (self.url, str(self.round), str(WRITERS), str(self.changes), str(self.folder))
+        group = subprocess.Popen([sys.executable, self.program, *words], start_new_session=True)
+        try:
+            yield group
+        finally:
+            if group.poll() is None:
+                os.killpg(group.pid, signal.SIGKILL)
+                group.wait()
+
+    def acknowledged(self) -> dict[int, str]:
+        """Return the changes that a writer was told are kept: number and hash."""
+        # The last line of each may be under way.
+        texts = [file.read_text().rpartition("\n")[0] for file in self.folder.glob("*.ack")]
+        lines = [line for text in texts for line in text.splitlines()]
+        assert len({line.split()[0] for line in lines}) == len(lines), "two were given one number"
+        return {int(number): digest for number, digest in map(str.split, lines)}
+
+    def wait(self, acknowledged: int) -> None:
+        """Wait until so many are acknowledged."""
+        deadline = time.monotonic() + self.patience
+        while len(self.acknowledged()) < acknowledged:
+            assert time.monotonic() < deadline, "the writers are too slow, or failed"
+            time.sleep(0.01)
+
+    def verify(self) -> int:
+        """Check all that must hold after a crash, others writing or not; return how many changes there are."""
+        told = self.acknowledged()
+        with open_store(self.url) as store:
+            number = store.ledger(LEDGER).verify().number
+            changes = list(store.ledger(LEDGER).read())
+        hashes = {change.number: change.hash.hex() for change in changes}
+        assert {key: hashes.get(key) for key in told} == told
+        batches = Counter(change.why for change in changes)
+        assert [why for why, count in batches.items() if count != int(why.split()[1])] == []
+        assert len(changes) >= number
+        return len(changes)
+
+
+def test_sqlite_survives_its_writers(tmp_path: Path) -> None:
+    crash = Crash(f"sqlite:{tmp_path}/rules.db", tmp_path)
+    with crash.writers():
+        crash.wait(CHANGES // 2)
+    assert CHANGES // 2 <= crash.verify() < CHANGES
+    with crash.writers() as writers:
+        assert writers.wait(PATIENCE) == 0
+    assert crash.verify() >= CHANGES
+
+
+def test_postgresql_survives_its_writers_and_the_server_its_own_end(postgres: PostgresServer, tmp_path: Path) -> None:
+    crash = Crash(postgres.url(postgres.new_database()), tmp_path)
+    with crash.writers():
+        crash.wait(CHANGES // 3)
+    assert CHANGES // 3 <= crash.verify() < CHANGES
+    with crash.writers() as writers:
+        crash.wait(2 * CHANGES // 3)
+        postgres.kill()
+        postgres.start()
+        assert crash.verify() >= 2 * CHANGES // 3
+        assert writers.wait(PATIENCE) == 0
+    assert crash.verify() >= CHANGES
+    assert "automatic recovery in progress" in postgres.log
