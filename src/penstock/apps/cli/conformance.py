@@ -10,10 +10,10 @@ from typing import Final
 
 import click
 
-from penstock.apps.cli.shared import terminal as paint
-from penstock.apps.cli.shared.groups import Verbs, example
-from penstock.apps.cli.shared.options import JSON, output_option
-from penstock.apps.cli.shared.session import CommandSession, say, say_json
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option_class, output_option
+from penstock.apps.cli.shared.groups import Verbs
+from penstock.apps.cli.shared.session import CommandSession
+from penstock.apps.cli.shared.terminal import Shown, grid_table
 from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.decide import decide
@@ -185,37 +185,39 @@ def conformance() -> None:
     """Run the test suites of standards."""
 
 
-@conformance.command()
-@click.argument("folder", metavar="DIR")
-@output_option()
-@click.pass_obj
-@example("penstock conformance xacml xacml-3.0")
-def xacml(session: CommandSession, /, *, folder: str, output: str) -> None:
+@option_class
+class _Xacml:
+    folder: str = argument(metavar="DIR")
+    output: str = output_option()
+
+
+@command(conformance, example="penstock conformance xacml xacml-3.0")
+def xacml(session: CommandSession, options: _Xacml) -> CommandAnswer:
     """Run the cases of the XACML 3.0 suite in DIR, and show which passed.
 
     A case is a policy, a request and the response that is expected: `IDPolicy.xml`, `IDRequest.xml`, `IDResponse.xml`.
     Compared are the decision, the code of the status, obligations and advice with their attributes, what the request
     wants back, and the policies that were applicable. Cases that are known to be defective are listed with the reason.
     """
-    if not Path(folder).is_dir():
-        raise FailedError("file.unreadable", f"`{folder}` is no folder", hint="name the folder that has the cases")
-    ran = [*run_suite(Path(folder), session.now)]
+    if not Path(options.folder).is_dir():
+        raise FailedError(
+            "file.unreadable", f"`{options.folder}` is no folder", hint="name the folder that has the cases"
+        )
+    ran = [*run_suite(Path(options.folder), session.now)]
     failed = [one for one in ran if one.outcome == "failed"]
     defective = {one.case: DEFECTIVE[one.case] for one in ran if one.outcome == "defective"}
     passed = len(ran) - len(failed) - len(defective)
-    if output == JSON:
-        told = [one.as_dict() for one in failed]
-        say_json({"passed": passed, "failed": told, "defective": defective, "groups": _groups(ran)})
-    else:
-        rows = [(group, *(str(counts[name]) for name in _OUTCOMES)) for group, counts in _groups(ran).items()]
-        paint.grid(("group", *_OUTCOMES), rows)
-        for one in failed:
-            say(f"{one.case}: {'; '.join(one.differences)}")
-        for case, reason in defective.items():
-            say(f"{case} is defective and was not run: {reason}")
-        say(f"{passed} of {len(ran)} cases passed, {len(failed)} failed, {len(defective)} defective")
-    if failed:
-        raise RefusedError("conformance.failed", f"{len(failed)} of {len(ran)} cases failed")
+    rows = [(group, *(str(counts[name]) for name in _OUTCOMES)) for group, counts in _groups(ran).items()]
+    shown: list[Shown] = [
+        grid_table(("group", *_OUTCOMES), rows),
+        *(f"{one.case}: {'; '.join(one.differences)}" for one in failed),
+        *(f"{case} is defective and was not run: {reason}" for case, reason in defective.items()),
+        f"{passed} of {len(ran)} cases passed, {len(failed)} failed, {len(defective)} defective",
+    ]
+    told = [one.as_dict() for one in failed]
+    data = {"passed": passed, "failed": told, "defective": defective, "groups": _groups(ran)}
+    error = RefusedError("conformance.failed", f"{len(failed)} of {len(ran)} cases failed") if failed else None
+    return CommandAnswer(data, shown, error)
 
 
 def _groups(ran: list[Ran]) -> Mapping[str, Mapping[str, int]]:

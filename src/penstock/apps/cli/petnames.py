@@ -4,11 +4,11 @@ from pathlib import Path
 
 import click
 
-from penstock.apps.cli.shared.groups import Verbs, example
-from penstock.apps.cli.shared.names import NameBook, complete_who, forget, load_names, remembering
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
+from penstock.apps.cli.shared.groups import Verbs
+from penstock.apps.cli.shared.names import NameBook, complete_who, forget, remembering
 from penstock.apps.cli.shared.names import names_file as file_of_names
-from penstock.apps.cli.shared.options import JSON, names_option, output_option
-from penstock.apps.cli.shared.session import say, say_json
+from penstock.apps.cli.shared.option_groups import NamesOption
 
 
 @click.group(cls=Verbs)
@@ -16,53 +16,56 @@ def name() -> None:
     """Your own names for principals."""
 
 
-@name.command("add")
-@click.argument("petname", metavar="NAME")
-@click.argument("who", shell_complete=complete_who)
-@click.option("--overwrite", is_flag=True, help="Use the name for WHO also where you know somebody else by it.")
-@click.option("--dry-run", is_flag=True, help="Do everything but write the file.")
-@output_option()
-@names_option
-@example("penstock name add met met.pub")
-def add(  # noqa: PLR0913  # one argument an option
-    *, petname: str, who: str, overwrite: bool, dry_run: bool, output: str, names_file: str | None
-) -> None:
+@option_class
+class _Add:
+    petname: str = argument(metavar="NAME")
+    who: str = argument(shell_complete=complete_who)
+    overwrite: bool = option(
+        "--overwrite", is_flag=True, help="Use the name for WHO also where you know somebody else by it."
+    )
+    dry_run: bool = option("--dry-run", is_flag=True, help="Do everything but write the file.")
+    output: str = output_option()
+    names: NamesOption
+
+
+@command(name, "add", example="penstock name add met met.pub")
+def add(options: _Add) -> CommandAnswer:
     """Remember WHO, a principal or a key or quorum file, under a NAME of yours."""
-    names = load_names(names_file) if Path(file_of_names(names_file)).exists() else NameBook.of({})
-    principal = names.principal(who)
-    with remembering(petname, principal, names_file, replace=overwrite, dry_run=dry_run):
+    chosen = options.names.names_file
+    names = options.names.load() if Path(file_of_names(chosen)).exists() else NameBook.of({})
+    principal = names.principal(options.who)
+    with remembering(options.petname, principal, chosen, replace=options.overwrite, dry_run=options.dry_run):
         pass
-    if output == JSON:
-        say_json({"name": petname, "principal": str(principal), "written": not dry_run})
-    else:
-        say(f"{petname}  {principal}")
+    data = {"name": options.petname, "principal": str(principal), "written": not options.dry_run}
+    return CommandAnswer(data, [f"{options.petname}  {principal}"])
 
 
-@name.command("remove")
-@click.argument("petname", metavar="NAME", shell_complete=complete_who)
-@click.option("--dry-run", is_flag=True, help="Do everything but write the file.")
-@output_option()
-@names_option
-@example("penstock name remove met")
-def remove(*, petname: str, dry_run: bool, output: str, names_file: str | None) -> None:
+@option_class
+class _Remove:
+    petname: str = argument(metavar="NAME", shell_complete=complete_who)
+    dry_run: bool = option("--dry-run", is_flag=True, help="Do everything but write the file.")
+    output: str = output_option()
+    names: NamesOption
+
+
+@command(name, "remove", example="penstock name remove met")
+def remove(options: _Remove) -> CommandAnswer:
     """Forget a NAME; nothing but the name is lost."""
-    forget(petname, names_file, dry_run=dry_run)
-    if output == JSON:
-        say_json({"name": petname, "written": not dry_run})
-    else:
-        say(f"{'would forget' if dry_run else 'forgot'} {petname}")
+    forget(options.petname, options.names.names_file, dry_run=options.dry_run)
+    line = f"{'would forget' if options.dry_run else 'forgot'} {options.petname}"
+    return CommandAnswer({"name": options.petname, "written": not options.dry_run}, [line])
 
 
-@name.command("list")
-@output_option()
-@names_option
-@example("penstock name list")
-def list_(*, output: str, names_file: str | None) -> None:
+@option_class
+class _List:
+    output: str = output_option()
+    names: NamesOption
+
+
+@command(name, "list", example="penstock name list")
+def list_(options: _List) -> CommandAnswer:
     """List your names and whom they mean."""
-    names = load_names(names_file)
-    if output == JSON:
-        say_json({"names": {known: str(principal) for known, principal in names.by_name.items()}})
-        return
+    names = options.names.load()
     width = max(map(len, names.by_name), default=0)
-    for known, principal in names.by_name.items():
-        say(f"{known:{width}}  {principal}")
+    known = {name: str(principal) for name, principal in names.by_name.items()}
+    return CommandAnswer({"names": known}, (f"{name:{width}}  {principal}" for name, principal in known.items()))

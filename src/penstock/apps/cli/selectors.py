@@ -5,13 +5,12 @@ from collections.abc import Mapping
 
 import click
 
-from penstock.apps.cli.shared import options
 from penstock.apps.cli.shared.attributes import given_twice, parse_schema, parse_value, split_pair
-from penstock.apps.cli.shared.credentials import load_event_type
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.describe import value_text
-from penstock.apps.cli.shared.groups import Verbs, example
-from penstock.apps.cli.shared.options import JSON
-from penstock.apps.cli.shared.session import CommandSession, say, say_json
+from penstock.apps.cli.shared.groups import Verbs
+from penstock.apps.cli.shared.option_groups import TypeFileOptions
+from penstock.apps.cli.shared.session import CommandSession
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.values import Scalar, Schema
 from penstock.selector import (
@@ -34,87 +33,77 @@ def selector() -> None:
     """
 
 
-def schema_options(function: options.F) -> options.F:
-    """Add the options that say which attributes there are."""
-    return options.type_file_options(
-        click.option(
-            "--attribute", "attributes", multiple=True, metavar="NAME:KIND[:DOMAIN]", help="An attribute; repeat it."
-        )(function)
+@option_class
+class SchemaOptions:
+    """The attributes that there are."""
+
+    of_type: TypeFileOptions
+    attributes: tuple[str, ...] = option(
+        "--attribute", multiple=True, metavar="NAME:KIND[:DOMAIN]", help="An attribute; repeat it."
     )
 
+    def load(self, session: CommandSession) -> Schema | None:
+        """Return the attributes, if any are given. Raises what reading them raises, and `MalformedError`."""
+        event_type = self.of_type.load(session.now)
+        if event_type is None and not self.attributes:
+            return None
+        known: Schema = event_type.schema if event_type is not None else {}
+        declared = parse_schema(self.attributes)
+        for name in known.keys() & declared.keys():
+            raise given_twice(name, "the type has an attribute of that name")
+        return {**known, **declared}
 
-def _schema(
-    session: CommandSession, attributes: tuple[str, ...], type_file: str | None, *shelf: tuple[str, ...]
-) -> Schema | None:
-    event_type = load_event_type(type_file, shelf[0], shelf[1], session.now)
-    if event_type is None and not attributes:
-        return None
-    known: Schema = event_type.schema if event_type is not None else {}
-    declared = parse_schema(attributes)
-    for name in known.keys() & declared.keys():
-        raise given_twice(name, "the type has an attribute of that name")
-    return {**known, **declared}
+    def needed(self, session: CommandSession) -> Schema:
+        """Return the attributes. Raises as `load`, and `MalformedError` (`cli.schema`) if none are given."""
+        schema = self.load(session)
+        if schema is None:
+            raise MalformedError(
+                "cli.schema", "the attributes are not known", hint="give --type-file, or --attribute for each of them"
+            )
+        return schema
 
 
-def _needed(schema: Schema | None) -> Schema:
-    if schema is None:
-        raise MalformedError(
-            "cli.schema", "the attributes are not known", hint="give --type-file, or --attribute for each of them"
-        )
-    return schema
+@option_class
+class _OneSelector:
+    text: str = argument(metavar="SELECTOR")
+    schema: SchemaOptions
+    output: str = output_option()
 
 
-@selector.command()
-@click.argument("text", metavar="SELECTOR")
-@schema_options
-@options.output_option()
-@click.pass_obj
-@example("penstock selector check \"speed > 30 AND zone = 'north'\" --attribute speed:integer --attribute zone:string")
-def check(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    *,
-    text: str,
-    attributes: tuple[str, ...],
-    type_file: str | None,
-    parent: tuple[str, ...],
-    previous: tuple[str, ...],
-    output: str,
-) -> None:
+@command(
+    selector,
+    example="""
+penstock selector check "speed > 30 AND zone = 'north'" --attribute speed:integer --attribute zone:string
+""",
+)
+def check(session: CommandSession, options: _OneSelector) -> CommandAnswer:
     """Check that a SELECTOR is well-formed and, where attributes are given, fits them; print its canonical form."""
-    schema = _schema(session, attributes, type_file, parent, previous)
-    parsed = parse(text)
+    schema = options.schema.load(session)
+    parsed = parse(options.text)
     if schema is not None:
         parsed.check(schema)
-    if output == JSON:
-        say_json({"ok": True, "selector": parsed.text, "attributes": sorted(parsed.attributes)})
-    else:
-        say(parsed.text)
+    data = {"ok": True, "selector": parsed.text, "attributes": sorted(parsed.attributes)}
+    return CommandAnswer(data, [parsed.text])
 
 
-@selector.command("eval")
-@click.argument("text", metavar="SELECTOR")
-@click.option("--value", "values", multiple=True, metavar="NAME=VALUE", help="The value of an attribute; repeat it.")
-@schema_options
-@options.output_option()
-@click.pass_obj
-@example('penstock selector eval "speed > 30" --attribute speed:integer --value speed=42')
-def eval_(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    *,
-    text: str,
-    values: tuple[str, ...],
-    attributes: tuple[str, ...],
-    type_file: str | None,
-    parent: tuple[str, ...],
-    previous: tuple[str, ...],
-    output: str,
-) -> None:
+@option_class
+class _Eval:
+    text: str = argument(metavar="SELECTOR")
+    values: tuple[str, ...] = option(
+        "--value", multiple=True, metavar="NAME=VALUE", help="The value of an attribute; repeat it."
+    )
+    schema: SchemaOptions
+    output: str = output_option()
+
+
+@command(selector, "eval", example='penstock selector eval "speed > 30" --attribute speed:integer --value speed=42')
+def eval_(session: CommandSession, options: _Eval) -> CommandAnswer:
     """Say whether a SELECTOR is true of an event: TRUE, FALSE or NULL. The exit status is 0 for TRUE only."""
-    schema = _needed(_schema(session, attributes, type_file, parent, previous))
-    parsed = parse(text)
+    schema = options.schema.needed(session)
+    parsed = parse(options.text)
     parsed.check(schema)
     row: dict[str, Scalar] = {}
-    for written in values:
+    for written in options.values:
         name, value = split_pair(written, "NAME=VALUE")
         if name not in schema:
             raise MalformedError(
@@ -126,60 +115,39 @@ def eval_(  # noqa: PLR0913  # one argument an option
         schema[name].check(row[name])
     truth = evaluate(parsed, row)
     shown = {True: "TRUE", False: "FALSE", None: "NULL"}[truth]
-    if output == JSON:
-        say_json({"value": truth})
-    else:
-        say(shown)
-    if truth is not True:
-        raise RefusedError("selector.not-true", f"the selector is {shown} here")
+    error = None if truth else RefusedError("selector.not-true", f"the selector is {shown} here")
+    return CommandAnswer({"value": truth}, [shown], error)
 
 
-@selector.command("satisfiable")
-@click.argument("text", metavar="SELECTOR")
-@schema_options
-@options.output_option()
-@click.pass_obj
-@example('penstock selector satisfiable "speed > 300" --attribute speed:integer:0..200   # no')
-def satisfiable_(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    *,
-    text: str,
-    attributes: tuple[str, ...],
-    type_file: str | None,
-    parent: tuple[str, ...],
-    previous: tuple[str, ...],
-    output: str,
-) -> None:
+@command(
+    selector,
+    "satisfiable",
+    example='penstock selector satisfiable "speed > 300" --attribute speed:integer:0..200   # no',
+)
+def satisfiable_(session: CommandSession, options: _OneSelector) -> CommandAnswer:
     """Say whether a SELECTOR can be true of any event at all, and show such an event."""
-    schema = _needed(_schema(session, attributes, type_file, parent, previous))
-    _answer(satisfiable(parse(text), schema), output, "no event satisfies it")
+    schema = options.schema.needed(session)
+    return _answer(satisfiable(parse(options.text), schema), "no event satisfies it")
 
 
-def _comparison(name: str, summary: str, shown: str, no: str) -> None:
+@option_class
+class _TwoSelectors:
+    first: str = argument(metavar="SELECTOR")
+    second: str = argument(metavar="OTHER")
+    schema: SchemaOptions
+    output: str = output_option()
+
+
+def _comparison(name: str, summary: str, example: str, no: str) -> None:
     """Make the command for one question about two selectors."""
 
-    @selector.command(name)
-    @click.argument("first", metavar="SELECTOR")
-    @click.argument("second", metavar="OTHER")
-    @schema_options
-    @options.output_option()
-    @click.pass_obj
-    def compare(  # noqa: PLR0913  # one argument an option
-        session: CommandSession,
-        *,
-        first: str,
-        second: str,
-        attributes: tuple[str, ...],
-        type_file: str | None,
-        parent: tuple[str, ...],
-        previous: tuple[str, ...],
-        output: str,
-    ) -> None:
-        schema = _needed(_schema(session, attributes, type_file, parent, previous))
+    def compare(session: CommandSession, options: _TwoSelectors) -> CommandAnswer:
+        schema = options.schema.needed(session)
         question = {"covers": covers, "overlaps": overlaps, "equivalent": equivalent}[name]
-        _answer(question(parse(first), parse(second), schema), output, no)
+        return _answer(question(parse(options.first), parse(options.second), schema), no)
 
-    compare.help = f"{summary}\n\n\b\nExample:\n  {shown}"
+    compare.__doc__ = summary
+    command(selector, name, example=example)(compare)
 
 
 _comparison(
@@ -202,20 +170,19 @@ _comparison(
 )
 
 
-def _answer(answer: SelectorAnalysis, output: str, no: str) -> None:
-    if output == JSON:
-        row = None if answer.witness is None else {name: _plain(value) for name, value in answer.witness.items()}
-        say_json({"verdict": answer.verdict.value, "witness": row, "by": answer.by})
-    else:
-        say(answer.verdict.value)
-        if answer.witness is not None:
-            say(f"for example {_row(answer.witness)}")
+def _answer(answer: SelectorAnalysis, no: str) -> CommandAnswer:
+    row = None if answer.witness is None else {name: _plain(value) for name, value in answer.witness.items()}
+    shown = [answer.verdict.value]
+    if answer.witness is not None:
+        shown.append(f"for example {_row(answer.witness)}")
+    error = None
     if answer.verdict is AnalysisVerdict.NO:
-        raise RefusedError("selector.no", no)
-    if answer.verdict is AnalysisVerdict.UNKNOWN:
-        raise RefusedError(
+        error = RefusedError("selector.no", no)
+    elif answer.verdict is AnalysisVerdict.UNKNOWN:
+        error = RefusedError(
             "selector.unknown", "that could not be found out within the limits", hint="ask about simpler selectors"
         )
+    return CommandAnswer({"verdict": answer.verdict.value, "witness": row, "by": answer.by}, shown, error)
 
 
 def _row(row: Mapping[str, Scalar]) -> str:

@@ -4,10 +4,9 @@ import sys
 
 import click
 
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.files import read_sexp, read_sexps, within
-from penstock.apps.cli.shared.groups import Verbs, example
-from penstock.apps.cli.shared.options import JSON, output_option
-from penstock.apps.cli.shared.session import say_block, say_json
+from penstock.apps.cli.shared.groups import Verbs
 from penstock.codec.sexp import SExp
 from penstock.codec.sexp import advanced as to_advanced
 from penstock.codec.sexp import canonical as to_canonical
@@ -20,57 +19,54 @@ def sexp() -> None:
     """S-expressions in their three forms."""
 
 
-@sexp.command()
-@click.argument("file", default="-")
-@click.option(
-    "--width", type=click.IntRange(20, 1000), default=100, show_default=True, help="Lines no wider than this."
-)
-@output_option()
-@example("penstock sexp show met.cert --width 80")
-def show(*, file: str, width: int, output: str) -> None:
+@option_class
+class _Show:
+    file: str = argument(default="-")
+    width: int = option(
+        "--width", type=click.IntRange(20, 1000), default=100, show_default=True, help="Lines no wider than this."
+    )
+    output: str = output_option()
+
+
+@command(sexp, example="penstock sexp show met.cert --width 80")
+def show(options: _Show) -> CommandAnswer:
     """Show all values in FILE, or on standard input, in the advanced form, which people can read."""
-    values = read_sexps(file)
-    if output == JSON:
-        say_json({"values": [to_transport(value).decode() for value in values]})
-        return
-    for value in values:
-        say_block(to_advanced(value, width=width))
+    values = read_sexps(options.file)
+    lines = (line for value in values for line in to_advanced(value, width=options.width).split("\n"))
+    return CommandAnswer({"values": [to_transport(value).decode() for value in values]}, lines)
 
 
-@sexp.command()
-@click.argument("file", default="-")
-@output_option()
-@example("penstock sexp canonical met.cert | sha256sum")
-def canonical(*, file: str, output: str) -> None:
+@option_class
+class _OneValue:
+    file: str = argument(default="-")
+    output: str = output_option()
+
+
+@command(sexp, example="penstock sexp canonical met.cert | sha256sum")
+def canonical(options: _OneValue) -> CommandAnswer:
     """Print the one value in FILE in the canonical form, which is what signatures are over."""
-    write_form(read_sexp(file), "canonical", output)
+    return form_answer(read_sexp(options.file), "canonical")
 
 
-@sexp.command()
-@click.argument("file", default="-")
-@output_option()
-@example("penstock sexp transport met.cert   # one line that survives mail and chat")
-def transport(*, file: str, output: str) -> None:
+@command(sexp, example="penstock sexp transport met.cert   # one line that survives mail and chat")
+def transport(options: _OneValue) -> CommandAnswer:
     """Print the one value in FILE in the transport form: base64 in braces."""
-    write_form(read_sexp(file), "transport", output)
+    return form_answer(read_sexp(options.file), "transport")
 
 
-def write_form(value: SExp, form: str, output: str) -> None:
-    """Print a value in one of the three forms, as the bytes that it is; for programs, its transport form.
+def form_answer(value: SExp, form: str) -> CommandAnswer:
+    """Return a value in one of the three forms, as the bytes that it is; for programs, in its transport form.
 
     The canonical form has no end of line, and gets one only where a person is reading.
     """
-    if output == JSON:
-        say_json({"value": to_transport(value).decode()})
-        return
     match form:
         case "canonical":
-            data = to_canonical(value)
+            data = to_canonical(value) + (b"\n" if sys.stdout.isatty() else b"")
         case "transport":
-            data = to_transport(value)
+            data = to_transport(value) + b"\n"
         case _:
-            data = to_advanced(value).encode()
-    click.echo(data, nl=form != "canonical" or sys.stdout.isatty())
+            data = to_advanced(value).encode() + b"\n"
+    return CommandAnswer({"value": to_transport(value).decode()}, [data])
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -82,25 +78,28 @@ def spki() -> None:
     """Reduce lists of rights as RFC 2693 does."""
 
 
-@spki.command()
-@click.argument("file", default="-")
-@click.option(
-    "--form",
-    type=click.Choice(["canonical", "transport", "advanced"]),
-    default="canonical",
-    show_default=True,
-    help="The form in which the list is printed.",
-)
-@output_option()
-@example("penstock spki reduce < case.sexp")
-def reduce(*, file: str, form: str, output: str) -> None:
+@option_class
+class _Reduce:
+    file: str = argument(default="-")
+    form: str = option(
+        "--form",
+        type=click.Choice(["canonical", "transport", "advanced"]),
+        default="canonical",
+        show_default=True,
+        help="The form in which the list is printed.",
+    )
+    output: str = output_option()
+
+
+@command(spki, example="penstock spki reduce < case.sexp")
+def reduce(options: _Reduce) -> CommandAnswer:
     """Reduce the `(red-test (acl …) (sequence …) …)` in FILE, or on standard input, to an `(acl …)`.
 
     Signatures are not looked at: the cases are about reduction alone. The notation of older implementations is read
     where it is unambiguous: limits as `(g x)`, dates as a year, binary k and n, relative names. Fields that are not
     known are refused.
     """
-    case = read_sexp(file)
-    with within(file):
+    case = read_sexp(options.file)
+    with within(options.file):
         reduced = reduce_case(case)
-    write_form(reduced, form, output)
+    return form_answer(reduced, options.form)

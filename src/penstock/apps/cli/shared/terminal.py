@@ -5,9 +5,10 @@ import sys
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
 import click
-from rich.console import Console, ConsoleOptions, RenderableType, RenderResult
+from rich.console import Console, ConsoleOptions, RenderResult
 from rich.live import Live
 from rich.table import Table
 from rich.text import Text
@@ -45,6 +46,9 @@ def showing(text: Callable[[], str]) -> Iterator[None]:
 
 _STYLES = {"✓": "green", "✗": "red"}
 
+Shown: TypeAlias = str | bytes | Text | Table | Tree
+"""A part of an answer for people: a line, bytes to be written as they are, or something that `rich` draws."""
+
 
 @dataclass(slots=True)
 class TreeLine:
@@ -54,44 +58,76 @@ class TreeLine:
     children: list["TreeLine"] = field(default_factory=list)
 
 
-def facts(rows: Iterable[tuple[str, str]], indent: int = 0) -> None:
-    """Show headings and their values, aligned."""
+def fact_table(rows: Iterable[tuple[str, str]], indent: int = 0) -> Table:
+    """Return headings and their values, aligned."""
     table = Table.grid(padding=(0, 2, 0, 0))
     table.add_column(no_wrap=True)
     table.add_column(overflow="fold")
     for heading, value in rows:
         table.add_row(Text(" " * indent + printable(heading), style="bold"), _text(value))
-    _print(table)
+    return table
 
 
-def grid(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Show a table with headings."""
+def grid_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
+    """Return a table with headings."""
     table = Table(box=None, pad_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for heading in headings:
         table.add_column(heading, overflow="fold")
     for row in rows:
         table.add_row(*(_text(cell) for cell in row))
-    _print(table)
+    return table
 
 
-def line(text: str = "") -> None:
-    """Show one line."""
-    _print(_text(text), soft_wrap=True)
-
-
-def diff(lines: Iterable[str]) -> None:
-    """Show lines of which those that begin with `+` come and those that begin with `-` go."""
+def diff_lines(lines: Iterable[str]) -> Iterator[Text]:
+    """Yield lines in colour: those that begin with `+` come and those that begin with `-` go."""
     for text in lines:
-        sign = text.lstrip()[:1]
-        _print(Text(printable(text), style={"+": "green", "-": "red"}.get(sign, "")), soft_wrap=True)
+        yield Text(printable(text), style={"+": "green", "-": "red"}.get(text.lstrip()[:1], ""))
 
 
-def tree(roots: Iterable[TreeLine]) -> None:
-    """Show trees."""
+def trees(roots: Iterable[TreeLine]) -> Iterator[Tree]:
+    """Yield trees."""
     for root in roots:
         shown = Tree(_text(root.text))
         _grow(shown, root)
-        _print(shown)
+        yield shown
+
+
+def show(parts: Iterable[Shown]) -> None:
+    """Print lines, tables and trees for people."""
+    for part in parts:
+        if isinstance(part, bytes):
+            click.echo(part, nl=False)
+        elif not isinstance(part, str):
+            _print(part, soft_wrap=isinstance(part, Text))
+        elif _STYLES.keys() & set(part):
+            _print(_text(part), soft_wrap=True)
+        else:
+            click.echo(printable(part))
+
+
+def facts(rows: Iterable[tuple[str, str]], indent: int = 0) -> None:
+    """Print at once."""
+    show([fact_table(rows, indent)])
+
+
+def grid(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
+    """Print at once."""
+    show([grid_table(headings, rows)])
+
+
+def line(text: str = "") -> None:
+    """Print at once."""
+    show([text])
+
+
+def diff(lines: Iterable[str]) -> None:
+    """Print at once."""
+    show(diff_lines(lines))
+
+
+def tree(roots: Iterable[TreeLine]) -> None:
+    """Print at once."""
+    show(trees(roots))
 
 
 def _grow(shown: Tree, node: TreeLine) -> None:
@@ -109,7 +145,7 @@ def _text(value: str) -> Text:
     return text
 
 
-def _print(shown: RenderableType, *, soft_wrap: bool = False) -> None:
+def _print(shown: Text | Table | Tree, *, soft_wrap: bool = False) -> None:
     # Text is never taken for markup, and a pipe gets lines that a program can cut where it wants.
     wide = None if sys.stdout.isatty() else max(160, shutil.get_terminal_size().columns)
     console = Console(file=sys.stdout, width=wide, highlight=False, markup=False, emoji=False)

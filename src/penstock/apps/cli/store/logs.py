@@ -2,12 +2,11 @@
 
 import click
 
-from penstock.apps.cli.shared import terminal as paint
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.describe import instant_text, value_text
-from penstock.apps.cli.shared.groups import Verbs, example
-from penstock.apps.cli.shared.names import load_names
-from penstock.apps.cli.shared.options import JSON, names_option, output_option
-from penstock.apps.cli.shared.session import say_json
+from penstock.apps.cli.shared.groups import Verbs
+from penstock.apps.cli.shared.option_groups import NamesOption
+from penstock.apps.cli.shared.terminal import grid_table
 from penstock.apps.cli.store.options import STORE, counting, head_data, head_text, parse_heads
 from penstock.errors import RefusedError
 from penstock.store.ledgers.ledgers import Store, Told
@@ -22,17 +21,23 @@ def log() -> None:
     """What was changed, by whom and why; tampering shows."""
 
 
-@log.command()
-@click.argument("store_url", **STORE)
-@click.option("--head", "heads", multiple=True, metavar="HEAD", help="A head that you noted, as LEDGER:NUMBER:HASH.")
-@output_option()
-@example(
-    """
+@option_class
+class _Verify:
+    store_url: str = argument(**STORE)
+    heads: tuple[str, ...] = option(
+        "--head", multiple=True, metavar="HEAD", help="A head that you noted, as LEDGER:NUMBER:HASH."
+    )
+    output: str = output_option()
+
+
+@command(
+    log,
+    example="""
 penstock log verify sqlite:rules.db
 penstock log verify postgresql://ops@db.example/penstock -o json
-"""
+""",
 )
-def verify(*, store_url: str, heads: tuple[str, ...], output: str) -> None:
+def verify(options: _Verify) -> CommandAnswer:
     """Check that every change in STORE is as it was written; the status is 1 where one is not, and it is named.
 
     Each change holds the hash of the one before, so nothing can be altered, dropped or put in between. Who may write to
@@ -40,24 +45,18 @@ def verify(*, store_url: str, heads: tuple[str, ...], output: str) -> None:
 
     STORE is sqlite:PATH or postgresql://USER@HOST/DATABASE; passwords belong into ~/.pgpass or PGPASSWORD.
     """
-    known = parse_heads(heads)
-    with open_store(store_url) as store, counting("verified") as told:
+    known = parse_heads(options.heads)
+    with open_store(options.store_url) as store, counting("verified") as told:
         there = store.heads()
         found = {name: _verified(store, name, known.get(name, EMPTY), told) for name in sorted({*there, *known})}
     problems = [one for one in found.values() if isinstance(one, RefusedError)]
-    if output == JSON:
-        ledgers = [_verdict(name, one) for name, one in found.items()]
-        say_json({"ok": not problems, "store": store.url, "ledgers": ledgers})
-    else:
-        for name, one in found.items():
-            good = (
-                f"✓ {one.number} changes  {head_text(name, one)}" if isinstance(one, LedgerHead) else f"✗ {one.message}"
-            )
-            paint.line(good)
-        if not found:
-            paint.line("no ledgers yet")
-    if problems:
-        raise problems[0]
+    lines = [
+        f"✓ {one.number} changes  {head_text(name, one)}" if isinstance(one, LedgerHead) else f"✗ {one.message}"
+        for name, one in found.items()
+    ]
+    ledgers = [_verdict(name, one) for name, one in found.items()]
+    data = {"ok": not problems, "store": store.url, "ledgers": ledgers}
+    return CommandAnswer(data, lines or ["no ledgers yet"], next(iter(problems), None))
 
 
 def _verified(store: Store, name: str, known: LedgerHead, told: Told) -> LedgerHead | RefusedError:
@@ -79,31 +78,32 @@ def _verdict(name: str, one: LedgerHead | RefusedError) -> dict[str, object]:
     }
 
 
-@log.command()
-@click.argument("store_url", **STORE)
-@click.argument("ledger")
-@click.option("--from", "first", type=click.IntRange(min=1), metavar="N", help="The first change to show.")
-@click.option("--to", "last", type=click.IntRange(min=1), metavar="N", help="The last one (default: the newest).")
-@output_option()
-@names_option
-@example("penstock log show sqlite:rules.db moderator --from 10 --to 20")
-def show(  # noqa: PLR0913  # one argument an option
-    *, store_url: str, ledger: str, first: int | None, last: int | None, output: str, names_file: str | None
-) -> None:
+@option_class
+class _Show:
+    store_url: str = argument(**STORE)
+    ledger: str = argument()
+    first: int | None = option("--from", type=click.IntRange(min=1), metavar="N", help="The first change to show.")
+    last: int | None = option(
+        "--to", type=click.IntRange(min=1), metavar="N", help="The last one (default: the newest)."
+    )
+    output: str = output_option()
+    names: NamesOption
+
+
+@command(log, example="penstock log show sqlite:rules.db moderator --from 10 --to 20")
+def show(options: _Show) -> CommandAnswer:
     """Show changes of LEDGER: who, when, what kind and why. Without --from the last 50 of them.
 
     What was before and after is in `-o json`, as base 16.
     """
-    names = load_names(names_file)
-    with open_store(store_url) as store:
-        found = store.ledger(ledger)
-        end = min(last or found.head().number, found.head().number)
-        changes = list(found.read(first or max(1, end - _MANY + 1), end))
-    if output == JSON:
-        say_json({"store": store.url, "ledger": ledger, "changes": [change_data(change) for change in changes]})
-        return
+    names = options.names.load()
+    with open_store(options.store_url) as store:
+        found = store.ledger(options.ledger)
+        end = min(options.last or found.head().number, found.head().number)
+        changes = list(found.read(options.first or max(1, end - _MANY + 1), end))
     rows = [(str(one.number), instant_text(one.when), names.show(one.who), one.kind, one.why) for one in changes]
-    paint.grid(("change", "when", "who", "kind", "why"), rows)
+    data = {"store": store.url, "ledger": options.ledger, "changes": [change_data(change) for change in changes]}
+    return CommandAnswer(data, [grid_table(("change", "when", "who", "kind", "why"), rows)])
 
 
 def change_data(change: Change) -> dict[str, object]:

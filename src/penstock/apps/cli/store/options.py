@@ -7,15 +7,22 @@ from typing import Any, Final
 
 import click
 
-from penstock.apps.cli.shared import terminal as paint
+from penstock.apps.cli.shared.commands import option
 from penstock.apps.cli.shared.describe import instant_text, value_text
-from penstock.apps.cli.shared.terminal import showing
+from penstock.apps.cli.shared.terminal import Shown, grid_table, showing
 from penstock.errors import MalformedError
 from penstock.store.ledgers.ledgers import Told
 from penstock.store.ledgers.records import LedgerHead, check_ledger_name
 
 #: how the argument is written that names a store
 STORE: Final[dict[str, Any]] = {"metavar": "STORE", "envvar": "PENSTOCK_STORE"}
+
+
+def dry_run_flag() -> Any:
+    """Declare `--dry-run`."""
+    return option("--dry-run", is_flag=True, help="Do everything but write.")
+
+
 dry_run_option = click.option("--dry-run", is_flag=True, help="Do everything but write.")
 _HEAD: Final = re.compile(r"([^:]+):([1-9][0-9]{0,17}):([0-9a-f]{64})", re.ASCII)
 
@@ -57,16 +64,15 @@ def head_data(ledger: str, head: LedgerHead) -> dict[str, object]:
     return {"ledger": ledger, "changes": head.number, "head": head_text(ledger, head), "last": when}
 
 
-def show_heads(heads: Mapping[str, LedgerHead]) -> None:
-    """Show ledgers to people."""
+def heads_table(heads: Mapping[str, LedgerHead]) -> Shown:
+    """Return ledgers as people see them."""
     if not heads:
-        paint.line("no ledgers yet")
-        return
+        return "no ledgers yet"
     rows = [
         (name, str(head.number), "" if head.when is None else instant_text(head.when), head.hash.hex())
         for name, head in heads.items()
     ]
-    paint.grid(("ledger", "changes", "last", "hash of the last"), rows)
+    return grid_table(("ledger", "changes", "last", "hash of the last"), rows)
 
 
 @contextmanager

@@ -5,12 +5,11 @@ from pathlib import Path
 
 import click
 
-from penstock.apps.cli.shared import terminal as paint
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.files import check_target
-from penstock.apps.cli.shared.groups import Verbs, example
-from penstock.apps.cli.shared.options import JSON, output_option
-from penstock.apps.cli.shared.session import say, say_json
-from penstock.apps.cli.store.options import STORE, check_lasting, counting, dry_run_option, head_data, show_heads
+from penstock.apps.cli.shared.groups import Verbs
+from penstock.apps.cli.shared.terminal import fact_table
+from penstock.apps.cli.store.options import STORE, check_lasting, counting, dry_run_flag, head_data, heads_table
 from penstock.errors import FailedError
 from penstock.store.ledgers import schema
 from penstock.store.ledgers.backups import put_back, read_backup, verify_room, write_backup
@@ -28,43 +27,49 @@ def store() -> None:
     """
 
 
-@store.command()
-@click.argument("store_url", **STORE)
-@output_option()
-@example("penstock store show sqlite:rules.db")
-def show(*, store_url: str, output: str) -> None:
+@option_class
+class _Show:
+    store_url: str = argument(**STORE)
+    output: str = output_option()
+
+
+@command(store, example="penstock store show sqlite:rules.db")
+def show(options: _Show) -> CommandAnswer:
     """Show the ledgers of STORE: how many changes each has, when the last was made, and its hash."""
-    with open_store(store_url) as opened:
+    with open_store(options.store_url) as opened:
         heads, form = opened.heads(), opened.records.version
-    if output == JSON:
-        ledgers = [head_data(name, head) for name, head in heads.items()]
-        say_json({"store": opened.url, "form": form, "ledgers": ledgers})
-        return
-    paint.facts([("store", opened.url), ("form", form or "none")])
-    show_heads(heads)
+    shown = [fact_table([("store", opened.url), ("form", form or "none")]), heads_table(heads)]
+    return CommandAnswer({"store": opened.url, "form": form, "ledgers": _ledgers(heads)}, shown)
 
 
-@store.command()
-@click.argument("store_url", **STORE)
-@dry_run_option
-@output_option()
-@example("penstock store migrate sqlite:rules.db --dry-run")
-def migrate(*, store_url: str, dry_run: bool, output: str) -> None:
+def _ledgers(heads: Mapping[str, LedgerHead]) -> list[dict[str, object]]:
+    return [head_data(name, head) for name, head in heads.items()]
+
+
+@option_class
+class _Migrate:
+    store_url: str = argument(**STORE)
+    dry_run: bool = dry_run_flag()
+    output: str = output_option()
+
+
+@command(store, example="penstock store migrate sqlite:rules.db --dry-run")
+def migrate(options: _Migrate) -> CommandAnswer:
     """Bring STORE into the form that this Penstock needs, as a whole or not at all; make it where there is none.
 
     Changes stay as they are. There is no way back but a backup, and an older Penstock will refuse the store: take one
     first.
     """
-    check_lasting(store_url)
-    before, after = _migrated(store_url, dry_run=dry_run)
-    url = shown_url(store_url)
-    if output == JSON:
-        say_json({"store": url, "before": before, "after": after, "written": not dry_run and before != after})
-    elif before == after:
-        say(f"{url} has the form {after} already")
+    check_lasting(options.store_url)
+    before, after = _migrated(options.store_url, dry_run=options.dry_run)
+    url = shown_url(options.store_url)
+    done = "would be" if options.dry_run else "is"
+    if before == after:
+        line = f"{url} has the form {after} already"
     else:
-        done = "would be" if dry_run else "is"
-        say(f"{url} {done} a new store of the form {after}" if not before else f"{url} {done} of the form {after} now")
+        line = f"{url} {done} of the form {after} now" if before else f"{url} {done} a new store of the form {after}"
+    data = {"store": url, "before": before, "after": after, "written": not options.dry_run and before != after}
+    return CommandAnswer(data, [line])
 
 
 def _migrated(store_url: str, *, dry_run: bool) -> tuple[str, str]:
@@ -80,64 +85,64 @@ def _migrated(store_url: str, *, dry_run: bool) -> tuple[str, str]:
         database.close()
 
 
-@store.command()
-@click.argument("store_url", **STORE)
-@click.argument("file")
-@click.option("--overwrite", is_flag=True, help="Replace a file that exists.")
-@dry_run_option
-@output_option()
-@example("penstock store backup sqlite:rules.db rules.backup")
-def backup(*, store_url: str, file: str, overwrite: bool, dry_run: bool, output: str) -> None:
+@option_class
+class _Backup:
+    store_url: str = argument(**STORE)
+    file: str = argument()
+    overwrite: bool = option("--overwrite", is_flag=True, help="Replace a file that exists.")
+    dry_run: bool = dry_run_flag()
+    output: str = output_option()
+
+
+@command(store, example="penstock store backup sqlite:rules.db rules.backup")
+def backup(options: _Backup) -> CommandAnswer:
     """Write all changes of STORE to FILE, which only you can read. Others may go on writing to the store.
 
     Everything is verified on the way: of what is broken there is no backup. The file is the same whichever database it
     comes from, so it also moves a store from SQLite to PostgreSQL, and back.
     """
-    check_lasting(store_url)
-    check_target(file, overwrite=overwrite)
-    with open_store(store_url) as opened, counting("verified" if dry_run else "written") as told:
-        if dry_run:
+    check_lasting(options.store_url)
+    check_target(options.file, overwrite=options.overwrite)
+    with open_store(options.store_url) as opened, counting("verified" if options.dry_run else "written") as told:
+        if options.dry_run:
             heads = opened.heads()
             for name, head in heads.items():
                 opened.ledger(name).verify(head, told)
         else:
-            heads = write_backup(opened, Path(file), told)
-    if output == JSON:
-        ledgers = [head_data(name, head) for name, head in heads.items()]
-        say_json({"store": opened.url, "file": file, "written": not dry_run, "ledgers": ledgers})
-        return
-    say(f"{'would write' if dry_run else 'wrote'} {file}")
-    show_heads(heads)
+            heads = write_backup(opened, Path(options.file), told)
+    line = f"{'would write' if options.dry_run else 'wrote'} {options.file}"
+    data = {"store": opened.url, "file": options.file, "written": not options.dry_run, "ledgers": _ledgers(heads)}
+    return CommandAnswer(data, [line, heads_table(heads)])
 
 
-@store.command()
-@click.argument("file")
-@click.argument("store_url", **STORE)
-@dry_run_option
-@output_option()
-@example("penstock store restore rules.backup postgresql://ops@db.example/penstock --dry-run")
-def restore(*, file: str, store_url: str, dry_run: bool, output: str) -> None:
+@option_class
+class _Restore:
+    file: str = argument()
+    store_url: str = argument(**STORE)
+    dry_run: bool = dry_run_flag()
+    output: str = output_option()
+
+
+@command(store, example="penstock store restore rules.backup postgresql://ops@db.example/penstock --dry-run")
+def restore(options: _Restore) -> CommandAnswer:
     """Put all changes of the backup FILE into STORE, which is made where there is none.
 
     All of the file is verified before anything is written. Ledgers that STORE has already, change for change, are left
     as they are, so a restore that was cut off is completed by doing it again; one with other changes is refused.
     """
-    check_lasting(store_url)
-    with counting("read" if dry_run else "restored") as told:
+    check_lasting(options.store_url)
+    with counting("read" if options.dry_run else "restored") as told:
         # All of it is read before a store is made for it.
-        heads = read_backup(Path(file), told if dry_run else quiet)
-        if dry_run:
-            _check_room(store_url, heads)
+        heads = read_backup(Path(options.file), told if options.dry_run else quiet)
+        if options.dry_run:
+            _check_room(options.store_url, heads)
         else:
-            with open_store(store_url, create=True) as opened:
-                put_back(Path(file), heads, opened, told)
-    url = shown_url(store_url)
-    if output == JSON:
-        ledgers = [head_data(name, head) for name, head in heads.items()]
-        say_json({"store": url, "file": file, "written": not dry_run, "ledgers": ledgers})
-        return
-    say(f"{'would restore' if dry_run else 'restored'} {file} to {url}")
-    show_heads(heads)
+            with open_store(options.store_url, create=True) as opened:
+                put_back(Path(options.file), heads, opened, told)
+    url = shown_url(options.store_url)
+    line = f"{'would restore' if options.dry_run else 'restored'} {options.file} to {url}"
+    data = {"store": url, "file": options.file, "written": not options.dry_run, "ledgers": _ledgers(heads)}
+    return CommandAnswer(data, [line, heads_table(heads)])
 
 
 def _check_room(store_url: str, heads: Mapping[str, LedgerHead]) -> None:

@@ -1,0 +1,180 @@
+"""How a command is declared: its options are the fields of a class, and its answer is a value printed in one place.
+
+    @option_class
+    class _Forget:
+        petname: str = argument(metavar="NAME")
+        dry_run: bool = option("--dry-run", is_flag=True, help="Write nothing.")
+        output: str = output_option()
+        names: NamesOption
+
+    @command(name, "forget", example="penstock name forget met")
+    def forget(options: _Forget) -> CommandAnswer: ...
+
+A field whose type is itself such a class stands for its options, so that commands share groups of options. Fields keep
+their order in the help text, and the name of a field is the name of its parameter.
+"""
+
+import inspect
+import json
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import Field, dataclass, field, fields, is_dataclass
+from functools import wraps
+from typing import Any, Final, TypeVar, dataclass_transform
+
+import click
+
+from penstock.apps.cli.shared.session import CommandSession
+from penstock.apps.cli.shared.terminal import Shown, show
+from penstock.errors import PenstockError
+
+C = TypeVar("C")
+
+HUMAN: Final = "human"
+JSON: Final = "json"
+_PARAMETER: Final = "click parameter"
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Options.
+
+
+def option(*names: str, **attributes: Any) -> Any:
+    """Declare a field as an option; names and attributes are those of `click.Option`."""
+    return field(metadata={_PARAMETER: lambda name: click.Option((*names, name), **attributes)})
+
+
+def argument(**attributes: Any) -> Any:
+    """Declare a field as an argument; attributes are those of `click.Argument`."""
+    return field(metadata={_PARAMETER: lambda name: click.Argument((name,), **attributes)})
+
+
+def output_option(*more: str) -> Any:
+    """Declare `-o human|json`, and further forms. The field must be called `output`."""
+    return option(
+        "-o",
+        "--output",
+        type=click.Choice([HUMAN, JSON, *more]),
+        default=HUMAN,
+        show_default=True,
+        help="How to answer: for people or for programs.",
+    )
+
+
+@dataclass_transform(kw_only_default=True, frozen_default=True)
+def option_class(cls: type[C]) -> type[C]:
+    """Make a class the options of a command, or a group of options that commands share."""
+    return dataclass(frozen=True, slots=True, kw_only=True)(cls)
+
+
+def _parameters(kind: type) -> Iterator[click.Parameter]:
+    for one in fields(kind):
+        if _PARAMETER in one.metadata:
+            yield one.metadata[_PARAMETER](one.name)
+        else:
+            yield from _parameters(_group(one))
+
+
+def _filled(kind: type[C], given: Mapping[str, Any]) -> C:
+    return kind(
+        **{
+            one.name: given[one.name] if _PARAMETER in one.metadata else _filled(_group(one), given)
+            for one in fields(kind)  # type: ignore[arg-type]  # `_parameters` has checked that it is a dataclass
+        }
+    )
+
+
+def _group(one: "Field[Any]") -> type:
+    if not isinstance(one.type, type) or not is_dataclass(one.type):
+        raise TypeError(f"`{one.name}` is neither an option nor a group of options")
+    return one.type
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Answers.
+
+
+@dataclass(frozen=True, slots=True)
+class CommandAnswer:
+    """What a command answers: `data` to programs, `shown` to people. An `error` is raised after the answer.
+
+    Both may be computed late, `data` by a function and `shown` by an iterator: only one of them is needed.
+    """
+
+    data: Mapping[str, object] | Callable[[], Mapping[str, object]]
+    shown: Iterable[Shown] = ()
+    error: PenstockError | None = None
+
+    def render(self) -> None:
+        """Print the answer as `--output` wants it. Raises the error that comes with it."""
+        if wants_data():
+            say_json(self.data() if callable(self.data) else self.data)
+        else:
+            show(self.shown)
+        if self.error is not None:
+            raise self.error
+
+
+def wants_data() -> bool:
+    """Say whether the command that runs was called with `-o json`."""
+    return click.get_current_context().params.get("output") == JSON
+
+
+def say_json(answer: Mapping[str, object]) -> None:
+    """Print an answer for programs."""
+    click.echo(json.dumps(answer, indent=2))
+
+
+@contextmanager
+def one_answer(no: Mapping[str, object]) -> Iterator[None]:
+    """Give a program its one object also if a question has no other answer than an error.
+
+    `no` is what is known by then; `code` and `reason` are added to it.
+    """
+    try:
+        yield
+    except PenstockError as error:
+        if wants_data():
+            say_json({**no, "code": error.code, "reason": error.message})
+        raise
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Commands.
+
+
+def command(
+    group: click.Group | None = None, name: str | None = None, *, example: str = ""
+) -> Callable[[Callable[..., CommandAnswer | None]], click.Command]:
+    """Make a function a command of a group, or one that stands alone.
+
+    The function takes its options, and before them the session if it needs one; what it takes is read from its
+    annotations. It returns its answer, or nothing if it has printed it already. The example is added to its help text.
+    """
+
+    def decorate(function: Callable[..., CommandAnswer | None]) -> click.Command:
+        kinds = [kind for of, kind in inspect.get_annotations(function).items() if of != "return"]
+        parameters = [one for kind in kinds if kind is not CommandSession for one in _parameters(kind)]
+        if len({one.name for one in parameters}) < len(parameters):
+            raise TypeError(f"two options of `{function.__name__}` have one name")
+
+        @wraps(function)
+        def run(**given: Any) -> None:
+            session = click.get_current_context().obj
+            answer = function(*(session if kind is CommandSession else _filled(kind, given) for kind in kinds))
+            if answer is not None:
+                answer.render()
+
+        made = click.command(name, params=parameters, help=with_example(function.__doc__ or "", example))(run)
+        if group is not None:
+            group.add_command(made)
+        return made
+
+    return decorate
+
+
+def with_example(text: str, example: str) -> str:
+    """Return a help text with an example that is kept as it is laid out."""
+    # Cleaned here: the example is not indented, so click would keep the indentation of all that stands above it, and
+    # Python 3.13 would not.
+    lines = "\n".join(f"  {line}" for line in example.strip().split("\n"))
+    return f"{inspect.cleandoc(text)}\n\n\b\nExample:\n{lines}" if example else inspect.cleandoc(text)
