@@ -15,7 +15,7 @@ from penstock.broker.node.clients import _Client
 from penstock.broker.wire import protocol
 from penstock.broker.wire.protocol import Row, read_request, read_word
 from penstock.codec.wire import Encoded, Wire, decode, encode
-from penstock.model import TypeName
+from penstock.model import Principal, TypeName
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 
@@ -26,7 +26,7 @@ RIGHTS = grant(PDA, NEWS, Right.SUBSCRIBE, Right.PUBLISH, Right.RESTRICTIONS), g
 
 @dataclass
 class Peer:
-    principal = PDA.principal
+    principal: Principal = PDA.principal
 
 
 @dataclass
@@ -34,13 +34,21 @@ class Ears:
     """What stands in for a link: it hears what is posted."""
 
     heard: list[Encoded] = field(default_factory=list)
-    peer = Peer()
+    peer: Peer = field(default_factory=Peer)
 
     def post(self, message: Encoded) -> None:
         self.heard.append(message)
 
     async def close(self, _code: str = "") -> None:
         """Go."""
+
+
+def attend(node: Broker, session: str, link: Ears) -> _Client:
+    """Let in a client whose link exists in memory only."""
+    client = _Client(session, link)  # type: ignore[arg-type]  # what stands in for a link
+    node.clients._clients[session] = client
+    node.core.settle(node.core.local.connect(node.core.now(), session, link.peer.principal, Credentials()))
+    return client
 
 
 IDS = st.sampled_from(["a", "b", "s", "t"])
@@ -97,9 +105,7 @@ def test_every_request_is_answered(requests: list[protocol.Asking]) -> None:
         core = node.core
         for one in TYPES:
             core.library.add(signed(one), core.now())
-        client = _Client("1", link)  # type: ignore[arg-type]  # what stands in for a link
-        node.clients._clients["1"] = client
-        core.settle(core.local.connect(core.now(), "1", PDA.principal, Credentials()))
+        client = attend(node, "1", link)
         for request in (*FIRST, *requests):
             link.heard.clear()
             tree = decode(encode(request.to_tree()))

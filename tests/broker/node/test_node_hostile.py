@@ -7,11 +7,12 @@ Handshakes that are replayed or spliced, wrong keys and frames that are none are
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 import pytest
+from tests.broker.node.test_clients import Ears, Peer, attend
 from tests.broker.node_kit import (
     LIMITS,
     LONG,
@@ -24,24 +25,29 @@ from tests.broker.node_kit import (
     run,
     running,
     say,
+    settings,
     until,
 )
-from tests.broker.sports import NEWS, NOW, NUMBER, PDA, REPORTER, STRANGER, definition, grant, signed
+from tests.broker.sports import NETWORK, NEWS, NOW, NUMBER, PDA, REPORTER, STRANGER, definition, grant, signed
 
 from penstock.broker.client.client import Client, Feed, Subscription
-from penstock.broker.wire.link import Link
+from penstock.broker.wire.channel import Channel
+from penstock.broker.wire.handshake import AuthenticatedPeer
+from penstock.broker.wire.link import Endpoint, Link
 from penstock.broker.wire.protocol import (
     AddTypeMessage,
     AdvertiseMessage,
     Disclose,
+    Events,
     Hello,
     PeerRole,
     PublishMessage,
     Row,
     SubscribeMessage,
+    read_word,
 )
-from penstock.codec.wire import Wire, Writable, encode
-from penstock.errors import PenstockError
+from penstock.codec.wire import Wire, Writable, decode, encode, frame
+from penstock.errors import RefusedError
 from penstock.model.limits import Limits
 from penstock.model.types import TypeDefinition
 from penstock.trust.capabilities import Right
@@ -459,21 +465,52 @@ def test_sessions_of_one_principal_are_counted_and_those_beyond_are_not_kept() -
     run(main())
 
 
+class Unread(asyncio.Transport):
+    """A connection whose other end reads nothing."""
+
+    aborted = False
+
+    def abort(self) -> None:
+        self.aborted = True
+
+    def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
+        """Bound nothing: what is written stays with the channel."""
+
+
 def test_who_does_not_read_its_answers_is_cut() -> None:
     limits = replace(QUICK, link_outbox=64 << 10)
     large = definition("Large", {f"attribute{number}": NUMBER for number in range(500)})
 
-    async def flood(bad: Link) -> None:
-        with suppress(PenstockError):
-            while True:
-                await bad.send(encode(["describe", 1, str(large.name)]))
-
     async def main() -> None:
-        async with honest(limits=limits) as pair, peer(pair.node, STRANGER) as bad:
-            pair.node.core.library.add(signed(large), NOW)
-            await during(asyncio.create_task(flood(bad)), pair)
-            await until(lambda: len(pair.node.clients) == 2)
-            await pair.go_on()
+        node = Broker(settings(READ, WRITE, ENTER, limits=limits))
+        for one in (NEWS, large):
+            node.core.library.add(signed(one), node.core.now())
+        news = Ears()
+        reader = attend(node, "reader", news)
+        node.clients._take(reader, SubscribeMessage(1, "s", NEWS.name, ""))
+        writer = attend(node, "writer", Ears(peer=Peer(REPORTER.principal)))
+        node.clients._take(writer, AdvertiseMessage(1, "a", NEWS.name))
+        channel = Channel(asyncio.get_running_loop(), limits, opening=0)
+        connection = Unread()
+        channel.connection_made(connection)
+        channel.pause_writing()
+        peer = AuthenticatedPeer(STRANGER.public, NETWORK)
+        bad = Link(channel, peer, Endpoint(key=STRANGER, network=NETWORK, limits=limits))
+        serving = asyncio.create_task(node.clients.serve(bad, Hello(PeerRole.CLIENT, b""), ()))
+        asked = frame([encode(["describe", 1, str(large.name)])])
+        while not serving.done():
+            channel.data_received(asked)
+            news.heard.clear()
+            row: Row = ["id", None, *["honest"] * len(NEWS.attributes)]
+            node.clients._take(writer, PublishMessage(2, "a", NEWS.name, [row]))
+            assert any(isinstance(read_word(decode(word)), Events) for word in news.heard)
+            await asyncio.sleep(0)
+        with pytest.raises(RefusedError) as caught:
+            await serving
+        assert caught.value.code == "link.slow-reader"
+        assert connection.aborted
+        assert len(node.clients) == 2
+        channel.connection_lost(None)
 
     run(main())
 
