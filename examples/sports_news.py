@@ -9,7 +9,7 @@ Run it with `python examples/sports_news.py`; it takes some seconds.
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
@@ -219,11 +219,12 @@ def _list(value: object) -> Sequence[object]:
 async def refusals(on: Stage, tessa: Client, sam: Client) -> None:
     """Ask for what no package holds, and for more than was paid for."""
     on.chapter("Where nothing is left of a request, it is refused")
-    for what, request in {
+    requests: dict[str, Awaitable[object]] = {
         "Tessa's PDA asks for SoccerMatch alone": tessa.subscribe(SOCCER_MATCH.name),
         "Sam's phone asks for LiveFeed": sam.subscribe(LIVE_FEED.name),
         "Sam's phone publishes news of its own": sam.advertise(NEWS.name),
-    }.items():
+    }
+    for what, request in requests.items():
         try:
             await request
         except RefusedError as error:

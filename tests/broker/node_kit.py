@@ -5,6 +5,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mappi
 from contextlib import asynccontextmanager, suppress
 from datetime import UTC, datetime
 from itertools import count
+from typing import TypeVar
 
 import pytest
 from tests.broker.sports import AGENCY, CONNECT, NETWORK, NOW, TYPES, grant, signed
@@ -26,13 +27,13 @@ from penstock.codec.wire import Wire, Writable, encode
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError, RefusedError
 from penstock.guard import DecisionRecord, Recorder, RevocationRecord
-from penstock.model.events import Event
 from penstock.model.limits import Limits
 from penstock.model.values import Scalar
 from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
 
+T = TypeVar("T")
 BROKERS = [SigningKey(bytes([i]) * 32) for i in range(61, 66)]
 HOST = "127.0.0.1"
 LIMITS = Limits(link_goodbye=300)
@@ -181,7 +182,7 @@ async def flow(feed: Feed, subscription: Subscription) -> None:
             pass
 
 
-async def take(subscription: Subscription, number: int = 1) -> list[Event]:
+async def take(subscription: Subscription[T], number: int = 1) -> list[T]:
     return [await subscription.next(LONG) for _ in range(number)]
 
 

@@ -10,13 +10,18 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias, TypeVar
 
 from penstock.errors import MalformedError
+from penstock.model.event_classes import event_class_of
 from penstock.model.instants import in_utc
 from penstock.model.names import TypeKey
 from penstock.model.types import Attribute, EventType
 from penstock.model.values import Kind, Scalar, check_value, checked_value
+
+T = TypeVar("T")
+#: within `Event`, `type` is the event's own
+_Class: TypeAlias = type[T]
 
 #: attributes, and characters of a value, that the `repr` of an event shows
 _SHOWN: Final = 10
@@ -67,6 +72,28 @@ class Event:
             )
         checked = {a.name: checked_value(a.name, a.spec, values.get(a.name)) for a in event_type.attributes}
         return cls(event_type, MappingProxyType(checked), id, time)
+
+    @classmethod
+    def from_object(
+        cls,
+        event_type: EventType,
+        event: object,
+        *,
+        id: str = "",  # noqa: A002  # CloudEvents calls it so
+        time: datetime | None = None,
+    ) -> "Event":
+        """Type-check an object of an event class, and give it an id and a time.
+
+        Raises `MalformedError`: `event.class`, `event.class-differs`, and as `of`.
+        """
+        return cls.of(event_type, event_class_of(event.__class__).write(event_type, event), id=id, time=time)
+
+    def to_object(self, of: _Class[T]) -> T:
+        """Return the event as an object of an event class; what is hidden is None.
+
+        Raises `MalformedError`: `event.class`, `event.class-differs`, `event.class-value`.
+        """
+        return event_class_of(of).read(self.type, self.values)
 
     def __getitem__(self, name: str) -> Scalar:
         return self.values[name]

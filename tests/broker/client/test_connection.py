@@ -45,7 +45,7 @@ def test_what_stands_is_asked_for_again_and_what_waits_is_carried_out() -> None:
             await feed.publish(headline="before", location="London")
             assert await headlines(news, 1) == ["before"]
         await until(lambda: "down" in repr(reader) + repr(writer))
-        later = asyncio.create_task(reader.subscribe(NEWS.name))
+        later = asyncio.ensure_future(reader.subscribe(NEWS.name))
         ending = asyncio.create_task(gone.unsubscribe())
         waiting = asyncio.create_task(feed.publish(headline="waited", location="London"))
         await feed.post({"headline": "posted", "location": "London"})

@@ -215,7 +215,7 @@ def test_nothing_passes_that_cannot_be_recorded() -> None:
             await reader.subscribe(NEWS.name)
             broken.append(True)
             await refused("client.interrupted", reader.subscribe(TENNIS.name))
-            asking = asyncio.create_task(reader.subscribe(NEWS.name, "location = 'Paris'"))
+            asking = asyncio.ensure_future(reader.subscribe(NEWS.name, "location = 'Paris'"))
             await asyncio.sleep(0.2)
             assert not asking.done()
             broken.clear()

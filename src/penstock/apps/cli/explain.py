@@ -25,7 +25,7 @@ from penstock.apps.cli.shared.describe import (
 from penstock.apps.cli.shared.groups import example
 from penstock.apps.cli.shared.names import NameBook, load_names
 from penstock.apps.cli.shared.options import JSON, moment
-from penstock.apps.cli.shared.session import CommandSession, Warned, one_answer, say_json, warn
+from penstock.apps.cli.shared.session import CommandSession, Warned, one_answer, say_json, speak, warn
 from penstock.errors import EvaluationError, MalformedError, PenstockError, RefusedError
 from penstock.guard import (
     Agreements,
@@ -179,7 +179,7 @@ class ExplainAnswer:
             if link.code:
                 statement = link.certificate.statement
                 return f"{wording.who(statement.issuer)} → {wording.subject(statement.subject)} {link.problem}"
-        return wording.names.speak(self.explanation.missing) or "no certificate leads there"
+        return speak(self.explanation.missing, wording.names.spoken()) or "no certificate leads there"
 
 
 def ask(asked: ExplainQuestion) -> ExplainAnswer:
@@ -546,7 +546,7 @@ def _show(answer: ExplainAnswer, wording: Wording) -> None:
         until = f"  ({validity_text(link.certificate.statement.validity)})"
         paint.line(f"    {mark} {wording.line(link.certificate.statement)}{until}")
     if explanation.missing:
-        paint.line(f"    ✗ {wording.names.speak(explanation.missing)}")
+        paint.line(f"    ✗ {speak(explanation.missing, wording.names.spoken())}")
     for way in answer.ways:
         if len(answer.ways) > 1:
             certificates = [one for one in way.because if not one.startswith((POLICY, AGREED))]

@@ -1,9 +1,11 @@
 """The client: a publisher's or subscriber's side of a session with its local broker.
 
     async with penstock.connect("penstock://127.0.0.1:7600", network=network, key=key, credentials=mine) as client:
-        sightings = await client.subscribe(numberplate, "speed > 50")
-        async for event in sightings:
+        async for event in client.subscribe("pito/uk.gov.pito.Numberplate", "speed > 50"):
             print(event["plate"], event["speed"])
+
+With an event class (`penstock.event`) in the place of the type's name, `subscribe` yields objects of the class, and
+`publish` takes them.
 
 What a client has asked for it keeps, and asks again when a link was lost: it reconnects by itself, and what was
 published or delivered in between is lost, as it is for whoever is not there. A request that waited for its answer then
@@ -16,13 +18,14 @@ the client know, what was granted and which right was missing in `detail`.
 import asyncio
 import secrets
 from collections import deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from functools import partial
 from inspect import isawaitable
 from itertools import count
 from types import MappingProxyType
-from typing import Final, Protocol, Self, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar, overload
 
 from penstock.broker.client.connection import Caller, Connection, Standing, refusal
 from penstock.broker.keys.sealing import open_released
@@ -38,6 +41,7 @@ from penstock.crypto.wrapping import Secret
 from penstock.errors import FailedError, LimitError, MalformedError, PenstockError, RefusedError
 from penstock.fabric.nats_login import NatsLogin
 from penstock.fabric.tasks import in_background
+from penstock.model.event_classes import EventClass, event_class_of
 from penstock.model.events import Event
 from penstock.model.instants import in_utc
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -45,6 +49,8 @@ from penstock.model.names import NetworkName, TypeKey, TypeName
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.model.values import Kind, Scalar, check_value, checked_value, quick_test
+from penstock.store.files.client_files import environment_credentials, from_environment, load_key
+from penstock.store.files.name_book import NameBook, WrittenNames
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, read_type
 from penstock.trust.key_statements import KeyGroup, KeyRequest, KeyWish
@@ -54,7 +60,15 @@ from penstock.trust.signed import sign_value
 # What a client holds: feeds that it publishes, and subscriptions that it reads.
 
 
-Taken: TypeAlias = Callable[[Event], Awaitable[None] | None]
+if TYPE_CHECKING:
+    # Type checkers bring these extensions along; a plain `Feed` or `Subscription` is one of `Event`.
+    from typing_extensions import TypeVar as DefaultTypeVar
+
+    T = DefaultTypeVar("T", default=Event)
+else:
+    T = TypeVar("T")
+
+Taken: TypeAlias = Callable[[T], Awaitable[None] | None]
 """Is called with each event; what it returns is waited for."""
 
 #: events that go in one message, and that wait for who reads before the broker has to
@@ -67,16 +81,16 @@ _NONE: Final[Mapping[str, Scalar]] = MappingProxyType({})
 class FeedSession(Protocol):
     """What feeds and subscriptions need of their client."""
 
-    async def publish_rows(self, feed: "Feed", rows: Sequence[Row]) -> None:
+    async def publish_rows(self, feed: "Feed[Any]", rows: Sequence[Row]) -> None:
         """Publish rows, and wait until they are taken."""
 
-    async def post_rows(self, feed: "Feed", rows: Sequence[Row]) -> None:
+    async def post_rows(self, feed: "Feed[Any]", rows: Sequence[Row]) -> None:
         """Publish rows."""
 
-    async def restrictions(self, held: "Feed | Subscription") -> Mapping[str, Wire]:
+    async def restrictions(self, held: "Feed[Any] | Subscription[Any]") -> Mapping[str, Wire]:
         """Ask how a request is restricted."""
 
-    async def drop(self, held: "Feed | Subscription") -> None:
+    async def drop(self, held: "Feed[Any] | Subscription[Any]") -> None:
         """End a request."""
 
 
@@ -118,7 +132,7 @@ class _Held:
             raise self.ended.with_traceback(None)
 
 
-class Feed(_Held):
+class Feed(_Held, Generic[T]):
     """An advertisement, and the way to publish under it. `quiet` while nobody wants its events.
 
     `publish` waits until the broker has taken the event, and raises what it was refused for. `post` does not wait;
@@ -147,18 +161,19 @@ class Feed(_Held):
         """Return what is asked of the broker."""
         return protocol.AdvertiseMessage(number, self.id, self.type.name, definitions)
 
-    async def publish(self, event: Event | Mapping[str, Scalar] | None = None, /, **attributes: Scalar) -> None:
+    async def publish(self, event: T | Event | Mapping[str, Scalar] | None = None, /, **attributes: Scalar) -> None:
         """Publish one event, and wait until the broker has taken it.
 
-        Keyword arguments are attributes, whatever their names are. An `Event` brings its own id and time.
+        Every keyword argument is an attribute, also `id=` and `time=`. To give an event an id or a time of its own,
+        publish an `Event` (`Event.of`, `Event.from_object`).
         Raises `RefusedError`, `MalformedError` for values that do not fit, `FailedError` (`client.*`).
         """
         self.check()
-        row = self._row(event or {}, attributes)
+        row = self._row({} if event is None else event, attributes)
         await self.flush()
         await self._session.publish_rows(self, [row])
 
-    async def publish_many(self, events: Sequence[Event | Mapping[str, Scalar]]) -> None:
+    async def publish_many(self, events: Sequence[T | Event | Mapping[str, Scalar]]) -> None:
         """Publish events together, and wait until the broker has taken them: all but those that it refuses.
 
         Raises as `publish`, for the first that is refused, whose place is in the error's `position`.
@@ -168,7 +183,7 @@ class Feed(_Held):
         await self.flush()
         await self._session.publish_rows(self, rows)
 
-    async def post(self, event: Event | Mapping[str, Scalar], /) -> None:
+    async def post(self, event: T | Event | Mapping[str, Scalar], /) -> None:
         """Publish one event without waiting for an answer; waits only while the broker does not read.
 
         Raises `MalformedError` for values that do not fit, `FailedError` (`client.*`).
@@ -199,7 +214,7 @@ class Feed(_Held):
         """End the advertisement."""
         await self._session.drop(self)
 
-    def _row(self, event: Event | Mapping[str, Scalar], more: Mapping[str, Scalar] = _NONE) -> Row:
+    def _row(self, event: T | Event | Mapping[str, Scalar], more: Mapping[str, Scalar] = _NONE) -> Row:
         if isinstance(event, Event):
             if event.type.name != self.type.name:
                 raise MalformedError(
@@ -209,8 +224,10 @@ class Feed(_Held):
                     hint="advertise its type, or use `Client.publish`",
                 )
             values, id_, time = event.values, event.id, event.time
-        else:
+        elif isinstance(event, Mapping):
             values, id_, time = event, "", None
+        else:
+            values, id_, time = event_class_of(type(event)).write(self.type, event), "", None
         if more:
             values = {**values, **more}
         row: Row = [id_ or f"{self._stem}{next(self._numbers)}", self._clock() if time is None else in_utc(time)]
@@ -233,23 +250,26 @@ class Feed(_Held):
         return row
 
 
-class Subscription(_Held):
+class Subscription(_Held, Generic[T]):
     """A subscription. Iterate over it, or give a callback when it is made. Events come in the order of their source.
 
     Who does not read keeps its broker from sending, and all that comes to the same client waits with it; a broker cuts
     clients that leave it waiting for long.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what a subscription is made of
         self,
         session: FeedSession,
         id: str,  # noqa: A002  # the client's name
         event_type: EventType,
         selector: str,
-        callback: Taken | None,
+        *,
+        made: Callable[[Event], T],
+        callback: Taken[T] | None,
     ) -> None:
         super().__init__(session, id, event_type)
         self.selector = selector
+        self._made = made
         self._callback = callback
         self._names = [attribute.name for attribute in event_type.attributes]
         self._events: deque[Event] = deque()
@@ -280,10 +300,10 @@ class Subscription(_Held):
     async def _wait_for_room(self) -> None:
         await self._room.wait()
 
-    async def _call(self, callback: Taken) -> None:
+    async def _call(self, callback: Taken[T]) -> None:
         """Give what has come to the callback. In a task of its own, so that it may ask the broker something too."""
         while self._events:
-            answer = call_back(callback, self._take_one())
+            answer = call_back(lambda: callback(self._take_one()))
             if isawaitable(answer):
                 try:
                     await answer
@@ -303,10 +323,10 @@ class Subscription(_Held):
         """How many events have come that nobody has read yet."""
         return len(self._events)
 
-    def __aiter__(self) -> AsyncIterator[Event]:
+    def __aiter__(self) -> AsyncIterator[T]:
         return self
 
-    async def __anext__(self) -> Event:
+    async def __anext__(self) -> T:
         while not self._events:
             if self.ended is not None:
                 if self.ended.code == _CLOSED:
@@ -316,13 +336,13 @@ class Subscription(_Held):
             await self._arrived.wait()
         return self._take_one()
 
-    def _take_one(self) -> Event:
+    def _take_one(self) -> T:
         event = self._events.popleft()
         if len(self._events) < _WAITING // 2:
             self._room.set()
-        return event
+        return self._made(event)
 
-    async def next(self, timeout: float) -> Event:
+    async def next(self, timeout: float) -> T:
         """Return the next event. Raises `TimeoutError` when none comes in so many seconds."""
         async with asyncio.timeout(timeout):
             return await anext(self)
@@ -343,24 +363,53 @@ class Subscription(_Held):
             await self.unsubscribe()
 
 
+class Subscribing(Generic[T]):
+    """A subscription that is about to be made: await it, enter it with `async with`, or iterate over it directly."""
+
+    def __init__(self, subscribe: Callable[[], Awaitable[Subscription[T]]]) -> None:
+        self._subscribe = subscribe
+        self._made: Subscription[T] | None = None
+
+    def __await__(self) -> Generator[Any, None, Subscription[T]]:
+        return self._subscribe().__await__()
+
+    async def __aiter__(self) -> AsyncIterator[T]:
+        """Subscribe, yield events until the client is closed, and unsubscribe if the reader leaves before."""
+        async with await self as held:
+            async for event in held:
+                yield event
+
+    async def __aenter__(self) -> Subscription[T]:
+        self._made = await self
+        return self._made
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._made is not None:
+            await self._made.__aexit__()
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # The client: a publisher's or subscriber's side of a session with its local broker.
 
 
-OnQuench: TypeAlias = Callable[[Feed, bool], None]
+OnQuench: TypeAlias = Callable[[Feed[Any], bool], None]
 OnRefusal: TypeAlias = Callable[[RefusedError], None]
-_HeldT = TypeVar("_HeldT", Feed, Subscription)
+_HeldT = TypeVar("_HeldT", Feed[Any], Subscription[Any])
 TypeSource: TypeAlias = TypeName | str | UnverifiedType | EventType
+"""A type: its name, with the owner's principal or petname, or its definition."""
+#: within `Client`, `type` is a method
+_Class: TypeAlias = type[T]
 
 
 def connect(  # noqa: PLR0913  # what a session is made of
-    url: str,
+    url: str | None = None,
     *,
-    key: SigningKey,
-    network: NetworkName | str,
+    key: SigningKey | None = None,
+    network: NetworkName | str | None = None,
     credentials: Credentials | None = None,
+    names: NameBook | None = None,
     types: Iterable[UnverifiedType] = (),
-    broker: Principal | None = None,
+    broker: Principal | str | None = None,
     nats: NatsLogin | None = None,
     patience: float = 0.0,
     timeout: float = 30.0,
@@ -370,35 +419,49 @@ def connect(  # noqa: PLR0913  # what a session is made of
 ) -> "Client":
     """Return a client that connects when it is entered: `async with connect(…) as client`.
 
+    What is left out comes from the environment, as for the command line: `url` from `PENSTOCK_BROKER`, `network` from
+    `PENSTOCK_NETWORK`, `key` from the file in `PENSTOCK_KEY`, `credentials` from the files in `PENSTOCK_CREDENTIALS`
+    (separated as in `PATH`), and `names` from the file in `PENSTOCK_NAMES`, or from `names.toml` if it exists. `names`
+    are petnames: they can be written wherever a principal is expected.
+
     The address is `penstock://host:port`, or that of a NATS server across which the broker is reached (`nats://…`,
     `tls://…`); what the server wants to see is in `nats`, whose own addresses then count too. `broker` says who must be
     at the other end; without it, any broker of the network is good, though not across NATS, where brokers are found by
     who they are. `patience` is for how many seconds the first connection is tried, `timeout` how long an answer may
     take. `types` are signed definitions that the broker may not know.
 
-    Raises `MalformedError` (`client.url`, `client.no-broker`, `name.malformed`).
+    Raises `MalformedError` (`client.environment` if something is neither given nor in the environment, `client.url`,
+    `client.no-broker`, `name.malformed`, `principal.unknown`) and what loading the files raises.
     """
+    written = WrittenNames() if names is None else WrittenNames(lambda: names)
+    who = None if broker is None else written.principal(broker)
     caller = Caller(
-        address=address_of(url, broker, nats),
-        endpoint=Endpoint(key=key, network=_network(network), limits=limits, random=random),
-        credentials=credentials or Credentials(),
+        address=address_of(from_environment("url") if url is None else url, who, nats),
+        endpoint=Endpoint(
+            key=load_key(from_environment("key")) if key is None else key,
+            network=written.network(from_environment("network") if network is None else network),
+            limits=limits,
+            random=random,
+        ),
+        credentials=environment_credentials() if credentials is None else credentials,
         timeout=timeout,
         clock=clock,
     )
-    return Client(caller, types, patience)
+    return Client(caller, types, patience, written)
 
 
 class Client:
     """A session with a local broker. `connect` makes one."""
 
-    def __init__(self, caller: Caller, types: Iterable[UnverifiedType], patience: float) -> None:
+    def __init__(self, caller: Caller, types: Iterable[UnverifiedType], patience: float, names: WrittenNames) -> None:
         self._caller = caller
+        self._names = names
         self._brought = list(types)
         self._patience = patience
         self._library = Library(caller.endpoint.network, limits=caller.endpoint.limits)
         self._connection = Connection(caller, hear=self._hear, again=self._again, over=self._over)
-        self._subscriptions: dict[str, Subscription] = {}
-        self._feeds: dict[str, Feed] = {}
+        self._subscriptions: dict[str, Subscription[Any]] = {}
+        self._feeds: dict[str, Feed[Any]] = {}
         self._on_quench: OnQuench | None = None
         self._on_refusal: OnRefusal | None = None
         self._stem = caller.endpoint.random(9).hex()
@@ -460,7 +523,7 @@ class Client:
         return None
 
     def _again(self) -> Iterator[Standing]:
-        everything: list[Feed | Subscription] = [*self._feeds.values(), *self._subscriptions.values()]
+        everything: list[Feed[Any] | Subscription[Any]] = [*self._feeds.values(), *self._subscriptions.values()]
         for held in everything:
             # What has not stood yet is asked for by whoever waits for it.
             if held.stands:
@@ -472,16 +535,21 @@ class Client:
 
     # Types.
 
-    async def type(self, source: TypeSource) -> EventType:
+    async def type(self, source: TypeSource | _Class[Any]) -> EventType:
         """Return a type, verified: one that was brought along, or is asked of the broker.
 
-        Raises `RefusedError` (`broker.unknown-type`) and what verifying a type raises.
+        Raises `RefusedError` (`broker.unknown-type`), what verifying a type raises, and for an event class
+        `MalformedError` (`event.class`, `event.class-differs`).
         """
         now = self._caller.clock()
         if isinstance(source, UnverifiedType):
             return self._library.add(source, now).event_type
-        name = source.name if isinstance(source, EventType) else source
-        name = TypeName.parse(name) if isinstance(name, str) else name
+        if isinstance(source, type):
+            known = event_class_of(source)
+            found = await self.type(self._named(known))
+            known.check(found)
+            return found
+        name = self._names.type(source.name if isinstance(source, EventType) else source)
         if name not in self._library:
             answer = await self._connection.ask(protocol.DescribeTypeMessage(self._connection.number(), name))
             for definition in answer if isinstance(answer, list) else ():
@@ -489,13 +557,28 @@ class Client:
                     self._library.add(read_type(definition, limits=self._caller.endpoint.limits), now)
         return self._library.get(name, now).event_type
 
+    def _named(self, known: EventClass[Any]) -> TypeName:
+        """Return the name of an event class's type: one that was brought along goes before what the class says."""
+        owner = self._names.principal(known.owner) if known.owner else None
+        for name in (one.definition.name for one in reversed(self._brought)):
+            if name.name == known.name and owner in (None, name.owner) and known.version in ("", name.version):
+                return name
+        if owner is None:
+            raise MalformedError(
+                "event.class",
+                f"`{known.cls.__name__}` does not say who owns `{known.name}`",
+                hint=f'write `@penstock.event("owner/{known.name}")`, or give the signed type to `connect` as `types=`',
+            )
+        return TypeName(owner, known.name, known.version or "0")
+
     async def add_type(self, source: UnverifiedType) -> EventType:
         """Have the broker serve a type, where that may be done. Raises `RefusedError`."""
         await self._connection.ask(protocol.AddTypeMessage(self._connection.number(), source.to_bytes()))
         return self._library.add(source, self._caller.clock()).event_type
 
-    async def remove_type(self, name: TypeName) -> None:
+    async def remove_type(self, name: TypeName | str) -> None:
         """Have the broker serve a type no longer. Raises `RefusedError`."""
+        name = self._names.type(name)
         await self._connection.ask(protocol.RemoveTypeMessage(self._connection.number(), name))
         self._library.remove(name)
 
@@ -509,22 +592,48 @@ class Client:
         await self._connection.ask(protocol.Disclose(self._connection.number(), credentials.to_bytes()))
         self._caller.credentials += credentials
 
-    async def subscribe(self, source: TypeSource, selector: str = "", *, callback: Taken | None = None) -> Subscription:
+    @overload
+    def subscribe(
+        self, source: TypeSource, selector: str = "", *, callback: Taken[Event] | None = None
+    ) -> Subscribing[Event]: ...
+
+    @overload
+    def subscribe(
+        self, source: _Class[T], selector: str = "", *, callback: Taken[T] | None = None
+    ) -> Subscribing[T]: ...
+
+    def subscribe(
+        self, source: TypeSource | _Class[Any], selector: str = "", *, callback: Taken[Any] | None = None
+    ) -> Subscribing[Any]:
         """Ask for the events of a type and its sub-types, those that a selector wants.
 
-        Iterate over what is returned, or give a callback. Raises `RefusedError` when nothing of it is permitted,
-        `SelectorError` when the selector does not fit the type, and as `type`.
+        Await what is returned, iterate over it, or give a callback. An event class yields objects of it, with None for
+        what is hidden. Raises `RefusedError` when nothing of it is permitted, `SelectorError` when the selector does
+        not fit the type, and as `type`.
         """
-        event_type = await self.type(source)
-        held = Subscription(self, f"s{self._connection.number()}", event_type, selector, callback)
-        await self._hold(held, self._subscriptions)
-        return held
 
-    async def advertise(self, source: TypeSource) -> Feed:
+        async def ask() -> Subscription[Any]:
+            event_type = await self.type(source)
+            made = partial(_object, source) if isinstance(source, type) else _itself
+            held = Subscription(
+                self, f"s{self._connection.number()}", event_type, selector, made=made, callback=callback
+            )
+            await self._hold(held, self._subscriptions)
+            return held
+
+        return Subscribing(ask)
+
+    @overload
+    async def advertise(self, source: TypeSource) -> Feed[Event]: ...
+
+    @overload
+    async def advertise(self, source: _Class[T]) -> Feed[T]: ...
+
+    async def advertise(self, source: TypeSource | _Class[Any]) -> Feed[Any]:
         """Announce events of a type; what is returned publishes them. Raises as `subscribe`."""
         event_type = await self.type(source)
         stem = f"{self._stem}-{self._connection.number()}-"
-        held = Feed(self, f"a{self._connection.number()}", event_type, stem, self._caller.clock)
+        held = Feed[Any](self, f"a{self._connection.number()}", event_type, stem, self._caller.clock)
         await self._hold(held, self._feeds)
         return held
 
@@ -538,20 +647,20 @@ class Client:
             raise
         held.stands = True
 
-    def _request(self, held: Feed | Subscription) -> protocol.Asking:
+    def _request(self, held: Feed[Any] | Subscription[Any]) -> protocol.Asking:
         return held.request(self._connection.number(), self._definitions(held.type.name))
 
-    async def publish(self, event: Event) -> None:
-        """Publish an event under the advertisement of its type, which is made if there is none.
+    async def publish(self, event: object) -> None:
+        """Publish an `Event` or an object of an event class under the advertisement of its type, made if there is none.
 
-        Returns when the broker has taken it. Raises `RefusedError`.
+        Returns when the broker has taken it. Raises `RefusedError`, and as `type` for an event class.
         """
-        feed = next((feed for feed in self._feeds.values() if feed.type.name == event.type.name), None)
-        if feed is None:
-            feed = await self.advertise(event.type)
+        event_type = event.type if isinstance(event, Event) else await self.type(type(event))
+        held = [feed for feed in self._feeds.values() if feed.type.name == event_type.name]
+        feed: Feed[Any] = held[0] if held else await self.advertise(event_type)
         await feed.publish(event)
 
-    async def publish_rows(self, feed: Feed, rows: Sequence[Row]) -> None:
+    async def publish_rows(self, feed: Feed[Any], rows: Sequence[Row]) -> None:
         """Publish rows and wait until the broker has taken them, all but those that it refuses.
 
         Raises `RefusedError` for the first of these, with its place among all rows in `position`.
@@ -572,20 +681,20 @@ class Client:
         if refused is not None:
             raise refused
 
-    async def post_rows(self, feed: Feed, rows: Sequence[Row]) -> None:
+    async def post_rows(self, feed: Feed[Any], rows: Sequence[Row]) -> None:
         """Publish rows without waiting for an answer. Raises `FailedError` (`client.*`)."""
         await self._connection.send(
             *write_rows(lambda part: _publication(feed, 0, part), rows, self._caller.endpoint.limits)
         )
 
-    async def restrictions(self, held: Feed | Subscription) -> Mapping[str, Wire]:
+    async def restrictions(self, held: Feed[Any] | Subscription[Any]) -> Mapping[str, Wire]:
         """Ask how a request is restricted, where the owner of its type lets clients ask. Raises `RefusedError`."""
         answer = await self._connection.ask(
             protocol.NamedRequestMessage(self._connection.number(), "restrictions", held.id)
         )
         return answer if isinstance(answer, dict) else {}
 
-    async def drop(self, held: Feed | Subscription) -> None:
+    async def drop(self, held: Feed[Any] | Subscription[Any]) -> None:
         """End a subscription or an advertisement."""
         word = "unadvertise" if isinstance(held, Feed) else "unsubscribe"
         if isinstance(held, Feed):
@@ -605,12 +714,14 @@ class Client:
         """Hand in what the owner of types has signed: a change of policy, or the time. Raises `RefusedError`."""
         await self._connection.ask(protocol.Evolve(self._connection.number(), signed))
 
-    async def policy(self, owner: Principal, after: int = 0) -> Mapping[str, Wire]:
+    async def policy(self, owner: Principal | str, after: int = 0) -> Mapping[str, Wire]:
         """Ask how far an owner's policy is at the broker, and for its events after a number, or the first of them.
 
         For the owner itself and for operators. Raises `RefusedError` (`broker.not-operator`).
         """
-        answer = await self._connection.ask(protocol.PolicyHeadMessage(self._connection.number(), owner, after))
+        answer = await self._connection.ask(
+            protocol.PolicyHeadMessage(self._connection.number(), self._names.principal(owner), after)
+        )
         return answer if isinstance(answer, dict) else {}
 
     async def status(self) -> Mapping[str, Wire]:
@@ -624,12 +735,13 @@ class Client:
         of_type: TypeKey | None = None,
         attribute: str = "",
         *,
-        evicted: Principal | None = None,
+        evicted: Principal | str | None = None,
         before: datetime | None = None,
     ) -> Mapping[str, Wire]:
         """Ask about the keys of the broker, or for a change (`keys.client_requests`). Raises `RefusedError`."""
         number = self._connection.number()
-        answer = await self._connection.ask(AskKeys(number, word, of_type, attribute, evicted, before))
+        gone = None if evicted is None else self._names.principal(evicted)
+        answer = await self._connection.ask(AskKeys(number, word, of_type, attribute, gone, before))
         return answer if isinstance(answer, dict) else {}
 
     async def fetch_keys(self, group: KeyGroup, first: int, last: int) -> Mapping[int, Secret]:
@@ -664,7 +776,7 @@ class Client:
         self._on_refusal = callback
 
 
-def _publication(feed: Feed, number: int, rows: Sequence[Row]) -> protocol.PublishMessage:
+def _publication(feed: Feed[Any], number: int, rows: Sequence[Row]) -> protocol.PublishMessage:
     return protocol.PublishMessage(number, feed.id, feed.type.name, rows)
 
 
@@ -675,5 +787,9 @@ def _placed(error: RefusedError, start: int) -> RefusedError:
     return error
 
 
-def _network(name: NetworkName | str) -> NetworkName:
-    return NetworkName.parse(name) if isinstance(name, str) else name
+def _itself(event: Event) -> Event:
+    return event
+
+
+def _object(of: type[T], event: Event) -> T:
+    return event.to_object(of)

@@ -1,11 +1,12 @@
-"""What a program loads from files to connect: its key, its credentials, and event types.
+"""What a program needs to connect, from files and from the environment: its key, its credentials, and event types.
 
 `penstock.load_key`, `penstock.load_credentials` and `penstock.load_type` are these functions.
 """
 
+import os
 from os import PathLike
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from penstock.codec.sexp import parse
 from penstock.crypto.keys import ProtectedKey, PublicKey, SigningKey, passphrase_bytes, read_key
@@ -15,6 +16,28 @@ from penstock.trust.credentials import Credentials, read_credentials
 from penstock.trust.event_types import UnverifiedType, read_type
 
 FilePath: TypeAlias = str | PathLike[str]
+
+#: the variables that the command line reads too, by the argument of `connect`
+VARIABLES: Final = {"url": "PENSTOCK_BROKER", "network": "PENSTOCK_NETWORK", "key": "PENSTOCK_KEY"}
+CREDENTIALS: Final = "PENSTOCK_CREDENTIALS"
+
+
+def from_environment(argument: str) -> str:
+    """Return what the environment says in the place of an argument. Raises `MalformedError` (`client.environment`)."""
+    variable = VARIABLES[argument]
+    found = os.environ.get(variable)
+    if not found:
+        raise MalformedError(
+            "client.environment",
+            f"`{argument}` is not given, and `{variable}` is not set",
+            hint=f"give `{argument}=`, or set `{variable}`",
+        )
+    return found
+
+
+def environment_credentials() -> Credentials:
+    """Return the credentials in the files that the environment names, if any. Raises as `load_credentials`."""
+    return load_credentials(*filter(None, os.environ.get(CREDENTIALS, "").split(os.pathsep)))
 
 
 def load_key(path: FilePath, passphrase: str | bytes | None = None) -> SigningKey:

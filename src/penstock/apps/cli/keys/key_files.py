@@ -18,7 +18,7 @@ from penstock.apps.cli.shared.files import (
     write_bytes,
 )
 from penstock.apps.cli.shared.groups import Verbs, example
-from penstock.apps.cli.shared.names import NameBook, load_names, read_party, remembering
+from penstock.apps.cli.shared.names import NameBook, load_names, remembering
 from penstock.apps.cli.shared.names import names_file as names_path
 from penstock.apps.cli.shared.options import JSON, WHO, names_option, output_option, passphrase, write_options
 from penstock.apps.cli.shared.session import CommandSession, say, say_block, say_json
@@ -32,6 +32,7 @@ from penstock.model.principals import Principal
 from penstock.model.types import EventType, Sealing
 from penstock.store.files.files import reason
 from penstock.store.files.key_rings import create_kek, kek_of, read_stored_kek, write_key_ring
+from penstock.store.files.name_book import read_party
 from penstock.trust.subjects import Threshold, subject_to_sexp
 
 # ----------------------------------------------------------------------------------------------------------------------

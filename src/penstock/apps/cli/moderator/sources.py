@@ -14,7 +14,7 @@ from click.shell_completion import CompletionItem
 from penstock.apps.cli.shared import options
 from penstock.apps.cli.shared.files import read_bytes, read_sexp, within
 from penstock.apps.cli.shared.names import NameBook, load_names
-from penstock.apps.cli.shared.session import SPOKEN, Warned, warn
+from penstock.apps.cli.shared.session import SPOKEN, Warned, speak, warn
 from penstock.apps.cli.store.options import check_lasting
 from penstock.authority.rulebook import RuleBook
 from penstock.codec.sexp import parse
@@ -128,7 +128,7 @@ class Cast:
         """Put names into a text that has principals in their short form."""
         for principal, name in self.called.items():
             text = text.replace(principal.short, name)
-        return self.names.speak(text)
+        return speak(text, self.names.spoken())
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ from penstock.broker.client.client import Client, TypeSource, connect
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError
 from penstock.fabric.tasks import waited_for
-from penstock.model.names import NetworkName, TypeName
+from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType
@@ -140,10 +140,7 @@ class Call:
     def type(self, name: str | None) -> TypeSource:
         """Return the type that is meant. Raises `MalformedError` (`cli.type-file`, `name.malformed`)."""
         if name is not None:
-            owner, rest = self.names.owned(name, "type")
-            if owner is None or rest is None:
-                raise MalformedError("name.malformed", f"`{name[:80]}` is no one type", hint="write `owner/name`")
-            return TypeName.parse(f"{owner}/{rest}")
+            return self.names.type(name)
         if not self.types:
             raise MalformedError("cli.type-file", "which event type?", hint="name it with --type, or --type-file")
         return self.types[-1]

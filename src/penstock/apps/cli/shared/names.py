@@ -1,8 +1,4 @@
-"""Whom a word on the command line means: a principal, a petname, or a file with a key or a quorum in it.
-
-Petnames stand in a TOML file, one a line: `met = "ed25519:…"`. They are the reader's own, for display and for
-typing less; nothing that is signed contains one.
-"""
+"""Load the petnames that a command line uses, complete them, and change their file."""
 
 import json
 import os
@@ -11,147 +7,24 @@ import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 import click
 from click.shell_completion import CompletionItem
 
-from penstock.apps.cli.shared.files import check_target, read_bytes, read_sexp, within, write_bytes
-from penstock.apps.cli.shared.session import SPOKEN, speak
-from penstock.codec.sexp import SExp
-from penstock.crypto import read_key
+from penstock.apps.cli.shared.files import STDIN, check_target, read_bytes, write_bytes
+from penstock.apps.cli.shared.session import SPOKEN
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
-from penstock.model.names import AttributeId, NetworkName
-from penstock.model.principals import Petnames, Principal
+from penstock.model.principals import Principal
+from penstock.store.files import name_book
 from penstock.store.files.files import reason
-from penstock.store.files.strict_tables import check_petname, parse_petnames
-from penstock.trust.subjects import Subject, Threshold, read_subject
+from penstock.store.files.name_book import NameBook as NameBook
+from penstock.store.files.name_book import names_file as names_file
+from penstock.store.files.name_book import parse_names
+from penstock.store.files.strict_tables import check_petname
 
-DEFAULT_FILE: Final = "names.toml"
-ENVIRONMENT: Final = "PENSTOCK_NAMES"
 _BARE: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
-
-
-@dataclass(frozen=True, slots=True)
-class NameBook:
-    """One reader's petnames, both ways."""
-
-    by_name: dict[str, Principal]
-    petnames: Petnames
-
-    @classmethod
-    def of(cls, by_name: dict[str, Principal]) -> "NameBook":
-        """Index petnames; of two names for one principal the first is shown."""
-        shown: dict[Principal, str] = {}
-        for name, principal in by_name.items():
-            shown.setdefault(principal, name)
-        return cls(by_name, Petnames(shown))
-
-    def show(self, principal: Principal) -> str:
-        """Return the petname, or else the short written form."""
-        return self.petnames.show(principal)
-
-    def show_text(self, text: str) -> str:
-        """Return the same for a written principal; what is none stays as it is."""
-        try:
-            return self.show(Principal.parse(text))
-        except MalformedError:
-            return text
-
-    def subject(self, text: str) -> Subject:
-        """Return whom a word means: a principal, or the quorum that a file describes.
-
-        Raises `MalformedError` (`principal.unknown`, `principal.malformed` and what reading a file raises) and
-        `RefusedError` (`principal.ambiguous`).
-        """
-        if text.startswith(("ed25519:", "threshold:")):
-            return Principal.parse(text)
-        named = self.by_name.get(text)
-        found = _in_file(text)
-        if named is not None and found is not None and principal_of(found) != named:
-            raise RefusedError(
-                "principal.ambiguous",
-                f"`{text}` is both a name and a file, and they are different principals",
-                hint=f"write `./{text}` for the file",
-            )
-        if named is not None:
-            return named
-        if found is None:
-            known = ", ".join(sorted(self.by_name)[:10]) or "none"
-            raise MalformedError(
-                "principal.unknown",
-                f"`{text[:80]}` is no principal, no name and no file",
-                hint=f"write `ed25519:…`, a key file, or one of the names: {known}",
-            )
-        return found
-
-    def speak(self, text: str) -> str:
-        """Put petnames into a text that names principals by their short form."""
-        return speak(text, self.spoken())
-
-    def spoken(self) -> dict[str, str]:
-        """Return the petnames by the short form of their principals."""
-        return {principal.short: petname for principal, petname in self.petnames.items()}
-
-    def principal(self, text: str) -> Principal:
-        """Return the principal that a word means. Raises as `subject` does."""
-        return principal_of(self.subject(text))
-
-    def network(self, text: str) -> NetworkName:
-        """Read `owner/name`, the owner in any form. Raises `MalformedError` (`name.malformed`) and as `subject`."""
-        owner, name = self.owned(text, "network")
-        if owner is None or name is None:
-            raise MalformedError("name.malformed", f"`{text[:80]}` is no one network", hint="write `owner/name`")
-        return NetworkName(owner, name)
-
-    def owned(self, text: str, what: str) -> tuple[Principal | None, str | None]:
-        """Read `owner/name`, where each may be `*` and stands for all then; a single `*` stands for both."""
-        if text == "*":
-            return None, None
-        # Names of networks and types have no `/`, paths of key files may.
-        owner, slash, name = text.rpartition("/")
-        if not slash or not owner or not name:
-            raise MalformedError("name.malformed", f"`{text[:80]}` is no {what}", hint=f"write `owner/{what} name`")
-        return None if owner == "*" else self.principal(owner), None if name == "*" else name
-
-    def attribute(self, text: str) -> AttributeId:
-        """Read `owner/type#uid`, the owner in any form. Raises as `network` does."""
-        rest, hash_sign, uid = text.rpartition("#")
-        owner, slash, type_name = rest.rpartition("/")
-        if not hash_sign or not slash:
-            raise MalformedError("name.malformed", f"`{text[:80]}` is no attribute id", hint="write `owner/type#uid`")
-        return AttributeId(self.principal(owner), type_name, uid)
-
-
-def principal_of(subject: Subject) -> Principal:
-    """Return the one principal that a key or a quorum is. Raises `MalformedError` for a name."""
-    if isinstance(subject, Principal):
-        return subject
-    if isinstance(subject, Threshold):
-        return subject.principal
-    raise MalformedError("principal.malformed", "a name is no principal")
-
-
-def _in_file(text: str) -> Subject | None:
-    try:
-        if not Path(text).is_file():
-            return None
-    except (OSError, ValueError):
-        return None
-    return read_party(read_sexp(text), text)
-
-
-def read_party(value: SExp, where: str) -> Subject:
-    """Read a key of any kind, or a quorum, as a subject. Raises `MalformedError` (`key.malformed`, `subject.*`)."""
-    if isinstance(value, tuple) and value[:1] == (b"k-of-n",):
-        with within(where):
-            return read_subject(value)
-    try:
-        return read_key(value).principal
-    except MalformedError as error:
-        raise MalformedError(error.code, f"`{where}` holds no key: {error.message}", hint=error.hint) from None
 
 
 def load_names(chosen: str | None) -> NameBook:
@@ -166,10 +39,9 @@ def load_names(chosen: str | None) -> NameBook:
 
 
 def _load(chosen: str | None) -> NameBook:
-    name = names_file(chosen)
-    if chosen is None and ENVIRONMENT not in os.environ and not Path(name).is_file():
-        return NameBook.of({})
-    return parse_names(read_bytes(name), name)
+    if names_file(chosen) == STDIN:
+        return parse_names(read_bytes(STDIN), STDIN)
+    return name_book.load_names(chosen)
 
 
 def complete_who(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -180,17 +52,6 @@ def complete_who(context: click.Context, _parameter: click.Parameter, incomplete
         known = {}
     names = [CompletionItem(name) for name in known if name.startswith(incomplete)]
     return [*names, CompletionItem(incomplete, type="file")]
-
-
-def names_file(chosen: str | None) -> str:
-    """Return the file that petnames are kept in."""
-    return chosen or os.environ.get(ENVIRONMENT) or DEFAULT_FILE
-
-
-def parse_names(data: bytes, where: str) -> NameBook:
-    """Read a file of petnames. Raises `MalformedError` (`petname.malformed`, `principal.malformed`)."""
-    with within(where):
-        return NameBook.of(parse_petnames(data))
 
 
 def names_line(name: str, principal: Principal) -> bytes:
