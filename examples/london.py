@@ -195,7 +195,7 @@ async def run_network(
             await eventually(lambda: tap.keys() == 3, "the statistics office's broker gets its keys")
             scene.chapter(f"{count:,} sightings, seed {seed}")
             sent, live = await publish(scene, company, count, seed)
-            scene.chapter("The statistics office runs a broker of its own, which keeps every octet that it is sent")
+            scene.chapter("The statistics office runs a broker of its own, which keeps every byte that it receives")
             kept = tuple(tap.blocks)
             tap.show(scene.console, scene.versions["0"].event_type, {event[_plate(event.type)] for _, event in sent})
             await carried(scene.console, company.urls["Thames Valley Broker"])

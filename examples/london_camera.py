@@ -68,7 +68,7 @@ async def standard_input() -> asyncio.StreamReader:
 
 
 def say(text: str) -> None:
-    """Print a line at once."""
+    """Print a line immediately."""
     print(text, flush=True)
 
 

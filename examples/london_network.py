@@ -323,7 +323,7 @@ class Company:
 
 
 async def _stop(processes: Iterable[Process]) -> None:
-    """Ask processes to stop, and do not wait for ever."""
+    """Ask processes to stop, and do not wait indefinitely."""
     running = [process for process in processes if process.returncode is None]
     for process in running:
         with suppress(ProcessLookupError):

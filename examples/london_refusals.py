@@ -62,7 +62,7 @@ class Refusals:
         )
         self._types_that_do_not_verify()
 
-    async def _at_broker(  # noqa: PLR0913, PLR0917  # who asks whom for what, and shows what
+    async def _at_broker(  # noqa: PLR0913, PLR0917  # the client, the broker, the request and the credentials
         self,
         what: str,
         broker: str,

@@ -96,7 +96,7 @@ class Tap:
         opener = Opener(self._node.core.ring)
         opened = [opener.open(block) for block in self.blocks]
         octets = b"".join(self.blocks)
-        table = Table("attribute", "sealed octets", "different values that its keys open")
+        table = Table("attribute", "sealed bytes", "different values that its keys open")
         columns = [split(block)[1] for block in self.blocks]
         for attribute in event_type.attributes:
             sealed = sum(len(found[attribute.id]) for found in columns)
@@ -109,7 +109,7 @@ class Tap:
         if seen or not self.blocks:
             raise SystemExit("plates lie open on the wire, or nothing came")
         console.print(
-            f"  {len(self.blocks):,} blocks, {len(octets):,} octets, and none of {len(secrets):,} plates in them.",
+            f"  {len(self.blocks):,} blocks, {len(octets):,} bytes, and none of {len(secrets):,} plates in them.",
             highlight=False,
         )
 

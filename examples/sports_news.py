@@ -120,7 +120,7 @@ def credentials() -> list[Certificate]:
 
 
 def places() -> list[Place]:
-    """Return the brokers, in a line. All go by the agency's certificates here."""
+    """Return the brokers, in a line. All use the agency's certificates here."""
     held = Credentials.of(*credentials())
     return [
         Place(name, broker, held, calls) for (name, broker), calls in zip(BROKERS, ("", *dict(BROKERS)), strict=False)
@@ -258,7 +258,7 @@ async def evolve(on: Stage, agency: Client, news: Rounds, audience: Audience) ->
     await agency.evolve(author.change(now(), publish(soccer)).to_bytes())
     upgraded = {**_PAID, "Tessa's PDA": TENNIS | SOCCER}
     audience.show(await news.until(upgraded, "the upgrade reaches a subscription that stands"))
-    on.say("Tessa did nothing: her broker worked out anew what she had asked for.")
+    on.say("Tessa did nothing: her broker recomputed her effective subscription.")
 
     on.chapter("And takes it back")
     await agency.evolve(author.change(now(), Revoke((soccer.id,))).to_bytes())

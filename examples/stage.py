@@ -62,7 +62,7 @@ async def eventually(holds: Callable[[], object], what: str) -> None:
 class Rounds:
     """Events that go on flowing while things change: `publish` sends a round, `seen` says what came of later ones.
 
-    Rounds are numbered, so that what was under way before a change is told apart from what was published after it.
+    Rounds are numbered, so that events that were under way before a change differ from those published after it.
     """
 
     publish: Callable[[int], Awaitable[None]]
@@ -92,7 +92,7 @@ class Rounds:
 
 @dataclass(frozen=True)
 class Place:
-    """A broker: its key, what it goes by and shows to everybody, and which other one it calls."""
+    """A broker: its key, its policy, the credentials that it shows to everybody, and the peer that it calls."""
 
     name: str
     key: SigningKey
@@ -158,7 +158,7 @@ def shown(text: str, names: Petnames) -> str:
 
 
 def _missing(error: PenstockError) -> Iterator[tuple[str, str]]:
-    """Yield the rights that were missing. The broker tells them to those whom the owner of the type lets ask."""
+    """Yield the missing rights. The broker reveals them only if the type's owner permits it."""
     detail = error.fields.get("detail")
     for missing in detail.get("missing", ()) if isinstance(detail, dict) else ():
         right, about, *_ = missing

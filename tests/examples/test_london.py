@@ -76,7 +76,7 @@ def test_what_lies_between_the_brokers_is_sealed(output: str) -> None:
     plates, *_ = [row for row in rows(output, "license-plate") if "none" in row[-1]]
     assert plates[-1] == "none: it has no key"
     assert ["location", "6"] in [[row[0], row[-1]] for row in rows(output, "location")]
-    assert re.search(r"\d+ blocks, [\d,]+ octets, and none of [\d,]+ plates in them", output)
+    assert re.search(r"\d+ blocks, [\d,]+ bytes, and none of [\d,]+ plates in them", output)
     assert "Thames Valley Police, which holds no key, and reads nothing" in " ".join(output.split())
 
 

@@ -170,7 +170,7 @@ class EmbeddedFabric(Fabric):
             "time_filter": "at the reader: the newest of each period and key",
             "deadline": "at the reader: `on_deadline`, and counted",
             "lifespan": "checked when a sample is kept, arrives and is taken",
-            "latency_budget": "nothing is held back; later deliveries are counted",
+            "latency_budget": "no sample is delayed; later deliveries are counted",
             "priority": "readers of more urgent topics are woken first",
         }
     )

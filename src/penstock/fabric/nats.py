@@ -151,8 +151,8 @@ class NatsFabric(Fabric):
             "time_filter": "at the reader: the newest of each period and key",
             "deadline": "at the reader: `on_deadline`, and counted",
             "lifespan": "the stream's greatest age, and checked when a sample arrives and is taken",
-            "latency_budget": "nothing is held back; later deliveries are counted",
-            "priority": "a connection of its own for each priority",
+            "latency_budget": "no sample is delayed; later deliveries are counted",
+            "priority": "a separate connection for each priority",
         }
     )
 
