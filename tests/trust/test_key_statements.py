@@ -45,7 +45,7 @@ STATEMENTS: list[Statement] = [
     KeyRequest(KeyWish.JOIN, who(20), PLATES, NOW, public=b"p" * 32),
     KeyRequest(KeyWish.LEAVE, who(20), KeyGroup(TYPE), NOW),
     KeyRequest(KeyWish.HISTORY, who(20), PLATES, NOW, 1, 9, b"p" * 32),
-    KeyEpoch(WORD, 0, 1, REKEY),
+    *split(WORD, REKEY),
     KeyWelcome(WORD, who(20), b"p" * 32, b"sealed"),
     KeyPathAnswer(WORD, who(20), b"s" * 16, b"sealed"),
     KeyPathAnswer(WORD, who(20), b"s" * 16, b"sealed", b"missed"),
@@ -129,12 +129,12 @@ def test_what_is_no_statement_is_refused(read: Callable[[], object]) -> None:
 
 
 def test_an_epoch_is_told_in_parts_and_put_together() -> None:
-    rekey = Listening(50).change(7, ())
+    rekey = replace(Listening(50).change(7, ()), group=PLATES.id, epoch=WORD.epoch)
     for most in (1, 3, 10, 1000):
         parts = [*split(WORD, rekey, most)]
         assert all(len(part.rekey.renewed) <= most for part in parts)
         assert join_parts(parts) == rekey
-    nothing = Rekey(b"", 1, b"", b"")
+    nothing = Rekey(PLATES.id, WORD.epoch, b"", b"")
     assert [join_parts([part]) for part in split(WORD, nothing)] == [nothing]
 
 

@@ -47,7 +47,7 @@ class Settlement:
 
 
 @dataclass(frozen=True, slots=True)
-class SettledPoll:
+class SettledPoll(Claim):
     """What came of a poll, by the word of its moderator."""
 
     HEAD: ClassVar = b"poll-settled"

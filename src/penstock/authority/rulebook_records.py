@@ -34,7 +34,16 @@ from penstock.moderator.rules.steps import CLOCK, Note, Pass, Step
 from penstock.moderator.settlement.consents import Consent
 from penstock.store.ledgers.ledgers import Ledger
 from penstock.store.ledgers.records import EMPTY, Change, LedgerHead, NewChange, from_ticks, ticks
-from penstock.trust.signed import UnverifiedValue, one, read_count, read_digest, read_owner, read_signed, sign_value
+from penstock.trust.signed import (
+    Claim,
+    UnverifiedValue,
+    one,
+    read_count,
+    read_digest,
+    read_owner,
+    read_signed,
+    sign_value,
+)
 
 PART: Final = "part"
 FOUND: Final = "found"
@@ -229,7 +238,7 @@ def malformed(message: str) -> MalformedError:
 
 
 @dataclass(frozen=True, slots=True)
-class Vouched:
+class Vouched(Claim):
     """What a rule book has come to at a head, by the word of its moderator, or of whoever keeps it for itself."""
 
     HEAD: ClassVar = b"rule-book-snapshot"

@@ -18,6 +18,7 @@ from penstock.moderator.polls import PollProof
 from penstock.moderator.rules.steps import Request
 from penstock.moderator.settlement.consents import Consent
 from penstock.trust.signed import (
+    Claim,
     UnverifiedValue,
     malformed,
     one,
@@ -30,7 +31,7 @@ from penstock.trust.signed import (
 
 
 @dataclass(frozen=True, slots=True)
-class ModeratorRequest:
+class ModeratorRequest(Claim):
     """What somebody asks of the moderator."""
 
     HEAD: ClassVar = b"moderator-request"

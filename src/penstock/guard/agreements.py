@@ -28,7 +28,7 @@ from penstock.moderator.rules.rules import PublishRule, Rule, SubscribeRule
 from penstock.moderator.rules.vocabulary import Vocabulary, read_vocabulary, rows, vocabulary_fields
 from penstock.trust.policy.events import check_agreement_name
 from penstock.trust.profiles import ProfileClaim
-from penstock.trust.signed import SignedValue, malformed, one, read_owner
+from penstock.trust.signed import Claim, SignedValue, malformed, one, read_owner
 from penstock.trust.validity import ALWAYS, Validity
 
 PUBLISHER: Final = "publisher"
@@ -43,7 +43,7 @@ class AgreementMode(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Agreement:
+class Agreement(Claim):
     """Rules without conflicts about an owner's types, and how they are to be enforced.
 
     Raises `MalformedError`: `agreement.duplicate-rule`, `agreement.no-types`, `evolution.malformed` for a name that is

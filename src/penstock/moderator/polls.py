@@ -34,6 +34,7 @@ from penstock.moderator.rules.steps import RuleStatus, Strategy
 from penstock.moderator.settlement.consents import Consent, resolution_digest
 from penstock.moderator.settlement.proposals import Resolution, find, propose
 from penstock.trust.signed import (
+    Claim,
     SignedValue,
     UnverifiedValue,
     malformed,
@@ -85,7 +86,7 @@ class Option:
 
 
 @dataclass(frozen=True, slots=True)
-class PollQuestion:
+class PollQuestion(Claim):
     """What those affected are asked, by whom, and until when.
 
     Raises `MalformedError` (`evolution.malformed`) for a question that means nothing, `LimitError` (`poll.limit`).
@@ -190,7 +191,7 @@ class PollQuestion:
 
 
 @dataclass(frozen=True, slots=True)
-class Vote:
+class Vote(Claim):
     """What one voter answers: the ways out that it approves, and its consents to those that relax its own rule.
 
     An empty vote refuses everything. Raises `MalformedError` (`evolution.malformed`).
@@ -240,7 +241,7 @@ class Vote:
 
 
 @dataclass(frozen=True, slots=True)
-class PollOutcome:
+class PollOutcome(Claim):
     """What a poll came to, with the votes that it follows from."""
 
     HEAD: ClassVar = b"poll-outcome"

@@ -91,7 +91,7 @@ class Credentials:
             found += thresholds(certificate.statement.subject)
         return {threshold.principal: threshold for threshold in found}
 
-    def to_sexp(self) -> SExp:
+    def to_sexp(self) -> tuple[SExp, ...]:
         """Return the bag as a `(sequence …)`."""
         parts: list[SExp] = []
         for certificate in self.certificates:
@@ -115,7 +115,7 @@ class UnverifiedCredentials:
         """Verify every certificate. Raises what the verifier raises for the first that fails."""
         return Credentials(tuple(verifier(certificate) for certificate in self.certificates), self.quorums)
 
-    def to_sexp(self) -> SExp:
+    def to_sexp(self) -> tuple[SExp, ...]:
         """Return the bag as a `(sequence …)`."""
         parts: list[SExp] = []
         for certificate in self.certificates:

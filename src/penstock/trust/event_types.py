@@ -80,8 +80,7 @@ def definition_to_sexp(definition: TypeDefinition, credentials: Credentials) -> 
     )
     parts.append((b"attributes", *attributes))
     if len(credentials) or credentials.quorums:
-        sequence = credentials.to_sexp()
-        parts.append((b"credentials", *sequence[1:]) if isinstance(sequence, tuple) else sequence)
+        parts.append((b"credentials", *credentials.to_sexp()[1:]))
     return (_HEAD, *parts)
 
 

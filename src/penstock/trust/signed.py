@@ -10,9 +10,9 @@ its `verify`, and `sign_value`, give a `SignedValue`.
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import ClassVar, Final, Generic, Protocol, Self, TypeVar
+from typing import ClassVar, Final, Generic, TypeVar
 
-from penstock.codec.sexp import SExp, canonical, parse, text
+from penstock.codec.sexp import Form, SExp, SexpRecord, canonical, parse, text
 from penstock.codec.sexp import field as sexp_field
 from penstock.codec.sexp import head as sexp_head
 from penstock.crypto import PublicKey, SigningKey, digest
@@ -24,21 +24,122 @@ from penstock.model.principals import DIGEST_BYTES, KEY, Principal
 _HINT: Final = "see docs/explanation/policy-evolution.md for the forms"
 
 
-class Claim(Protocol):
+def malformed(message: str) -> MalformedError:
+    """Return what is raised for statements that are not what they claim to be."""
+    return MalformedError("evolution.malformed", message, hint=_HINT)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How values are written in statements.
+
+
+def read_owner(value: SExp) -> Principal:
+    """Read a principal in its written form."""
+    return Principal.parse(text(value))
+
+
+def read_count(value: SExp, most: int = DEFAULT_LIMITS.policy_number) -> int:
+    """Read a number from zero up. Raises `MalformedError` (`evolution.malformed`)."""
+    if not isinstance(value, bytes) or not value.isdigit() or len(value) > len(str(most)) or int(value) > most:
+        raise malformed(f"not a number from 0 to {most}")
+    return int(value)
+
+
+def _read_bytes(value: SExp) -> bytes:
+    if not isinstance(value, bytes):
+        raise malformed("bytes are an atom")
+    return value
+
+
+def bytes_form(*lengths: int) -> Form[bytes]:
+    """Return how bytes are written that have one of these lengths, or any."""
+
+    def read(value: SExp) -> bytes:
+        found = _read_bytes(value)
+        if lengths and len(found) not in lengths:
+            raise malformed(f"not {' or '.join(map(str, lengths))} bytes")
+        return found
+
+    return Form(lambda value: value, read)
+
+
+def count_form(most: int, least: int = 0) -> Form[int]:
+    """Return how numbers are written that have these bounds."""
+
+    def read(value: SExp) -> int:
+        found = read_count(value, most)
+        if found < least:
+            raise malformed(f"not a number from {least} to {most}")
+        return found
+
+    return Form(b"%d".__mod__, read)
+
+
+# The fields that statements have in common.
+
+
+def one(body: SExp, name: bytes) -> SExp:
+    """Return the one value of a field. Raises `MalformedError` (`evolution.malformed`)."""
+    found = sexp_field(body, name)
+    if found is None or len(found) != 2:
+        raise malformed(f"a statement has one `({name.decode()} …)` with one value")
+    return found[1]
+
+
+def time_field(time: datetime) -> SExp:
+    """Return the field `time`. Raises `MalformedError` for a time that cannot be written."""
+    return (b"time", format_date(time))
+
+
+def read_time(body: SExp) -> datetime:
+    """Read the field `time`. Raises `MalformedError` (`evolution.malformed`, `date.malformed`)."""
+    time = one(body, b"time")
+    if not isinstance(time, bytes):
+        raise malformed("a time is an atom")
+    return parse_date(time)
+
+
+def read_digest(value: SExp) -> bytes:
+    """Read a SHA-256. Raises `MalformedError` (`evolution.malformed`)."""
+    if not isinstance(value, bytes) or len(value) != DIGEST_BYTES:
+        raise malformed(f"a digest has {DIGEST_BYTES} octets")
+    return value
+
+
+PRINCIPAL: Final[Form[Principal]] = Form(lambda principal: str(principal).encode(), read_owner)
+DIGEST: Final = bytes_form(DIGEST_BYTES)
+
+
+class StatementRecord(SexpRecord):
+    """The base of statements and of their parts."""
+
+    __slots__ = ()
+    FORMS: ClassVar = {
+        Principal: PRINCIPAL,
+        datetime: Form(format_date, lambda value: parse_date(_read_bytes(value))),
+        int: count_form(DEFAULT_LIMITS.policy_number),
+        str: Form(str.encode, text),
+        bytes: bytes_form(),
+    }
+
+    @staticmethod
+    def malformed(message: str) -> MalformedError:
+        """Return the error for what is not such a statement: `evolution.malformed`."""
+        return malformed(message)
+
+
+class Claim(StatementRecord):
     """What can be signed: a frozen value that says who must sign it."""
 
-    HEAD: ClassVar[bytes]
+    __slots__ = ()
+    #: the attribute that says who alone can say this
+    SIGNER: ClassVar[str]
 
     @property
     def signer(self) -> Principal:
         """Who alone can say this."""
-
-    def to_sexp(self) -> SExp:
-        """Return the body that is signed."""
-
-    @classmethod
-    def from_sexp(cls, body: SExp) -> Self:
-        """Read a body. Raises `MalformedError`; what is written in another form is found by the caller."""
+        signer: Principal = getattr(self, self.SIGNER)
+        return signer
 
 
 V_co = TypeVar("V_co", bound=Claim, covariant=True)
@@ -128,6 +229,11 @@ def _to_sexp(body: SExp, hashed: bytes, key: PublicKey, octets: bytes) -> SExp:
     return (b"sequence", body, (b"signature", (b"hash", b"sha256", hashed), key.to_sexp(), octets))
 
 
+def signed_form(*kinds: type[V]) -> Form[UnverifiedValue[V]]:
+    """Return how a statement of one of these kinds is written with its signature."""
+    return Form(lambda signed: signed.to_sexp(), lambda value: read_signed(value, *kinds))
+
+
 def read_signed(value: SExp, *kinds: type[V]) -> UnverifiedValue[V]:
     """Read a signed statement of one of these kinds.
 
@@ -158,54 +264,6 @@ def _read_body(body: SExp, kind: type[V]) -> V:
     if read.to_sexp() != body:
         raise malformed("a statement is not written in its one form, or has a field that is not known")
     return read
-
-
-def malformed(message: str) -> MalformedError:
-    """Return what is raised for statements that are not what they claim to be."""
-    return MalformedError("evolution.malformed", message, hint=_HINT)
-
-
-# The fields that statements have in common.
-
-
-def one(body: SExp, name: bytes) -> SExp:
-    """Return the one value of a field. Raises `MalformedError` (`evolution.malformed`)."""
-    found = sexp_field(body, name)
-    if found is None or len(found) != 2:
-        raise malformed(f"a statement has one `({name.decode()} …)` with one value")
-    return found[1]
-
-
-def read_owner(value: SExp) -> Principal:
-    """Read a principal in its written form."""
-    return Principal.parse(text(value))
-
-
-def read_count(value: SExp, most: int = DEFAULT_LIMITS.policy_number) -> int:
-    """Read a number from zero up. Raises `MalformedError` (`evolution.malformed`)."""
-    if not isinstance(value, bytes) or not value.isdigit() or len(value) > len(str(most)) or int(value) > most:
-        raise malformed(f"not a number from 0 to {most}")
-    return int(value)
-
-
-def time_field(time: datetime) -> SExp:
-    """Return the field `time`. Raises `MalformedError` for a time that cannot be written."""
-    return (b"time", format_date(time))
-
-
-def read_time(body: SExp) -> datetime:
-    """Read the field `time`. Raises `MalformedError` (`evolution.malformed`, `date.malformed`)."""
-    time = one(body, b"time")
-    if not isinstance(time, bytes):
-        raise malformed("a time is an atom")
-    return parse_date(time)
-
-
-def read_digest(value: SExp) -> bytes:
-    """Read a SHA-256. Raises `MalformedError` (`evolution.malformed`)."""
-    if not isinstance(value, bytes) or len(value) != DIGEST_BYTES:
-        raise malformed(f"a digest has {DIGEST_BYTES} octets")
-    return value
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -8,9 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
-from typing import Final, TypeAlias
+from typing import Annotated, Final, TypeAlias
 
-from penstock.codec.sexp import SExp
+from penstock.codec.sexp import OMITTED, ListForm, Named, SExp
 from penstock.errors import MalformedError
 from penstock.model.instants import date_key, format_date, instant_key, parse_date
 
@@ -152,6 +152,15 @@ def validity_to_sexp(validity: Validity) -> tuple[SExp, ...] | None:
         parts.append((b"not-after", validity.not_after))
     parts += [test.body for test in validity.online]
     return (b"valid", *parts) if parts else None
+
+
+ValidityField = Annotated[
+    Validity,
+    ListForm(lambda validity: (validity_to_sexp(validity) or ())[1:], parse_validity),
+    Named(b"valid"),
+    OMITTED,
+]
+"""The `(valid …)` of a record, which is not there if nothing is restricted."""
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -20,14 +20,14 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from penstock.broker.keys.rights import KeyEntitlement
-from penstock.codec.sexp import SExp
+from penstock.codec.sexp import SExp, read_fields, written_fields
 from penstock.codec.sexp import field as sexp_field
 from penstock.crypto.key_tree import KeyTree, Rekey, handle
 from penstock.crypto.wrapping import Secret, unopened
 from penstock.errors import LimitError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
-from penstock.trust.key_statements import EpochStatement, KeyGroup, KeyRecord, count, read_end, write_end
+from penstock.trust.key_statements import END, EpochStatement, KeyGroup, KeyRecord
 from penstock.trust.signed import read_count, read_owner
 
 _LEAF: Final = b"leaf"
@@ -128,7 +128,7 @@ class GroupState:
             raise unopened()
         return (
             b"state",
-            *self.word.parts(),
+            *written_fields(self.word),
             self.tree.to_sexp(),
             (b"members", *_write(self.members)),
             (b"left", *_write(self.left)),
@@ -138,7 +138,9 @@ class GroupState:
     @classmethod
     def from_sexp(cls, value: SExp) -> "GroupState":
         """Read what `to_sexp` wrote. Raises `RefusedError` (`keys.unopened`), `MalformedError`."""
-        word = EpochStatement.read(value)
+        if not isinstance(value, tuple):
+            raise unopened()
+        word, _ = read_fields(EpochStatement, value)
         state = cls(word.group)
         state.word = word
         state.tree = KeyTree.from_sexp(state.id, sexp_field(value, b"tree") or ())
@@ -150,7 +152,7 @@ class GroupState:
 
 def _write(holders: Mapping[Principal, Holder]) -> Iterator[SExp]:
     for who, holder in holders.items():
-        yield (str(who).encode(), holder.leaf.expose(), write_end(holder.until), count(holder.since))
+        yield (str(who).encode(), holder.leaf.expose(), END.write(holder.until), b"%d" % holder.since)
 
 
 def _read(value: SExp, name: bytes, epoch: int) -> Iterator[tuple[Principal, Holder]]:
@@ -160,7 +162,7 @@ def _read(value: SExp, name: bytes, epoch: int) -> Iterator[tuple[Principal, Hol
                 leaf = Secret(octets)
                 # Checkpoints of before did not say since when.
                 first = read_count(since[0]) if since else epoch
-                yield read_owner(who), Holder(leaf, handle(leaf), read_end(until), first)
+                yield read_owner(who), Holder(leaf, handle(leaf), END.read(until), first)
             case _:
                 raise unopened()
 

@@ -2,12 +2,23 @@
 
 An atom is `bytes`, an atom with a display hint is `Hinted`, a list is a `tuple`. Signatures are over the
 canonical form, and `parse_canonical` reads no other; `parse` reads all three; `canonical`, `transport` and
-`advanced` write one each. Nothing here recurses; hostile bytes meet `Limits` and a `MalformedError`, no more.
+`advanced` write one each. Hostile bytes meet `Limits` and a `MalformedError`, no more: nothing of this recurses.
+
+A `SexpRecord` describes a list with a head and fields once, for reading and for writing.
 """
 
 from penstock.codec.sexp.canonical import canonical as canonical
 from penstock.codec.sexp.canonical import parse_canonical as parse_canonical
 from penstock.codec.sexp.canonical import parse_elements as parse_elements
+from penstock.codec.sexp.records import BARE as BARE
+from penstock.codec.sexp.records import OMITTED as OMITTED
+from penstock.codec.sexp.records import Form as Form
+from penstock.codec.sexp.records import ListForm as ListForm
+from penstock.codec.sexp.records import Named as Named
+from penstock.codec.sexp.records import SexpRecord as SexpRecord
+from penstock.codec.sexp.records import read_fields as read_fields
+from penstock.codec.sexp.records import read_record as read_record
+from penstock.codec.sexp.records import written_fields as written_fields
 from penstock.codec.sexp.text_forms import advanced as advanced
 from penstock.codec.sexp.text_forms import parse as parse
 from penstock.codec.sexp.text_forms import parse_many as parse_many

@@ -29,7 +29,7 @@ from penstock.moderator.rules.steps import Strategy
 from penstock.moderator.rules.vocabulary import Vocabulary, read_vocabulary, rows, vocabulary_fields
 from penstock.moderator.settlement.addition import Customs, Tightening
 from penstock.moderator.settlement.proposals import HEURISTICS, NEWEST
-from penstock.trust.signed import malformed, one, read_owner, read_time, time_field
+from penstock.trust.signed import Claim, malformed, one, read_owner, read_time, time_field
 
 Known = Mapping[Principal, Profile]
 """Who is known, and by which profile."""
@@ -40,7 +40,7 @@ def _nobody() -> Known:
 
 
 @dataclass(frozen=True, slots=True)
-class Founding:
+class Founding(Claim):
     """What a rule base begins with. Raises `MalformedError` (`moderator.founding`)."""
 
     HEAD: ClassVar = b"rule-book"

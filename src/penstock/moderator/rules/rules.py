@@ -24,7 +24,7 @@ from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.selector import ALWAYS, Selector, parse
-from penstock.trust.signed import malformed, one, read_owner
+from penstock.trust.signed import Claim, malformed, one, read_owner
 from penstock.trust.validity import ALWAYS as FOREVER
 from penstock.trust.validity import Validity, parse_validity, validity_to_sexp
 
@@ -32,7 +32,7 @@ _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*", re.ASCII)
 
 
 @dataclass(frozen=True, slots=True)
-class PublishRule:
+class PublishRule(Claim):
     """`P.publish(e, fnc_p, fnc_s)`; several publishers where they agreed on one rule (the paper's P_list).
 
     Raises `MalformedError` (`moderator.rule`), `LimitError` (`moderator.limit`).
@@ -108,7 +108,7 @@ class PublishRule:
 
 
 @dataclass(frozen=True, slots=True)
-class SubscribeRule:
+class SubscribeRule(Claim):
     """`S.subscribe(e, fnc_p)`. Raises `MalformedError` (`moderator.rule`), `LimitError` (`moderator.limit`)."""
 
     HEAD: ClassVar = b"subscribe-rule"

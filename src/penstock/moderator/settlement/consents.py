@@ -23,11 +23,11 @@ from penstock.model.principals import Principal
 from penstock.moderator.base.records import request_to_sexp
 from penstock.moderator.rules.rules import PublishRule, Rule
 from penstock.moderator.rules.steps import MoveType, Request, Resolve, Step, Strategy, Undo
-from penstock.trust.signed import malformed, one, read_count, read_digest, read_owner
+from penstock.trust.signed import Claim, malformed, one, read_count, read_digest, read_owner
 
 
 @dataclass(frozen=True, slots=True)
-class Consent:
+class Consent(Claim):
     """Somebody agrees to what somebody else asks for."""
 
     HEAD: ClassVar = b"moderator-consent"

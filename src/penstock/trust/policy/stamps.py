@@ -13,36 +13,33 @@ signs for the neighbour that gets it; one that is trusted no longer gets none. A
 
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from penstock.codec.sexp import SExp
-from penstock.codec.sexp import field as sexp_field
+from penstock.codec.sexp import BARE, Named
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
 from penstock.trust.policy.events import BEGINNING
 from penstock.trust.signed import (
+    DIGEST,
+    Claim,
+    StatementRecord,
     UnverifiedValue,
+    count_form,
     malformed,
-    one,
-    read_count,
-    read_digest,
-    read_owner,
-    read_signed,
-    read_time,
-    time_field,
+    signed_form,
 )
 
 
 @dataclass(frozen=True, slots=True)
-class TimeStamp:
+class TimeStamp(Claim):
     """At `time` the owner's chain ended with `number` and `head`, as far as the signer knew; good for `period` ms."""
 
     HEAD: ClassVar = b"time-stamp"
     owner: Principal
     number: int
-    head: bytes = field(repr=False)
+    head: Annotated[bytes, DIGEST] = field(repr=False)
     time: datetime
-    period: int
+    period: Annotated[int, count_form(DEFAULT_LIMITS.stamp_period, least=1)]
     #: who signs for the owner; None for the owner itself
     by: Principal | None = None
 
@@ -57,113 +54,52 @@ class TimeStamp:
         room = datetime.max.replace(tzinfo=self.time.tzinfo) - self.time
         return self.time + min(timedelta(milliseconds=self.period), room)
 
-    def to_sexp(self) -> SExp:
-        """Return the body that is signed."""
-        period = (b"period", str(self.period).encode())
-        by: tuple[SExp, ...] = () if self.by is None else ((b"by", str(self.by).encode()),)
-        return (self.HEAD, *_place(self.owner, self.number, self.head), time_field(self.time), period, *by)
-
-    @classmethod
-    def from_sexp(cls, body: SExp) -> "TimeStamp":
-        """Read a body. Raises `MalformedError` (`evolution.malformed` and what the parts raise)."""
-        period = read_count(one(body, b"period"), DEFAULT_LIMITS.stamp_period)
-        if not period:
-            raise malformed("a time-stamp is good for at least a millisecond")
-        made = cls(*_read_place(body), read_time(body), period, _read_signer(body))
-        if made.by == made.owner:
+    def verify_fields(self) -> None:
+        """Raise `MalformedError` (`evolution.malformed`) for a place that no chain has, or a needless signer."""
+        _verify_place(self.number, self.head)
+        if self.by == self.owner:
             raise malformed("the owner's own time-stamp names nobody else who signs it")
-        return made
 
 
 @dataclass(frozen=True, slots=True)
-class HopStamp:
+class HopStamp(Claim):
     """A broker hands a time-stamp, known by its digest, to a neighbour that it trusts."""
 
     HEAD: ClassVar = b"hop-stamp"
-    stamp: bytes = field(repr=False)
-    sender: Principal
-    receiver: Principal
+    SIGNER: ClassVar = "sender"
+    stamp: Annotated[bytes, DIGEST] = field(repr=False)
+    sender: Annotated[Principal, Named(b"from")]
+    receiver: Annotated[Principal, Named(b"to")]
     time: datetime
-
-    @property
-    def signer(self) -> Principal:
-        """The broker that hands it on."""
-        return self.sender
-
-    def to_sexp(self) -> SExp:
-        """Return the body that is signed."""
-        sender, receiver = (b"from", str(self.sender).encode()), (b"to", str(self.receiver).encode())
-        return (self.HEAD, (b"stamp", self.stamp), sender, receiver, time_field(self.time))
-
-    @classmethod
-    def from_sexp(cls, body: SExp) -> "HopStamp":
-        """Read a body. Raises `MalformedError` (`evolution.malformed` and what the parts raise)."""
-        sender, receiver = read_owner(one(body, b"from")), read_owner(one(body, b"to"))
-        return cls(read_digest(one(body, b"stamp")), sender, receiver, read_time(body))
 
 
 @dataclass(frozen=True, slots=True)
-class Acknowledgement:
+class Acknowledgement(Claim):
     """A broker enforces everything up to `number`; with `stamped` it delivers nothing where stamps fail to come."""
 
     HEAD: ClassVar = b"acknowledgement"
+    SIGNER: ClassVar = "broker"
     broker: Principal
     owner: Principal
     number: int
-    head: bytes = field(repr=False)
+    head: Annotated[bytes, DIGEST] = field(repr=False)
     time: datetime
     stamped: bool = False
 
-    @property
-    def signer(self) -> Principal:
-        """The broker."""
-        return self.broker
-
-    def to_sexp(self) -> SExp:
-        """Return the body that is signed."""
-        stamped: tuple[SExp, ...] = ((b"stamped",),) if self.stamped else ()
-        place = _place(self.owner, self.number, self.head)
-        return (self.HEAD, (b"broker", str(self.broker).encode()), *place, time_field(self.time), *stamped)
-
-    @classmethod
-    def from_sexp(cls, body: SExp) -> "Acknowledgement":
-        """Read a body. Raises `MalformedError` (`evolution.malformed` and what the parts raise)."""
-        broker, stamped = read_owner(one(body, b"broker")), sexp_field(body, b"stamped") is not None
-        return cls(broker, *_read_place(body), read_time(body), stamped)
+    def verify_fields(self) -> None:
+        """Raise `MalformedError` (`evolution.malformed`) for a place that no chain has."""
+        _verify_place(self.number, self.head)
 
 
 @dataclass(frozen=True, slots=True)
-class CarriedStamp:
+class CarriedStamp(StatementRecord):
     """A time-stamp as it travels, with the word of the broker that hands it on; its signer needs none."""
 
-    stamp: UnverifiedValue[TimeStamp]
-    hop: UnverifiedValue[HopStamp] | None = None
-
-    def to_sexp(self) -> SExp:
-        """Return both as they travel."""
-        return (b"carried", self.stamp.to_sexp(), *(() if self.hop is None else (self.hop.to_sexp(),)))
-
-    @classmethod
-    def from_sexp(cls, value: SExp) -> "CarriedStamp":
-        """Read both. Raises what `read_signed` raises."""
-        match value:
-            case (b"carried", stamp):
-                return cls(read_signed(stamp, TimeStamp))
-            case (b"carried", stamp, hop):
-                return cls(read_signed(stamp, TimeStamp), read_signed(hop, HopStamp))
-        raise malformed("not a time-stamp on its way")
+    HEAD: ClassVar = b"carried"
+    stamp: Annotated[UnverifiedValue[TimeStamp], signed_form(TimeStamp), BARE]
+    hop: Annotated[UnverifiedValue[HopStamp] | None, signed_form(HopStamp), BARE] = None
 
 
-def _read_signer(body: SExp) -> Principal | None:
-    return None if sexp_field(body, b"by") is None else read_owner(one(body, b"by"))
-
-
-def _place(owner: Principal, number: int, head: bytes) -> tuple[SExp, ...]:
-    return (b"owner", str(owner).encode()), (b"number", str(number).encode()), (b"head", head)
-
-
-def _read_place(body: SExp) -> tuple[Principal, int, bytes]:
-    number, head = read_count(one(body, b"number")), read_digest(one(body, b"head"))
+def _verify_place(number: int, head: bytes) -> None:
     if (number == 0) is not (head == BEGINNING):
         raise malformed("a chain without events has the head of the beginning, and no other has")
-    return read_owner(one(body, b"owner")), number, head

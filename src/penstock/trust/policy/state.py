@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from hashlib import sha256
 from types import MappingProxyType
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
 from penstock.codec.sexp import SExp, canonical, parse_many
 from penstock.crypto import SigningKey, digest
@@ -32,18 +32,7 @@ from penstock.trust.policy.events import (
 )
 from penstock.trust.policy.stamps import TimeStamp
 from penstock.trust.profiles import ProfileClaim
-from penstock.trust.signed import (
-    SignedValue,
-    malformed,
-    one,
-    read_count,
-    read_digest,
-    read_owner,
-    read_signed,
-    read_time,
-    sign_value,
-    time_field,
-)
+from penstock.trust.signed import DIGEST, Claim, SignedValue, malformed, read_signed, sign_value
 from penstock.trust.subjects import Threshold
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -57,42 +46,16 @@ from penstock.trust.subjects import Threshold
 
 
 @dataclass(frozen=True, slots=True)
-class PolicySnapshot:
+class PolicySnapshot(Claim):
     """A broker kept so many statements of an owner, and these."""
 
     HEAD: ClassVar = b"policy-snapshot"
+    SIGNER: ClassVar = "broker"
     broker: Principal
     owner: Principal
     time: datetime
     values: int
-    digest: bytes = field(repr=False)
-
-    @property
-    def signer(self) -> Principal:
-        """The broker."""
-        return self.broker
-
-    def to_sexp(self) -> SExp:
-        """Return the body that is signed."""
-        return (
-            self.HEAD,
-            (b"broker", str(self.broker).encode()),
-            (b"owner", str(self.owner).encode()),
-            time_field(self.time),
-            (b"values", str(self.values).encode()),
-            (b"digest", self.digest),
-        )
-
-    @classmethod
-    def from_sexp(cls, body: SExp) -> "PolicySnapshot":
-        """Read a body. Raises `MalformedError` (`evolution.malformed` and what the parts raise)."""
-        return cls(
-            read_owner(one(body, b"broker")),
-            read_owner(one(body, b"owner")),
-            read_time(body),
-            read_count(one(body, b"values")),
-            read_digest(one(body, b"digest")),
-        )
+    digest: Annotated[bytes, DIGEST] = field(repr=False)
 
 
 def write_snapshot(

@@ -37,9 +37,8 @@ class CredentialFiles:
 
     def to_sexp(self) -> SExp:
         """Return all of it as a `(sequence …)`, also what was set aside."""
-        whole = self.credentials.to_sexp()
         aside = [part for one in self.damaged for part in (one.body, one.signature)]
-        return (*whole, *aside) if isinstance(whole, tuple) else whole
+        return (*self.credentials.to_sexp(), *aside)
 
 
 def read_bag(files: Iterable[str]) -> CredentialFiles:
