@@ -3,21 +3,26 @@
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from datetime import datetime, timedelta
-from typing import Any, Final, TypeAlias
+from typing import Final, TypeAlias
 
 import click
 
-from penstock.apps.cli.shared import options
 from penstock.apps.cli.shared.attributes import given_twice, parse_value, split_pair
+from penstock.apps.cli.shared.commands import CommandAnswer, option, option_class
 from penstock.apps.cli.shared.credentials import need_type
 from penstock.apps.cli.shared.describe import Wording, instant_text, statement_data
-from penstock.apps.cli.shared.files import Destination
-from penstock.apps.cli.shared.names import NameBook, load_names
-from penstock.apps.cli.shared.options import JSON, open_key
-from penstock.apps.cli.shared.session import CommandSession, Warned, say, say_block, say_json, warn
-from penstock.codec.sexp import advanced, transport
+from penstock.apps.cli.shared.names import NameBook
+from penstock.apps.cli.shared.option_groups import (
+    RIGHT,
+    WHO,
+    KeyOptions,
+    NamesOption,
+    OutputFile,
+    TypeFileOptions,
+)
+from penstock.apps.cli.shared.session import CommandSession, Warned, warn
 from penstock.codec.sexp import parse as parse_sexp
-from penstock.crypto import SigningKey
+from penstock.codec.sexp import transport
 from penstock.errors import MalformedError
 from penstock.guard import ENVIRONMENT
 from penstock.model.instants import parse_end, parse_instant
@@ -27,7 +32,7 @@ from penstock.model.types import EventType
 from penstock.model.values import Kind, Value, check_value
 from penstock.selector import parse as parse_selector
 from penstock.trust.capabilities import EVENT_TYPE, NETWORK, BoundSelector, Right, event_tag, flags, network_tag
-from penstock.trust.certificates import Authorisation, Certificate, Statement, issue
+from penstock.trust.certificates import Authorisation, Statement, issue
 from penstock.trust.credentials import Credentials
 from penstock.trust.subjects import Name, Subject, Threshold
 from penstock.trust.tags import Set, Tag, parse_tag
@@ -39,20 +44,33 @@ LAST_SECOND: Final = "a date alone includes that day, until 23:59:59 UTC"
 _VOCABULARY: Final = (NETWORK, EVENT_TYPE)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Wanted:
-    """The right that the options of one command ask for."""
+@option_class
+class RightOptions:
+    """The right that a certificate gives."""
 
-    network: str | None
-    type_name: str | None
-    tag: str | None
-    version: str | None
-    rights: tuple[str, ...]
-    all_rights: bool
-    attributes: tuple[str, ...]
-    forced: tuple[str, ...]
-    where: tuple[str, ...]
-    when: tuple[str, ...]
+    network: str | None = option(
+        "--network", metavar="OWNER/NAME", help="A network; * for all, or for all of one owner."
+    )
+    type_name: str | None = option(
+        "--type", metavar="OWNER/PATTERN", help="Event types; * matches any part of the name."
+    )
+    tag: str | None = option("--tag", metavar="SEXP", help="A right of another vocabulary, as an S-expression.")
+    of_type: TypeFileOptions
+    version: str | None = option("--version", metavar="VERSION", help="One version of the type only.")
+    rights: tuple[str, ...] = option("--right", multiple=True, type=RIGHT, help="A right; repeat it.")
+    all_rights: bool = option("--all-rights", is_flag=True, help="Every right there is.")
+    attributes: tuple[str, ...] = option(
+        "--attribute", multiple=True, metavar="NAME|ID", help="Only this attribute; repeat it."
+    )
+    forced: tuple[str, ...] = option(
+        "--force", multiple=True, metavar="NAME=VALUE", help="Force the value of an attribute."
+    )
+    where: tuple[str, ...] = option(
+        "--where", multiple=True, metavar="SELECTOR", help="Only events for which this is true."
+    )
+    when: tuple[str, ...] = option(
+        "--when", multiple=True, metavar="CONDITION", help="Only while this is true of the environment."
+    )
 
     def to_tag(self, names: NameBook, event_type: EventType | None) -> Tag:
         """Return the right as a tag.
@@ -180,30 +198,6 @@ def attribute_id(written: str, names: NameBook, event_type: EventType | None) ->
     return need_type(event_type, f"attribute `{written[:80]}`").attribute(written).id
 
 
-def subject_of(  # noqa: PLR0913  # the ways to name a subject
-    names: NameBook,
-    issuer: Principal,
-    *,
-    to: str | None,
-    to_names: tuple[str, ...],
-    threshold: int | None,
-    members: tuple[str, ...],
-) -> Subject:
-    """Return whom a certificate is about. Raises `MalformedError` (`cli.subject` and what the parts raise)."""
-    if threshold is not None or members:
-        if to is not None or to_names or threshold is None:
-            raise _subject()
-        return Threshold(threshold, tuple(names.subject(member) for member in members))
-    if to_names:
-        base = issuer if to is None else names.principal(to)
-        if not all(to_names):
-            raise _subject()
-        return Name(base, tuple(name.encode("utf-8", "surrogateescape") for name in to_names))
-    if to is None:
-        raise _subject()
-    return names.subject(to)
-
-
 def _subject() -> MalformedError:
     return MalformedError(
         "cli.subject",
@@ -218,20 +212,6 @@ def check_comment(comment: str) -> str:
     return comment
 
 
-def validity_of(now: datetime, not_before: str | None, not_after: str | None, days: int | None) -> Validity:
-    """Return the period of a certificate or a rule. Raises `MalformedError` (`cli.validity`, `date.malformed`)."""
-    begin = None if not_before is None else parse_instant(not_before)
-    end = None if not_after is None else parse_end(not_after)
-    if days is not None:
-        if end is not None:
-            raise MalformedError("cli.validity", "--days and --not-after both say when the period ends")
-        try:
-            end = ((begin or now) + timedelta(days=days)).replace(microsecond=0)
-        except OverflowError:
-            raise MalformedError("cli.validity", f"{days} days from then is no date") from None
-    return Validity.between(begin, end)
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # What the commands share that sign a certificate: the key, whom it is for, while it is valid, and where it goes.
 
@@ -240,91 +220,107 @@ State: TypeAlias = Callable[[Principal, Subject], Statement]
 """What a certificate is to say, once it is known who signs it and whom it is for."""
 
 
-def subject_options(function: options.F) -> options.F:
-    """Add the options that say whom a certificate is for, and while it is valid."""
-    for option in (
-        click.option("--comment", default="", metavar="TEXT", help="A remark for readers; it is signed too."),
-        click.option("--days", type=click.IntRange(min=1), metavar="N", help="How many days it is valid."),
-        click.option("--not-after", metavar="TIME", help=f"The last moment at which it is valid; {LAST_SECOND}."),
-        click.option("--not-before", metavar="TIME", help=f"The first moment at which it is valid; {MIDNIGHT}."),
-        click.option("--member", "members", multiple=True, help="A member of the quorum; repeat it.", **options.WHO),
-        click.option("--threshold", type=int, metavar="K", help="For any K of the members together."),
-        click.option("--to-name", "to_names", multiple=True, metavar="NAME", help="For a name of yours, or of --to's."),
-        click.option("--to", **options.WHO, help="For a principal, one of your names, or a key or quorum file."),
-    ):
-        function = option(function)
-    return function
+@option_class
+class PeriodOptions:
+    """While a certificate or a rule is valid."""
+
+    not_before: str | None = option(
+        "--not-before", metavar="TIME", help=f"The first moment at which it is valid; {MIDNIGHT}."
+    )
+    not_after: str | None = option(
+        "--not-after", metavar="TIME", help=f"The last moment at which it is valid; {LAST_SECOND}."
+    )
+    days: int | None = option("--days", type=click.IntRange(min=1), metavar="N", help="How many days it is valid.")
+
+    def validity(self, now: datetime) -> Validity:
+        """Return the period. Raises `MalformedError` (`cli.validity`, `date.malformed`)."""
+        begin = None if self.not_before is None else parse_instant(self.not_before)
+        end = None if self.not_after is None else parse_end(self.not_after)
+        if self.days is not None:
+            if end is not None:
+                raise MalformedError("cli.validity", "--days and --not-after both say when the period ends")
+            try:
+                end = ((begin or now) + timedelta(days=self.days)).replace(microsecond=0)
+            except OverflowError:
+                raise MalformedError("cli.validity", f"{self.days} days from then is no date") from None
+        return Validity.between(begin, end)
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@option_class
+class SubjectOptions:
+    """Who a certificate is for, and while it is valid."""
+
+    to: str | None = option("--to", **WHO, help="For a principal, one of your names, or a key or quorum file.")
+    to_names: tuple[str, ...] = option(
+        "--to-name", multiple=True, metavar="NAME", help="For a name of yours, or of --to's."
+    )
+    threshold: int | None = option("--threshold", type=int, metavar="K", help="For any K of the members together.")
+    members: tuple[str, ...] = option("--member", multiple=True, help="A member of the quorum; repeat it.", **WHO)
+    period: PeriodOptions
+    comment: str = option("--comment", default="", metavar="TEXT", help="A remark for readers; it is signed too.")
+
+    def find(self, names: NameBook, issuer: Principal) -> Subject:
+        """Return the subject. Raises `MalformedError` (`cli.subject` and what the parts raise)."""
+        if self.threshold is not None or self.members:
+            if self.to is not None or self.to_names or self.threshold is None:
+                raise _subject()
+            return Threshold(self.threshold, tuple(map(names.subject, self.members)))
+        if self.to_names:
+            base = issuer if self.to is None else names.principal(self.to)
+            if not all(self.to_names):
+                raise _subject()
+            return Name(base, tuple(name.encode("utf-8", "surrogateescape") for name in self.to_names))
+        if self.to is None:
+            raise _subject()
+        return names.subject(self.to)
+
+
+@dataclass(frozen=True, slots=True)
 class Issuing:
     """A certificate that is asked for, but for what it says."""
 
     session: CommandSession
+    key: KeyOptions
+    subject: SubjectOptions
+    destination: OutputFile
     names: NameBook
     validity: Validity
-    comment: str
-    destination: Destination
-    output: str
-    _open: Callable[[], SigningKey]
-    _subject: Callable[[Principal], Subject]
 
     @classmethod
-    def of(  # noqa: PLR0913  # one argument an option
+    def of(
         cls,
         session: CommandSession,
-        *,
-        key_file: str,
-        passphrase_file: str | None,
-        not_before: str | None,
-        not_after: str | None,
-        days: int | None,
-        comment: str,
-        out: str | None,
-        overwrite: bool,
-        dry_run: bool,
-        output: str,
-        names_file: str | None,
-        **subject: Any,
+        key: KeyOptions,
+        subject: SubjectOptions,
+        destination: OutputFile,
+        names: NamesOption,
     ) -> "Issuing":
-        """Take in the options of `key_options`, `subject_options` and `write_options`. Raises what reading raises."""
-        names = load_names(names_file)
-        return cls(
-            session=session,
-            names=names,
-            validity=validity_of(session.now, not_before, not_after, days),
-            comment=check_comment(comment),
-            destination=Destination.free(out, overwrite=overwrite, dry_run=dry_run),
-            output=output,
-            _open=lambda: open_key(key_file, passphrase_file),
-            _subject=lambda issuer: subject_of(names, issuer, **subject),
-        )
+        """Read what the options name, except the key. Raises what reading raises."""
+        book = names.load()
+        validity = subject.period.validity(session.now)
+        check_comment(subject.comment)
+        destination.check()
+        return cls(session, key, subject, destination, book, validity)
 
-    def issue(self, state: State, event_type: EventType | None = None, more: tuple[Warned, ...] = ()) -> None:
-        """Sign what `state` says, warn about what should be known of it, write it, and answer."""
-        key = self._open()
-        statement = state(key.principal, self._subject(key.principal))
+    @property
+    def comment(self) -> str:
+        """The remark for readers."""
+        return self.subject.comment
+
+    def issue(self, state: State, event_type: EventType | None = None, more: tuple[Warned, ...] = ()) -> CommandAnswer:
+        """Sign what `state` says, warn about what should be known of it, write it, and return the answer."""
+        key = self.key.open()
+        statement = state(key.principal, self.subject.find(self.names, key.principal))
         certificate = issue(statement, key)
         told = (Warned(flag.code, flag.message) for flag in flags(statement))
         warnings = (*told, *doubts(statement, self.session.now), *more)
         warn(*warnings)
-        self._finish(certificate, warnings, Wording(self.names, event_type))
-
-    def _finish(self, certificate: Certificate, warnings: tuple[Warned, ...], wording: Wording) -> None:
         value = Credentials.of(certificate).to_sexp()
-        self.destination.put(value)
-        if self.output == JSON:
-            say_json(
-                {
-                    "id": certificate.id,
-                    **statement_data(certificate.statement),
-                    "warnings": [warning.as_dict() for warning in warnings],
-                    "certificate": transport(value).decode(),
-                    **self.destination.as_dict(),
-                }
-            )
-        elif self.destination.file is None:
-            say_block(advanced(value))
-        else:
-            say(self.destination.line())
-            say(wording.line(certificate.statement))
+        data = {
+            "id": certificate.id,
+            **statement_data(certificate.statement),
+            "warnings": [warning.as_dict() for warning in warnings],
+            "certificate": transport(value).decode(),
+        }
+        line = Wording(self.names, event_type).line(certificate.statement)
+        return self.destination.answer(value, data, [line])

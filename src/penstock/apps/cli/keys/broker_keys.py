@@ -4,20 +4,20 @@ import asyncio
 import sys
 from collections.abc import Iterator, Mapping
 from datetime import datetime
+from itertools import chain
 from typing import Any, Final, TypeAlias
 
 import click
 
 from penstock.apps.cli.keys.fetch import fetch
 from penstock.apps.cli.net.status import plain
-from penstock.apps.cli.shared import options
-from penstock.apps.cli.shared import terminal as paint
-from penstock.apps.cli.shared.broker_client import Call, client_options, talk
+from penstock.apps.cli.shared.broker_client import Call, ClientOptions, talk
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.describe import counted, listed, table, value_text
-from penstock.apps.cli.shared.groups import Verbs, example
+from penstock.apps.cli.shared.groups import Verbs
 from penstock.apps.cli.shared.names import NameBook
-from penstock.apps.cli.shared.options import JSON, WHO
-from penstock.apps.cli.shared.session import say, say_json
+from penstock.apps.cli.shared.option_groups import WHO
+from penstock.apps.cli.shared.terminal import Shown, grid_table
 from penstock.broker.wire.protocol import LABELS, KeyWord
 from penstock.codec.wire import Wire
 from penstock.errors import MalformedError, RefusedError
@@ -131,37 +131,31 @@ def _not_manager() -> RefusedError:
 # What `penstock keys` answers, in words and tables.
 
 
-def show_keys(status: Mapping[str, Wire], names: NameBook) -> None:
-    """Show which keys a broker holds and manages."""
+def show_keys(status: Mapping[str, Wire], names: NameBook) -> Iterator[Shown]:
+    """Yield which keys a broker holds and manages."""
     held, managed, waiting = (table(status.get(name)) for name in ("held", "managed", "waiting"))
     if held:
-        paint.grid(("held: key of", "epoch", "begun", "seals"), [_held(table(one), names) for one in held.values()])
+        rows = [_held(table(one), names) for one in held.values()]
+        yield grid_table(("held: key of", "epoch", "begun", "seals"), rows)
     elif "held" in status:
-        say("this broker holds no keys: no sealed type is known here that it may read or publish")
+        yield "this broker holds no keys: no sealed type is known here that it may read or publish"
     for name, number in waiting.items():
         if isinstance(number, int) and number:
-            paint.line(f"{name} that wait for keys: {number:,}")
+            yield f"{name} that wait for keys: {number:,}"
     if held and managed:
-        paint.line()
+        yield ""
     if managed:
-        rows = [row for one in managed.values() for row in _managed(table(one), names)]
-        paint.grid(("managed: key of", "epoch", "begun", "members", "held by"), rows)
+        lines = [row for one in managed.values() for row in _managed(table(one), names)]
+        yield grid_table(("managed: key of", "epoch", "begun", "members", "held by"), lines)
 
 
-def show_changed(epochs: Mapping[str, Wire], names: NameBook, words: str) -> None:
-    """Show what came of a change."""
-    say(f"✓ {words}")
-    rows = [(_key(table(one), names), str(table(one).get("epoch", ""))) for one in epochs.values()]
-    paint.grid(("key of", "epoch"), rows)
-
-
-def show_rehearsed(found: Rehearsed, names: NameBook, words: str) -> None:
-    """Show what a change would concern."""
-    say(words if found else "nothing would change")
+def show_rehearsed(found: Rehearsed, names: NameBook, words: str) -> Iterator[Shown]:
+    """Yield what a change would concern."""
+    yield words if found else "nothing would change"
     rows = [row for one in found.values() for row in _rehearsed(one, names)]
     if rows:
-        paint.grid(("key of", "epoch", "then", "held by"), rows)
-    say("nothing was changed, this is a rehearsal")
+        yield grid_table(("key of", "epoch", "then", "held by"), rows)
+    yield "nothing was changed, this is a rehearsal"
 
 
 def _rehearsed(one: Mapping[str, Wire], names: NameBook) -> Iterator[tuple[str, str, str, str]]:
@@ -225,13 +219,23 @@ def _when(value: Wire) -> str:
 # `penstock keys`: the keys of sealed types, at a broker that runs.
 
 
-_TYPE = click.option("--type", "type_name", required=True, metavar="OWNER/NAME", help="The event type.")
-_ATTRIBUTE = click.option(
-    "--attribute", default="", metavar="NAME", help="The key of one attribute alone, instead of all keys of the type."
-)
-_DRY_RUN = click.option(
-    "--dry-run", is_flag=True, help="Show which keys, epochs and holders it would concern, and change nothing."
-)
+@option_class
+class KeyScopeOptions:
+    """The keys that a change is about."""
+
+    type_name: str = option("--type", required=True, metavar="OWNER/NAME", help="The event type.")
+    attribute: str = option(
+        "--attribute",
+        default="",
+        metavar="NAME",
+        help="The key of one attribute alone, instead of all keys of the type.",
+    )
+
+
+def _dry_run_option() -> Any:
+    return option(
+        "--dry-run", is_flag=True, help="Show which keys, epochs and holders it would concern, and change nothing."
+    )
 
 
 _IN_FILES = dict.fromkeys(("new", "show", "list", "quorum", "new-kek", "new-ring"), "penstock key")
@@ -246,132 +250,141 @@ def keys() -> None:
     """
 
 
-@keys.command()
-@client_options
-@options.output_option()
-@example("penstock keys status --broker penstock://127.0.0.1:7600 --network pito/London --key operator.key")
-def status(*, output: str, **connection: Any) -> None:
+@option_class
+class _Status:
+    client: ClientOptions
+    output: str = output_option()
+
+
+@command(
+    keys, example="penstock keys status --broker penstock://127.0.0.1:7600 --network pito/London --key operator.key"
+)
+def status(options: _Status) -> CommandAnswer:
     """Show which keys a broker holds, and for how long it may seal under them; and what waits for keys.
 
     For its operators. Where keys are managed there, their owners, and who has the right `keys`, see who holds them.
     """
-    call = Call.of(**connection)
+    call = options.client.call()
     found = _ask(call, KeyWord.STATUS)
-    if output == JSON:
-        say_json({key: plain(value) for key, value in found.items()})
-    else:
-        show_keys(found, call.names)
+    return CommandAnswer(_plain(found), show_keys(found, call.names))
 
 
-@keys.command()
-@_DRY_RUN
-@client_options
-@options.output_option()
-@example("penstock keys join --broker penstock://127.0.0.1:7600 --network pito/London --key operator.key")
-def join(*, dry_run: bool, output: str, **connection: Any) -> None:
+@option_class
+class _Join:
+    dry_run: bool = _dry_run_option()
+    client: ClientOptions
+    output: str = output_option()
+
+
+@command(keys, example="penstock keys join --broker penstock://127.0.0.1:7600 --network pito/London --key operator.key")
+def join(options: _Join) -> CommandAnswer:
     """Have a broker ask at once for all keys that it may have and has not.
 
     It does so by itself, when policy changes and now and then; a broker that was evicted does not. The answers come a
     moment later: what is shown is what it holds until then. For its operators.
     """
-    call = Call.of(**connection)
-    if dry_run:
-        _rehearse(joined(_ask(call, KeyWord.STATUS)), call, "the broker would ask for these keys", output)
-        return
+    call = options.client.call()
+    if options.dry_run:
+        return _rehearsal(joined(_ask(call, KeyWord.STATUS)), call, "the broker would ask for these keys")
     found = _ask(call, KeyWord.JOIN)
-    if output == JSON:
-        say_json({key: plain(value) for key, value in found.items()})
-    else:
-        say("✓ the broker asks for keys; `penstock keys status` shows what has come")
-        show_keys(found, call.names)
+    done = "✓ the broker asks for keys; `penstock keys status` shows what has come"
+    return CommandAnswer(_plain(found), chain([done], show_keys(found, call.names)))
 
 
-@keys.command()
-@_TYPE
-@_ATTRIBUTE
-@click.option("--labels", is_flag=True, help="Of a blinded type: new labels, and no new keys.")
-@_DRY_RUN
-@client_options
-@options.output_option()
-@example(
-    """
+@option_class
+class _Rotate:
+    scope: KeyScopeOptions
+    labels: bool = option("--labels", is_flag=True, help="Of a blinded type: new labels, and no new keys.")
+    dry_run: bool = _dry_run_option()
+    client: ClientOptions
+    output: str = output_option()
+
+
+@command(
+    keys,
+    example="""
 penstock keys rotate --type pito/Numberplate --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key
-"""
+""",
 )
-def rotate(*, type_name: str, attribute: str, labels: bool, dry_run: bool, output: str, **connection: Any) -> None:
+def rotate(options: _Rotate) -> CommandAnswer:
     """Begin a new epoch of the keys of a type, at the broker that manages them.
 
     Members follow without losing an event. For the owner of the type, and for who has the right `keys` on it.
     """
-    if labels and attribute:
+    if options.labels and options.scope.attribute:
         raise MalformedError("cli.usage", "labels are of the type, not of an attribute", hint="give one of the two")
-    call = Call.of(**connection)
-    which = LABELS if labels else attribute
-    if dry_run:
-        found = rotated(_status(call), _type(call, type_name), which)
-        _rehearse(found, call, "these epochs would begin", output)
-        return
-    _show(_ask(call, KeyWord.ROTATE, type_name, which), call, "a new epoch has begun", output)
+    call = options.client.call()
+    which = LABELS if options.labels else options.scope.attribute
+    if options.dry_run:
+        found = rotated(_status(call), _type(call, options.scope.type_name), which)
+        return _rehearsal(found, call, "these epochs would begin")
+    done = _ask(call, KeyWord.ROTATE, options.scope.type_name, which)
+    return _changed(done, call, "a new epoch has begun")
 
 
-@keys.command()
-@click.argument("broker", **WHO)
-@_TYPE
-@_ATTRIBUTE
-@_DRY_RUN
-@client_options
-@options.output_option()
-@example(
-    """
+@option_class
+class _Evict:
+    broker: str = argument(**WHO)
+    scope: KeyScopeOptions
+    dry_run: bool = _dry_run_option()
+    client: ClientOptions
+    output: str = output_option()
+
+
+@command(
+    keys,
+    example="""
 penstock keys evict met-broker --type pito/Numberplate --broker penstock://127.0.0.1:7600 --network pito/London \\
   --key pito.key
-"""
+""",
 )
-def evict(*, broker: str, type_name: str, attribute: str, dry_run: bool, output: str, **connection: Any) -> None:
+def evict(options: _Evict) -> CommandAnswer:
     """Take the keys of a type from the broker WHO: a new epoch begins at once, without it.
 
     That takes keys, and no rights: the broker may join again when it is told to, and neighbours of equal rights go on
     to send it plaintext beside what is sealed. It is no way to lock somebody out, such as who has stolen a machine:
     revoke the certificate that gives the right (`penstock net revoke`), which ends both. For the same as `rotate`.
     """
-    call = Call.of(**connection)
-    who = call.names.principal(broker)
-    if dry_run:
-        found = evicted(_status(call), _type(call, type_name), attribute, who)
-        _rehearse(found, call, f"{broker} would be out; these epochs would begin", output)
-        return
-    done = _ask(call, KeyWord.EVICT, type_name, attribute, evicted=who)
-    _show(done, call, f"{broker} is out; a new epoch has begun", output)
+    call = options.client.call()
+    who = call.names.principal(options.broker)
+    if options.dry_run:
+        found = evicted(_status(call), _type(call, options.scope.type_name), options.scope.attribute, who)
+        return _rehearsal(found, call, f"{options.broker} would be out; these epochs would begin")
+    done = _ask(call, KeyWord.EVICT, options.scope.type_name, options.scope.attribute, evicted=who)
+    return _changed(done, call, f"{options.broker} is out; a new epoch has begun")
 
 
-@keys.command()
-@click.option("--before", required=True, metavar="TIME", help="Forget epochs that were over then: 2026-05-01T12:00Z.")
-@click.option("--yes", is_flag=True, help="Do not ask. Without a terminal nothing is asked either.")
-@_DRY_RUN
-@client_options
-@options.output_option()
-@example(
-    """
+@option_class
+class _Forget:
+    before: str = option(
+        "--before", required=True, metavar="TIME", help="Forget epochs that were over then: 2026-05-01T12:00Z."
+    )
+    yes: bool = option("--yes", is_flag=True, help="Do not ask. Without a terminal nothing is asked either.")
+    dry_run: bool = _dry_run_option()
+    client: ClientOptions
+    output: str = output_option()
+
+
+@command(
+    keys,
+    example="""
 penstock keys forget --before 2026-01-01T00:00Z --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key
-"""
+""",
 )
-def forget(*, before: str, yes: bool, dry_run: bool, output: str, **connection: Any) -> None:
+def forget(options: _Forget) -> CommandAnswer:
     """Have a key manager forget the keys of old epochs, and begin its log again. There is no way back.
 
     What was sealed in them can then be opened by nobody who has not fetched the keys. For who may manage all types that
     are managed there. Copies of the log, and what a disk keeps of deleted files, are not reached.
     """
-    call, instant = Call.of(**connection), parse_instant(before)
-    if dry_run:
-        _rehearse(forgotten(_status(call), instant), call, "these keys would be forgotten", output)
-        return
-    if not yes and on_terminal():
+    call, instant = options.client.call(), parse_instant(options.before)
+    if options.dry_run:
+        return _rehearsal(forgotten(_status(call), instant), call, "these keys would be forgotten")
+    if not options.yes and on_terminal():
         _confirm_forgetting(call, instant)
     found = _ask(call, KeyWord.FORGET, before=instant)
-    if output == JSON:
-        say_json({key: plain(value) for key, value in found.items()})
-    else:
-        say(f"✓ epochs that were over before {before} are forgotten, and the log begins anew")
+    done = f"✓ epochs that were over before {options.before} are forgotten, and the log begins again"
+    return CommandAnswer(_plain(found), [done])
 
 
 keys.add_command(fetch)
@@ -395,12 +408,10 @@ def _status(call: Call) -> Mapping[str, Wire]:
         raise of_manager(error) from None
 
 
-def _rehearse(found: Rehearsed, call: Call, words: str, output: str) -> None:
-    """Show what a change would concern, and change nothing."""
-    if output == JSON:
-        say_json({"dry_run": True, "keys": {scope: plain(dict(one)) for scope, one in found.items()}})
-    else:
-        show_rehearsed(found, call.names, words)
+def _rehearsal(found: Rehearsed, call: Call, words: str) -> CommandAnswer:
+    """Return what a change would concern, and change nothing."""
+    data = {"dry_run": True, "keys": {scope: plain(dict(one)) for scope, one in found.items()}}
+    return CommandAnswer(data, show_rehearsed(found, call.names, words))
 
 
 def on_terminal() -> bool:
@@ -421,8 +432,10 @@ def _type(call: Call, name: str) -> TypeKey:
     return TypeKey(owner, rest.partition("@")[0])
 
 
-def _show(found: Mapping[str, Wire], call: Call, words: str, output: str) -> None:
-    if output == JSON:
-        say_json({"keys": {key: plain(value) for key, value in found.items()}})
-    else:
-        show_changed(found, call.names, words)
+def _changed(found: Mapping[str, Wire], call: Call, words: str) -> CommandAnswer:
+    rows = [(_key(table(one), call.names), str(table(one).get("epoch", ""))) for one in found.values()]
+    return CommandAnswer({"keys": _plain(found)}, [f"✓ {words}", grid_table(("key of", "epoch"), rows)])
+
+
+def _plain(found: Mapping[str, Wire]) -> dict[str, object]:
+    return {key: plain(value) for key, value in found.items()}

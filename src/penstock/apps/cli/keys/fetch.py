@@ -4,17 +4,19 @@ import asyncio
 from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
 from penstock.apps.cli.sealed.options import kek_passphrase_option, load_kek
-from penstock.apps.cli.shared import options
-from penstock.apps.cli.shared import terminal as paint
-from penstock.apps.cli.shared.broker_client import Call, client_options, talk, type_options
-from penstock.apps.cli.shared.groups import example
-from penstock.apps.cli.shared.options import JSON
-from penstock.apps.cli.shared.session import CommandSession, Warned, say, say_json, warn
+from penstock.apps.cli.shared.broker_client import (
+    BrokerTypeOptions,
+    ClientOptions,
+    talk,
+)
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
+from penstock.apps.cli.shared.session import CommandSession, Warned, warn
+from penstock.apps.cli.shared.terminal import Shown, grid_table
 from penstock.broker.client.client import Client, TypeSource
 from penstock.broker.wire.protocol import LABELS
 from penstock.crypto.seal_keys import KeyRing
@@ -48,41 +50,35 @@ class _Fetched:
     refused: dict[str, str] = field(default_factory=dict)
 
 
-@click.command()
-@click.argument("ring", metavar="RING")
-@type_options
-@click.option("--attribute", "attributes", multiple=True, metavar="NAME", help="Only of this attribute; repeat it.")
-@click.option("--first", type=click.IntRange(1), default=1, show_default=True, help="The first epoch that is wanted.")
-@click.option("--last", type=click.IntRange(1), help="The last epoch that is wanted (default: all that are over).")
-@click.option(
-    "--kek", "kek_file", required=True, envvar="PENSTOCK_KEK", metavar="FILE", help="What the ring lies under."
-)
-@kek_passphrase_option
-@click.option("--dry-run", is_flag=True, help="Ask for the keys and show which come, but write no file.")
-@client_options
-@options.output_option()
-@click.pass_obj
-@example(
-    """
+@option_class
+class _Fetch:
+    ring: str = argument(metavar="RING")
+    of_type: BrokerTypeOptions
+    attributes: tuple[str, ...] = option(
+        "--attribute", multiple=True, metavar="NAME", help="Only of this attribute; repeat it."
+    )
+    first: int = option(
+        "--first", type=click.IntRange(1), default=1, show_default=True, help="The first epoch that is wanted."
+    )
+    last: int | None = option(
+        "--last", type=click.IntRange(1), help="The last epoch that is wanted (default: all that are over)."
+    )
+    kek_file: str = option(
+        "--kek", required=True, envvar="PENSTOCK_KEK", metavar="FILE", help="What the ring lies under."
+    )
+    kek_passphrase_file: str | None = kek_passphrase_option()
+    dry_run: bool = option("--dry-run", is_flag=True, help="Ask for the keys and show which come, but write no file.")
+    client: ClientOptions
+    output: str = output_option()
+
+
+@command(
+    example="""
 penstock keys fetch plates.ring --kek logs.kek --type pito/Numberplate --credential history.cert \\
   --broker penstock://127.0.0.1:7600 --network pito/London --key engineer.key
 """
 )
-def fetch(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    /,
-    *,
-    ring: str,
-    type_name: str | None,
-    attributes: tuple[str, ...],
-    first: int,
-    last: int | None,
-    kek_file: str,
-    kek_passphrase_file: str | None,
-    dry_run: bool,
-    output: str,
-    **connection: Any,
-) -> None:
+def fetch(session: CommandSession, options: _Fetch) -> CommandAnswer:
     """Fetch the keys of epochs that are over into RING, a key ring, so that logs of sealed events can be opened.
 
     For who has the right `history` on the type or on some of its attributes: show the certificate with --credential.
@@ -91,13 +87,15 @@ def fetch(  # noqa: PLR0913  # one argument an option
     broker itself has the right. With the keys of a blinded type come those of its labels, also that of now. `penstock
     key new-kek` makes what the ring lies under; `penstock open` and jobs on Spark read it.
     """
-    if last is not None and last < first:
-        raise MalformedError("cli.usage", f"no epoch is from {first} to {last}", hint="--last is not before --first")
-    call = Call.of(**connection)
-    kek = load_kek(kek_file, kek_passphrase_file)
-    path = Path(ring)
+    if options.last is not None and options.last < options.first:
+        raise MalformedError(
+            "cli.usage", f"no epoch is from {options.first} to {options.last}", hint="--last is not before --first"
+        )
+    call = options.client.call(options.of_type.type_files)
+    kek = load_kek(options.kek_file, options.kek_passphrase_file)
+    path = Path(options.ring)
     kept = read_key_ring(path, kek) if path.exists() else KeyRing()
-    wanted = _Wanted(call.type(type_name), attributes, first, last)
+    wanted = _Wanted(call.type(options.of_type.type_name), options.attributes, options.first, options.last)
 
     async def ask(_stop: asyncio.Event) -> _Fetched:
         async with call.client() as client:
@@ -105,14 +103,24 @@ def fetch(  # noqa: PLR0913  # one argument an option
 
     fetched = talk(ask)
     # The key of the type comes with those of attributes, and is not what was asked for.
-    if not fetched.epochs or (attributes and fetched.refused.keys() >= {*attributes}):
-        named = (fetched.refused[name] for name in attributes if name in fetched.refused)
+    if not fetched.epochs or (options.attributes and fetched.refused.keys() >= {*options.attributes}):
+        named = (fetched.refused[name] for name in options.attributes if name in fetched.refused)
         code = next(named, None) or next(iter(fetched.refused.values()))
         words, hint = _NOTHING[code]
         raise RefusedError(code, words, hint=hint)
-    if not dry_run:
+    if not options.dry_run:
         write_key_ring(path, kept, kek, session.random)
-    _show(ring, fetched, output, dry_run=dry_run)
+    keys = {name: {"first": some[0], "last": some[-1], "epochs": len(some)} for name, some in fetched.epochs.items()}
+    data = {"file": options.ring, "written": not options.dry_run, "keys": keys, "refused": fetched.refused}
+    return CommandAnswer(data, _shown(options, fetched))
+
+
+def _shown(options: _Fetch, fetched: _Fetched) -> Iterator[Shown]:
+    for name, code in fetched.refused.items():
+        warn(Warned(code, f"no keys of `{name}`"))
+    yield f"{'would write' if options.dry_run else 'wrote'} {options.ring}"
+    rows = [(name, f"{some[0]}–{some[-1]}" if len(some) > 1 else str(some[0])) for name, some in fetched.epochs.items()]
+    yield grid_table(("key of", "epochs"), rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,19 +195,3 @@ def _behind(epochs: Collection[int]) -> int:
     while epoch in epochs:
         epoch += 1
     return epoch
-
-
-def _show(ring: str, fetched: _Fetched, output: str, *, dry_run: bool) -> None:
-    if output == JSON:
-        keys = {
-            name: {"first": some[0], "last": some[-1], "epochs": len(some)} for name, some in fetched.epochs.items()
-        }
-        say_json({"file": ring, "written": not dry_run, "keys": keys, "refused": fetched.refused})
-        return
-    for name, code in fetched.refused.items():
-        warn(Warned(code, f"no keys of `{name}`"))
-    say(f"{'would write' if dry_run else 'wrote'} {ring}")
-    paint.grid(
-        ("key of", "epochs"),
-        [(name, f"{some[0]}–{some[-1]}" if len(some) > 1 else str(some[0])) for name, some in fetched.epochs.items()],
-    )

@@ -4,7 +4,7 @@ from typing import Any
 
 import click
 
-from penstock.apps.cli.certs.grants import LAST_SECOND, MIDNIGHT, validity_of
+from penstock.apps.cli.certs.grants import LAST_SECOND, MIDNIGHT, PeriodOptions
 from penstock.apps.cli.moderator.execution import Acting, acting, acting_options, nobody, refuse_rejected
 from penstock.apps.cli.moderator.sources import EVENT, RULE, at_line, known_standing, load_rules
 from penstock.apps.cli.shared import terminal as paint
@@ -112,7 +112,7 @@ def add(  # noqa: PLR0913  # one argument an option
             stated_by,
             _condition(fnc_p),
             _condition(fnc_s),
-            validity_of(session.now, not_before, not_after, days),
+            PeriodOptions(not_before=not_before, not_after=not_after, days=days).validity(session.now),
         )
         refuse_rejected(act.source, act.do(Add(stated)), written=act.written)
 
@@ -189,7 +189,7 @@ def subscribe(  # noqa: PLR0913  # one argument an option
     with acting(session, **how) as act:
         stated_by = act.asker()
         whom = stated_by if subscriber is None else act.source.cast.principal(subscriber)
-        validity = validity_of(session.now, not_before, not_after, days)
+        validity = PeriodOptions(not_before=not_before, not_after=not_after, days=days).validity(session.now)
         wish = SubscribeRule(rule, act.source.event(event), whom, stated_by, _condition(fnc_p), validity)
         act.do(StateSubscriberRule(wish))
 

@@ -4,19 +4,26 @@ from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
 import click
 
-from penstock.apps.cli.sealed.options import FileProgress, Types, load_ring, ring_options, types_options
-from penstock.apps.cli.shared import options
+from penstock.apps.cli.sealed.options import FileProgress, RingOptions, Types, TypesOptions
+from penstock.apps.cli.shared.commands import (
+    CommandAnswer,
+    argument,
+    command,
+    option,
+    option_class,
+    output_option,
+    wants_data,
+)
 from penstock.apps.cli.shared.describe import counted
 from penstock.apps.cli.shared.events import Rows, cloud_event
-from penstock.apps.cli.shared.files import SECRET, Destination, filling, reading
-from penstock.apps.cli.shared.groups import example
-from penstock.apps.cli.shared.names import NameBook, load_names
-from penstock.apps.cli.shared.options import JSON, moment
-from penstock.apps.cli.shared.session import CommandSession, say, say_json
+from penstock.apps.cli.shared.files import SECRET, filling, reading
+from penstock.apps.cli.shared.names import NameBook
+from penstock.apps.cli.shared.option_groups import AtOption, NamesOption, OutputFile
+from penstock.apps.cli.shared.session import CommandSession, say
 from penstock.apps.cli.shared.terminal import showing
 from penstock.codec.blocks import read_header
 from penstock.crypto.opener import Opener
@@ -31,45 +38,28 @@ _SHOWN: Final = 10
 _Print = Callable[[Event, Principal], None]
 
 
-@click.command("open")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@types_options
-@ring_options
-@click.option(
-    "--verify",
-    is_flag=True,
-    help="Open signed blocks alone, also of types that need not be.",
-)
-@options.write_options
-@options.at_option
-@options.output_option()
-@options.names_option
-@click.pass_obj
-@example(
-    """
+@option_class
+class _Open:
+    files: tuple[str, ...] = argument(nargs=-1, required=True, metavar="FILE...")
+    types: TypesOptions
+    ring: RingOptions
+    verify: bool = option("--verify", is_flag=True, help="Open signed blocks alone, also of types that need not be.")
+    destination: OutputFile
+    at: AtOption
+    output: str = output_option()
+    names: NamesOption
+
+
+@command(
+    name="open",
+    example="""
 penstock open sightings.sealed --type numberplate.type --keys statistics.ring --kek statistics.kek
 penstock open sightings.sealed --type numberplate.type --keys plates.ring --kek plates.kek \\
     --verify --out sightings.jsonl
 penstock open met.state/quarantine/*.sealed --type numberplate.type --keys plates.ring --kek plates.kek
-"""
+""",
 )
-def open_(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    /,
-    *,
-    files: tuple[str, ...],
-    type_files: tuple[str, ...],
-    parent: tuple[str, ...],
-    previous: tuple[str, ...],
-    verify: bool,
-    out: str | None,
-    overwrite: bool,
-    dry_run: bool,
-    at: str | None,
-    output: str,
-    names_file: str | None,
-    **keys: Any,
-) -> None:
+def open_(session: CommandSession, options: _Open) -> CommandAnswer | None:
     """Open the sealed blocks in each FILE, and show what can be read of them; - is standard input.
 
     These are blocks that `penstock seal` wrote, or that a broker keeps because it refused them (`quarantine` in the
@@ -82,26 +72,27 @@ def open_(  # noqa: PLR0913  # one argument an option
     a type wants its events signed, only signed blocks are opened; with --verify that holds for all. A signature
     says who has sealed a block. Whether he may publish such events is what `penstock explain` says.
     """
-    destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
-    names = load_names(names_file)
-    types = Types.load(names, type_files, parent, previous, moment(at, session))
-    ring = load_ring(**keys)
-    opening = _Opening(types.opener(ring), types, verify=verify)
-    with _printing(destination, as_json=output == JSON) as show, showing(opening.done.live):
-        for file in files:
+    destination = options.destination
+    destination.check()
+    names = options.names.load()
+    types = options.types.load(names, options.at.moment(session))
+    ring = options.ring.load()
+    opening = _Opening(types.opener(ring), types, verify=options.verify)
+    with _printing(destination, as_json=wants_data()) as show, showing(opening.done.live):
+        for file in options.files:
             with reading(file) as source:
                 for events, sender in opening.events(file, read_sealed(source)):
                     for event in events:
                         show(event, sender)
-    _report(opening, destination, names, output)
-    if opening.codes:
-        code, total = opening.codes.most_common(1)[0][0], opening.codes.total()
-        why = f"most of them by `{code}`" if total > 1 else f"by `{code}`"
-        raise RefusedError(
-            "open.refused",
-            f"{counted(total, 'block')} cannot be opened, {why}",
-            hint="docs/how-to/seal-files.md says what to do about each code",
-        )
+    lines = _lines(opening, names)
+    if destination.out is None:
+        # Beside the events, which go to standard output.
+        for line in lines:
+            click.echo(printable(line), err=True)
+        if (error := opening.error()) is not None:
+            raise error
+        return None
+    return CommandAnswer(opening.as_dict() | destination.as_dict(), [*lines, destination.line()], opening.error())
 
 
 @dataclass(slots=True)
@@ -174,6 +165,18 @@ class _Opening:
             "problems": self.problems,
         }
 
+    def error(self) -> RefusedError | None:
+        """Return the error for blocks that cannot be opened, if there are any."""
+        if not self.codes:
+            return None
+        code, total = self.codes.most_common(1)[0][0], self.codes.total()
+        why = f"most of them by `{code}`" if total > 1 else f"by `{code}`"
+        return RefusedError(
+            "open.refused",
+            f"{counted(total, 'block')} cannot be opened, {why}",
+            hint="docs/how-to/seal-files.md says what to do about each code",
+        )
+
 
 def _named(event_type: EventType, attribute: str) -> str:
     found = next((known for known in event_type.attributes if known.id == attribute), None)
@@ -181,14 +184,14 @@ def _named(event_type: EventType, attribute: str) -> str:
 
 
 @contextmanager
-def _printing(destination: Destination, *, as_json: bool) -> Iterator[_Print]:
-    if destination.file is None:
+def _printing(destination: OutputFile, *, as_json: bool) -> Iterator[_Print]:
+    if destination.out is None:
         yield _to_screen(as_json=as_json)
     elif destination.dry_run:
         yield lambda _event, _sender: None
     else:
         # For who opened it alone: that is what it was sealed for.
-        with filling(destination.file, mode=SECRET, overwrite=destination.overwrite) as stream:
+        with filling(destination.out, mode=SECRET, overwrite=destination.overwrite) as stream:
             yield lambda event, sender: _ignore(stream.write(f"{cloud_event(event, str(sender))}\n".encode()))
 
 
@@ -211,18 +214,6 @@ def _to_screen(*, as_json: bool) -> _Print:
         say(shown[name].row(event))
 
     return show
-
-
-def _report(opening: _Opening, destination: Destination, names: NameBook, output: str) -> None:
-    """Say what became of the blocks; beside the events, where they go to standard output."""
-    if destination.file is not None and output == JSON:
-        say_json(opening.as_dict() | destination.as_dict())
-        return
-    beside = destination.file is None
-    for line in _lines(opening, names):
-        click.echo(printable(line), err=beside)
-    if not beside:
-        say(destination.line())
 
 
 def _lines(opening: _Opening, names: NameBook) -> Iterator[str]:

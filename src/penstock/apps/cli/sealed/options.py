@@ -9,16 +9,15 @@ from typing import Any, TypeVar
 
 import click
 
-from penstock.apps.cli.shared import options
-from penstock.apps.cli.shared.credentials import load_verified_type
+from penstock.apps.cli.shared.commands import option, option_class
 from penstock.apps.cli.shared.describe import counted
 from penstock.apps.cli.shared.names import NameBook
-from penstock.apps.cli.shared.options import passphrase
+from penstock.apps.cli.shared.option_groups import ShelfOptions, passphrase
 from penstock.crypto.blinding import Directory
 from penstock.crypto.kek import ProtectedKek
 from penstock.crypto.opener import Opener, at_levels
 from penstock.crypto.seal_keys import KeyRing
-from penstock.crypto.sealer import ALGORITHMS, PADDINGS
+from penstock.crypto.sealer import ALGORITHMS, PADDINGS, SealerSettings
 from penstock.crypto.wrapping import Secret
 from penstock.errors import RefusedError
 from penstock.model.names import TypeKey, TypeName
@@ -29,34 +28,9 @@ from penstock.store.files.key_rings import read_key_ring, read_stored_kek
 F = TypeVar("F", bound=Callable[..., Any])
 
 
-def ring_options(function: F) -> F:
-    """Add `--keys`, `--kek` and `--kek-passphrase-file`."""
-    for option in (
-        kek_passphrase_option,
-        click.option(
-            "--kek",
-            "kek_file",
-            required=True,
-            envvar="PENSTOCK_KEK",
-            metavar="FILE",
-            help="The key-encryption key that the key ring lies under ($PENSTOCK_KEK).",
-        ),
-        click.option(
-            "--keys",
-            "ring_file",
-            required=True,
-            envvar="PENSTOCK_KEYS",
-            metavar="FILE",
-            help="A key ring: the keys of types and attributes, by epoch ($PENSTOCK_KEYS).",
-        ),
-    ):
-        function = option(function)
-    return function
-
-
 def cipher_options(function: F) -> F:
     """Add `--algorithm` and `--pad`."""
-    for option in (
+    for one in (
         click.option(
             "--pad",
             type=click.Choice([*PADDINGS]),
@@ -68,39 +42,93 @@ def cipher_options(function: F) -> F:
             "--algorithm", type=click.Choice([*ALGORITHMS]), default="aes-gcm", show_default=True, help="The cipher."
         ),
     ):
-        function = option(function)
+        function = one(function)
     return function
 
 
-def kek_passphrase_option(function: F) -> F:
-    """Add `--kek-passphrase-file`."""
-    return click.option(
+@option_class
+class CipherOptions:
+    """How blocks are sealed."""
+
+    algorithm: str = option(
+        "--algorithm", type=click.Choice([*ALGORITHMS]), default="aes-gcm", show_default=True, help="The cipher."
+    )
+    pad: str = option(
+        "--pad",
+        type=click.Choice([*PADDINGS]),
+        default="none",
+        show_default=True,
+        help="Hide how long columns are: by powers of two, or by few sizes.",
+    )
+
+    def settings(self) -> SealerSettings:
+        """Return the settings that they mean."""
+        return SealerSettings(ALGORITHMS[self.algorithm], PADDINGS[self.pad])
+
+
+def kek_passphrase_option() -> Any:
+    """Declare `--kek-passphrase-file`."""
+    return option(
         "--kek-passphrase-file",
         metavar="FILE",
         help="Take the passphrase of the key-encryption key from a file's first line; otherwise it is asked for.",
-    )(function)
+    )
 
 
-def types_options(function: F) -> F:
-    """Add `--type`, and what verifying a type may need."""
-    return _type_option(options.shelf_options(function), required=True)
+@option_class
+class RingOptions:
+    """The key ring that blocks are sealed or opened with."""
+
+    ring_file: str = option(
+        "--keys",
+        required=True,
+        envvar="PENSTOCK_KEYS",
+        metavar="FILE",
+        help="A key ring: the keys of types and attributes, by epoch ($PENSTOCK_KEYS).",
+    )
+    kek_file: str = option(
+        "--kek",
+        required=True,
+        envvar="PENSTOCK_KEK",
+        metavar="FILE",
+        help="The key-encryption key that the key ring lies under ($PENSTOCK_KEK).",
+    )
+    kek_passphrase_file: str | None = kek_passphrase_option()
+
+    def load(self) -> KeyRing:
+        """Read the key ring. Raises as `load_ring`."""
+        return load_ring(self.ring_file, self.kek_file, self.kek_passphrase_file)
 
 
-def optional_types_options(function: F) -> F:
-    """Add the same for commands that can do without."""
-    return _type_option(options.shelf_options(function), required=False)
-
-
-def _type_option(function: F, *, required: bool) -> F:
-    return click.option(
+def _type_option(*, required: bool) -> Any:
+    return option(
         "--type",
         "--type-file",
-        "type_files",
         required=required,
         multiple=True,
         metavar="FILE",
         help="The signed event type; repeat it where there are several.",
-    )(function)
+    )
+
+
+@option_class
+class OptionalTypesOptions:
+    """Signed event types, for commands that can do without."""
+
+    type_files: tuple[str, ...] = _type_option(required=False)
+    shelf: ShelfOptions
+
+    def load(self, names: NameBook, now: datetime) -> "Types":
+        """Read and verify the types. Raises what reading and verifying them raise."""
+        found = [self.shelf.verified(file, now)[0].event_type for file in self.type_files]
+        return Types(names, {one.name: one for one in found}, {one.key: one for one in found})
+
+
+@option_class
+class TypesOptions(OptionalTypesOptions):
+    """Signed event types, at least one."""
+
+    type_files: tuple[str, ...] = _type_option(required=True)
 
 
 def load_kek(file: str, passphrase_file: str | None) -> Secret:
@@ -125,14 +153,6 @@ class Types:
     names: NameBook
     by_name: dict[TypeName, EventType]
     by_key: dict[TypeKey, EventType]
-
-    @classmethod
-    def load(
-        cls, names: NameBook, files: tuple[str, ...], parents: tuple[str, ...], previous: tuple[str, ...], now: datetime
-    ) -> "Types":
-        """Read and verify types. Raises what reading and verifying them raise."""
-        found = [load_verified_type(file, parents, previous, now)[0].event_type for file in files]
-        return cls(names, {one.name: one for one in found}, {one.key: one for one in found})
 
     def opener(self, ring: KeyRing) -> Opener:
         """Return what opens blocks of these types with the keys of a ring."""

@@ -2,21 +2,18 @@
 
 from collections import Counter
 from collections.abc import Iterator
-from typing import Any
 
 import click
 
-from penstock.apps.cli.sealed.options import Types, load_ring, optional_types_options, ring_options, types_options
-from penstock.apps.cli.shared import options
-from penstock.apps.cli.shared import terminal as paint
+from penstock.apps.cli.sealed.options import OptionalTypesOptions, RingOptions, TypesOptions
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.events import plain
-from penstock.apps.cli.shared.files import Destination, read_sexp, reading, within
-from penstock.apps.cli.shared.groups import Verbs, example
-from penstock.apps.cli.shared.names import load_names
-from penstock.apps.cli.shared.options import JSON, moment
-from penstock.apps.cli.shared.session import CommandSession, say, say_block, say_json
+from penstock.apps.cli.shared.files import read_sexp, reading, within
+from penstock.apps.cli.shared.groups import Verbs
+from penstock.apps.cli.shared.option_groups import AtOption, NamesOption, OutputFile
+from penstock.apps.cli.shared.session import CommandSession
+from penstock.apps.cli.shared.terminal import Shown, grid_table
 from penstock.codec.blocks import Block
-from penstock.codec.sexp import advanced
 from penstock.crypto.opener import Opener
 from penstock.crypto.signed_blocks import EventProof, ProvenEvent, SignedBlock, verify_proof
 from penstock.errors import MalformedError, RefusedError
@@ -29,41 +26,30 @@ def proof() -> None:
     """Proofs of single events, for those who hold no keys."""
 
 
-@proof.command("make")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--event", "event_id", required=True, metavar="ID", help="The id of the event.")
-@click.option("--show", "shown", multiple=True, metavar="NAME", help="An attribute that is shown; repeat it.")
-@types_options
-@ring_options
-@options.write_options
-@options.at_option
-@options.output_option()
-@options.names_option
-@click.pass_obj
-@example(
-    """
+@option_class
+class _Make:
+    files: tuple[str, ...] = argument(nargs=-1, required=True, metavar="FILE...")
+    event_id: str = option("--event", required=True, metavar="ID", help="The id of the event.")
+    shown: tuple[str, ...] = option(
+        "--show", multiple=True, metavar="NAME", help="An attribute that is shown; repeat it."
+    )
+    types: TypesOptions
+    ring: RingOptions
+    destination: OutputFile
+    at: AtOption
+    output: str = output_option()
+    names: NamesOption
+
+
+@command(
+    proof,
+    "make",
+    example="""
 penstock proof make sightings.sealed --event 71c9 --show plate --type numberplate.type \\
     --keys plates.ring --kek plates.kek --out seen.proof
-"""
+""",
 )
-def make(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    /,
-    *,
-    files: tuple[str, ...],
-    event_id: str,
-    shown: tuple[str, ...],
-    type_files: tuple[str, ...],
-    parent: tuple[str, ...],
-    previous: tuple[str, ...],
-    out: str | None,
-    overwrite: bool,
-    dry_run: bool,
-    at: str | None,
-    output: str,
-    names_file: str | None,
-    **keys: Any,
-) -> None:
+def make(session: CommandSession, options: _Make) -> CommandAnswer:
     """Prove an event that lies sealed in a FILE, to be shown to anybody; - is standard input.
 
     The block must be signed (`penstock seal --key`, or by a broker where the type says so). The proof has the id and
@@ -71,21 +57,14 @@ def make(  # noqa: PLR0913  # one argument an option
     their values. It names the type, also where that is blinded. `penstock open
     -o json` shows the ids.
     """
-    destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
-    types = Types.load(load_names(names_file), type_files, parent, previous, moment(at, session))
-    ring = load_ring(**keys)
-    opener = types.opener(ring)
-    signed, place = _find(opener, files, event_id)
+    destination = options.destination
+    destination.check()
+    types = options.types.load(options.names.load(), options.at.moment(session))
+    signed, place = _find(types.opener(options.ring.load()), options.files, options.event_id)
     names = signed.block.names
     event_type = types.of(names.type, names.ancestors)
-    made = signed.prove(place, [_column(event_type, signed.block, name) for name in shown])
-    destination.put(made.to_sexp())
-    if output == JSON:
-        say_json(_described(verify_proof(made), event_type) | destination.as_dict())
-    elif out is None:
-        say_block(advanced(made.to_sexp()))
-    else:
-        say(destination.line())
+    made = signed.prove(place, [_column(event_type, signed.block, name) for name in options.shown])
+    return destination.answer(made.to_sexp(), _described(verify_proof(made), event_type))
 
 
 def _find(opener: Opener, files: tuple[str, ...], event_id: str) -> tuple[SignedBlock, int]:
@@ -122,55 +101,46 @@ def _column(event_type: EventType, block: Block, name: str) -> str:
     return found
 
 
-@proof.command("check")
-@click.argument("file", metavar="FILE")
-@optional_types_options
-@options.at_option
-@options.output_option()
-@options.names_option
-@click.pass_obj
-@example("penstock proof check seen.proof --type numberplate.type")
-def check(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    /,
-    *,
-    file: str,
-    type_files: tuple[str, ...],
-    parent: tuple[str, ...],
-    previous: tuple[str, ...],
-    at: str | None,
-    output: str,
-    names_file: str | None,
-) -> None:
+@option_class
+class _Check:
+    file: str = argument(metavar="FILE")
+    types: OptionalTypesOptions
+    at: AtOption
+    output: str = output_option()
+    names: NamesOption
+
+
+@command(proof, "check", example="penstock proof check seen.proof --type numberplate.type")
+def check(session: CommandSession, options: _Check) -> CommandAnswer:
     """Check a proof in FILE, and show the event that it proves, and who has signed it. No key is needed.
 
     With --type attributes have the names that their owner gave them. A proof says who has signed an event. Whether he
     may publish such events is what `penstock explain` says.
     """
-    names = load_names(names_file)
+    names = options.names.load()
     try:
-        value = read_sexp(file)
+        value = read_sexp(options.file)
     except MalformedError as error:
         error.hint = "a proof is what `penstock proof make` wrote: is it the right file?"
         raise
-    with within(file):
+    with within(options.file):
         proven = verify_proof(EventProof.from_sexp(value))
     event_type = None
-    if type_files:
-        types = Types.load(names, type_files, parent, previous, moment(at, session))
+    if options.types.type_files:
+        types = options.types.load(names, options.at.moment(session))
         event_type = types.of(proven.event.key, proven.event.ancestors)
     found = _described(proven, event_type)
-    if output == JSON:
-        say_json(found)
-        return
-    say(f"✓ signed by {names.show(proven.sender)}")
-    say(f"sealed  {found['sealed']}")
-    say(f"type    {names.show(proven.event.key.owner)}/{proven.event.key.name}")
-    say(f"id      {proven.event.id}")
-    say(f"time    {found['time'] or '-'}")
     hidden = dict.fromkeys(_hidden(proven, event_type), "(hidden)")
-    rows = [(name, "-" if shown is None else str(shown)) for name, shown in _values(proven, event_type).items()]
-    paint.grid(("attribute", "value"), [*rows, *hidden.items()])
+    rows = [(name, "-" if value is None else str(value)) for name, value in _values(proven, event_type).items()]
+    shown: list[Shown] = [
+        f"✓ signed by {names.show(proven.sender)}",
+        f"sealed  {found['sealed']}",
+        f"type    {names.show(proven.event.key.owner)}/{proven.event.key.name}",
+        f"id      {proven.event.id}",
+        f"time    {found['time'] or '-'}",
+        grid_table(("attribute", "value"), [*rows, *hidden.items()]),
+    ]
+    return CommandAnswer(found, shown)
 
 
 def _described(proven: ProvenEvent, event_type: EventType | None) -> dict[str, object]:

@@ -2,41 +2,31 @@
 
 import sys
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from io import BytesIO
 from shutil import copyfileobj
 from tempfile import SpooledTemporaryFile
-from typing import IO, Any, BinaryIO, Final
+from typing import IO, BinaryIO, Final
 
 import click
 
-from penstock.apps.cli.sealed.options import (
-    FileProgress,
-    Types,
-    check_signed,
-    cipher_options,
-    load_ring,
-    ring_options,
-    types_options,
-)
-from penstock.apps.cli.shared import options
+from penstock.apps.cli.sealed.options import CipherOptions, FileProgress, RingOptions, Types, TypesOptions, check_signed
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.events import Unreadable, of_lines, typed
-from penstock.apps.cli.shared.files import Destination, filling, reading, within
-from penstock.apps.cli.shared.groups import example
-from penstock.apps.cli.shared.names import load_names
-from penstock.apps.cli.shared.options import JSON, open_key
-from penstock.apps.cli.shared.session import CommandSession, say_json
+from penstock.apps.cli.shared.files import filling, reading, within
+from penstock.apps.cli.shared.names import NameBook
+from penstock.apps.cli.shared.option_groups import WHO, NamesOption, OutputFile, open_key, passphrase_option
+from penstock.apps.cli.shared.session import CommandSession
 from penstock.apps.cli.shared.terminal import showing
 from penstock.codec.blocks import Block, Level
 from penstock.crypto.blinding import blind_newest
 from penstock.crypto.seal_keys import KeyRing
-from penstock.crypto.sealer import ALGORITHMS, PADDINGS, Sealer, SealerSettings
-from penstock.errors import MalformedError, PenstockError, RefusedError, printable
+from penstock.crypto.sealer import Sealer
+from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.events import Event, TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeKey
-from penstock.model.principals import Principal
 from penstock.model.types import EventType, Sealing
 from penstock.store.files.sealed_files import write_sealed
 
@@ -45,48 +35,37 @@ _IN_MEMORY: Final = 8 << 20
 _LEVELS: Final = {Sealing.EVENT: Level.EVENT, Sealing.ATTRIBUTE: Level.ATTRIBUTE}
 
 
-@click.command()
-@click.argument("file")
-@types_options
-@ring_options
-@click.option("--sender", **options.WHO, help="In whose name the blocks are sealed, where they are not signed.")
-@click.option("--key", "key_file", metavar="FILE", help="Sign the blocks with this private key, in its name.")
-@options.passphrase_option
-@click.option(
-    "--rows",
-    type=click.IntRange(1, DEFAULT_LIMITS.block_rows),
-    default=1_024,
-    show_default=True,
-    metavar="NUMBER",
-    help="Events in a block, at most. A log reads faster with 65536; 1 hides how many came together.",
-)
-@cipher_options
-@options.write_options
-@options.output_option()
-@options.names_option
-@click.pass_obj
-@example(
-    """
+@option_class
+class _Seal:
+    file: str = argument()
+    types: TypesOptions
+    ring: RingOptions
+    sender: str | None = option(
+        "--sender", **WHO, help="In whose name the blocks are sealed, where they are not signed."
+    )
+    key_file: str | None = option("--key", metavar="FILE", help="Sign the blocks with this private key, in its name.")
+    passphrase_file: str | None = passphrase_option()
+    rows: int = option(
+        "--rows",
+        type=click.IntRange(1, DEFAULT_LIMITS.block_rows),
+        default=1_024,
+        show_default=True,
+        metavar="NUMBER",
+        help="Events in a block, at most. A log reads faster with 65536; 1 hides how many came together.",
+    )
+    cipher: CipherOptions
+    destination: OutputFile
+    output: str = output_option()
+    names: NamesOption
+
+
+@command(
+    example="""
 penstock seal sightings.jsonl --type numberplate.type --keys plates.ring --kek plates.kek \\
     --key camera-broker.key --out sightings.sealed
 """
 )
-def seal(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    /,
-    *,
-    file: str,
-    type_files: tuple[str, ...],
-    parent: tuple[str, ...],
-    previous: tuple[str, ...],
-    rows: int,
-    out: str | None,
-    overwrite: bool,
-    dry_run: bool,
-    output: str,
-    names_file: str | None,
-    **sealing: Any,
-) -> None:
+def seal(session: CommandSession, options: _Seal) -> CommandAnswer | None:
     """Seal the events in FILE: lines of JSON, CloudEvents or objects of attributes; - is standard input.
 
     They are sealed as a broker seals them, under the newest keys of the ring, each attribute by itself or the event as
@@ -95,45 +74,37 @@ def seal(  # noqa: PLR0913  # one argument an option
     such files can be put together with `cat`. A CloudEvent names its type, which must be one of those given; what names
     none is of the first. Nothing is written if any line is no event, to standard output neither.
     """
-    destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
-    names = load_names(names_file)
-    types = Types.load(names, type_files, parent, previous, session.now)
+    destination = options.destination
+    destination.check()
+    names = options.names.load()
+    types = options.types.load(names, session.now)
     levels = {one.key: _level(one) for one in types.by_name.values()}
     blinded = {one.key for one in types.by_name.values() if one.blinded}
-    check_signed(types.by_name.values(), sealing["key_file"])
-    ring, sealer = _sealer(session, names.principal, **sealing)
+    check_signed(types.by_name.values(), options.key_file)
+    ring, sealer = _sealer(session, names, options)
     done = FileProgress("sealed")
-    with _target(destination) as stream, showing(done.live), reading(file) as source:
-        for events in _gather(_events(session, source, file, types), rows):
+    with _target(destination) as stream, showing(done.live), reading(options.file) as source:
+        for events in _gather(_events(session, source, options.file, types), options.rows):
             block, key = Block.of(events), events[0].key
             route = blind_newest(ring, block.names) if key in blinded else None
             data = sealer.seal(block, session.now, levels[key], route)
             done.octets += write_sealed(stream, data)
             done.events += len(events)
             done.blocks += 1
-    _report(done, destination, output)
+    if destination.out is None:
+        # The blocks go to standard output, and nothing else may.
+        click.echo(done.text(), err=True)
+        return None
+    return CommandAnswer(done.as_dict() | destination.as_dict(), [done.text(), destination.line()])
 
 
-def _sealer(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    principal_of: Callable[[str], Principal],
-    *,
-    ring_file: str,
-    kek_file: str,
-    kek_passphrase_file: str | None,
-    sender: str | None,
-    key_file: str | None,
-    passphrase_file: str | None,
-    algorithm: str,
-    pad: str,
-) -> tuple[KeyRing, Sealer]:
-    if (sender is None) == (key_file is None):
+def _sealer(session: CommandSession, names: NameBook, options: _Seal) -> tuple[KeyRing, Sealer]:
+    if (options.sender is None) == (options.key_file is None):
         raise MalformedError("cli.usage", "in whose name?", hint="give --key to sign the blocks, or else --sender")
-    ring = load_ring(ring_file, kek_file, kek_passphrase_file)
-    signing = None if key_file is None else open_key(key_file, passphrase_file)
-    who = signing.principal if signing else principal_of(sender or "")
-    settings = SealerSettings(ALGORITHMS[algorithm], PADDINGS[pad])
-    return ring, Sealer(ring, who, session.random, settings=settings, signing=signing)
+    ring = options.ring.load()
+    signing = None if options.key_file is None else open_key(options.key_file, options.passphrase_file)
+    who = signing.principal if signing else names.principal(options.sender or "")
+    return ring, Sealer(ring, who, session.random, settings=options.cipher.settings(), signing=signing)
 
 
 def _level(event_type: EventType) -> Level:
@@ -186,26 +157,16 @@ def _gather(events: Iterator[TransitEvent], rows: int) -> Iterator[list[TransitE
 
 
 @contextmanager
-def _target(destination: Destination) -> Iterator[IO[bytes]]:
+def _target(destination: OutputFile) -> Iterator[IO[bytes]]:
     if destination.dry_run:
         with BytesIO() as nowhere:
             yield nowhere
-    elif destination.file is None:
+    elif destination.out is None:
         # What was written there could not be taken back when a later line is no event.
         with SpooledTemporaryFile(_IN_MEMORY) as waiting:
             yield waiting
             waiting.seek(0)
             copyfileobj(waiting, sys.stdout.buffer)
     else:
-        with filling(destination.file, overwrite=destination.overwrite) as stream:
+        with filling(destination.out, overwrite=destination.overwrite) as stream:
             yield stream
-
-
-def _report(done: FileProgress, destination: Destination, output: str) -> None:
-    if output == JSON and destination.file is not None:
-        say_json(done.as_dict() | destination.as_dict())
-        return
-    lines = [done.text()] if destination.file is None else [done.text(), destination.line()]
-    for line in lines:
-        # Where the blocks go to standard output, nothing else may.
-        click.echo(printable(line), err=destination.file is None)

@@ -9,8 +9,10 @@ from typing import Any, TypeVar
 import click
 
 from penstock.apps.cli.shared import options
+from penstock.apps.cli.shared.commands import option, option_class
 from penstock.apps.cli.shared.credentials import load_credentials, load_type
 from penstock.apps.cli.shared.names import NameBook, load_names
+from penstock.apps.cli.shared.option_groups import WHO, NamesOption, passphrase_option
 from penstock.apps.cli.shared.options import open_key
 from penstock.broker.client.client import Client, TypeSource, connect
 from penstock.crypto import SigningKey
@@ -27,7 +29,7 @@ T = TypeVar("T")
 
 def client_options(function: F) -> F:
     """Add what a connection needs. Each option has a variable of the environment for its default."""
-    for option in (
+    for one in (
         options.names_option,
         click.option("--patience", type=click.FloatRange(0), default=0.0, metavar="SECONDS", help=_PATIENCE),
         click.option("--broker-principal", **options.WHO, help="The broker that must be there, and no other."),
@@ -61,7 +63,7 @@ def client_options(function: F) -> F:
             help="The broker: penstock://host:port, or nats://host:port with --broker-principal ($PENSTOCK_BROKER).",
         ),
     ):
-        function = option(function)
+        function = one(function)
     return function
 
 
@@ -70,7 +72,7 @@ _PATIENCE = "For how long to try, where the broker does not answer."
 
 def type_options(function: F) -> F:
     """Add `--type` and `--type-file`."""
-    for option in (
+    for one in (
         click.option(
             "--type-file",
             "type_files",
@@ -81,8 +83,80 @@ def type_options(function: F) -> F:
         ),
         click.option("--type", "type_name", metavar="OWNER/NAME[@VERSION]", help="The event type."),
     ):
-        function = option(function)
+        function = one(function)
     return function
+
+
+@option_class
+class ClientOptions:
+    """What a connection needs. Each option has a variable of the environment for its default."""
+
+    url: str = option(
+        "--broker",
+        envvar="PENSTOCK_BROKER",
+        required=True,
+        metavar="URL",
+        help="The broker: penstock://host:port, or nats://host:port with --broker-principal ($PENSTOCK_BROKER).",
+    )
+    network: str = option(
+        "--network",
+        envvar="PENSTOCK_NETWORK",
+        required=True,
+        metavar="OWNER/NAME",
+        help="The network ($PENSTOCK_NETWORK).",
+    )
+    key_file: str = option(
+        "--key", envvar="PENSTOCK_KEY", required=True, metavar="FILE", help="Your key ($PENSTOCK_KEY)."
+    )
+    passphrase_file: str | None = passphrase_option()
+    credentials: tuple[str, ...] = option(
+        "--credential",
+        "--credentials",
+        multiple=True,
+        type=click.Path(path_type=str),
+        envvar="PENSTOCK_CREDENTIALS",
+        metavar="FILE",
+        help="Certificates to show the broker; repeat it ($PENSTOCK_CREDENTIALS).",
+    )
+    broker_principal: str | None = option(
+        "--broker-principal", **WHO, help="The broker that must be there, and no other."
+    )
+    patience: float = option(
+        "--patience",
+        type=click.FloatRange(0),
+        default=0.0,
+        metavar="SECONDS",
+        help="For how long to try, where the broker does not answer.",
+    )
+    names: NamesOption
+
+    def call(self, type_files: tuple[str, ...] = ()) -> "Call":
+        """Read what the options name. Raises what reading it raises."""
+        names = self.names.load()
+        return Call(
+            self.url,
+            names.network(self.network),
+            open_key(self.key_file, self.passphrase_file),
+            load_credentials(self.credentials),
+            names,
+            None if self.broker_principal is None else names.principal(self.broker_principal),
+            self.patience,
+            tuple(map(load_type, type_files)),
+        )
+
+
+@option_class
+class BrokerTypeOptions:
+    """The event type that a broker is asked about."""
+
+    type_name: str | None = option("--type", metavar="OWNER/NAME[@VERSION]", help="The event type.")
+    type_files: tuple[str, ...] = option(
+        "--type-file",
+        multiple=True,
+        type=click.Path(path_type=str),
+        metavar="FILE",
+        help="A signed type that the broker may not know; parents first. The last one is meant without --type.",
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,18 +1,21 @@
 """The options that many commands share, in groups, and what they stand for."""
 
+from collections.abc import Iterable, Mapping
 from datetime import datetime
+from itertools import chain
 from typing import Any, Final
 
 import click
 
-from penstock.apps.cli.shared.commands import option, option_class
+from penstock.apps.cli.shared.commands import CommandAnswer, option, option_class
 from penstock.apps.cli.shared.credentials import Shelf, load_type
 from penstock.apps.cli.shared.files import as_text, check_target, within, write_bytes
 from penstock.apps.cli.shared.names import NameBook, complete_who, load_names
 from penstock.apps.cli.shared.options import open_key as open_key
 from penstock.apps.cli.shared.options import passphrase as passphrase
 from penstock.apps.cli.shared.session import CommandSession
-from penstock.codec.sexp import SExp
+from penstock.apps.cli.shared.terminal import Shown
+from penstock.codec.sexp import SExp, advanced
 from penstock.crypto import SigningKey
 from penstock.model.instants import parse_instant
 from penstock.model.types import EventType
@@ -103,6 +106,15 @@ class OutputFile:
     def as_dict(self) -> dict[str, object]:
         """Return it as plain data."""
         return {"file": self.out, "written": self.written}
+
+    def answer(self, value: SExp, data: Mapping[str, object], lines: Iterable[Shown] = ()) -> CommandAnswer:
+        """Write a value, and return the answer: people see it if there is no file, or else what was done and `lines`.
+
+        Raises as `put`.
+        """
+        self.put(value)
+        shown = advanced(value).split("\n") if self.out is None else chain([self.line()], lines)
+        return CommandAnswer({**data, **self.as_dict()}, shown)
 
 
 @option_class

@@ -1,18 +1,14 @@
 """What the commands share that sign event types and topics, show them, and verify them."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-import click
-
-from penstock.apps.cli.shared import options
+from penstock.apps.cli.shared.commands import CommandAnswer, option, option_class
 from penstock.apps.cli.shared.credentials import ShownType, load_credentials
 from penstock.apps.cli.shared.describe import Wording, validity_text
-from penstock.apps.cli.shared.files import Destination
-from penstock.apps.cli.shared.names import NameBook, load_names
-from penstock.apps.cli.shared.options import JSON, open_key
-from penstock.apps.cli.shared.session import CommandSession, say, say_block, say_json
-from penstock.codec.sexp import advanced, transport
+from penstock.apps.cli.shared.names import NameBook
+from penstock.apps.cli.shared.option_groups import KeyOptions, NamesOption, OutputFile
+from penstock.codec.sexp import transport
 from penstock.crypto import SigningKey
 from penstock.errors import RefusedError
 from penstock.model.names import NetworkName
@@ -21,63 +17,36 @@ from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, VerifiedType
 
 
-def signing_options(function: options.F) -> options.F:
-    """Add the options of the commands that sign a type."""
-    for option in (
-        click.option("--unchecked", is_flag=True, help="Sign it even where a verifier would refuse it."),
-        click.option(
-            "--credential",
-            "credentials",
-            multiple=True,
-            metavar="FILE",
-            help="Certificates that give you the right to do so; they become part of the type.",
-        ),
-    ):
-        function = option(function)
-    return function
+@option_class
+class TypeSigningOptions:
+    """With which right a type is signed."""
+
+    credentials: tuple[str, ...] = option(
+        "--credential",
+        multiple=True,
+        metavar="FILE",
+        help="Certificates that give you the right to do so; they become part of the type.",
+    )
+    unchecked: bool = option("--unchecked", is_flag=True, help="Sign it even where a verifier would refuse it.")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True)
 class TypeSigner:
     """A type or topic that is to be signed: for whom, with which credentials, and where it goes."""
 
-    session: CommandSession
     names: NameBook
-    credentials: tuple[str, ...]
-    unchecked: bool
-    destination: Destination
-    output: str
-    _open: Callable[[], SigningKey]
+    key: KeyOptions
+    signing: TypeSigningOptions
+    destination: OutputFile
 
     @classmethod
-    def of(  # noqa: PLR0913  # one argument an option
-        cls,
-        session: CommandSession,
-        *,
-        key_file: str,
-        passphrase_file: str | None,
-        credentials: tuple[str, ...],
-        unchecked: bool,
-        out: str | None,
-        overwrite: bool,
-        dry_run: bool,
-        output: str,
-        names_file: str | None,
+    def of(
+        cls, key: KeyOptions, signing: TypeSigningOptions, destination: OutputFile, names: NamesOption
     ) -> "TypeSigner":
-        """Take in the options of `key_options`, `signing_options` and `write_options`. Raises what reading raises."""
-        return cls(
-            session=session,
-            names=load_names(names_file),
-            credentials=credentials,
-            unchecked=unchecked,
-            destination=Destination.free(out, overwrite=overwrite, dry_run=dry_run),
-            output=output,
-            _open=lambda: open_key(key_file, passphrase_file),
-        )
-
-    def key(self) -> SigningKey:
-        """Open the key. Raises as `open_key`."""
-        return self._open()
+        """Read what the options name, except the key. Raises what reading raises."""
+        book = names.load()
+        destination.check()
+        return cls(book, key, signing, destination)
 
     def owner(self, written: str | None, key: SigningKey) -> Principal:
         """Return whose it is to be: the signing key's, unless somebody else was written."""
@@ -88,8 +57,8 @@ class TypeSigner:
 
         Raises `RefusedError` (`type.forged`), and what reading them raises.
         """
-        bag = load_credentials(self.credentials)
-        if not self.unchecked and owner.scheme == THRESHOLD and owner not in bag.thresholds():
+        bag = load_credentials(self.signing.credentials)
+        if not self.signing.unchecked and owner.scheme == THRESHOLD and owner not in bag.thresholds():
             raise RefusedError(
                 "type.forged",
                 "a type that a quorum owns carries the quorum among its credentials, and this one would not",
@@ -97,18 +66,12 @@ class TypeSigner:
             )
         return bag
 
-    def finish(self, signed: UnverifiedType, what: str, data: Mapping[str, object], lines: Iterable[str]) -> None:
-        """Write what was signed, and answer: `data` and the signed `what` to programs, lines to people."""
+    def finish(
+        self, signed: UnverifiedType, what: str, data: Mapping[str, object], lines: Iterable[str]
+    ) -> CommandAnswer:
+        """Write what was signed, and return the answer: `data` and the signed `what` to programs, lines to people."""
         value = signed.to_sexp()
-        self.destination.put(value)
-        if self.output == JSON:
-            say_json({**data, what: transport(value).decode(), **self.destination.as_dict()})
-        elif self.destination.file is None:
-            say_block(advanced(value))
-        else:
-            say(self.destination.line())
-            for line in lines:
-                say(line)
+        return self.destination.answer(value, {**data, what: transport(value).decode()}, lines)
 
 
 def shown_problem(shown: ShownType) -> dict[str, object]:
