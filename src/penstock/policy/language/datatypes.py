@@ -226,6 +226,12 @@ class Function:
         """The last part of its id."""
         return self.id.rpartition(":")[2]
 
+    def kind_at(self, place: int) -> Kind | None:
+        """Return the kind of one of the arguments, or nothing if there cannot be so many."""
+        if place < len(self.takes):
+            return self.takes[place]
+        return self.takes[-1] if self.repeated is not None else None
+
     def accepts(self, kinds: tuple[Kind, ...]) -> bool:
         """Say whether it can be called with arguments of these kinds."""
         if self.repeated is None:

@@ -125,7 +125,8 @@ class ApplyPath:
 
 Expression: TypeAlias = PolicyLiteral | Designator | ContentSelector | Apply | ApplyEach | ApplyPath | Reference
 
-_HIGHER: Final = {
+#: functions that take a function, by their ids
+HIGHER_ORDER: Final = {
     f"{version}{name}": name
     for version in (V1, V3)
     for name in ("any-of", "all-of", "any-of-any", "all-of-any", "any-of-all", "all-of-all", "map")
@@ -147,8 +148,8 @@ def apply(function_id: str, arguments: Sequence["Expression | Function"]) -> "Ap
 
     Raises `MalformedError` (`xacml.function`, `xacml.arguments`; `xacml.value` for a pattern that can match nothing).
     """
-    if function_id in _HIGHER:
-        return _apply_each(_HIGHER[function_id], arguments)
+    if function_id in HIGHER_ORDER:
+        return _apply_each(HIGHER_ORDER[function_id], arguments)
     plain = _plain(arguments, function_id)
     function = function_of(function_id)
     kinds = tuple(argument.gives for argument in plain)

@@ -6,25 +6,13 @@ standard keeps them apart. What that form does not have, ours has besides: `attr
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
-from types import MappingProxyType
 from typing import Final
 
-from penstock.errors import LimitError, MalformedError
+from penstock.errors import MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.policy.combining.registry import policy_algorithm, rule_algorithm
-from penstock.policy.language.datatypes import (
-    BOOLEAN,
-    STRING,
-    XPATH,
-    DataType,
-    Function,
-    Value,
-    XPathExpression,
-    data_type,
-    read_value,
-)
+from penstock.policy.language.datatypes import STRING, XPATH, DataType, Function, Value, XPathExpression, data_type
 from penstock.policy.language.expressions import (
     Apply,
     ApplyEach,
@@ -34,21 +22,27 @@ from penstock.policy.language.expressions import (
     Expression,
     PolicyLiteral,
     Reference,
-    apply,
     function_of,
 )
-from penstock.policy.language.policies import (
-    Assignment,
-    Duties,
-    Duty,
-    Match,
-    Policy,
-    PolicyReference,
-    PolicySet,
-    Root,
-    Rule,
-    RuleEffect,
-    Target,
+from penstock.policy.language.policies import Duty, Match, Policy, PolicyReference, Root, Rule, RuleEffect
+from penstock.policy.syntax.builder import (
+    ApplyNode,
+    AssignmentNode,
+    AttributeTerm,
+    Builder,
+    DefinitionNode,
+    DutyNode,
+    MatchNode,
+    PolicyNode,
+    ReferenceNode,
+    RuleNode,
+    TargetNode,
+    Term,
+    ValueNode,
+    VariableNode,
+    at,
+    check_depth,
+    placed,
 )
 from penstock.policy.syntax.json.requests import Json, read_json
 from penstock.policy.syntax.text.policy_writer import in_order
@@ -63,257 +57,287 @@ POLICIES: Final = "policies"
 
 
 def read_json_policy(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Root:
-    """Read a policy or a policy set. Raises `MalformedError` (`xacml.json` and as reading XML), `LimitError`."""
-    return _Reader(limits).root(_object(read_json(data, limits), "the document", ("policy",)).get("policy"), 1)
+    """Read a policy or a policy set.
 
-
-def _wrong(message: str) -> MalformedError:
-    return MalformedError("xacml.json", message)
+    Raises `MalformedError` (`xacml.json` and as reading XML), with the path to what is wrong; `LimitError`.
+    """
+    document = _Part("", read_json(data, limits)).object("the document", ("policy",))
+    return Builder(limits).root(_Reader(limits).root(document.at("policy"), 1))
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def _object(value: Json, what: str, known: Sequence[str]) -> Mapping[str, Json]:
-    if not isinstance(value, dict):
-        raise _wrong(f"{what} is no object")
-    for name in value:
-        if name not in known:
-            raise _wrong(f"{what} has a member that nobody knows: `{name[:80]}`")
-    return value
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """A value within a document, and the path to it."""
+
+    path: str
+    value: Json
+
+    def located(self, error: MalformedError) -> MalformedError:
+        """Return an error that says the path, or the same one if it says a path already."""
+        if "path" in error.fields or not self.path:
+            return error
+        return placed(error, f"`{self.path}`", path=self.path)
+
+    def wrong(self, message: str) -> MalformedError:
+        return self.located(MalformedError("xacml.json", message))
+
+    def object(self, what: str, known: Sequence[str]) -> "_Object":
+        if not isinstance(self.value, dict):
+            raise self.wrong(f"{what} is no object")
+        for name in self.value:
+            if name not in known:
+                raise self.wrong(f"{what} has a member that nobody knows: `{name[:80]}`")
+        return _Object(self.path, self.value)
+
+    def list(self, what: str) -> "list[_Part]":
+        if not isinstance(self.value, list):
+            raise self.wrong(f"{what} is no list")
+        return [_Part(f"{self.path}[{place}]", one) for place, one in enumerate(self.value)]
+
+    def text(self, what: str) -> str:
+        if not isinstance(self.value, str):
+            raise self.wrong(f"{what} is no text")
+        return self.value
+
+    def effect(self) -> RuleEffect:
+        if not isinstance(self.value, str) or self.value not in [*RuleEffect]:
+            raise self.wrong("an effect is Permit or Deny")
+        return RuleEffect(self.value)
+
+    def data_type(self) -> DataType:
+        name = self.text("`dataType`")
+        with at(self):
+            return data_type(name)
 
 
-def _list(value: Json, what: str) -> list[Json]:
-    if not isinstance(value, list):
-        raise _wrong(f"{what} is no list")
-    return [*value]
+@dataclass(frozen=True, slots=True)
+class _Object(_Part):
+    """An object that has only members that are known."""
 
+    value: dict[str, Json]
 
-def _text(value: Json, what: str) -> str:
-    if not isinstance(value, str):
-        raise _wrong(f"{what} is no text")
-    return value
+    def __contains__(self, name: str) -> bool:
+        return name in self.value
 
+    def at(self, name: str) -> _Part:
+        """Return a member, which is null if it is not there."""
+        return _Part(f"{self.path}.{name}" if self.path else name, self.value.get(name))
 
-def _maybe(found: Mapping[str, Json], name: str) -> str | None:
-    return _text(found[name], f"`{name}`") if name in found else None
+    def said(self, name: str) -> str:
+        return self.at(name).text(f"`{name}`")
 
+    def maybe(self, name: str) -> str | None:
+        return self.said(name) if name in self else None
 
-def _effect(value: Json) -> RuleEffect:
-    if not isinstance(value, str) or value not in [*RuleEffect]:
-        raise _wrong("an effect is Permit or Deny")
-    return RuleEffect(value)
+    def listed(self, name: str) -> list[_Part]:
+        return self.at(name).list(f"`{name}`") if name in self else []
+
+    def flag(self, name: str) -> bool:
+        found = self.value.get(name)
+        if not isinstance(found, bool):
+            raise self.wrong(f"`{name}` is true or false")
+        return found
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads from the outside to the inside, and knows the variables of the policy that it is in."""
+    """Parses a document from the outside to the inside into nodes."""
 
     limits: Limits
-    variables: dict[str, Expression] = field(default_factory=dict)
+    #: variables of the policy around, as far as they are defined already
+    variables: set[str] = field(default_factory=set)
 
-    def _check(self, depth: int) -> None:
-        if depth > self.limits.policy_depth:
-            raise LimitError("xacml.limit", f"it is nested more than {self.limits.policy_depth} deep")
-
-    def root(self, value: Json, depth: int) -> Root:
-        self._check(depth)
-        found = _object(value, "a policy", (*_COMMON, "vars", "combinerId", "combinerArgs", "issuer", "combines"))
-        name, version = _text(found.get("id"), "`id`"), _maybe(found, "version") or "1.0"
-        combining, description = _text(found.get("combinerId"), "`combinerId`"), _maybe(found, "desc") or ""
-        issuer, combines = _maybe(found, "issuer"), _maybe(found, "combines")
-        before, self.variables = self.variables, {}
-        for one in _list(found.get("vars", []), "`vars`"):
-            self._variable(one)
-        arguments = [self._argument(one, depth) for one in _list(found.get("combinerArgs", []), "`combinerArgs`")]
-        target, duties, variables = self._target(found), self._duties(found), MappingProxyType(self.variables)
+    def root(self, part: _Part, depth: int) -> PolicyNode:
+        check_depth(depth, self.limits)
+        found = part.object("a policy", (*_COMMON, "vars", "combinerId", "combinerArgs", "issuer", "combines"))
+        combining, combines = found.said("combinerId"), found.maybe("combines")
+        before, self.variables = self.variables, set()
+        definitions = tuple(map(self._definition, found.listed("vars")))
+        arguments = [self._argument(one, depth) for one in found.listed("combinerArgs")]
+        target, duties = _target(found), self._duties(found)
         self.variables = before
-        rules = tuple(one for one in arguments if isinstance(one, Rule))
+        rules = tuple(one for one in arguments if isinstance(one, RuleNode))
         if combines not in (None, POLICIES):
-            raise _wrong(f"`combines` is `{POLICIES}`, or is not said")
-        if combines is None and len(rules) == len(arguments) and (rules or _POLICIES not in combining):
-            combining = combining.replace(_POLICIES, _RULES)
-            rule_algorithm(combining)
-            return Policy(name, version, combining, rules, target, variables, duties, issuer, description)
-        if variables:
-            raise _wrong("a policy of policies has no variables")
-        combining = combining.replace(_RULES, _POLICIES)
-        policy_algorithm(combining)
-        members = tuple(Policy(one.id, "1.0", _FIRST, (one,)) if isinstance(one, Rule) else one for one in arguments)
-        return PolicySet(name, version, combining, members, target, duties, issuer, description)
-
-    def _argument(self, value: Json, depth: int) -> Rule | Root | PolicyReference:
-        found = _object(value, "what is combined", ("rule", "policy", "policyRef", "policySetRef"))
-        if len(found) != 1:
-            raise _wrong("what is combined is one of `rule`, `policy`, `policyRef` and `policySetRef`")
-        if "rule" in found:
-            return self._rule(found["rule"])
-        if "policy" in found:
-            return self.root(found["policy"], depth + 1)
-        ((kind, inside),) = found.items()
-        said = _object(inside, f"`{kind}`", ("id", "version", "earliestVersion", "latestVersion"))
-        versions = [_maybe(said, name) for name in ("version", "earliestVersion", "latestVersion")]
-        return PolicyReference(_text(said.get("id"), "`id`"), kind == "policySetRef", *versions)
-
-    def _rule(self, value: Json) -> Rule:
-        found = _object(value, "a rule", (*_COMMON, "effect", "condition"))
-        condition = self._expression(found["condition"], 1) if "condition" in found else None
-        if condition is not None and condition.gives is not BOOLEAN:
-            raise MalformedError("xacml.arguments", f"a condition is true or false, and no {condition.gives}")
-        name, effect = _text(found.get("id"), "`id`"), _effect(found.get("effect"))
-        return Rule(name, effect, self._target(found), condition, self._duties(found), _maybe(found, "desc") or "")
-
-    def _variable(self, value: Json) -> None:
-        if not isinstance(value, dict):
-            raise _wrong("a variable is an object")
-        name = _text(value.get("id"), "`id`")
-        if name in self.variables:
-            raise MalformedError("xacml.variable", "two variables have the same name")
-        self.variables[name] = self._expression({key: one for key, one in value.items() if key != "id"}, 1)
-
-    def _target(self, found: Mapping[str, Json]) -> Target:
-        return tuple(
-            tuple(tuple(_match(one) for one in _some(every)) for every in _some(either))
-            for either in _list(found.get("target", []), "`target`")
+            raise found.wrong(f"`combines` is `{POLICIES}`, or is not said")
+        plain = combines is None and len(rules) == len(arguments) and (rules or _POLICIES not in combining)
+        if not plain and definitions:
+            raise found.wrong("a policy of policies has no variables")
+        return PolicyNode(
+            found,
+            found.said("id"),
+            found.maybe("version") or "1.0",
+            combining.replace(_POLICIES, _RULES) if plain else combining.replace(_RULES, _POLICIES),
+            target,
+            rules if plain else (),
+            definitions,
+            None if plain else tuple(map(_as_member, arguments)),
+            duties,
+            found.maybe("issuer"),
+            found.maybe("desc") or "",
         )
 
-    def _duties(self, found: Mapping[str, Json]) -> Duties:
-        obligations: list[Duty] = []
-        advice: list[Duty] = []
-        for one in _list(found.get("pepActionExprs", []), "`pepActionExprs`"):
-            said = _object(one, "an action", ("id", "appliesTo", "required", "attrAssignmentExprs"))
-            listed = _list(said.get("attrAssignmentExprs", []), "`attrAssignmentExprs`")
-            duty = Duty(
-                _text(said.get("id"), "`id`"), _effect(said.get("appliesTo")), tuple(map(self._assigned, listed))
-            )
-            if not isinstance(said.get("required"), bool):
-                raise _wrong("`required` is true or false")
-            (obligations if said["required"] else advice).append(duty)
-        return Duties(tuple(obligations), tuple(advice))
+    def _argument(self, part: _Part, depth: int) -> RuleNode | PolicyNode | ReferenceNode:
+        found = part.object("what is combined", ("rule", "policy", "policyRef", "policySetRef"))
+        if len(found.value) != 1:
+            raise part.wrong("what is combined is one of `rule`, `policy`, `policyRef` and `policySetRef`")
+        (kind,) = found.value
+        inside = found.at(kind)
+        if kind == "rule":
+            return self._rule(inside)
+        if kind == "policy":
+            return self.root(inside, depth + 1)
+        said = inside.object(f"`{kind}`", ("id", "version", "earliestVersion", "latestVersion"))
+        versions = [said.maybe(name) for name in ("version", "earliestVersion", "latestVersion")]
+        return ReferenceNode(said, said.said("id"), kind == "policySetRef", *versions)
 
-    def _assigned(self, value: Json) -> Assignment:
-        said = _object(value, "an assignment", ("attrId", "category", "issuer", "expr"))
-        expression = self._expression(said.get("expr"), 1)
-        return Assignment(
-            _text(said.get("attrId"), "`attrId`"), expression, _maybe(said, "category"), _maybe(said, "issuer")
-        )
+    def _rule(self, part: _Part) -> RuleNode:
+        found = part.object("a rule", (*_COMMON, "effect", "condition"))
+        where = found.at("condition")
+        condition = (where, self._expression(where, 1)) if "condition" in found else None
+        name, effect = found.said("id"), found.at("effect").effect()
+        return RuleNode(found, name, effect, _target(found), condition, self._duties(found), found.maybe("desc") or "")
 
-    def _expression(self, value: Json, depth: int) -> Expression:
-        found = self._operand(value, depth)
-        if isinstance(found, Function):
-            raise _wrong("a function is no value")
+    def _definition(self, part: _Part) -> DefinitionNode:
+        if not isinstance(part.value, dict):
+            raise part.wrong("a variable is an object")
+        name = _Object(part.path, part.value).said("id")
+        rest = {key: one for key, one in part.value.items() if key != "id"}
+        found = DefinitionNode(part, name, self._expression(_Part(part.path, rest), 1))
+        self.variables.add(name)
         return found
 
-    def _operand(self, value: Json, depth: int) -> Expression | Function:
-        self._check(depth)
-        said = _object(value, "an expression", ("const", *_ATTRIBUTES, "varRef", "func", "funcCall"))
-        if len(said) != 1:
-            raise _wrong("an expression is one thing")
-        ((kind, inside),) = said.items()
+    def _duties(self, found: _Object) -> tuple[DutyNode, ...]:
+        duties = []
+        for one in found.listed("pepActionExprs"):
+            said = one.object("an action", ("id", "appliesTo", "required", "attrAssignmentExprs"))
+            assignments = tuple(map(self._assignment, said.listed("attrAssignmentExprs")))
+            duties.append(DutyNode(said.said("id"), said.at("appliesTo").effect(), said.flag("required"), assignments))
+        return tuple(duties)
+
+    def _assignment(self, part: _Part) -> AssignmentNode:
+        said = part.object("an assignment", ("attrId", "category", "issuer", "expr"))
+        expression = self._expression(said.at("expr"), 1)
+        return AssignmentNode(said, said.said("attrId"), expression, said.maybe("category"), said.maybe("issuer"))
+
+    def _expression(self, part: _Part, depth: int) -> Term:
+        found = self._operand(part, depth)
+        if isinstance(found, Function):
+            raise part.wrong("a function is no value")
+        return found
+
+    def _operand(self, part: _Part, depth: int) -> Term | Function:
+        check_depth(depth, self.limits)
+        said = part.object("an expression", ("const", *_ATTRIBUTES, "varRef", "func", "funcCall"))
+        if len(said.value) != 1:
+            raise part.wrong("an expression is one thing")
+        (kind,) = said.value
+        inside = said.at(kind)
         match kind:
             case "const":
                 return _constant(inside)
             case "attrDesignator" | "attrSelector":
                 return _attribute(said)
             case "varRef":
-                name = _text(inside, "`varRef`")
+                name = inside.text("`varRef`")
                 if name not in self.variables:
-                    raise MalformedError("xacml.variable", f"no variable is called `{name[:80]}` before it is used")
-                return Reference(name, self.variables[name].gives)
+                    message = f"no variable is called `{name[:80]}` before it is used"
+                    raise inside.located(MalformedError("xacml.variable", message))
+                return VariableNode(inside, name)
             case "func":
-                return function_of(_text(inside, "`func`"))
-        call = _object(inside, "`funcCall`", ("desc", "funcId", "argExprs"))
-        arguments = [self._operand(one, depth + 1) for one in _list(call.get("argExprs", []), "`argExprs`")]
-        return apply(_text(call.get("funcId"), "`funcId`"), arguments)
+                name = inside.text("`func`")
+                with at(inside):
+                    return function_of(name)
+        call = inside.object("`funcCall`", ("desc", "funcId", "argExprs"))
+        arguments = tuple(self._operand(one, depth + 1) for one in call.listed("argExprs"))
+        return ApplyNode(call, call.said("funcId"), arguments)
 
 
-def _some(value: Json) -> list[Json]:
-    found = _list(value, "a part of a target")
+def _as_member(node: RuleNode | PolicyNode | ReferenceNode) -> PolicyNode | ReferenceNode:
+    return PolicyNode(node.at, node.id, "1.0", _FIRST, rules=(node,)) if isinstance(node, RuleNode) else node
+
+
+def _target(found: _Object) -> TargetNode:
+    return tuple(
+        tuple(tuple(map(_match, _some(every))) for every in _some(either)) for either in found.listed("target")
+    )
+
+
+def _some(part: _Part) -> list[_Part]:
+    found = part.list("a part of a target")
     if not found:
-        raise _wrong("a part of a target is empty")
+        raise part.wrong("a part of a target is empty")
     return found
 
 
-def _match(value: Json) -> Match:
-    said = _object(value, "a match", ("matchFunc", "matchedValue", *_ATTRIBUTES))
-    function = function_of(_text(said.get("matchFunc"), "`matchFunc`"))
-    attribute = _attribute(said)
-    wanted = function.takes[0]
-    if (
-        not isinstance(wanted, DataType)
-        or not function.accepts((wanted, attribute.of))
-        or function.gives is not BOOLEAN
-    ):
-        raise MalformedError("xacml.arguments", f"`{function.name}` does not match {attribute.of}")
-    matched = said.get("matchedValue")
-    if wanted is XPATH:
-        return Match(function, _path(matched), wanted, attribute)
-    return Match(function, read_value(_text(matched, "`matchedValue`"), wanted), wanted, attribute)
+def _match(part: _Part) -> MatchNode:
+    said = part.object("a match", ("matchFunc", "matchedValue", *_ATTRIBUTES))
+    name, attribute, matched = said.said("matchFunc"), _attribute(said), said.at("matchedValue")
+    with at(said):
+        # The value has no type of its own: it is the one that the function takes.
+        of_type = function_of(name).kind_at(0)
+        if not isinstance(of_type, DataType):
+            raise MalformedError("xacml.arguments", f"`{name[:120]}` does not match {attribute.of}")
+    if of_type is XPATH:
+        return MatchNode(said, name, PolicyLiteral(_path(matched), XPATH), attribute)
+    return MatchNode(said, name, ValueNode(matched, matched.text("`matchedValue`"), of_type), attribute)
 
 
-def _attribute(said: Mapping[str, Json]) -> Designator | ContentSelector:
+def _attribute(said: _Object) -> AttributeTerm:
     """Read an attribute that is looked up, under whichever of its names it stands."""
     if ("attrSelector" in said) is ("attrDesignator" in said):
-        raise _wrong("an attribute is one of `attrDesignator` and `attrSelector`")
+        raise said.wrong("an attribute is one of `attrDesignator` and `attrSelector`")
     if "attrSelector" in said:
-        return _selector(said["attrSelector"])
-    found = _object(
-        said["attrDesignator"], "`attrDesignator`", ("category", "attrId", "dataType", "issuer", "mustBePresent")
-    )
+        return _selector(said.at("attrSelector"))
+    known = ("category", "attrId", "dataType", "issuer", "mustBePresent")
+    found = said.at("attrDesignator").object("`attrDesignator`", known)
     return Designator(
-        _text(found.get("category"), "`category`"),
-        _text(found.get("attrId"), "`attrId`"),
-        data_type(_text(found.get("dataType"), "`dataType`")),
-        _maybe(found, "issuer"),
-        _must(found),
+        found.said("category"),
+        found.said("attrId"),
+        found.at("dataType").data_type(),
+        found.maybe("issuer"),
+        found.flag("mustBePresent"),
     )
 
 
-def _selector(value: Json) -> ContentSelector:
+def _selector(part: _Part) -> ContentSelector:
     known = ("category", "path", "dataType", "mustBePresent", "contextSelectorId", *_PATHS)
-    said = _object(value, "`attrSelector`", known)
+    said = part.object("`attrSelector`", known)
     return ContentSelector(
-        _text(said.get("category"), "`category`"),
-        _text(said.get("path"), "`path`").strip(),
-        data_type(_text(said.get("dataType"), "`dataType`")),
-        _must(said),
-        _maybe(said, "contextSelectorId"),
+        said.said("category"),
+        said.said("path").strip(),
+        said.at("dataType").data_type(),
+        said.flag("mustBePresent"),
+        said.maybe("contextSelectorId"),
         _prefixes(said),
-        _maybe(said, "xpathVersion") or "",
+        said.maybe("xpathVersion") or "",
     )
 
 
-def _must(said: Mapping[str, Json]) -> bool:
-    must = said.get("mustBePresent")
-    if not isinstance(must, bool):
-        raise _wrong("`mustBePresent` is true or false")
-    return must
-
-
-def _prefixes(said: Mapping[str, Json]) -> tuple[tuple[str, str], ...]:
-    found = said.get("namespaces", {})
+def _prefixes(said: _Object) -> tuple[tuple[str, str], ...]:
+    found = said.value.get("namespaces", {})
     if not isinstance(found, dict):
-        raise _wrong("`namespaces` is no object")
-    return tuple(sorted((prefix, _text(uri, "a namespace")) for prefix, uri in found.items()))
+        raise said.wrong("`namespaces` is no object")
+    named = _Object(said.at("namespaces").path, found)
+    return tuple(sorted((prefix, named.at(prefix).text("a namespace")) for prefix in found))
 
 
-def _constant(value: Json) -> PolicyLiteral:
+def _constant(part: _Part) -> ValueNode | PolicyLiteral:
+    value = part.value
     if isinstance(value, str):
         return PolicyLiteral(value, STRING)
     if isinstance(value, dict) and value.get("dataType") in (XPATH.id, XPATH.name):
-        return PolicyLiteral(_path(value), XPATH)
-    said = _object(value, "`const`", ("dataType", "value"))
-    of_type = data_type(_text(said.get("dataType"), "`dataType`"))
-    return PolicyLiteral(read_value(_text(said.get("value"), "`value`"), of_type), of_type)
+        return PolicyLiteral(_path(part), XPATH)
+    said = part.object("`const`", ("dataType", "value"))
+    return ValueNode(said, said.said("value"), said.at("dataType").data_type())
 
 
-def _path(value: Json) -> Value:
-    said = _object(value, "a path", ("dataType", "value", "xpathCategory", *_PATHS))
+def _path(part: _Part) -> XPathExpression:
+    said = part.object("a path", ("dataType", "value", "xpathCategory", *_PATHS))
     return XPathExpression(
-        _text(said.get("value"), "`value`").strip(),
-        _text(said.get("xpathCategory"), "`xpathCategory`"),
-        _prefixes(said),
-        _maybe(said, "xpathVersion") or "",
+        said.said("value").strip(), said.said("xpathCategory"), _prefixes(said), said.maybe("xpathVersion") or ""
     )
 
 

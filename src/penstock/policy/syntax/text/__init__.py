@@ -2,5 +2,5 @@
 
 `tokens`, `names` and `expressions` are its parts, `policies` and `policy_writer` read and write, `layout` formats,
 `lint` warns.
-Imports nothing else of `penstock.policy.syntax`.
+May import from `penstock.policy.syntax`: `builder`.
 """

@@ -9,45 +9,38 @@ Where one value is wanted and an attribute stands, which is a bag, it must have 
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Final
 
-from penstock.errors import MalformedError
 from penstock.policy.language.datatypes import (
     BOOLEAN,
     DOUBLE,
     INTEGER,
     STRING,
     XPATH,
-    Bag,
     DataType,
     Function,
-    Kind,
     XPathExpression,
     data_type,
 )
-from penstock.policy.language.datatypes import read_value as read_typed
 from penstock.policy.language.expressions import (
-    Apply,
+    HIGHER_ORDER,
     ContentSelector,
     Designator,
-    Expression,
-    HigherOrder,
     PolicyLiteral,
-    Reference,
-    apply,
     function_of,
 )
 from penstock.policy.language.functions import V1, V3
-from penstock.policy.syntax.text.names import (
-    CATEGORY,
-    MANY,
-    bag_function,
-    function_called,
-    is_in,
-    one_and_only,
-    operator_function,
-    wanted_kind,
+from penstock.policy.syntax.builder import (
+    ApplyNode,
+    BagNode,
+    OperatorNode,
+    Place,
+    Term,
+    ValueNode,
+    VariableNode,
 )
+from penstock.policy.syntax.text.names import CATEGORY, MANY, bag_function, function_id, operator_function
 from penstock.policy.syntax.text.tokens import NAME, NUMBER, TEXT, PolicyToken, Words, problem
 
 _OR, _AND, _NOT, _COMPARED, _SUM, _PRODUCT = range(1, 7)
@@ -57,9 +50,6 @@ LEVELS: Final = {
 }  # fmt: skip
 NOT_LEVEL: Final = _NOT
 NOT: Final = function_of(f"{V1}not")
-_TAKE_FUNCTIONS: Final = frozenset(
-    value for name, value in vars(HigherOrder).items() if name.isupper() and isinstance(value, str)
-)
 
 
 @dataclass(slots=True)
@@ -77,23 +67,20 @@ class Expressions:
 
     words: Words
     attributes: dict[str, Declared] = field(default_factory=dict)
-    variables: dict[str, Expression] = field(default_factory=dict)
-    used: set[str] = field(default_factory=set)
+    #: those of the policy around that are defined already
+    variables: set[str] = field(default_factory=set)
 
-    def condition(self) -> Expression:
-        """Read what is true or false."""
-        start = self.words.token.at
-        found = one_of(self.expression())
-        if found.gives is not BOOLEAN:
-            message = f"a condition is true or false, and no {found.gives}"
-            raise problem("xacml.arguments", message, self.words.text, start)
-        return found
+    def condition(self) -> tuple[Place, Term]:
+        """Read what is true or false, and return where it is."""
+        return self.words.place(self.words.token.at), self.expression()
 
-    def expression(self, level: int = _OR, depth: int = 1) -> Expression:
+    def expression(self, level: int = _OR, depth: int = 1) -> Term:
         """Read an expression, up to the first operator that binds less than a level."""
         self.words.check_depth(depth)
         found = self._negated(depth) if level <= _NOT and self._negates() else self._operand(depth)
-        before, grown, compared = "", depth, False
+        grown, compared = depth, False
+        signs: list[PolicyToken] = []
+        others: list[Term] = []
         while self.words.sees(*LEVELS) and LEVELS[self.words.token.text] >= level:
             sign = self.words.take()
             mine = LEVELS[sign.text]
@@ -101,24 +88,31 @@ class Expressions:
                 raise problem("xacml.syntax", "comparisons do not follow one another", self.words.text, sign.at)
             compared = mine == _COMPARED
             other = self.expression(mine + 1, depth + 1)
-            more = sign.text == before and sign.text in MANY
-            grown += not more
-            self.words.check_depth(grown)
-            with self.words.at(sign.at):
-                found = _joined(sign.text, found, other, more=more)
-            before = sign.text
-        return found
+            if not signs or sign.text != signs[-1].text or sign.text not in MANY:
+                found, signs, others = self._joined(found, signs, others), [], []
+                grown += 1
+                self.words.check_depth(grown)
+            signs.append(sign)
+            others.append(other)
+        return self._joined(found, signs, others)
+
+    def _joined(self, first: Term, signs: list[PolicyToken], others: list[Term]) -> Term:
+        """Return operands with the same sign between them."""
+        if not signs:
+            return first
+        sign, places = signs[0].text, tuple(self.words.place(one.at) for one in signs)
+        function = partial(operator_function, "==" if sign == "!=" else sign)
+        found = OperatorNode(places, (first, *others), function, bag_last=sign == "in")
+        return ApplyNode(places[0], NOT.id, (found,)) if sign == "!=" else found
 
     def _negates(self) -> bool:
         return self.words.sees("not")
 
-    def _negated(self, depth: int) -> Expression:
+    def _negated(self, depth: int) -> Term:
         sign = self.words.take()
-        inner = self.expression(_NOT, depth + 1)
-        with self.words.at(sign.at):
-            return apply(NOT.id, [one_of(inner)])
+        return ApplyNode(self.words.place(sign.at), NOT.id, (self.expression(_NOT, depth + 1),))
 
-    def _operand(self, depth: int) -> Expression:
+    def _operand(self, depth: int) -> Term:
         words = self.words
         token = words.token
         if words.taken("("):
@@ -145,7 +139,7 @@ class Expressions:
 
     # --- values ---------------------------------------------------------------------------------------------------
 
-    def literal(self) -> PolicyLiteral:
+    def literal(self) -> ValueNode | PolicyLiteral:
         """Read a value."""
         words = self.words
         start = words.token
@@ -156,17 +150,14 @@ class Expressions:
         if words.token.kind == TEXT:
             text = words.quoted()
             of_type = self.of_type() if words.taken(":") else STRING
-            with words.at(start.at):
-                if of_type is XPATH:
-                    raise MalformedError("xacml.value", "a path is written with `xpath`")
-                return PolicyLiteral(read_typed(text, of_type), of_type)
+            if of_type is XPATH:
+                raise problem("xacml.value", "a path is written with `xpath`", words.text, start.at)
+            return ValueNode(words.place(start.at), text, of_type)
         minus = "-" if words.taken("-") else ""
         if words.token.kind != NUMBER:
             words.wrong("a value")
         number = words.take().text
-        with words.at(start.at):
-            of_type = INTEGER if number.isdigit() else DOUBLE
-            return PolicyLiteral(of_type.read(minus + number), of_type)
+        return ValueNode(words.place(start.at), minus + number, INTEGER if number.isdigit() else DOUBLE)
 
     def of_type(self) -> DataType:
         """Read the name of a data type."""
@@ -240,27 +231,23 @@ class Expressions:
         words.expect("]")
         return Designator(meant.category, meant.id, meant.of, issuer, required)
 
-    def _variable(self, name: str, token: PolicyToken) -> Reference:
-        found = self.variables.get(name)
-        if found is None:
+    def _variable(self, name: str, token: PolicyToken) -> VariableNode:
+        if name not in self.variables:
             raise problem("xacml.variable", f"no variable is called `{name[:80]}`", self.words.text, token.at)
-        self.used.add(name)
-        return Reference(name, found.gives)
+        return VariableNode(self.words.place(token.at), name)
 
     # --- functions --------------------------------------------------------------------------------------------------
 
-    def _bag(self, depth: int) -> Expression:
+    def _bag(self, depth: int) -> BagNode:
         start = self.words.expect("[")
-        found = [one_of(one) for one in self._listed("]", lambda: self.expression(_OR, depth + 1))]
-        of_type = found[0].gives if found else None
-        if not isinstance(of_type, DataType):
+        found = self._listed("]", lambda: self.expression(_OR, depth + 1))
+        if not found:
             hint = "write one of no values as string-bag()"
             raise problem("xacml.arguments", "a list has values in it", self.words.text, start.at, hint)
-        with self.words.at(start.at):
-            return apply(bag_function(of_type).id, found)
+        return BagNode(self.words.place(start.at), tuple(found), bag_function)
 
-    def _listed(self, end: str, read: Callable[[], Expression]) -> list[Expression]:
-        found: list[Expression] = []
+    def _listed(self, end: str, read: Callable[[], Term]) -> list[Term]:
+        found: list[Term] = []
         while not self.words.sees(end):
             found.append(read())
             if not self.words.taken(","):
@@ -268,25 +255,21 @@ class Expressions:
         self.words.expect(end)
         return found
 
-    def _call(self, depth: int) -> Expression:
+    def _call(self, depth: int) -> ApplyNode:
         token = self.words.token
         name = self.words.quoted() if token.kind == TEXT else self.words.take().text
         self.words.expect("(")
-        last = name.rpartition(":")[2]
-        if last in _TAKE_FUNCTIONS:
-            return self._call_each(f"{V3}{last}", token, depth)
-        found = self._listed(")", lambda: self.expression(_OR, depth + 1))
-        with self.words.at(token.at):
-            function = function_called(name)
-            return apply(function.id, [suited(one, wanted_kind(function, at)) for at, one in enumerate(found)])
+        place, last = self.words.place(token.at), f"{V3}{name.rpartition(':')[2]}"
+        if last in HIGHER_ORDER:
+            return ApplyNode(place, last, self._function_and_more(depth))
+        return ApplyNode(place, function_id(name), tuple(self._listed(")", lambda: self.expression(_OR, depth + 1))))
 
-    def _call_each(self, name: str, token: PolicyToken, depth: int) -> Expression:
+    def _function_and_more(self, depth: int) -> tuple[Term | Function, ...]:
         function = self.function()
         more = self._listed(")", lambda: self.expression(_OR, depth + 1)) if self.words.taken(",") else []
         if not more:
             self.words.taken(")")
-        with self.words.at(token.at):
-            return apply(name, [function, *more])
+        return function, *more
 
     def function(self) -> Function:
         """Read a function that another takes."""
@@ -295,33 +278,4 @@ class Expressions:
         with self.words.at(token.at):
             if token.kind not in (NAME, TEXT):
                 self.words.wrong("a function")
-            return function_called(self.words.quoted() if token.kind == TEXT else self.words.take().text)
-
-
-def one_of(expression: Expression) -> Expression:
-    """Return an expression for one value: of a bag, the only one in it."""
-    kind = expression.gives
-    return apply(one_and_only(kind.of).id, [expression]) if isinstance(kind, Bag) else expression
-
-
-def suited(expression: Expression, wanted: Kind | None) -> Expression:
-    """Return an expression as something takes it."""
-    return one_of(expression) if isinstance(wanted, DataType) else expression
-
-
-def _joined(sign: str, left: Expression, right: Expression, *, more: bool) -> Expression:
-    if sign == "in":
-        return _found_in(one_of(left), right)
-    if more and isinstance(left, Apply):
-        return apply(left.function.id, [*left.arguments, one_of(right)])
-    sides = [one_of(left), one_of(right)]
-    if sign == "!=":
-        return apply(NOT.id, [apply(operator_function("==", sides[0].gives).id, sides)])
-    return apply(operator_function(sign, sides[0].gives).id, sides)
-
-
-def _found_in(value: Expression, bag: Expression) -> Expression:
-    function = is_in(value.gives) if isinstance(value.gives, DataType) else None
-    if function is None:
-        raise MalformedError("xacml.arguments", f"there is no `in` of {value.gives}")
-    return apply(function.id, [value, bag])
+            return function_of(function_id(self.words.quoted() if token.kind == TEXT else self.words.take().text))

@@ -6,7 +6,6 @@ from typing import Final
 from penstock.errors import MalformedError
 from penstock.policy.combining.algorithms import POLICY_ALGORITHMS, RULE_ALGORITHMS
 from penstock.policy.language.datatypes import DOUBLE, INTEGER, STRING, Bag, DataType, Function, Kind
-from penstock.policy.language.expressions import function_of
 from penstock.policy.language.functions import FUNCTIONS, V1, V2, V3
 from penstock.policy.language.requests import ACTION, CATEGORIES, ENVIRONMENT, RESOURCE, SUBJECT
 
@@ -36,6 +35,7 @@ COMPARISONS: Final = {
 #: the same with its sides exchanged
 FLIPPED: Final = {"==": "==", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _ARITHMETIC: Final = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "mod"}
+_MEANT: Final = {**COMPARISONS, **_ARITHMETIC, "in": "is-in"}
 #: operators that take more than two
 MANY: Final = ("+", "*", "and", "or")
 
@@ -56,9 +56,9 @@ RULE_COMBINING: Final = _shortest(RULE_ALGORITHMS, _NEWEST)
 POLICY_COMBINING: Final = _shortest(POLICY_ALGORITHMS, _NEWEST)
 
 
-def function_called(name: str) -> Function:
-    """Return a function by its short name or its id. Raises `MalformedError` (`xacml.function`)."""
-    return function_of(_FUNCTION.get(name, name))
+def function_id(name: str) -> str:
+    """Return the id of a function that has a short name, and any other name as it is."""
+    return _FUNCTION.get(name, name)
 
 
 def short_name(function: Function) -> str | None:
@@ -68,7 +68,7 @@ def short_name(function: Function) -> str | None:
 
 def operator_function(sign: str, of_type: Kind) -> Function:
     """Return what an operator means between values of a type. Raises `MalformedError` (`xacml.arguments`)."""
-    name = sign if sign in ("and", "or") else f"{of_type}-{COMPARISONS.get(sign) or _ARITHMETIC.get(sign)}"
+    name = sign if sign in ("and", "or") else f"{of_type}-{_MEANT.get(sign)}"
     if (sign, of_type) == ("+", STRING):
         name = "string-concatenate"
     found = None if isinstance(of_type, Bag) else _FUNCTION.get(name)
@@ -97,19 +97,12 @@ def one_and_only(of_type: DataType) -> Function:
     return FUNCTIONS[_FUNCTION[f"{of_type}-one-and-only"]]
 
 
-def bag_function(of_type: DataType) -> Function:
-    """Return the function that puts values into a bag."""
+def bag_function(of_type: Kind) -> Function:
+    """Return the function that puts values of a type into a bag."""
     return FUNCTIONS[_FUNCTION[f"{of_type}-bag"]]
 
 
-def is_in(of_type: DataType) -> Function | None:
+def is_in(of_type: Kind) -> Function | None:
     """Return the function that finds a value in a bag; paths have none."""
     found = _FUNCTION.get(f"{of_type}-is-in")
     return None if found is None else FUNCTIONS[found]
-
-
-def wanted_kind(function: Function, place: int) -> Kind | None:
-    """Return what a function takes as one of its arguments."""
-    if place < len(function.takes):
-        return function.takes[place]
-    return function.takes[-1] if function.repeated is not None else None

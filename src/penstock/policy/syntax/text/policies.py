@@ -12,32 +12,38 @@
 What is used is declared before. Lines mean nothing, and `//` begins a comment.
 """
 
+from collections.abc import Iterator
 from dataclasses import dataclass, field
-from types import MappingProxyType
 
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.combining.registry import policy_algorithm, rule_algorithm, split_priorities, with_priorities
 from penstock.policy.combining.tuples import PREFIX, DecisionTuple
-from penstock.policy.language.datatypes import BOOLEAN, DataType
-from penstock.policy.language.expressions import ContentSelector, Designator, Expression
-from penstock.policy.language.policies import (
-    AllOf,
-    AnyOf,
-    Assignment,
-    Duties,
-    Duty,
-    Match,
-    Policy,
-    PolicyReference,
-    PolicySet,
-    Root,
-    Rule,
-    RuleEffect,
-    Target,
+from penstock.policy.language.expressions import Designator
+from penstock.policy.language.policies import PolicySet, Root, RuleEffect
+from penstock.policy.syntax.builder import (
+    AssignmentNode,
+    AttributeTerm,
+    Builder,
+    DefinitionNode,
+    DutyNode,
+    MatchNode,
+    Place,
+    PolicyNode,
+    ReferenceNode,
+    RuleNode,
+    TargetNode,
+    Term,
 )
 from penstock.policy.syntax.text.expressions import Declared, Expressions
-from penstock.policy.syntax.text.names import COMPARISONS, FLIPPED, POLICY_COMBINING, RULE_COMBINING, function_called
+from penstock.policy.syntax.text.names import (
+    COMPARISONS,
+    FLIPPED,
+    POLICY_COMBINING,
+    RULE_COMBINING,
+    function_id,
+    one_and_only,
+)
 from penstock.policy.syntax.text.names import operator_function as meant_by
 from penstock.policy.syntax.text.tokens import NAME, NUMBER, TEXT, PolicyToken, Words, problem, quoted
 
@@ -61,14 +67,8 @@ def read_combining(words: Words, *, rules: bool) -> str:
             raise problem(error.code, error.message, words.text, start, error.hint) from None
     else:
         name = words.id("a combining algorithm")
-    known, check = (RULE_COMBINING, rule_algorithm) if rules else (POLICY_COMBINING, policy_algorithm)
-    with words.at(start):
-        found = known.get(name, name)
-        check(found)
-        if words.taken("priorities"):
-            found = with_priorities(_priorities(words), found)
-            check(found)
-    return found
+    found = (RULE_COMBINING if rules else POLICY_COMBINING).get(name, name)
+    return with_priorities(_priorities(words), found) if words.taken("priorities") else found
 
 
 def _elements(words: Words) -> dict[str, str]:
@@ -148,6 +148,7 @@ def read_document(text: str, *, limits: Limits = DEFAULT_LIMITS) -> Document:
     """
     reader = _Reader(Words(text, limits), Document(text))
     reader.declarations("", closed=False)
+    reader.document.policies += map(Builder(limits, one_and_only).root, reader.policies)
     return reader.document
 
 
@@ -165,24 +166,22 @@ def read_text_policy(text: str, *, limits: Limits = DEFAULT_LIMITS) -> Root:
 class _Body:
     """What has been read of a rule, a policy or a set."""
 
-    target: list[AnyOf] = field(default_factory=list)
-    obligations: list[Duty] = field(default_factory=list)
-    advice: list[Duty] = field(default_factory=list)
+    target: TargetNode = ()
+    duties: list[DutyNode] = field(default_factory=list)
     said: dict[str, str] = field(default_factory=dict)
-    condition: Expression | None = None
+    combining_at: Place | None = None
+    condition: tuple[Place, Term] | None = None
     effect: RuleEffect | None = None
-    rules: list[Rule] = field(default_factory=list)
-    members: list[Policy | PolicySet | PolicyReference] = field(default_factory=list)
-
-    @property
-    def duties(self) -> Duties:
-        return Duties(tuple(self.obligations), tuple(self.advice))
+    rules: list[RuleNode] = field(default_factory=list)
+    definitions: list[DefinitionNode] = field(default_factory=list)
+    members: list[PolicyNode | ReferenceNode] = field(default_factory=list)
 
 
 class _Reader:
-    """Reads declarations from the outside to the inside."""
+    """Parses declarations from the outside to the inside into nodes."""
 
     def __init__(self, words: Words, document: Document) -> None:
+        self.policies: list[PolicyNode] = []
         self.words = words
         self.document = document
         self.expressions = Expressions(words)
@@ -204,7 +203,7 @@ class _Reader:
             elif words.taken("attribute"):
                 mine.append(self._attribute({name for name, _ in mine}))
             elif words.sees("policy", "policyset"):
-                self.document.policies.append(self._root(prefix, depth))
+                self.policies.append(self._root(prefix, depth))
             else:
                 words.wrong("`namespace`, `attribute`, `policy` or `policyset`")
         self.document.unused += [(name, one.at) for name, one in mine if not one.used]
@@ -223,7 +222,7 @@ class _Reader:
     def _described(self, token: PolicyToken) -> Designator:
         words = self.words
         said: dict[str, str] = {}
-        of_type: DataType | None = None
+        of_type = None
         required = False
         words.expect("{")
         while not words.taken("}"):
@@ -250,15 +249,14 @@ class _Reader:
 
     # --- policies and sets --------------------------------------------------------------------------------------------
 
-    def _root(self, prefix: str, depth: int) -> Root:
+    def _root(self, prefix: str, depth: int) -> PolicyNode:
         words = self.words
         words.check_depth(depth)
         is_set = words.take().text == "policyset"
         token = words.token
         name = self._id(prefix)
         version = words.quoted("a version in quotes") if words.taken("version") else "1.0"
-        before = self.expressions.variables, self.expressions.used
-        self.expressions.variables, self.expressions.used = {}, set()
+        before, self.expressions.variables = self.expressions.variables, set()
         words.expect("{")
         body = _Body()
         while not words.taken("}"):
@@ -266,22 +264,24 @@ class _Reader:
                 self._in_set(body, prefix, depth)
             else:
                 self._in_policy(body, name)
-        with words.at(token.at):
-            found = self._made(name, version, body, is_set=is_set)
-        self.expressions.variables, self.expressions.used = before
-        return found
-
-    def _made(self, name: str, version: str, body: _Body, *, is_set: bool) -> Root:
-        combining, issuer = body.said.get("apply"), body.said.get("issuer")
-        description, target = body.said.get("description", ""), tuple(body.target)
-        if combining is None:
-            raise MalformedError("xacml.combining", "it does not say what it applies", hint="write `apply` and how")
-        if is_set:
-            members = tuple(body.members)
-            return PolicySet(name, version, combining, members, target, body.duties, issuer, description)
-        variables = MappingProxyType(self.expressions.variables)
-        rules = tuple(body.rules)
-        return Policy(name, version, combining, rules, target, variables, body.duties, issuer, description)
+        self.expressions.variables = before
+        if "apply" not in body.said:
+            message, hint = "it does not say what it applies", "write `apply` and how"
+            raise problem("xacml.combining", message, words.text, token.at, hint)
+        return PolicyNode(
+            words.place(token.at),
+            name,
+            version,
+            body.said["apply"],
+            body.target,
+            tuple(body.rules),
+            tuple(body.definitions),
+            tuple(body.members) if is_set else None,
+            tuple(body.duties),
+            body.said.get("issuer"),
+            body.said.get("description", ""),
+            body.combining_at,
+        )
 
     def _in_set(self, body: _Body, prefix: str, depth: int) -> None:
         if self.words.sees("policy", "policyset"):
@@ -295,28 +295,28 @@ class _Reader:
         if self.words.taken("rule"):
             body.rules.append(self._rule(name))
         elif self.words.taken("variable"):
-            self._variable(name)
+            body.definitions.append(self._definition(name))
         elif not self._common(body) and not self._apply(body, rules=True):
             self.words.wrong("`rule`, `variable`, `apply`, `target`, `on` or `}`")
 
     def _place(self, kind: str, policy: str, name: str, at: int) -> None:
         self.document.places.setdefault((kind, policy, name), []).append(at)
 
-    def _variable(self, policy: str) -> None:
+    def _definition(self, policy: str) -> DefinitionNode:
         words, token = self.words, self.words.token
         name = words.id("a name")
-        if name in self.expressions.variables:
-            raise problem("xacml.variable", "two variables have the same name", words.text, token.at)
         words.expect("=")
-        found = self.expressions.expression()
-        self.expressions.variables[name] = found
+        found = DefinitionNode(words.place(token.at), name, self.expressions.expression())
+        self.expressions.variables.add(name)
         self._place(VARIABLE, policy, name, token.at)
+        return found
 
     def _apply(self, body: _Body, *, rules: bool) -> bool:
         words = self.words
         if not words.sees("apply"):
             return False
         self._once(body, "apply")
+        body.combining_at = words.place(words.token.at)
         body.said["apply"] = read_combining(words, rules=rules)
         return True
 
@@ -325,7 +325,7 @@ class _Reader:
         if key in body.said:
             raise problem("xacml.syntax", f"there are two of `{key}`", self.words.text, token.at)
 
-    def _reference(self, prefix: str) -> PolicyReference:
+    def _reference(self, prefix: str) -> ReferenceNode:
         words = self.words
         start = words.token.at
         if not words.sees("policy", "policyset"):
@@ -336,10 +336,10 @@ class _Reader:
         while words.sees("version", "earliest", "latest"):
             key = words.take().text
             wanted[key] = words.quoted()
-        with words.at(start):
-            return PolicyReference(name, to_set, wanted.get("version"), wanted.get("earliest"), wanted.get("latest"))
+        versions = [wanted.get(key) for key in ("version", "earliest", "latest")]
+        return ReferenceNode(words.place(start), name, to_set, *versions)
 
-    def _rule(self, policy: str) -> Rule:
+    def _rule(self, policy: str) -> RuleNode:
         words, token = self.words, self.words.token
         name = words.id("a name")
         self._place(RULE, policy, name, token.at)
@@ -358,8 +358,8 @@ class _Reader:
                 words.wrong("`permit`, `deny`, `target`, `condition`, `on` or `}`")
         if body.effect is None:
             raise problem("xacml.syntax", "a rule says `permit` or `deny`", words.text, token.at)
-        description = body.said.get("description", "")
-        return Rule(name, body.effect, tuple(body.target), body.condition, body.duties, description)
+        duties, description = tuple(body.duties), body.said.get("description", "")
+        return RuleNode(words.place(token.at), name, body.effect, body.target, body.condition, duties, description)
 
     def _effect(self) -> RuleEffect:
         if not self.words.sees("permit", "deny"):
@@ -375,36 +375,33 @@ class _Reader:
             body.said[key] = words.quoted()
         elif words.sees("target"):
             self._once(body, "target")
-            body.target, body.said["target"] = [*self._target()], ""
+            body.target, body.said["target"] = self._target(), ""
         elif words.taken("on"):
-            self._duties(body, self._effect())
+            body.duties += self._duties(self._effect())
         else:
             return False
         return True
 
     # --- targets, obligations and advice ------------------------------------------------------------------------------
 
-    def _target(self) -> Target:
+    def _target(self) -> TargetNode:
         found = []
         if not self.words.sees("clause"):
             self.words.wrong("`clause`")
         while self.words.taken("clause"):
-            found.append(self._any_of())
+            any_of = [self._all_of()]
+            while self.words.taken("or"):
+                any_of.append(self._all_of())
+            found.append(tuple(any_of))
         return tuple(found)
 
-    def _any_of(self) -> AnyOf:
-        found = [self._all_of()]
-        while self.words.taken("or"):
-            found.append(self._all_of())
-        return tuple(found)
-
-    def _all_of(self) -> AllOf:
+    def _all_of(self) -> tuple[MatchNode, ...]:
         found = [self._match()]
         while self.words.taken("and"):
             found.append(self._match())
         return tuple(found)
 
-    def _match(self) -> Match:
+    def _match(self) -> MatchNode:
         words, token = self.words, self.words.token
         if token.kind in (NAME, TEXT) and words.before("("):
             return self._called(token)
@@ -418,12 +415,9 @@ class _Reader:
             sign = self._comparison()
             attribute = self._looked_up()
         with words.at(token.at):
-            function = meant_by(sign, attribute.of)
-            if value.gives is not attribute.of:
-                raise MalformedError("xacml.arguments", f"`{sign}` does not match {attribute.of} with {value.gives}")
-            return Match(function, value.value, value.gives, attribute)
+            return MatchNode(words.place(token.at), meant_by(sign, attribute.of).id, value, attribute)
 
-    def _called(self, token: PolicyToken) -> Match:
+    def _called(self, token: PolicyToken) -> MatchNode:
         words = self.words
         name = words.quoted() if token.kind == TEXT else words.take().text
         words.expect("(")
@@ -431,42 +425,37 @@ class _Reader:
         words.expect(",")
         attribute = self._looked_up()
         words.expect(")")
-        with words.at(token.at):
-            function = function_called(name)
-            if not function.accepts((value.gives, attribute.of)) or function.gives is not BOOLEAN:
-                message = f"`{function.name}` does not match {attribute.of} with {value.gives}"
-                raise MalformedError("xacml.arguments", message)
-            return Match(function, value.value, value.gives, attribute)
+        return MatchNode(words.place(token.at), function_id(name), value, attribute)
 
     def _comparison(self) -> str:
         if not self.words.sees(*COMPARISONS):
             self.words.wrong(f"one of {' '.join(COMPARISONS)}")
         return self.words.take().text
 
-    def _looked_up(self) -> Designator | ContentSelector:
+    def _looked_up(self) -> AttributeTerm:
         if self.words.sees("select"):
             return self.expressions.selector()
         token = self.words.token
         return self.expressions.designator(self.words.name("an attribute"), token)
 
-    def _duties(self, body: _Body, on: RuleEffect) -> None:
+    def _duties(self, on: RuleEffect) -> Iterator[DutyNode]:
         words = self.words
         words.expect("{")
         while not words.taken("}"):
             if not words.sees("obligation", "advice"):
                 words.wrong("`obligation`, `advice` or `}`")
-            listed = body.obligations if words.take().text == "obligation" else body.advice
+            required = words.take().text == "obligation"
             name = words.id("a name")
             assigned = []
             if words.taken("{"):
                 while not words.taken("}"):
                     assigned.append(self._assignment())
-            listed.append(Duty(name, on, tuple(assigned)))
+            yield DutyNode(name, on, required, tuple(assigned))
 
-    def _assignment(self) -> Assignment:
-        words = self.words
+    def _assignment(self) -> AssignmentNode:
+        words, start = self.words, self.words.token.at
         name = words.id("the name of an attribute, or `}`")
         category = self.expressions.category() if words.taken("category") else None
         issuer = words.quoted() if words.taken("issuer") else None
         words.expect("=")
-        return Assignment(name, self.expressions.expression(), category, issuer)
+        return AssignmentNode(words.place(start), name, self.expressions.expression(), category, issuer)

@@ -51,7 +51,6 @@ from penstock.policy.syntax.text.names import (
     is_in,
     one_and_only,
     short_name,
-    wanted_kind,
 )
 from penstock.policy.syntax.text.policies import written_combining
 from penstock.policy.syntax.text.tokens import NAME_PATTERN, quoted
@@ -248,12 +247,12 @@ class _Writer:
                 return LEVELS["in"], f"{left} in {self.expression(arguments[1], LEVELS['in'] + 1)}"
             if function is bag_function(first.gives):
                 return _HIGHEST, f"[{', '.join(self._suited(one, first.gives, 0) for one in arguments)}]"
-        listed = [self._suited(one, wanted_kind(function, at), 0) for at, one in enumerate(arguments)]
+        listed = [self._suited(one, function.kind_at(at), 0) for at, one in enumerate(arguments)]
         return _HIGHEST, f"{_function(function)}({', '.join(listed)})"
 
     def _between(self, sign: str, function: Function, arguments: tuple[Expression, ...]) -> tuple[int, str]:
         mine = LEVELS[sign]
-        sides = [self._suited(one, wanted_kind(function, at), mine + 1) for at, one in enumerate(arguments)]
+        sides = [self._suited(one, function.kind_at(at), mine + 1) for at, one in enumerate(arguments)]
         return mine, f" {sign} ".join(sides)
 
     def _suited(self, expression: Expression, wanted: object, level: int) -> str:

@@ -1,13 +1,14 @@
 """The words of the text form of policies, and where each stands."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from penstock.errors import LimitError, MalformedError, SelectorError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.policy.syntax.builder import at as located_at
+from penstock.policy.syntax.builder import check_depth
 from penstock.policy.syntax.text.names import KEYWORDS
 
 
@@ -53,6 +54,20 @@ def problem(code: str, message: str, text: str, position: int, hint: str = "") -
     column = position - text.rfind("\n", 0, position)
     told = f"line {line}, column {column}: {message}"
     return PolicyTextError(code, told, text=text, position=position, hint=hint, line=line, column=column)
+
+
+@dataclass(frozen=True, slots=True)
+class TextPlace:
+    """A position in a text as the place of an error."""
+
+    text: str
+    position: int
+
+    def located(self, error: MalformedError) -> MalformedError:
+        """Return an error that says the place, or the same one if it says one already, or is about a limit."""
+        if isinstance(error, PolicyTextError | LimitError):
+            return error
+        return problem(error.code, error.message, self.text, self.position, error.hint)
 
 
 def tokens(text: str, *, limits: Limits = DEFAULT_LIMITS) -> list[PolicyToken]:
@@ -179,19 +194,14 @@ class Words:
         """Take a name, or any id in quotes."""
         return self.quoted() if self.token.kind == TEXT else self.name(what)
 
-    @contextmanager
-    def at(self, position: int) -> Iterator[None]:
-        """Say of what is found to be wrong where it stands."""
-        try:
-            yield
-        except PolicyTextError:
-            raise
-        except MalformedError as error:
-            if isinstance(error, LimitError):
-                raise
-            raise problem(error.code, error.message, self.text, position, error.hint) from None
+    def place(self, position: int) -> "TextPlace":
+        """Return a position as the place of an error."""
+        return TextPlace(self.text, position)
+
+    def at(self, position: int) -> AbstractContextManager[None]:
+        """Say in errors where they are."""
+        return located_at(self.place(position))
 
     def check_depth(self, depth: int) -> None:
         """Check how deep something is nested. Raises `LimitError` (`xacml.limit`)."""
-        if depth > self.limits.policy_depth:
-            raise LimitError("xacml.limit", f"it is nested more than {self.limits.policy_depth} deep")
+        check_depth(depth, self.limits)

@@ -2,5 +2,5 @@
 
 `policies` and `policy_writer` read and write policies, `requests` requests and responses, `elements` is what both
 share.
-Imports nothing else of `penstock.policy.syntax`.
+May import from `penstock.policy.syntax`: `builder`.
 """

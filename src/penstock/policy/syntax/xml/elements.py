@@ -1,13 +1,15 @@
 """Elements of XACML: their names, attributes and values, and errors that say where they are."""
 
 import re
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
 from typing import Final
 
 from penstock.codec.xml_text import Element, tag_of
 from penstock.errors import MalformedError
 from penstock.policy.language.datatypes import XPATH, DataType, Value, XPathExpression, data_type, read_value
+from penstock.policy.syntax.builder import at as located_at
+from penstock.policy.syntax.builder import placed
 
 NAMESPACE: Final = "urn:oasis:names:tc:xacml:3.0:core:schema:wd-17"
 #: which XML attributes the elements of policies and requests can have, by the schema of the standard
@@ -70,18 +72,23 @@ def named(element: Element) -> str:
     return name if namespace == NAMESPACE else f"{{{namespace}}}{name}"
 
 
-@contextmanager
-def at(element: Element) -> Iterator[None]:
-    """Say in an error in which line it is, and in which element."""
-    try:
-        yield
-    except MalformedError as error:
+@dataclass(frozen=True, slots=True)
+class ElementPlace:
+    """An element as the place of an error."""
+
+    element: Element
+
+    def located(self, error: MalformedError) -> MalformedError:
+        """Return an error that says the line and the element, or the same one if it says a line already."""
         if "line" in error.fields:
-            raise
-        name = tag_of(element)[1]
-        told = type(error)(error.code, f"line {element.sourceline}, `{name}`: {error.message}", hint=error.hint)
-        told.fields = {**error.fields, "line": element.sourceline, "element": name}
-        raise told from None
+            return error
+        line, name = self.element.sourceline, tag_of(self.element)[1]
+        return placed(error, f"line {line}, `{name}`", line=line, element=name)
+
+
+def at(element: Element) -> AbstractContextManager[None]:
+    """Say in errors in which line they are, and in which element."""
+    return located_at(ElementPlace(element))
 
 
 def check_standard(root: Element) -> None:
@@ -153,11 +160,23 @@ def text_of(element: Element) -> str:
     return element.text or ""
 
 
+def prefixes_of(element: Element) -> tuple[tuple[str, str], ...]:
+    """Return the namespaces of an element that have a prefix."""
+    return tuple(sorted((prefix, uri) for prefix, uri in element.nsmap.items() if prefix))
+
+
+def written_value(element: Element) -> tuple[DataType, str]:
+    """Return the type of a value, and its text. Raises `MalformedError`."""
+    return data_type(attribute_of(element, "DataType")), text_of(element)
+
+
+def path_of(element: Element, version: str) -> XPathExpression:
+    """Return the path that an element holds. Raises `MalformedError` (`xacml.element`)."""
+    path, category = text_of(element).strip(), attribute_of(element, "XPathCategory")
+    return XPathExpression(path, category, prefixes_of(element), version)
+
+
 def value_of(element: Element, version: str) -> tuple[DataType, Value]:
     """Return the value that an element holds, and its type. Raises `MalformedError`."""
-    of_type = data_type(attribute_of(element, "DataType"))
-    text = text_of(element)
-    if of_type is XPATH:
-        prefixes = tuple(sorted((prefix, uri) for prefix, uri in element.nsmap.items() if prefix))
-        return of_type, XPathExpression(text.strip(), attribute_of(element, "XPathCategory"), prefixes, version)
-    return of_type, read_value(text, of_type)
+    of_type, text = written_value(element)
+    return of_type, path_of(element, version) if of_type is XPATH else read_value(text, of_type)

@@ -1,45 +1,39 @@
-"""Policies in the XML of XACML 3.0 (section 5), read and checked: types of arguments, ids, variables, versions."""
+"""Read policies in the XML of XACML 3.0 (section 5)."""
 
 import re
 from collections.abc import Iterator
-from dataclasses import dataclass, field
-from types import MappingProxyType
+from dataclasses import dataclass
 from typing import Final
 
 from lxml import etree
 
 from penstock.codec.xml_text import Element, read_xml
-from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.policy.combining.registry import policy_algorithm, rule_algorithm
-from penstock.policy.language.datatypes import BOOLEAN, Function, data_type
-from penstock.policy.language.expressions import (
-    ContentSelector,
-    Designator,
-    Expression,
-    PolicyLiteral,
-    Reference,
-    apply,
-    function_of,
-)
-from penstock.policy.language.policies import (
-    AllOf,
-    AnyOf,
-    Assignment,
-    Duties,
-    Duty,
-    Match,
-    Policy,
-    PolicyReference,
-    PolicySet,
-    Root,
-    Rule,
-    RuleEffect,
-    Target,
-)
+from penstock.policy.language.datatypes import XPATH, Function, data_type
+from penstock.policy.language.expressions import ContentSelector, Designator, PolicyLiteral, function_of
+from penstock.policy.language.policies import Root, RuleEffect
 from penstock.policy.language.requests import ACTION, ENVIRONMENT, RESOURCE, SUBJECT
+from penstock.policy.syntax.builder import (
+    ApplyNode,
+    AssignmentNode,
+    AttributeTerm,
+    Builder,
+    DefinitionNode,
+    DutyNode,
+    MatchNode,
+    Place,
+    PolicyNode,
+    ReferenceNode,
+    RuleNode,
+    TargetNode,
+    Term,
+    ValueNode,
+    VariableNode,
+    check_depth,
+)
 from penstock.policy.syntax.xml.elements import (
     NAMESPACE,
+    ElementPlace,
     at,
     attribute_of,
     check_schema,
@@ -47,8 +41,10 @@ from penstock.policy.syntax.xml.elements import (
     flag,
     malformed,
     named,
+    path_of,
+    prefixes_of,
     text_of,
-    value_of,
+    written_value,
 )
 
 
@@ -59,54 +55,50 @@ def read_policy(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Root:
     `xacml.type`, `xacml.value`, `xacml.function`, `xacml.arguments`, `xacml.combining`, `xacml.variable`,
     `xacml.version`; `LimitError` (`xml.limit`, `xacml.limit`).
     """
-    return policy_of(read_xml(data, limits=limits), limits=limits)
+    return _read(read_xml(data, limits=limits), limits)
 
 
-def policy_of(element: Element, *, limits: Limits = DEFAULT_LIMITS) -> Root:
-    """Return the policy or the policy set that an element is. Raises as `read_policy`."""
+def _read(element: Element, limits: Limits) -> Root:
+    """Return the policy or the policy set of an element. Raises as `read_policy`."""
     with at(element):
         check_schema(element)
         match named(element):
             case "Policy":
-                return _Reader(limits).policy(element)
+                node = _Reader(limits).policy(element)
             case "PolicySet":
-                return _Reader(limits).policy_set(element, 1)
-        raise malformed("the document is neither a policy nor a policy set")
+                node = _Reader(limits).policy_set(element, 1)
+            case _:
+                raise malformed("the document is neither a policy nor a policy set")
+        return Builder(limits).root(node)
 
 
 @dataclass(slots=True)
 class _Reader:
-    """Reads a document from the outside to the inside, and knows the variables of the policy that it is in."""
+    """Parses elements from the outside to the inside into nodes."""
 
     limits: Limits
     #: which language paths are in, by the defaults of the policy or the set around
     version: str = ""
-    definitions: dict[str, Element] = field(default_factory=dict)
-    variables: dict[str, Expression] = field(default_factory=dict)
-    #: variables that are being read: none may need itself
-    open: list[str] = field(default_factory=list)
 
-    def policy_set(self, element: Element, depth: int) -> PolicySet:
-        if depth > self.limits.policy_depth:
-            raise LimitError("xacml.limit", f"policy sets are nested more than {self.limits.policy_depth} deep")
+    def policy_set(self, element: Element, depth: int) -> PolicyNode:
+        check_depth(depth, self.limits)
         before, self.version = self.version, self._defaults(element, "PolicySetDefaults")
-        combining = attribute_of(element, "PolicyCombiningAlgId")
-        policy_algorithm(combining)
-        found = PolicySet(
+        found = PolicyNode(
+            ElementPlace(element),
             attribute_of(element, "PolicySetId"),
             attribute_of(element, "Version"),
-            combining,
-            tuple(self._members(element, depth)),
+            attribute_of(element, "PolicyCombiningAlgId"),
             self._target(_one(element, "Target")),
-            self._duties(element),
-            _issuer(element),
-            _description(element),
+            members=tuple(self._members(element, depth)),
+            duties=self._duties(element),
+            issuer=_issuer(element),
+            description=_description(element),
         )
         self.version = before
         _check(element, _IN_SETS)
         return found
 
-    def _members(self, element: Element, depth: int) -> Iterator[Policy | PolicySet | PolicyReference]:
+    def _members(self, element: Element, depth: int) -> Iterator[PolicyNode | ReferenceNode]:
         for child in element:
             with at(child):
                 match named(child):
@@ -117,22 +109,19 @@ class _Reader:
                     case "PolicyIdReference" | "PolicySetIdReference":
                         yield _reference(child)
 
-    def policy(self, element: Element) -> Policy:
+    def policy(self, element: Element) -> PolicyNode:
         before, self.version = self.version, self._defaults(element, "PolicyDefaults")
-        combining = attribute_of(element, "RuleCombiningAlgId")
-        rule_algorithm(combining)
-        self._define(element)
-        rules = [self._rule(child) for child in element if named(child) == "Rule"]
-        found = Policy(
+        found = PolicyNode(
+            ElementPlace(element),
             attribute_of(element, "PolicyId"),
             attribute_of(element, "Version"),
-            combining,
-            tuple(rules),
+            attribute_of(element, "RuleCombiningAlgId"),
             self._target(_one(element, "Target")),
-            MappingProxyType(dict(self.variables)),
-            self._duties(element),
-            _issuer(element),
-            _description(element),
+            tuple(self._rule(child) for child in element if named(child) == "Rule"),
+            tuple(self._definition(child) for child in element if named(child) == "VariableDefinition"),
+            duties=self._duties(element),
+            issuer=_issuer(element),
+            description=_description(element),
         )
         self.version = before
         _check(element, _IN_POLICIES)
@@ -143,34 +132,16 @@ class _Reader:
         version = None if found is None else _maybe(found, "XPathVersion")
         return self.version if version is None else text_of(version).strip()
 
-    def _define(self, element: Element) -> None:
-        found = [child for child in element if named(child) == "VariableDefinition"]
-        names = [attribute_of(child, "VariableId") for child in found]
-        if len(set(names)) != len(names):
-            raise MalformedError("xacml.variable", "two variables have the same name")
-        self.definitions, self.variables = dict(zip(names, found, strict=True)), {}
-        for name in names:
-            self._variable(name)
+    def _definition(self, element: Element) -> DefinitionNode:
+        with at(element):
+            name = attribute_of(element, "VariableId")
+            return DefinitionNode(ElementPlace(element), name, self._expression(_only(element), 1))
 
-    def _variable(self, name: str) -> Expression:
-        known = self.variables.get(name)
-        if known is not None:
-            return known
-        if name in self.open:
-            raise MalformedError("xacml.variable", f"variable `{name[:80]}` needs itself")
-        if name not in self.definitions:
-            raise MalformedError("xacml.variable", f"no variable is called `{name[:80]}`")
-        self.open.append(name)
-        definition = self.definitions[name]
-        with at(definition):
-            self.variables[name] = self._expression(_only(definition), 1)
-        self.open.pop()
-        return self.variables[name]
-
-    def _rule(self, element: Element) -> Rule:
+    def _rule(self, element: Element) -> RuleNode:
         with at(element):
             condition = _maybe(element, "Condition")
-            found = Rule(
+            found = RuleNode(
+                ElementPlace(element),
                 attribute_of(element, "RuleId"),
                 _effect(element, "Effect"),
                 self._target(_maybe(element, "Target")),
@@ -181,74 +152,70 @@ class _Reader:
             _check(element, _IN_RULES)
             return found
 
-    def _condition(self, element: Element) -> Expression:
+    def _condition(self, element: Element) -> tuple[Place, Term]:
         with at(element):
-            found = self._expression(_only(element), 1)
-            if found.gives is not BOOLEAN:
-                raise MalformedError("xacml.arguments", f"a condition is true or false, and no {found.gives}")
-            return found
+            return ElementPlace(element), self._expression(_only(element), 1)
 
     # --- targets ------------------------------------------------------------------------------------------------
 
-    def _target(self, element: Element | None) -> Target:
+    def _target(self, element: Element | None) -> TargetNode:
         if element is None:
             return ()
         with at(element):
             return tuple(self._any_of(child) for child in _all(element, "AnyOf"))
 
-    def _any_of(self, element: Element) -> AnyOf:
+    def _any_of(self, element: Element) -> tuple[tuple[MatchNode, ...], ...]:
         with at(element):
             return tuple(self._all_of(child) for child in _some(element, "AllOf"))
 
-    def _all_of(self, element: Element) -> AllOf:
+    def _all_of(self, element: Element) -> tuple[MatchNode, ...]:
         with at(element):
             return tuple(self._match(child) for child in _some(element, "Match"))
 
-    def _match(self, element: Element) -> Match:
+    def _match(self, element: Element) -> MatchNode:
         with at(element):
-            function = function_of(attribute_of(element, "MatchId"))
+            function = attribute_of(element, "MatchId")
             if len(element) != 2 or named(element[0]) != "AttributeValue":
                 raise malformed("it has a value and an attribute")
-            of_type, value = value_of(element[0], self.version)
             attribute = self._expression(element[1], 1)
-            if not isinstance(attribute, Designator | ContentSelector):
+            if not isinstance(attribute, AttributeTerm):
                 raise malformed("it has a value and an attribute")
-            if not function.accepts((of_type, attribute.of)) or function.gives is not BOOLEAN:
-                raise MalformedError(
-                    "xacml.arguments", f"`{function.name}` does not match {attribute.of} with {of_type}"
-                )
-            return Match(function, value, of_type, attribute)
+            return MatchNode(ElementPlace(element), function, self._value(element[0]), attribute)
 
     # --- expressions --------------------------------------------------------------------------------------------
 
-    def _expression(self, element: Element, depth: int) -> Expression:
+    def _expression(self, element: Element, depth: int) -> Term:
         found = self._argument(element, depth)
         if isinstance(found, Function):
             raise malformed("a function is no value")
         return found
 
-    def _argument(self, element: Element, depth: int) -> Expression | Function:
-        if depth > self.limits.policy_depth:
-            raise LimitError("xacml.limit", f"expressions are nested more than {self.limits.policy_depth} deep")
+    def _argument(self, element: Element, depth: int) -> Term | Function:
+        check_depth(depth, self.limits)
         with at(element):
             match named(element):
                 case "AttributeValue":
-                    of_type, value = value_of(element, self.version)
-                    return PolicyLiteral(value, of_type)
+                    return self._value(element)
                 case "AttributeDesignator":
                     return _designator(element)
                 case "AttributeSelector":
                     return self._selector(element)
                 case "VariableReference":
-                    name = attribute_of(element, "VariableId")
-                    return Reference(name, self._variable(name).gives)
+                    return VariableNode(ElementPlace(element), attribute_of(element, "VariableId"))
                 case "Function":
                     return function_of(attribute_of(element, "FunctionId"))
                 case "Apply":
                     children = [child for child in element if named(child) != "Description"]
-                    arguments = [self._argument(child, depth + 1) for child in children]
-                    return apply(attribute_of(element, "FunctionId"), arguments)
+                    arguments = tuple(self._argument(child, depth + 1) for child in children)
+                    return ApplyNode(ElementPlace(element), attribute_of(element, "FunctionId"), arguments)
             raise malformed("it is no expression")
+
+    def _value(self, element: Element) -> ValueNode | PolicyLiteral:
+        with at(element):
+            of_type, text = written_value(element)
+            if of_type is XPATH:
+                return PolicyLiteral(path_of(element, self.version), XPATH)
+            return ValueNode(ElementPlace(element), text, of_type)
 
     def _selector(self, element: Element) -> ContentSelector:
         return ContentSelector(
@@ -257,36 +224,33 @@ class _Reader:
             data_type(attribute_of(element, "DataType")),
             flag(element, "MustBePresent"),
             element.get("ContextSelectorId"),
-            tuple(sorted((prefix, uri) for prefix, uri in element.nsmap.items() if prefix)),
+            prefixes_of(element),
             self.version,
         )
 
     # --- obligations and advice ---------------------------------------------------------------------------------
 
-    def _duties(self, element: Element) -> Duties:
+    def _duties(self, element: Element) -> tuple[DutyNode, ...]:
         obligations = _maybe(element, "ObligationExpressions")
         advice = _maybe(element, "AdviceExpressions")
-        return Duties(
-            self._listed(obligations, "ObligationExpression", "ObligationId", "FulfillOn"),
-            self._listed(advice, "AdviceExpression", "AdviceId", "AppliesTo"),
+        return (
+            *self._listed(obligations, "ObligationExpression", "ObligationId", "FulfillOn"),
+            *self._listed(advice, "AdviceExpression", "AdviceId", "AppliesTo"),
         )
 
-    def _listed(self, element: Element | None, name: str, key: str, on: str) -> tuple[Duty, ...]:
-        if element is None:
-            return ()
-        found = []
-        for child in _some(element, name):
+    def _listed(self, element: Element | None, name: str, key: str, on: str) -> Iterator[DutyNode]:
+        for child in () if element is None else _some(element, name):
             with at(child):
-                assignments = tuple(self._assignment(one) for one in _all(child, "AttributeAssignmentExpression"))
-                found.append(Duty(attribute_of(child, key), _effect(child, on), assignments))
-        return tuple(found)
+                assignments = tuple(map(self._assignment, _all(child, "AttributeAssignmentExpression")))
+                required = name == "ObligationExpression"
+                yield DutyNode(attribute_of(child, key), _effect(child, on), required, assignments)
 
-    def _assignment(self, element: Element) -> Assignment:
+    def _assignment(self, element: Element) -> AssignmentNode:
         with at(element):
             expression = self._expression(_only(element), 1)
             name = attribute_of(element, "AttributeId")
             category = None if element.get("Category") is None else attribute_of(element, "Category")
-            return Assignment(name, expression, category, element.get("Issuer"))
+            return AssignmentNode(ElementPlace(element), name, expression, category, element.get("Issuer"))
 
 
 _COMMON: Final = frozenset({"Description", "PolicyIssuer", "Target", "ObligationExpressions", "AdviceExpressions"})
@@ -319,8 +283,9 @@ def _designator(element: Element) -> Designator:
     )
 
 
-def _reference(element: Element) -> PolicyReference:
-    return PolicyReference(
+def _reference(element: Element) -> ReferenceNode:
+    return ReferenceNode(
+        ElementPlace(element),
         text_of(element).strip(),
         named(element) == "PolicySetIdReference",
         element.get("Version"),
@@ -413,7 +378,7 @@ def read_leniently(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> tuple[Roo
     root = read_xml(data, limits=limits)
     check_standard(root)
     repairs = [repair for element in [*root.iter()] for repair in _repaired(element)]
-    return policy_of(root, limits=limits), repairs
+    return _read(root, limits), repairs
 
 
 def _repaired(element: Element) -> Iterator[Repair]:
