@@ -8,7 +8,7 @@ import pytest
 HEAVY = ["click", "cryptography", "nacl", "pyspark", "rich", "sqlglot", "z3"]
 
 
-@pytest.mark.parametrize("module", ["penstock", "penstock.errors", "penstock.model"])
+@pytest.mark.parametrize("module", ["penstock", "penstock.errors", "penstock.model", "penstock.testing"])
 def test_importing_brings_in_no_heavy_library(module: str) -> None:
     program = f"import sys, {module}; print(*sorted({{name.partition('.')[0] for name in sys.modules}}))"
     found = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
@@ -21,6 +21,20 @@ def test_importing_the_package_alone_imports_none_of_its_rooms() -> None:
     program = "import sys, penstock; print(*(name for name in sys.modules if name.startswith('penstock')))"
     found = subprocess.run([sys.executable, "-I", "-c", program], capture_output=True, text=True, check=True)
     assert found.stdout.split() == ["penstock"]
+
+
+def test_names_of_the_package_are_imported_when_they_are_used() -> None:
+    program = """
+import sys, penstock
+dir(penstock)
+assert [name for name in sys.modules if name.startswith("penstock")] == ["penstock"]
+penstock.event, penstock.PenstockError
+assert "penstock.broker" not in sys.modules
+penstock.connect
+assert "penstock.broker.node" not in sys.modules
+assert not {"pyspark", "z3", "nats", "click"} & set(sys.modules), sorted(sys.modules)
+"""
+    subprocess.run([sys.executable, "-I", "-c", program], check=True)
 
 
 def test_a_broker_needs_nothing_of_the_pipeline() -> None:

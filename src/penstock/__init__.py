@@ -3,34 +3,198 @@
 Owners sign their event types; domains hold capabilities and delegate them; a local broker turns whatever
 authority a client can show into one value, a `Restriction`, and enforces it on every event.
 
-`connect`, the client's way in, and what a program loads from files for it (`load_key`, `load_credentials`,
-`load_type`) are fetched when they are first used; everything else is imported from the rooms: `penstock.selector`,
-`penstock.trust`, `penstock.guard` and so on. Importing this package alone imports none of them.
+The public API is what `__all__` lists here, in `penstock.errors`, `penstock.spark` and `penstock.testing`:
+docs/reference/api.md says what that promises. Everything else is internal, and can change in any version. Names are
+imported when they are first used, so that `import penstock` is fast.
 """
 
 from importlib import import_module
 from typing import TYPE_CHECKING, Final
 
 if TYPE_CHECKING:
+    from penstock.broker.client.client import Client as Client
+    from penstock.broker.client.client import Feed as Feed
+    from penstock.broker.client.client import Subscription as Subscription
     from penstock.broker.client.client import connect as connect
+    from penstock.crypto import SigningKey as SigningKey
+    from penstock.errors import EvaluationError as EvaluationError
+    from penstock.errors import FailedError as FailedError
+    from penstock.errors import LimitError as LimitError
+    from penstock.errors import MalformedError as MalformedError
+    from penstock.errors import PenstockError as PenstockError
+    from penstock.errors import RefusedError as RefusedError
+    from penstock.errors import SelectorError as SelectorError
+    from penstock.fabric.nats_login import NatsLogin as NatsLogin
+    from penstock.guard import CapabilityAuthority as CapabilityAuthority
+    from penstock.guard import Decision as Decision
+    from penstock.guard import Delivery as Delivery
+    from penstock.guard import Effect as Effect
+    from penstock.guard import EventRequest as EventRequest
+    from penstock.guard import NetworkRequest as NetworkRequest
+    from penstock.guard import Publication as Publication
+    from penstock.guard import Restriction as Restriction
+    from penstock.guard import decide as decide
+    from penstock.guard import environment as environment
+    from penstock.model import AttributeDefinition as AttributeDefinition
+    from penstock.model import AttributeId as AttributeId
+    from penstock.model import AttributeSpec as AttributeSpec
+    from penstock.model import Enumerated as Enumerated
+    from penstock.model import Event as Event
+    from penstock.model import EventType as EventType
+    from penstock.model import Kind as Kind
+    from penstock.model import NetworkName as NetworkName
+    from penstock.model import Principal as Principal
+    from penstock.model import Ranged as Ranged
+    from penstock.model import Sealing as Sealing
+    from penstock.model import TypeDefinition as TypeDefinition
+    from penstock.model import TypeName as TypeName
+    from penstock.model.event_classes import EventField as EventField
+    from penstock.model.event_classes import event as event
     from penstock.store.files.client_files import load_credentials as load_credentials
     from penstock.store.files.client_files import load_key as load_key
     from penstock.store.files.client_files import load_type as load_type
+    from penstock.store.files.name_book import NameBook as NameBook
+    from penstock.store.files.name_book import load_names as load_names
+    from penstock.trust import Authorisation as Authorisation
+    from penstock.trust import Certificate as Certificate
+    from penstock.trust import Credentials as Credentials
+    from penstock.trust import Right as Right
+    from penstock.trust import UnverifiedType as UnverifiedType
+    from penstock.trust import Validity as Validity
+    from penstock.trust import VerifiedType as VerifiedType
+    from penstock.trust import event_tag as event_tag
+    from penstock.trust import issue as issue
+    from penstock.trust import network_tag as network_tag
+    from penstock.trust import sign_type as sign_type
+    from penstock.trust import verify_type as verify_type
 
 __version__ = "0.1.0"
-__all__ = ["connect", "load_credentials", "load_key", "load_type"]
+__all__ = [
+    "AttributeDefinition",
+    "AttributeId",
+    "AttributeSpec",
+    "Authorisation",
+    "CapabilityAuthority",
+    "Certificate",
+    "Client",
+    "Credentials",
+    "Decision",
+    "Delivery",
+    "Effect",
+    "Enumerated",
+    "EvaluationError",
+    "Event",
+    "EventField",
+    "EventRequest",
+    "EventType",
+    "FailedError",
+    "Feed",
+    "Kind",
+    "LimitError",
+    "MalformedError",
+    "NameBook",
+    "NatsLogin",
+    "NetworkName",
+    "NetworkRequest",
+    "PenstockError",
+    "Principal",
+    "Publication",
+    "Ranged",
+    "RefusedError",
+    "Restriction",
+    "Right",
+    "Sealing",
+    "SelectorError",
+    "SigningKey",
+    "Subscription",
+    "TypeDefinition",
+    "TypeName",
+    "UnverifiedType",
+    "Validity",
+    "VerifiedType",
+    "connect",
+    "decide",
+    "environment",
+    "event",
+    "event_tag",
+    "issue",
+    "load_credentials",
+    "load_key",
+    "load_names",
+    "load_type",
+    "network_tag",
+    "sign_type",
+    "verify_type",
+]
 
-#: where names are that are fetched when they are first used, so that importing the package alone is fast
+#: the modules that names are imported from when they are first used
 _HOMES: Final = {
-    "connect": "penstock.broker.client.client",
-    "load_credentials": "penstock.store.files.client_files",
-    "load_key": "penstock.store.files.client_files",
-    "load_type": "penstock.store.files.client_files",
+    "penstock.broker.client.client": ("Client", "Feed", "Subscription", "connect"),
+    "penstock.crypto": ("SigningKey",),
+    "penstock.errors": (
+        "EvaluationError",
+        "FailedError",
+        "LimitError",
+        "MalformedError",
+        "PenstockError",
+        "RefusedError",
+        "SelectorError",
+    ),
+    "penstock.fabric.nats_login": ("NatsLogin",),
+    "penstock.guard": (
+        "CapabilityAuthority",
+        "Decision",
+        "Delivery",
+        "Effect",
+        "EventRequest",
+        "NetworkRequest",
+        "Publication",
+        "Restriction",
+        "decide",
+        "environment",
+    ),
+    "penstock.model": (
+        "AttributeDefinition",
+        "AttributeId",
+        "AttributeSpec",
+        "Enumerated",
+        "Event",
+        "EventType",
+        "Kind",
+        "NetworkName",
+        "Principal",
+        "Ranged",
+        "Sealing",
+        "TypeDefinition",
+        "TypeName",
+    ),
+    "penstock.model.event_classes": ("EventField", "event"),
+    "penstock.store.files.client_files": ("load_credentials", "load_key", "load_type"),
+    "penstock.store.files.name_book": ("NameBook", "load_names"),
+    "penstock.trust": (
+        "Authorisation",
+        "Certificate",
+        "Credentials",
+        "Right",
+        "UnverifiedType",
+        "Validity",
+        "VerifiedType",
+        "event_tag",
+        "issue",
+        "network_tag",
+        "sign_type",
+        "verify_type",
+    ),
 }
 
 
 def __getattr__(name: str) -> object:
-    home = _HOMES.get(name)
-    if home is None:
-        raise AttributeError(name)
-    return getattr(import_module(home), name)
+    for home, names in _HOMES.items():
+        if name in names:
+            found = globals()[name] = getattr(import_module(home), name)
+            return found
+    raise AttributeError(f"module `{__name__}` has no attribute `{name}`")
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -14,6 +14,16 @@ Programs compare `code`, never the message. All codes are listed in docs/referen
 from collections.abc import Callable
 from typing import ClassVar
 
+__all__ = [
+    "EvaluationError",
+    "FailedError",
+    "LimitError",
+    "MalformedError",
+    "PenstockError",
+    "RefusedError",
+    "SelectorError",
+]
+
 
 def printable(text: str) -> str:
     """Return the text with a replacement character for everything that does not print.

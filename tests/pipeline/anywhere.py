@@ -56,10 +56,10 @@ from penstock.pipeline.ingest.ingest import (
     ingest_table,
     read_csv,
     read_lines,
-    run,
+    run_ingest,
 )
 from penstock.pipeline.jetstream.messages import read_jetstream, to_messages
-from penstock.pipeline.jetstream.source import NAME, register
+from penstock.pipeline.jetstream.source import NAME, register_jetstream
 from penstock.pipeline.jobs.evaluate import Evaluate
 from penstock.pipeline.jobs.job import run as run_job
 from penstock.pipeline.whatif import compare
@@ -176,7 +176,7 @@ def send_views(ingested: Ingested, rules: PipelinePolicy, url: str, write_id: st
 # --- The jobs: each reads what the one before it wrote ---------------------------------------------------------------
 
 
-def run_ingest(spark: SparkSession, folder: Path) -> None:
+def run_ingesting(spark: SparkSession, folder: Path) -> None:
     """Lines and a table, of which a part is broken."""
     (folder / "sent.jsonl").write_bytes(b"\n".join(SENT))
     kept: list[bytes] = []
@@ -185,12 +185,12 @@ def run_ingest(spark: SparkSession, folder: Path) -> None:
         ingested.events(FIRST.event_type).write.parquet(str(folder / "typed"))
         kept.extend(bytes(row["@original"]) for row in ingested.bad.collect())
 
-    tally = run(ingest_envelopes(read_lines(spark.read, str(folder / "sent.jsonl")), [FIRST], AT), write)
+    tally = run_ingest(ingest_envelopes(read_lines(spark.read, str(folder / "sent.jsonl")), [FIRST], AT), write)
     assert (tally.read, tally.good, tally.bad) == (14, 11, 3)
     assert Counter(kept) == Counter(BROKEN)
     (folder / "table.csv").write_bytes(b"\r\n".join([TOP, line(), line(von="me")]))
     records = read_csv(spark.read, str(folder / "table.csv"), BOUND.mapping.csv)
-    assert run(ingest_table(records, BOUND, AT), lambda _: None).reasons == (("ingest.source", 1),)
+    assert run_ingest(ingest_table(records, BOUND, AT), lambda _: None).reasons == (("ingest.source", 1),)
 
 
 def run_admit(spark: SparkSession, folder: Path) -> None:
@@ -233,7 +233,7 @@ def run_audit(spark: SparkSession, folder: Path) -> None:
 
 def run_jetstream(spark: SparkSession, folder: Path) -> None:
     """A stream in, one subject for each reader out. What a batch calls runs where the driver is, and was sent there."""
-    register(spark)
+    register_jetstream(spark)
     rules = policy()
     with NatsServer() as server:
         options = publish(server.url, "SENT", SENT)
@@ -292,7 +292,7 @@ def run_secrets(spark: SparkSession, folder: Path) -> None:
 
 
 JOBS: dict[str, Callable[[SparkSession, Path], None]] = {
-    "ingest": run_ingest,
+    "ingest": run_ingesting,
     "admit": run_admit,
     "deliver": run_deliver,
     "whatif": run_whatif,

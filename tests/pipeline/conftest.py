@@ -7,13 +7,13 @@ from pyspark.sql import SparkSession
 from tests.pipeline import cluster
 from tests.pipeline.jobs_plant import interpreted
 
-from penstock.pipeline.jetstream.source import register
+from penstock.pipeline.jetstream.source import register_jetstream
 
 
 @pytest.fixture(scope="module")
 def session(spark: SparkSession) -> Iterator[SparkSession]:
     """Return the session, which knows `penstock.jetstream`, and does not compile what a handful of messages run."""
-    register(spark)
+    register_jetstream(spark)
     with interpreted(spark):
         yield spark
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql import SparkSession
 
-from penstock.pipeline.jetstream.source import NAME, register
+from penstock.pipeline.jetstream.source import NAME, register_jetstream
 
 
 def stream(spark: SparkSession, url: str, folder: str) -> None:
@@ -22,7 +22,7 @@ def stream(spark: SparkSession, url: str, folder: str) -> None:
                 Path(marker).touch()
                 raise RuntimeError("a task that fails once")
 
-    register(spark)
+    register_jetstream(spark)
     events = (
         spark.readStream.format(NAME)
         .options(url=url, stream="SOURCE", maxMessagesPerBatch="150", partitions="2", fetchSize="25")

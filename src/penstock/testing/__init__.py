@@ -1,1 +1,21 @@
-"""What tests of Penstock, and of programs that use it, need around them: real servers on free ports."""
+"""What tests of programs that use Penstock need: `network`, a network with a real broker in this process.
+
+The other modules are internal: the suites that every adapter passes, and real servers on free ports.
+"""
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from penstock.testing.local_network import LocalNetwork as LocalNetwork
+    from penstock.testing.local_network import network as network
+
+__all__ = ["LocalNetwork", "network"]
+
+
+def __getattr__(name: str) -> object:
+    # Not at once: the servers and suites beside it need no broker.
+    if name not in __all__:
+        raise AttributeError(f"module `{__name__}` has no attribute `{name}`")
+    from penstock.testing import local_network  # noqa: PLC0415  # see above
+
+    return getattr(local_network, name)

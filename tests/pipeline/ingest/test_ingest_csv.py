@@ -14,7 +14,7 @@ from tests.pipeline.rows import collected, same
 
 from penstock.pipeline.frames.columns import micros
 from penstock.pipeline.ingest.event_frames import REASON
-from penstock.pipeline.ingest.ingest import Ingested, ingest_table, read_csv, run
+from penstock.pipeline.ingest.ingest import Ingested, ingest_table, read_csv, run_ingest
 from penstock.pipeline.ingest.mapping import BoundMapping, CsvLayout, read_mapping
 from penstock.pipeline.ingest.records import ORIGINAL, POSITION
 
@@ -211,7 +211,7 @@ def test_lines_that_are_read_one_by_one(spark: SparkSession, tmp_path: Path) -> 
     bound = one_line()
     ingested = ingest_table(read_csv(spark.read, str(tmp_path), bound.mapping.csv), bound, AT)
     kept: list[tuple[bytes, str]] = []
-    tally = run(ingested, lambda it: kept.extend((bytes(r[ORIGINAL]), r[REASON]) for r in it.bad.collect()))
+    tally = run_ingest(ingested, lambda it: kept.extend((bytes(r[ORIGINAL]), r[REASON]) for r in it.bad.collect()))
     expected = [(text + b"\r", reason) for text, reason in cases if reason] + [(b'1,"open\r', "ingest.csv")]
     assert sorted(kept) == sorted(expected)
     assert (tally.read, tally.bad) == (len(cases) + 2, len(expected))

@@ -33,7 +33,7 @@ from penstock.pipeline.ingest.ingest import (
     read_csv,
     read_lines,
     read_parquet,
-    run,
+    run_ingest,
 )
 from penstock.pipeline.ingest.mapping import read_mapping
 from penstock.pipeline.ingest.records import ORIGINAL, POSITION
@@ -69,7 +69,7 @@ def check(ingested: Ingested, records: list[tuple[bytes, str | None]], end: byte
         kept.extend((bytes(row[ORIGINAL]), row[REASON]) for row in it.bad.collect())
         good.append(it.good.count())
 
-    tally = run(ingested, write)
+    tally = run_ingest(ingested, write)
     expected = Counter((record + end, reason) for record, reason in records if reason is not None)
     assert Counter(kept) == expected
     assert good == [len(records) - expected.total()]

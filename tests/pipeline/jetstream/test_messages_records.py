@@ -23,7 +23,7 @@ from tests.trust.kit import refused, who
 
 from penstock.pipeline.frames.frames import ID, SOURCE, TIME, typed_schema
 from penstock.pipeline.ingest.event_frames import REASON
-from penstock.pipeline.ingest.ingest import Ingested, RecordTally, each_batch, ingest_envelopes, run
+from penstock.pipeline.ingest.ingest import Ingested, RecordTally, each_batch, ingest_envelopes, run_ingest
 from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION
 from penstock.pipeline.jetstream.messages import read_jetstream, to_messages
 from penstock.pipeline.jetstream.source import NAME
@@ -41,7 +41,7 @@ def test_a_batch_of_messages_is_good_or_in_quarantine(session: SparkSession, ser
     def write(it: Ingested) -> None:
         kept.extend((row[FILE], row[POSITION], bytes(row[ORIGINAL]), row[REASON]) for row in it.bad.collect())
 
-    tally = run(ingest_envelopes(records, [FIRST, SECOND], AT), write)
+    tally = run_ingest(ingest_envelopes(records, [FIRST, SECOND], AT), write)
     expected = {
         ("nats:BATCH", number, payload, reason)
         for number, (payload, reason) in enumerate(CASES, start=1)

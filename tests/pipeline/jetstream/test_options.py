@@ -10,7 +10,7 @@ from pyspark.errors import AnalysisException
 from penstock.errors import PenstockError
 from penstock.fabric.nats_login import NatsLogin
 from penstock.pipeline.jetstream.options import COLUMNS, Options, parse_options
-from penstock.pipeline.jetstream.source import JetStreamDataSource, register
+from penstock.pipeline.jetstream.source import JetStreamDataSource, register_jetstream
 from penstock.pipeline.jetstream.writer import JetStreamStreamWriter
 
 GIVEN = {"url": "nats://one:4222", "stream": "S"}
@@ -99,6 +99,6 @@ class Knowing:
 
 
 def test_a_session_that_knows_the_source_may_be_told_again() -> None:
-    register(Knowing("DATA_SOURCE_ALREADY_EXISTS"))  # type: ignore[arg-type]  # as much of a session as is asked
+    register_jetstream(Knowing("DATA_SOURCE_ALREADY_EXISTS"))  # type: ignore[arg-type]  # as much of a session as is asked
     with pytest.raises(AnalysisException):
-        register(Knowing("TABLE_OR_VIEW_NOT_FOUND"))  # type: ignore[arg-type]  # as much of a session as is asked
+        register_jetstream(Knowing("TABLE_OR_VIEW_NOT_FOUND"))  # type: ignore[arg-type]  # as much of a session as is asked

@@ -4,7 +4,7 @@ Each source is three steps, of which only the first touches files:
 
     records   read_lines(spark.read, path)        read_csv(spark.read, path, mapping.csv)       read_parquet(…)
     ingest    ingest_envelopes(records, types)    ingest_table(records, mapping.bind(type))     the same
-    run       run(ingested, write)                persists, writes, counts what is stored, raises when a record was lost
+    run       run_ingest(ingested, write)         persists, writes, counts what is stored, raises when a record was lost
 
 Types come in verified: `verify_type` is called once, on the driver. The steps are `DataFrame -> DataFrame`, in native
 expressions, so that they work through Spark Connect and on streams; for streams, `run` belongs into `foreachBatch`.
@@ -159,7 +159,7 @@ def reconcile(ingested: Ingested, stored: StoredRecords | None = None) -> Record
     return found
 
 
-def run(ingested: Ingested, write: Callable[[Ingested], StoredRecords | None]) -> RecordTally:
+def run_ingest(ingested: Ingested, write: Callable[[Ingested], StoredRecords | None]) -> RecordTally:
     """Persist, let `write` store both parts, and count what it says is stored. Reads the input once.
 
     Where `write` cannot read back what it has written, and returns None, what it was given is counted. Raises what
@@ -184,6 +184,6 @@ def each_batch(
     """
 
     def process(records: DataFrame, number: int) -> None:
-        report(run(ingest(records), lambda ingested: write(ingested, number)), number)
+        report(run_ingest(ingest(records), lambda ingested: write(ingested, number)), number)
 
     return process

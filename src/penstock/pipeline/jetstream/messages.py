@@ -14,7 +14,7 @@ from penstock.pipeline.ingest.ingest import Ingested, ingest_envelopes
 from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION
 from penstock.pipeline.jetstream.link import JetStreamLink, StreamState, stream_state
 from penstock.pipeline.jetstream.options import Options, parse_options
-from penstock.pipeline.jetstream.source import NAME, register
+from penstock.pipeline.jetstream.source import NAME, register_jetstream
 from penstock.pipeline.outputs.files import Reader, Streaming
 from penstock.trust.event_types import VerifiedType
 
@@ -114,7 +114,7 @@ class Stream:
                     **{key: value for key, value in options.items() if key.lower() != "end"},
                     "end": str(state.last),
                 }
-        register(spark)
+        register_jetstream(spark)
         return read_jetstream(spark.readStream if stream else spark.read, options)
 
 

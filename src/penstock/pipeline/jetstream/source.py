@@ -74,7 +74,7 @@ class JetStreamDataSource(DataSource):
         return JetStreamStreamWriter(self._writable(schema, overwrite=overwrite))
 
 
-def register(spark: SparkSession) -> None:
+def register_jetstream(spark: SparkSession) -> None:
     """Make `penstock.jetstream` known to a session, which may know it already."""
     try:
         spark.dataSource.register(JetStreamDataSource)

@@ -19,8 +19,8 @@ from penstock.pipeline.ingest.ingest import (
     read_csv,
     read_lines,
     read_parquet,
+    run_ingest,
 )
-from penstock.pipeline.ingest.ingest import run as run_ingest
 from penstock.pipeline.ingest.mapping import BoundMapping, MappedFormat
 from penstock.pipeline.outputs.files import Reader, Streaming, arriving, reading
 from penstock.pipeline.outputs.outputs import Output, Said, read_part

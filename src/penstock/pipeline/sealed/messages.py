@@ -22,7 +22,7 @@ from penstock.model.types import EventType
 from penstock.pipeline.ingest.records import ORIGINAL
 from penstock.pipeline.jetstream.messages import Stream, check_stream
 from penstock.pipeline.jetstream.options import parse_options
-from penstock.pipeline.jetstream.source import NAME, register
+from penstock.pipeline.jetstream.source import NAME, register_jetstream
 from penstock.pipeline.outputs.files import Streaming
 from penstock.pipeline.sealed.log import (
     BLOCK,
@@ -136,7 +136,7 @@ class MessageSink:
 
     def publish(self, blocks: DataFrame, write_id: str) -> None:
         """Publish blocks; those that were published under the same id before are not published again."""
-        register(blocks.sparkSession)
+        register_jetstream(blocks.sparkSession)
         options = {**self.options, "writeId": write_id}
         block_messages(blocks, self.blinding).write.format(NAME).mode("append").options(**options).save()
 
