@@ -1,6 +1,7 @@
 """What all tests share."""
 
 import asyncio
+import gc
 import os
 import re
 import sys
@@ -10,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import HealthCheck, settings
-from tests import event_loop, java
+from tests import copies, event_loop, java
 from tests.budget import USUAL
 from xdist.remote import Producer  # type: ignore[import-untyped]  # it ships no types
 from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it ships no types
@@ -84,6 +85,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if group_of(item.nodeid) in JAVA:
             item.add_marker("java")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Search no memory for garbage while tests are found, nor later what stays for the whole run."""
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
+
+
+def pytest_collection_finish(session: pytest.Session) -> None:
+    """Make the process that makes copies, before a test has changed anything."""
+    if session.items and not session.config.option.collectonly:
+        copies.prepare()
 
 
 def _turn(item: pytest.Item) -> int:

@@ -4,7 +4,6 @@ import json
 import os
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -16,8 +15,8 @@ from urllib.error import HTTPError
 from urllib.request import urlopen
 
 from tests.apps.conftest import Ran, Shell
+from tests.copies import Copy
 
-PROGRAM = [sys.executable, "-c", "from penstock.apps.cli.main import main; main()"]
 #: seconds that a process may live
 LONGEST = 300.0
 TYPE = "london/org.london.Sighting"
@@ -119,11 +118,12 @@ class Running:
 
 
 @contextmanager
-def running(shell: Shell, file: str, program: Sequence[str] = PROGRAM) -> Iterator[Running]:
-    """Run `penstock up` until it is stopped."""
+def running(shell: Shell, file: str, program: Sequence[str] = ()) -> Iterator[Running]:
+    """Run `penstock up` until it is stopped; with a program, as a Python of its own that runs it."""
     log = shell.folder / f"{file}.log"
     with log.open("w") as err:
-        process = subprocess.Popen(
+        kind: type[subprocess.Popen[str]] = subprocess.Popen if program else Copy
+        process = kind(
             [*program, "up", file, "-o", "json"], stdout=subprocess.PIPE, stderr=err, cwd=shell.folder, text=True
         )
         with bounded(process):
@@ -163,8 +163,8 @@ def ask(shell: Shell, broker: Running, who: str, noun: str, *words: str, stdin: 
 @contextmanager
 def start(shell: Shell, broker: Running, who: str, noun: str, *words: str) -> Iterator[subprocess.Popen[str]]:
     """Run a command that talks to a broker, as a process that does not outlive its test."""
-    process = subprocess.Popen(
-        [*PROGRAM, *noun.split(), *words, *_connection(broker, who)],
+    process = Copy(
+        [*noun.split(), *words, *_connection(broker, who)],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

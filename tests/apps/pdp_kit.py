@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.apps.node_kit import LONGEST, PROGRAM, bounded
+from tests.apps.node_kit import LONGEST, bounded
+from tests.copies import Copy
 
 TODO = Path(__file__).resolve().parents[2] / "examples" / "authzen-todo"
 EVALUATION = "/access/v1/evaluation"
@@ -79,9 +80,9 @@ def serving(
     bundle: Path, *more: str, log: Path | None = None, tls: ssl.SSLContext | None = None, longest: float = LONGEST
 ) -> Iterator[Serving]:
     """Run `penstock pdp serve` until it is stopped."""
-    command = [*PROGRAM, "pdp", "serve", str(bundle), "--listen", "127.0.0.1:0", "-o", "json", *more]
+    command = ["pdp", "serve", str(bundle), "--listen", "127.0.0.1:0", "-o", "json", *more]
     with (log or Path("/dev/null")).open("w") as err:
-        process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=err, text=True)
+        process = Copy(command, stdout=subprocess.PIPE, stderr=err, text=True)
         with bounded(process, longest):
             assert process.stdout is not None
             line = process.stdout.readline()

@@ -15,9 +15,10 @@ import signal
 import socket
 import sys
 from contextlib import suppress
+from typing import NoReturn
 
 _HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
-_LENGTH = 1 << 20
+LENGTH = 1 << 20
 
 
 def ask(path: str, *words: str) -> int:
@@ -38,12 +39,7 @@ def ask(path: str, *words: str) -> int:
 
 def serve(path: str) -> None:
     """Make a copy for everybody who asks, until this process is ended."""
-    from penstock.apps.cli.main import NOUNS  # noqa: PLC0415  # who asks loads nothing
-
-    for noun in NOUNS.values():
-        # Who starts Spark does so by itself.
-        if not noun.extra:
-            noun.load()
+    load()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(path)
@@ -60,16 +56,25 @@ def serve(path: str) -> None:
             client.close()
 
 
+def load() -> None:
+    """Load all commands, but for those that start Spark."""
+    from penstock.apps.cli.main import NOUNS  # noqa: PLC0415  # who asks loads nothing
+
+    for noun in NOUNS.values():
+        if not noun.extra:
+            noun.load()
+
+
 def _attend(client: socket.socket) -> None:
     """Run one command, hand it what signals come, and tell how it ends. It does not outlive who asked."""
-    message, ancillary, _, _ = client.recvmsg(_LENGTH, socket.CMSG_SPACE(12))
+    message, ancillary, _, _ = client.recvmsg(LENGTH, socket.CMSG_SPACE(12))
     streams = array.array("i", ancillary[0][2])
     words, folder, environment = json.loads(message)
     child = os.fork()
     if child == 0:
         client.close()
-        _become(list(streams), folder, environment)
-        _run(words)
+        become(list(streams), folder, environment)
+        run(words)
     for stream in (*streams, 0, 1, 2):
         os.close(stream)
     with selectors.DefaultSelector() as ready:
@@ -86,18 +91,21 @@ def _attend(client: socket.socket) -> None:
         client.send(str(status).encode())
 
 
-def _become(streams: list[int], folder: str, environment: dict[str, str]) -> None:
+def become(streams: list[int], folder: str, environment: dict[str, str]) -> None:
+    """Take over what a command was started with."""
     for stream, number in zip(streams, (0, 1, 2), strict=True):
         os.dup2(stream, number)
         os.close(stream)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    sys.stdin, sys.stdout = os.fdopen(0, encoding="utf-8"), os.fdopen(1, "w", encoding="utf-8")
+    by_line = 1 if environment.get("PYTHONUNBUFFERED") else -1
+    sys.stdin, sys.stdout = os.fdopen(0, encoding="utf-8"), os.fdopen(1, "w", by_line, encoding="utf-8")
     sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8")
 
 
-def _run(words: list[str]) -> None:
+def run(words: list[str]) -> NoReturn:
+    """Run a command of `penstock`, and end."""
     from penstock.apps.cli.main import main  # noqa: PLC0415  # who asks loads nothing
 
     sys.argv = ["penstock", *words]

@@ -2,7 +2,6 @@
 
 import asyncio
 import subprocess
-import sys
 import threading
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import suppress
@@ -10,6 +9,8 @@ from dataclasses import dataclass, field
 from hashlib import sha256
 from pathlib import Path
 from typing import Any, TypeVar
+
+from tests.copies import Copy
 
 from penstock.broker.client.client import Client, connect
 from penstock.broker.routing.membership import rendezvous
@@ -29,7 +30,6 @@ from penstock.trust.validity import ALWAYS
 HOST = "127.0.0.1"
 #: for what has to happen, however busy the machine is
 LONG = 60.0
-PROGRAM = [sys.executable, "-c", "from penstock.apps.cli.main import main; main()"]
 
 DOMAINS = {"police": ("p1", "p2"), "council": ("c1",), "press": ("m1", "m2")}
 BROKERS = tuple(name for names in DOMAINS.values() for name in names)
@@ -215,8 +215,8 @@ class Network:
     def start(self, *names: str) -> None:
         for name in names:
             with (self.folder / f"{name}.log").open("ab") as log:
-                self.processes[name] = subprocess.Popen(
-                    [*PROGRAM, "up", f"{name}.toml", "-o", "json", "--quiet"], stdout=log, stderr=log, cwd=self.folder
+                self.processes[name] = Copy(
+                    ["up", f"{name}.toml", "-o", "json", "--quiet"], stdout=log, stderr=log, cwd=self.folder
                 )
 
     def kill(self, name: str) -> None:

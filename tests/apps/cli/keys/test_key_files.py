@@ -2,11 +2,11 @@
 
 import stat
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from tests.apps.conftest import Shell
+from tests.copies import Copy
 
 from penstock.codec.sexp import parse
 from penstock.crypto import ProtectedKey, PublicKey, SigningKey, read_key
@@ -244,13 +244,8 @@ def test_a_name_goes_over_to_the_new_key(penstock: Shell) -> None:
 
 
 def test_names_are_not_lost_when_several_are_added_at_once(tmp_path: Path) -> None:
-    program = "from penstock.apps.cli.main import main; main()"
-    running = [
-        subprocess.Popen(
-            [sys.executable, "-c", program, "key", "new", f"{number}.key", "--name", f"n{number}"],
-            cwd=tmp_path,
-            stdout=subprocess.DEVNULL,
-        )
+    running: list[Copy[bytes]] = [
+        Copy(["key", "new", f"{number}.key", "--name", f"n{number}"], cwd=tmp_path, stdout=subprocess.DEVNULL)
         for number in range(8)
     ]
     assert [process.wait() for process in running] == [0] * 8

@@ -15,7 +15,6 @@ import pytest
 from tests.apps.conftest import NOW, Ran, Shell
 from tests.apps.node_kit import (
     LONGEST,
-    PROGRAM,
     TYPE,
     Running,
     ask,
@@ -26,6 +25,7 @@ from tests.apps.node_kit import (
     running,
     start,
 )
+from tests.copies import Copy
 from tests.spoiled import flipped
 
 from penstock.apps.cli.net import signatures as net_policy_signing
@@ -216,7 +216,7 @@ def test_a_crash_between_signing_and_handing_in(network: Shell, broker: Running)
         cwd=network.folder,
         capture_output=True,
         check=False,
-        timeout=60,
+        timeout=LONGEST,
     )
     assert killed.returncode == -signal.SIGKILL
     assert ChainFile(Path("london.chain")).read().number == 1
@@ -239,10 +239,7 @@ def test_processes_at_the_same_time(network: Shell, broker: Running, monkeypatch
         right = ("--type-file", "types/s.type", "--right", "subscribe", "--comment", name)
         grant(network, f"{name}.cert", "reader", *right)
     commands = [("net", "publish", f"certs/{name}.cert", *_to(broker), "-o", "json") for name in ("a", "b", "c")]
-    processes = [
-        subprocess.Popen([*PROGRAM, *words], cwd=network.folder, stdout=subprocess.PIPE, text=True)
-        for words in commands
-    ]
+    processes = [Copy(words, cwd=network.folder, stdout=subprocess.PIPE, text=True) for words in commands]
     said = [json.loads(process.communicate(timeout=LONGEST)[0]) for process in processes]
     assert sorted(one["events"][0]["number"] for one in said) == [1, 2, 3]
     network.ok("net", "chain", "verify", "london.chain")
