@@ -9,10 +9,9 @@ from typing import Final, TypeVar
 
 import click
 
-from penstock.apps.cli.shared import options
-from penstock.apps.cli.shared import terminal as paint
 from penstock.apps.cli.shared.attributes import parse_schema
-from penstock.apps.cli.shared.credentials import load_verified_type, usable_credentials
+from penstock.apps.cli.shared.commands import CommandAnswer, command, one_answer, option, option_class, output_option
+from penstock.apps.cli.shared.credentials import usable_credentials
 from penstock.apps.cli.shared.describe import (
     Wording,
     counted,
@@ -22,10 +21,10 @@ from penstock.apps.cli.shared.describe import (
     validity_text,
     value_text,
 )
-from penstock.apps.cli.shared.groups import example
-from penstock.apps.cli.shared.names import NameBook, load_names
-from penstock.apps.cli.shared.options import JSON, moment
-from penstock.apps.cli.shared.session import CommandSession, Warned, one_answer, say_json, speak, warn
+from penstock.apps.cli.shared.names import NameBook
+from penstock.apps.cli.shared.options import RIGHT, WHO, AtOption, NamesOption, TypeFileOptions
+from penstock.apps.cli.shared.session import CommandSession, Warned, speak, warn
+from penstock.apps.cli.shared.terminal import Shown, fact_table
 from penstock.errors import EvaluationError, MalformedError, PenstockError, RefusedError
 from penstock.guard import (
     Agreements,
@@ -298,122 +297,113 @@ _HINTS: Final = {
 }
 
 
-@click.command()
-@click.option("--principal", required=True, **options.WHO, help="Who would do it.")
-@click.option("--right", required=True, type=options.RIGHT, help="What they would do.")
-@click.option("--type", "type_name", metavar="OWNER/NAME[@VERSION]", help="With events of this type.")
-@options.type_file_options
-@click.option("--network", metavar="OWNER/NAME", help="On this network; for events, they must be let connect as well.")
-@click.option("--credential", "credentials", multiple=True, metavar="FILE", help="Certificates they show; repeat it.")
-@click.option("--fact", "facts", multiple=True, metavar="NAME:KIND", help="A fact that brokers there know; repeat it.")
-@click.option(
-    "--agreement", "agreements", multiple=True, metavar="FILE", help="Agreed rules that brokers there go by; repeat it."
-)
-@click.option(
-    "--policy", "policies", multiple=True, metavar="FILE", help="Policies that brokers there go by; repeat it."
-)
-@click.option("--refer", multiple=True, metavar="FILE", help="Policies that these refer to; repeat it.")
-@click.option(
-    "--rights",
-    type=click.Choice(RIGHTS),
-    default=RIGHTS[0],
-    show_default=True,
-    help="What policies mean beside certificates, as brokers have it in `policies.rights`.",
-)
-@click.option("--home", "homes", multiple=True, metavar="WHO=DOMAIN", help="Where somebody is at home; repeat it.")
-@options.at_option
-@options.output_option()
-@options.names_option
-@click.pass_obj
-@example(
-    """
+@option_class
+class _Explain:
+    principal: str = option("--principal", required=True, **WHO, help="Who would do it.")
+    right: str = option("--right", required=True, type=RIGHT, help="What they would do.")
+    type_name: str | None = option("--type", metavar="OWNER/NAME[@VERSION]", help="With events of this type.")
+    of_type: TypeFileOptions
+    network: str | None = option(
+        "--network", metavar="OWNER/NAME", help="On this network; for events, they must be let connect as well."
+    )
+    credentials: tuple[str, ...] = option(
+        "--credential", multiple=True, metavar="FILE", help="Certificates they show; repeat it."
+    )
+    facts: tuple[str, ...] = option(
+        "--fact", multiple=True, metavar="NAME:KIND", help="A fact that brokers there know; repeat it."
+    )
+    agreements: tuple[str, ...] = option(
+        "--agreement", multiple=True, metavar="FILE", help="Agreed rules that brokers there go by; repeat it."
+    )
+    policies: tuple[str, ...] = option(
+        "--policy", multiple=True, metavar="FILE", help="Policies that brokers there go by; repeat it."
+    )
+    refer: tuple[str, ...] = option(
+        "--refer", multiple=True, metavar="FILE", help="Policies that these refer to; repeat it."
+    )
+    rights: str = option(
+        "--rights",
+        type=click.Choice(RIGHTS),
+        default=RIGHTS[0],
+        show_default=True,
+        help="What policies mean beside certificates, as brokers have it in `policies.rights`.",
+    )
+    homes: tuple[str, ...] = option(
+        "--home", multiple=True, metavar="WHO=DOMAIN", help="Where somebody is at home; repeat it."
+    )
+    at: AtOption
+    output: str = output_option()
+    names: NamesOption
+
+
+@command(
+    example="""
 penstock explain --type-file numberplate.type --principal billing --right subscribe \\
     --credential pito-ccs.cert --credential billing.cert
 penstock explain --network "pito/UK Police Network" --principal broker1 --right connect --credential met.certs
 """
 )
-def explain(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    *,
-    principal: str,
-    right: str,
-    type_name: str | None,
-    type_file: str | None,
-    parent: tuple[str, ...],
-    previous: tuple[str, ...],
-    network: str | None,
-    credentials: tuple[str, ...],
-    facts: tuple[str, ...],
-    agreements: tuple[str, ...],
-    policies: tuple[str, ...],
-    refer: tuple[str, ...],
-    rights: str,
-    homes: tuple[str, ...],
-    at: str | None,
-    output: str,
-    names_file: str | None,
-) -> None:
+def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
     """Say why a principal may, or may not, do something: the chain of certificates, and the link that is missing.
 
     With --agreement, what was agreed on through the moderator counts as well, and with --policy what policies say. The
     answer is what a broker decides at that time. The exit status is 0 if they may, also where that depends on facts
     that only the broker knows, and 1 if not.
     """
-    with one_answer({"allowed": False, "right": right, "answers": [], "warnings": []}, as_json=output == JSON):
-        names = load_names(names_file)
-        when = QuestionTime(moment(at, session), parse_schema(facts))
-        who = names.principal(principal)
-        bag, warnings = usable_credentials(credentials)
+    with one_answer({"allowed": False, "right": options.right, "answers": [], "warnings": []}):
+        names = options.names.load()
+        when = QuestionTime(options.at.moment(session), parse_schema(options.facts))
+        who = names.principal(options.principal)
+        bag, warnings = usable_credentials(options.credentials)
         warn(*warnings)
         verified = None
-        if type_file is not None:
-            verified, quorums = load_verified_type(type_file, parent, previous, when.now)
+        if options.of_type.type_file is not None:
+            verified, quorums = options.of_type.shelf.verified(options.of_type.type_file, when.now)
             # Whose type it is, is part of the type: a quorum that owns it need not be shown a second time.
             bag += Credentials.of(quorums=quorums)
-        place = None if network is None else names.network(network)
-        name = verified.event_type.name if verified is not None else _type_name(type_name, names)
-        if type_name is not None and verified is not None and _type_name(type_name, names) != name:
+        place = None if options.network is None else names.network(options.network)
+        name = verified.event_type.name if verified is not None else _type_name(options.type_name, names)
+        if options.type_name is not None and verified is not None and _type_name(options.type_name, names) != name:
             raise MalformedError(
                 "cli.resource", "--type and --type-file are different types", hint="give one of the two"
             )
         authority = CapabilityAuthority(bag, environment=environment_schema(when.facts))
         # The order is that of brokers.
-        governed: Authority = load_agreements(agreements).over(authority) if agreements else authority
-        if (agreements or policies) and verified is None:
-            what = "agreements" if agreements else "policies"
+        governed: Authority = load_agreements(options.agreements).over(authority) if options.agreements else authority
+        if (options.agreements or options.policies) and verified is None:
+            what = "agreements" if options.agreements else "policies"
             raise MalformedError("cli.resource", f"{what} are about an event type", hint="give --type-file")
-        if policies and verified is not None:
+        if options.policies and verified is not None:
             # Who asks about certificates alone need not wait until the engine of policies is there.
             from penstock.apps.cli.explain_policies import PolicyOptions  # noqa: PLC0415  # see above
 
-            loaded = PolicyOptions(policies, refer, rights, homes).load(names, verified.event_type.name.owner)
+            policies = PolicyOptions(options.policies, options.refer, options.rights, options.homes)
+            loaded = policies.load(names, verified.event_type.name.owner)
             governed = loaded.over(governed, authority, environment=authority.environment)
-        questions = _questions(authority, when, who, Right(right), verified or name, place)
+        questions = _Asking(authority, when, who, Right(options.right)).questions(verified or name, place)
         answers = list(_answers(replace(asked, source=governed) for asked in questions))
     found = [warning for answer in answers for warning in answer.warnings]
     warn(*found)
     wording = Wording(names, None if verified is None else verified.event_type)
-    if output == JSON:
-        say_json(
-            {
-                "allowed": all(answer.allowed for answer in answers),
-                "principal": str(who),
-                "right": right,
-                "answers": [_data(answer, wording) for answer in answers],
-                "warnings": [warning.as_dict() for warning in (*warnings, *found)],
-            }
+    data = {
+        "allowed": all(answer.allowed for answer in answers),
+        "principal": str(who),
+        "right": options.right,
+        "answers": [_data(answer, wording) for answer in answers],
+        "warnings": [warning.as_dict() for warning in (*warnings, *found)],
+    }
+    refusals = (
+        RefusedError(
+            answer.code,
+            f"{wording.who(who)} {_may(answer)}: {answer.reason(wording)}",
+            hint=_HINTS.get(answer.code, ""),
+            principal=who,
         )
-    else:
-        for answer in answers:
-            _show(answer, wording)
-    for answer in answers:
-        if not answer.allowed:
-            raise RefusedError(
-                answer.code,
-                f"{wording.who(who)} {_may(answer)}: {answer.reason(wording)}",
-                hint=_HINTS.get(answer.code, ""),
-                principal=who,
-            )
+        for answer in answers
+        if not answer.allowed
+    )
+    shown = (part for answer in answers for part in _show(answer, wording))
+    return CommandAnswer(data, shown, next(refusals, None))
 
 
 def _type_name(written: str | None, names: NameBook) -> TypeName | None:
@@ -426,37 +416,41 @@ def _type_name(written: str | None, names: NameBook) -> TypeName | None:
     return TypeName(owner, bare, version or "0")
 
 
-def _questions(  # noqa: PLR0913, PLR0917  # the facts that an answer rests on
-    authority: CapabilityAuthority,
-    when: QuestionTime,
-    who: Principal,
-    right: Right,
-    about: VerifiedType | TypeName | None,
-    place: NetworkName | None,
-) -> Iterator[ExplainQuestion]:
-    needed = "a network: give --network" if right.on_network else "an event type: give --type-file or --type"
-    if (place if right.on_network else about) is None:
-        raise MalformedError("cli.resource", f"`{right}` is a right on {needed.split(':', 1)[0]}", hint=needed)
-    # Publishing and subscribing need the network too (paper 5, section 5.2.2); managing does not.
-    if place is not None and (right.on_network or right in (Right.PUBLISH, Right.SUBSCRIBE)):
-        first = right if right.on_network else Right.CONNECT
-        asking = NetworkRequest(who, first, place, when.now)
-        what = f"{_ON_NETWORK[first]} {place.name}"
-        yield ExplainQuestion(what, authority.question(asking), authority, when, asking)
-    if right.on_network or about is None:
-        return
-    if isinstance(about, VerifiedType):
-        for verified in (*_above(right, super_topics(about)), about):
-            name = verified.event_type.name
-            request = EventRequest(who, right, verified, when.now)
-            question = authority.question(request)
-            yield ExplainQuestion(_what(right, name), question, authority, when, request, name, verified.event_type)
-        return
-    supers = (topic.type_name for topic in TopicName.of_type(about).super_topics) if is_topic(about) else ()
-    for name in (*_above(right, supers), about):
-        evidence = sift(authority.credentials, when.now)
-        question = AuthorityQuestion(authority.credentials, evidence, name.owner, who, type_request(name, right))
-        yield ExplainQuestion(_what(right, name), question, authority, when, name=name)
+@dataclass(frozen=True, slots=True)
+class _Asking:
+    """Who asks for which right, when, and by which certificates."""
+
+    authority: CapabilityAuthority
+    when: QuestionTime
+    who: Principal
+    right: Right
+
+    def questions(self, about: VerifiedType | TypeName | None, place: NetworkName | None) -> Iterator[ExplainQuestion]:
+        """Yield all that has to be allowed. Raises `MalformedError` (`cli.resource`)."""
+        authority, when, who, right = self.authority, self.when, self.who, self.right
+        needed = "a network: give --network" if right.on_network else "an event type: give --type-file or --type"
+        if (place if right.on_network else about) is None:
+            raise MalformedError("cli.resource", f"`{right}` is a right on {needed.split(':', 1)[0]}", hint=needed)
+        # Publishing and subscribing need the network too (paper 5, section 5.2.2); managing does not.
+        if place is not None and (right.on_network or right in (Right.PUBLISH, Right.SUBSCRIBE)):
+            first = right if right.on_network else Right.CONNECT
+            asking = NetworkRequest(who, first, place, when.now)
+            what = f"{_ON_NETWORK[first]} {place.name}"
+            yield ExplainQuestion(what, authority.question(asking), authority, when, asking)
+        if right.on_network or about is None:
+            return
+        if isinstance(about, VerifiedType):
+            for verified in (*_above(right, super_topics(about)), about):
+                name = verified.event_type.name
+                request = EventRequest(who, right, verified, when.now)
+                question = authority.question(request)
+                yield ExplainQuestion(_what(right, name), question, authority, when, request, name, verified.event_type)
+            return
+        supers = (topic.type_name for topic in TopicName.of_type(about).super_topics) if is_topic(about) else ()
+        for name in (*_above(right, supers), about):
+            evidence = sift(authority.credentials, when.now)
+            question = AuthorityQuestion(authority.credentials, evidence, name.owner, who, type_request(name, right))
+            yield ExplainQuestion(_what(right, name), question, authority, when, name=name)
 
 
 _ON_NETWORK: Final = {
@@ -535,23 +529,23 @@ def _branch_data(branch: Branch, event_type: EventType) -> dict[str, object]:
     }
 
 
-def _show(answer: ExplainAnswer, wording: Wording) -> None:
+def _show(answer: ExplainAnswer, wording: Wording) -> Iterator[Shown]:
     explanation = answer.explanation
     who = wording.who(explanation.principal)
-    paint.line(f"{'✓' if answer.allowed else '✗'} {who} {_may(answer)}")
+    yield f"{'✓' if answer.allowed else '✗'} {who} {_may(answer)}"
     if explanation.allowed and not explanation.links and explanation.principal == explanation.root:
-        paint.line(f"    ✓ {who} is the owner")
+        yield f"    ✓ {who} is the owner"
     for link in explanation.links:
         mark = f"✗ {link.problem}:" if link.code else "✓"
         until = f"  ({validity_text(link.certificate.statement.validity)})"
-        paint.line(f"    {mark} {wording.line(link.certificate.statement)}{until}")
+        yield f"    {mark} {wording.line(link.certificate.statement)}{until}"
     if explanation.missing:
-        paint.line(f"    ✗ {speak(explanation.missing, wording.names.spoken())}")
+        yield f"    ✗ {speak(explanation.missing, wording.names.spoken())}"
     for way in answer.ways:
         if len(answer.ways) > 1:
             certificates = [one for one in way.because if not one.startswith((POLICY, AGREED))]
-            paint.line(f"  granted through {counted(len(certificates), 'certificate')}")
-        paint.facts(_way_facts(way, answer.asked, wording), indent=4)
+            yield f"  granted through {counted(len(certificates), 'certificate')}"
+        yield fact_table(_way_facts(way, answer.asked, wording), indent=4)
 
 
 def _way_facts(way: PermittedWay, asked: ExplainQuestion, wording: Wording) -> list[tuple[str, str]]:

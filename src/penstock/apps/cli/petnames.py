@@ -8,7 +8,7 @@ from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, 
 from penstock.apps.cli.shared.groups import Verbs
 from penstock.apps.cli.shared.names import NameBook, complete_who, forget, remembering
 from penstock.apps.cli.shared.names import names_file as file_of_names
-from penstock.apps.cli.shared.option_groups import NamesOption
+from penstock.apps.cli.shared.options import NamesOption
 
 
 @click.group(cls=Verbs)

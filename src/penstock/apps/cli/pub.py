@@ -5,25 +5,28 @@ import sys
 import threading
 import time
 from collections import Counter
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import islice
-from typing import Any, BinaryIO, Final
+from typing import BinaryIO, Final
 
 import click
 
-from penstock.apps.cli.shared import options
-from penstock.apps.cli.shared import terminal as paint
-from penstock.apps.cli.shared.broker_client import Call, client_options, talk, type_options, until
+from penstock.apps.cli.shared.broker_client import (
+    BrokerTypeOptions,
+    Call,
+    ClientOptions,
+    talk,
+    until,
+)
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.events import EventDraft, Unreadable, of_lines, of_pairs, typed
 from penstock.apps.cli.shared.files import STDIN
-from penstock.apps.cli.shared.groups import example
 from penstock.apps.cli.shared.names import NameBook
-from penstock.apps.cli.shared.options import JSON
-from penstock.apps.cli.shared.session import Warned, say, say_json, warn
-from penstock.apps.cli.shared.terminal import showing
+from penstock.apps.cli.shared.session import Warned, warn
+from penstock.apps.cli.shared.terminal import Shown, grid_table, showing
 from penstock.broker.client.client import Client, Feed, TypeSource
 from penstock.errors import MalformedError, PenstockError, RefusedError, printable
 from penstock.fabric.tasks import waited_for
@@ -142,70 +145,62 @@ class PublishTally:
         }
 
 
-@click.command()
-@click.argument("pairs", nargs=-1, metavar="[NAME=VALUE]...")
-@click.option(
-    "--file",
-    "source",
-    metavar="FILE",
-    help="Publish lines of JSON: CloudEvents, or objects of attributes; - is standard input.",
-)
-@click.option(
-    "--wait",
-    type=click.FloatRange(0),
-    default=1.0,
-    show_default=True,
-    metavar="SECONDS",
-    help="Where nobody wants the events yet, wait for somebody: readers at other brokers take a moment to be heard of.",
-)
-@type_options
-@client_options
-@options.output_option()
-@example(
-    """
+@option_class
+class _Pub:
+    pairs: tuple[str, ...] = argument(nargs=-1, metavar="[NAME=VALUE]...")
+    source: str | None = option(
+        "--file",
+        metavar="FILE",
+        help="Publish lines of JSON: CloudEvents, or objects of attributes; - is standard input.",
+    )
+    wait: float = option(
+        "--wait",
+        type=click.FloatRange(0),
+        default=1.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Wait this long for a subscriber if there is none: brokers take a moment to learn of readers elsewhere.",
+    )
+    of_type: BrokerTypeOptions
+    client: ClientOptions
+    output: str = output_option()
+
+
+@command(
+    example="""
 penstock pub --broker penstock://127.0.0.1:7600 --network pito/London --key camera.key \\
     --type pito/uk.gov.pito.Numberplate numberplate=ABC123 speed=31
 penstock pub --broker penstock://127.0.0.1:7600 --network pito/London --key camera.key \\
     --type pito/uk.gov.pito.Numberplate --file sightings.jsonl
 """
 )
-def pub(
-    *,
-    pairs: tuple[str, ...],
-    source: str | None,
-    wait: float,
-    type_name: str | None,
-    output: str,
-    **connection: Any,
-) -> None:
+def pub(options: _Pub) -> CommandAnswer:
     """Publish one event of NAME=VALUE, or many from lines of JSON, and say what became of them.
 
     Each event is confirmed by the broker, or refused with a code; the status is 1 if any was refused. A CloudEvent may
     name its own type, `owner/name@version`; others are of the type that is named here.
     """
-    if source is not None and pairs:
+    if options.source is not None and options.pairs:
         raise MalformedError("cli.usage", "events come from arguments or from --file", hint="give one of the two")
-    call = Call.of(**connection)
+    call = options.client.call(options.of_type.type_files)
     tally = PublishTally()
+    error: PenstockError | None = None
     try:
-        talk(lambda stop: _publish(call, _Wanted(type_name, pairs, source, wait), tally, stop))
-    except PenstockError:
-        if source is not None:
-            _show(tally, call.names, output)
-        raise
-    _show(tally, call.names, output)
-    if tally.refused:
+        talk(lambda stop: _publish(call, options, tally, stop))
+    except PenstockError as failure:
+        if options.source is None:
+            raise
+        error = failure
+    if error is None and tally.refused:
         code = tally.codes.most_common(1)[0][0]
-        raise RefusedError("pub.refused", f"{tally.refused:,} refused, most of them by `{code}`")
+        error = RefusedError("pub.refused", f"{tally.refused:,} refused, most of them by `{code}`")
+    return CommandAnswer(tally.as_dict(), _shown(tally, call.names), error)
 
 
-def _show(tally: PublishTally, names: NameBook, output: str) -> None:
-    if output == JSON:
-        say_json(tally.as_dict())
-        return
-    say(tally.text())
+def _shown(tally: PublishTally, names: NameBook) -> Iterator[Shown]:
+    yield tally.text()
     if tally.codes:
-        paint.grid(("code", "events"), [(code, f"{number:,}") for code, number in tally.codes.most_common()])
+        yield grid_table(("code", "events"), [(code, f"{number:,}") for code, number in tally.codes.most_common()])
     for name in map(TypeName.parse, tally.unwanted):
         of = f"{names.show(name.owner)}/{name.name}@{name.version}"
         warn(Warned("pub.unwanted", f"nobody wants events of {of} now"))
@@ -213,26 +208,16 @@ def _show(tally: PublishTally, names: NameBook, output: str) -> None:
         click.echo(printable(f"event {problem['event']}: {problem['message']} [{problem['code']}]"), err=True)
 
 
-async def _publish(call: Call, wanted: "_Wanted", tally: PublishTally, stop: asyncio.Event) -> None:
+async def _publish(call: Call, options: _Pub, tally: PublishTally, stop: asyncio.Event) -> None:
     async with call.client() as client:
-        feeds = _Feeds(call, client, wanted, tally)
-        if wanted.source is None:
+        feeds = _Feeds(call, client, options, tally)
+        if options.source is None:
             feed = await feeds.of("")
-            await feed.publish(of_pairs(feed.type, wanted.pairs))
+            await feed.publish(of_pairs(feed.type, options.pairs))
             tally.accepted = 1
             return
         with showing(tally.text):
-            await until(stop, _send_lines(feeds, wanted.source, tally))
-
-
-@dataclass(frozen=True, slots=True)
-class _Wanted:
-    """What is to be published: one event, or those of a file."""
-
-    type: str | None
-    pairs: tuple[str, ...]
-    source: str | None
-    wait: float
+            await until(stop, _send_lines(feeds, options.source, tally))
 
 
 async def _send_lines(feeds: "_Feeds", source: str, tally: PublishTally) -> None:
@@ -259,10 +244,10 @@ async def _send(feeds: "_Feeds", batch: Sequence[tuple[int, EventDraft | Unreada
 class _Feeds:
     """The advertisements of one run: one for each type, made when its first event comes."""
 
-    def __init__(self, call: Call, client: Client, wanted: _Wanted, tally: PublishTally) -> None:
+    def __init__(self, call: Call, client: Client, options: _Pub, tally: PublishTally) -> None:
         self._call = call
         self._client = client
-        self._wanted = wanted
+        self._options = options
         self._tally = tally
         self._feeds: dict[str, asyncio.Future[Feed]] = {}
         self._news = asyncio.Event()
@@ -271,7 +256,7 @@ class _Feeds:
     async def of(self, name: str) -> Feed:
         """Return the feed of a type. Raises as `Client.advertise`."""
         if name not in self._feeds:
-            source = self._call.type(name or self._wanted.type)
+            source = self._call.type(name or self._options.of_type.type_name)
             self._feeds[name] = waited_for(self._advertise(source))
         return await self._feeds[name]
 
@@ -279,7 +264,7 @@ class _Feeds:
         """Advertise, and give subscriptions at other brokers the time to be heard of."""
         feed = await self._client.advertise(source)
         with suppress(TimeoutError):
-            async with asyncio.timeout(self._wanted.wait):
+            async with asyncio.timeout(self._options.wait):
                 while feed.quiet:
                     self._news.clear()
                     await self._news.wait()

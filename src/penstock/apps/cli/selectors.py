@@ -9,7 +9,7 @@ from penstock.apps.cli.shared.attributes import given_twice, parse_schema, parse
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.describe import value_text
 from penstock.apps.cli.shared.groups import Verbs
-from penstock.apps.cli.shared.option_groups import TypeFileOptions
+from penstock.apps.cli.shared.options import TypeFileOptions
 from penstock.apps.cli.shared.session import CommandSession
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.values import Scalar, Schema

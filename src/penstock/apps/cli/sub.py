@@ -3,17 +3,19 @@
 import asyncio
 import json
 from collections.abc import AsyncIterator, Mapping
-from typing import Any
 
 import click
 
-from penstock.apps.cli.shared import options
-from penstock.apps.cli.shared import terminal as paint
-from penstock.apps.cli.shared.broker_client import Call, client_options, talk, type_options, until
+from penstock.apps.cli.shared.broker_client import (
+    BrokerTypeOptions,
+    ClientOptions,
+    talk,
+    until,
+)
+from penstock.apps.cli.shared.commands import command, option, option_class, output_option, wants_data
 from penstock.apps.cli.shared.events import Rows, cloud_event, plain
-from penstock.apps.cli.shared.groups import example
-from penstock.apps.cli.shared.options import JSON
 from penstock.apps.cli.shared.session import say
+from penstock.apps.cli.shared.terminal import fact_table, show
 from penstock.broker.client.client import Subscription
 from penstock.codec.wire import Wire
 from penstock.errors import FailedError, printable
@@ -24,57 +26,52 @@ from penstock.model.types import EventType
 _FEW = "is anybody publishing what `--where` wants, and if it is sealed, does the broker have the keys? or wait longer"
 
 
-@click.command()
-@click.option("--where", "selector", default="", metavar="SELECTOR", help="Only events that it is true of.")
-@click.option("--count", type=click.IntRange(1), metavar="NUMBER", help="Stop after so many events.")
-@click.option("--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Stop when none has come for so long.")
-@click.option(
-    "--restrictions",
-    "ask",
-    is_flag=True,
-    help="Show first how the subscription is restricted, where the type's owner lets you ask.",
-)
-@type_options
-@client_options
-@options.output_option()
-@example(
-    """
+@option_class
+class _Sub:
+    selector: str = option("--where", default="", metavar="SELECTOR", help="Only events that it is true of.")
+    count: int | None = option("--count", type=click.IntRange(1), metavar="NUMBER", help="Stop after so many events.")
+    timeout: float | None = option(
+        "--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Stop when none has come for so long."
+    )
+    ask: bool = option(
+        "--restrictions",
+        is_flag=True,
+        help="Show first how the subscription is restricted, where the type's owner lets you ask.",
+    )
+    of_type: BrokerTypeOptions
+    client: ClientOptions
+    output: str = output_option()
+
+
+@command(
+    example="""
 penstock sub --broker penstock://127.0.0.1:7600 --network pito/London --key reader.key \\
     --type pito/uk.gov.pito.Numberplate --where "speed > 50"
 penstock sub --broker penstock://127.0.0.1:7600 --network pito/London --key reader.key \\
     --type pito/uk.gov.pito.Numberplate --count 10 --timeout 60 -o json
 """
 )
-def sub(  # noqa: PLR0913  # one argument an option
-    *,
-    selector: str,
-    count: int | None,
-    timeout: float | None,
-    ask: bool,
-    type_name: str | None,
-    output: str,
-    **connection: Any,
-) -> None:
+def sub(options: _Sub) -> None:
     """Subscribe to a type and its sub-types, and print the events that you may see until you stop it.
 
     With -o json each event is a line, a CloudEvent that `penstock pub` takes; what you may not see is null. The status
     is 3 if --timeout ends it before --count events have come.
     """
-    call = Call.of(**connection)
-    printer = _Printer(call.network, as_json=output == JSON)
-    source = call.type(type_name)
+    call = options.client.call(options.of_type.type_files)
+    printer = _Printer(call.network, as_json=wants_data())
+    source = call.type(options.of_type.type_name)
 
     async def subscribe(stop: asyncio.Event) -> int:
         async with call.client() as client:
-            held = await client.subscribe(source, selector)
+            held = await client.subscribe(source, options.selector)
             click.echo(printable(f"subscribed to {held.type.name.name}@{held.type.name.version}"), err=True)
-            if ask:
+            if options.ask:
                 printer.restrictions(await held.restrictions())
-            return await _print(held, printer, count, timeout, stop)
+            return await _print(held, printer, options.count, options.timeout, stop)
 
     found = talk(subscribe)
-    if count is not None and found < count and timeout is not None:
-        raise FailedError("sub.timeout", f"{found} of {count} events have come in time", hint=_FEW)
+    if options.count is not None and found < options.count and options.timeout is not None:
+        raise FailedError("sub.timeout", f"{found} of {options.count} events have come in time", hint=_FEW)
 
 
 async def _print(
@@ -121,7 +118,7 @@ class _Printer:
         ]
         for right, about, attributes in told.get("missing", ()):
             rows.append(("missing", f"{right} on {about}" + (f": {', '.join(attributes)}" if attributes else "")))
-        paint.facts(rows)
+        show([fact_table(rows)])
 
     def heading(self, event_type: EventType) -> None:
         """Print the names of the attributes above what follows."""

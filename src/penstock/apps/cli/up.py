@@ -10,12 +10,19 @@ from typing import Final
 
 import click
 
-from penstock.apps.cli.shared import options
-from penstock.apps.cli.shared import terminal as paint
+from penstock.apps.cli.shared.commands import (
+    JSON,
+    CommandAnswer,
+    argument,
+    command,
+    option,
+    option_class,
+    output_option,
+)
 from penstock.apps.cli.shared.describe import counted
-from penstock.apps.cli.shared.groups import example
-from penstock.apps.cli.shared.options import JSON, open_key
-from penstock.apps.cli.shared.session import CommandSession, Warned, say, say_block, say_json, warn
+from penstock.apps.cli.shared.options import open_key, passphrase_option
+from penstock.apps.cli.shared.session import CommandSession, Warned, say, warn
+from penstock.apps.cli.shared.terminal import fact_table, show
 from penstock.apps.node.config import FabricKind, Stamps
 from penstock.apps.node.example import EXAMPLE
 from penstock.apps.node.load import LoadedNode, load_node
@@ -27,60 +34,55 @@ from penstock.model.names import TypeName
 from penstock.trust.capabilities import Right
 
 
-@click.command()
-@click.argument("file", required=False, type=click.Path(path_type=str))
-@click.option("--check", is_flag=True, help="Verify the file and everything that it names, and start nothing.")
-@click.option("--example", "show_example", is_flag=True, help="Print a file with all keys and what they are for.")
-@click.option("--log", "log_form", type=click.Choice(["human", "json"]), help="How to log (default: as --output).")
-@click.option("--quiet", is_flag=True, help="Log what went wrong, and no requests that stand.")
-@options.passphrase_option
-@options.output_option()
-@click.pass_obj
-@example(
-    """
+@option_class
+class _Up:
+    file: str | None = argument(required=False, type=click.Path(path_type=str))
+    check: bool = option(
+        "--check", is_flag=True, help="Verify the file and everything that it names, and start nothing."
+    )
+    show_example: bool = option("--example", is_flag=True, help="Print a file with all keys and what they are for.")
+    log_form: str | None = option(
+        "--log", type=click.Choice(["human", "json"]), help="How to log (default: as --output)."
+    )
+    quiet: bool = option("--quiet", is_flag=True, help="Log what went wrong, and no requests that stand.")
+    passphrase_file: str | None = passphrase_option()
+    output: str = output_option()
+
+
+@command(
+    example="""
 penstock up --example > node.toml
 penstock up --check node.toml
 penstock up node.toml
 penstock up node.toml -o json --quiet
 """
 )
-def up(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    *,
-    file: str | None,
-    check: bool,
-    show_example: bool,
-    log_form: str | None,
-    quiet: bool,
-    passphrase_file: str | None,
-    output: str,
-) -> None:
+def up(session: CommandSession, options: _Up) -> CommandAnswer | None:
     """Run the broker that FILE describes, until it is told to stop.
 
     It prints a line when it is ready, and logs to standard error. SIGTERM and SIGINT stop it: clients and neighbours
     are told, and what was counted is recorded. SIGHUP reloads credentials, types, operators and facts without a lost
     connection; where something is wrong with them, it goes on as before.
     """
-    if show_example:
-        say_block(EXAMPLE.rstrip("\n"))
-        return
-    if file is None:
+    if options.show_example:
+        show(EXAMPLE.rstrip("\n").split("\n"))
+        return None
+    if options.file is None:
         raise MalformedError("cli.usage", "missing argument `FILE`", hint="`penstock up --example` prints one")
-    loaded = load_node(file, session.now)
-    key = open_key(loaded.key_file, passphrase_file)
+    loaded = load_node(options.file, session.now)
+    key = open_key(loaded.key_file, options.passphrase_file)
     managed = loaded.managed(key.principal, session.now)
     warnings = _warnings(loaded, key, managed, session.now)
-    as_json = (log_form or output) == JSON
-    if check or not as_json:
+    as_json = (options.log_form or options.output) == JSON
+    if options.check or not as_json:
         warn(*warnings)
-    if check:
-        _show_checked(loaded, key, managed, warnings, output)
-        return
+    if options.check:
+        return _checked(loaded, key, managed, warnings)
     log = Log(
         _log_line,
         lambda: datetime.now(UTC),
         as_json=as_json,
-        quiet=quiet,
+        quiet=options.quiet,
         names=loaded.names,
         limits=loaded.file.limits,
     )
@@ -88,7 +90,8 @@ def up(  # noqa: PLR0913  # one argument an option
     for warning in warnings if as_json else ():
         log.say("warning", "problem", code=warning.code, message=warning.message)
     world = World(clock=lambda: datetime.now(UTC), timer=time.perf_counter_ns, random=secrets.token_bytes)
-    run_node(loaded, key, log, world, lambda ready: _show_ready(loaded, ready, output))
+    run_node(loaded, key, log, world, lambda ready: _show_ready(loaded, ready, as_json=options.output == JSON))
+    return None
 
 
 def _log_line(line: str) -> None:
@@ -118,44 +121,37 @@ def _warnings(loaded: LoadedNode, key: SigningKey, managed: Sequence[TypeName], 
     return tuple(found)
 
 
-def _show_checked(
-    loaded: LoadedNode, key: SigningKey, managed: Sequence[TypeName], warnings: tuple[Warned, ...], output: str
-) -> None:
-    if output == JSON:
-        say_json(
-            {
-                "ok": True,
-                "principal": str(key.principal),
-                "network": str(loaded.network),
-                "listen": str(loaded.file.listen),
-                "http": None if loaded.file.http is None else str(loaded.file.http),
-                "peers": [str(peer) for peer in loaded.peers],
-                "types": len(loaded.types),
-                "certificates": len(loaded.credentials),
-                "manages_keys": sorted(map(str, managed)),
-                "operators": sorted(map(str, loaded.operators)),
-                "warnings": [warning.as_dict() for warning in warnings],
-            }
-        )
-        return
-    paint.line(f"✓ {loaded.path} can be started")
-    paint.facts(
-        [
-            ("broker", loaded.names.show(key.principal)),
-            ("network", f"{loaded.names.show(loaded.network.owner)}/{loaded.network.name}"),
-            ("listens at", str(loaded.file.listen)),
-            ("peers", ", ".join(map(str, loaded.peers)) or "none"),
-            ("types", str(len(loaded.types))),
-            ("certificates", str(len(loaded.credentials))),
-            ("manages keys", "no" if loaded.file.keys is None else f"of {counted(len(managed), 'type')}"),
-            ("operators", ", ".join(sorted(map(loaded.names.show, loaded.operators))) or "the broker's own key"),
-        ],
-        indent=2,
-    )
+def _checked(
+    loaded: LoadedNode, key: SigningKey, managed: Sequence[TypeName], warnings: tuple[Warned, ...]
+) -> CommandAnswer:
+    data = {
+        "ok": True,
+        "principal": str(key.principal),
+        "network": str(loaded.network),
+        "listen": str(loaded.file.listen),
+        "http": None if loaded.file.http is None else str(loaded.file.http),
+        "peers": [str(peer) for peer in loaded.peers],
+        "types": len(loaded.types),
+        "certificates": len(loaded.credentials),
+        "manages_keys": sorted(map(str, managed)),
+        "operators": sorted(map(str, loaded.operators)),
+        "warnings": [warning.as_dict() for warning in warnings],
+    }
+    facts = [
+        ("broker", loaded.names.show(key.principal)),
+        ("network", f"{loaded.names.show(loaded.network.owner)}/{loaded.network.name}"),
+        ("listens at", str(loaded.file.listen)),
+        ("peers", ", ".join(map(str, loaded.peers)) or "none"),
+        ("types", str(len(loaded.types))),
+        ("certificates", str(len(loaded.credentials))),
+        ("manages keys", "no" if loaded.file.keys is None else f"of {counted(len(managed), 'type')}"),
+        ("operators", ", ".join(sorted(map(loaded.names.show, loaded.operators))) or "the broker's own key"),
+    ]
+    return CommandAnswer(data, [f"✓ {loaded.path} can be started", fact_table(facts, indent=2)])
 
 
-def _show_ready(loaded: LoadedNode, ready: Ready, output: str) -> None:
-    if output == JSON:
+def _show_ready(loaded: LoadedNode, ready: Ready, *, as_json: bool) -> None:
+    if as_json:
         # One line, so that a script can read it while the broker runs.
         http = None if ready.http is None else str(ready.http)
         told = {"principal": str(ready.principal), "url": f"penstock://{ready.listen}", "http": http}

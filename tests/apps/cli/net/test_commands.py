@@ -9,6 +9,7 @@ from tests.apps.node_kit import LONGEST, TYPE, ask, eventually, lay_out, node_fi
 
 from penstock.apps.cli.net.status import plain, show_status
 from penstock.apps.cli.shared.names import NameBook
+from penstock.apps.cli.shared.terminal import show
 from penstock.crypto import SigningKey
 
 EAST, WEST, NORTH, OWNER = (SigningKey(bytes([i]) * 32).principal for i in range(21, 25))
@@ -45,20 +46,20 @@ def test_only_operators_may_ask(penstock: Shell) -> None:
 
 def test_links_besides_the_tree_are_named(capsys: pytest.CaptureFixture[str]) -> None:
     links = {str(EAST): [str(WEST), str(NORTH)], str(WEST): [str(EAST), str(NORTH)], str(NORTH): [str(EAST), str(WEST)]}
-    show_status({"broker": str(EAST), "network": f"{OWNER}/N", "brokers": links}, NAMES)  # type: ignore[dict-item]  # plain data
+    show(show_status({"broker": str(EAST), "network": f"{OWNER}/N", "brokers": links}, NAMES))  # type: ignore[dict-item]  # plain data
     shown = capsys.readouterr().out
     assert "owner/N" in shown
     assert "west, linked to north too" in shown
 
 
 def test_brokers_that_are_not_reached(capsys: pytest.CaptureFixture[str]) -> None:
-    show_status({"broker": str(EAST), "brokers": {str(EAST): [], str(WEST): []}}, NAMES)
+    show(show_status({"broker": str(EAST), "brokers": {str(EAST): [], str(WEST): []}}, NAMES))
     assert "not reached from here: west" in capsys.readouterr().out
 
 
 def test_links_that_were_lost_and_what_that_has_cost(capsys: pytest.CaptureFixture[str]) -> None:
     lost = {"state": "lost", "code": "link.lost", "seconds": 4.2, "losses": 3, "unsent": 67}
-    show_status({"broker": str(EAST), "brokers": {str(EAST): []}, "links": {str(WEST): lost}}, NAMES)  # type: ignore[dict-item]  # plain data
+    show(show_status({"broker": str(EAST), "brokers": {str(EAST): []}, "links": {str(WEST): lost}}, NAMES))  # type: ignore[dict-item]  # plain data
     shown = capsys.readouterr().out
     assert "events not passed on" in shown
     assert "west" in shown
@@ -85,7 +86,7 @@ def test_policy_and_revocations(capsys: pytest.CaptureFixture[str]) -> None:
         str(WEST): {"number": 0, "state": "behind", "stamp age": None, "events": []},
     }
     status = {"broker": str(EAST), "policy": policy}
-    show_status(status, NAMES)  # type: ignore[arg-type]  # plain data
+    show(show_status(status, NAMES))  # type: ignore[arg-type]  # plain data
     lines = [" ".join(line.split()) for line in capsys.readouterr().out.splitlines()]
     assert "owner 12 3 s old ✓ fresh" in lines
     assert "west 0 none ✗ behind: nothing is delivered" in lines

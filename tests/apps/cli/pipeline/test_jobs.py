@@ -14,7 +14,7 @@ from tests.pipeline.ingest_reference import SOURCE, define
 from tests.pipeline.jobs_plant import HIDDEN, POLICY, admitted, build, good, interpreted, seen, write_events
 from tests.trust.kit import grant, key, who
 
-from penstock.apps.cli.pipeline.output import show_done
+from penstock.apps.cli.pipeline.output import done_answer
 from penstock.apps.cli.pipeline.runs import Done
 from penstock.apps.cli.pipeline.spark_session import Cluster, session
 from penstock.errors import FailedError
@@ -238,7 +238,7 @@ def test_a_header_that_does_not_fit_is_told_what_it_lacks(capsys: pytest.Capture
     bound = read_mapping(f'type = "t.type"\nformat = "csv"\n{event}').bind(define()[0])
     job = Ingest(MappedTables("in", bound), lambda: NOW)
     counts = {"read": 1, "events": 0, "quarantined": 1}
-    show_done(job, "out", Done(counts, {"ingest.header": 1}, 1, 1.0, 1), "text")
+    done_answer(job, "out", Done(counts, {"ingest.header": 1}, 1, 1.0, 1)).render()
     assert "the mapping needs the columns n, t, s\n" in capsys.readouterr().out
 
 

@@ -1,12 +1,11 @@
 """What jobs answer: how much each subscriber was given, and the decisions that took longest."""
 
-import json
 import re
 
 import pytest
 from tests.trust.kit import NOW
 
-from penstock.apps.cli.pipeline.output import show_comparison, show_done, show_report
+from penstock.apps.cli.pipeline.output import comparison_answer, done_answer, report_answer
 from penstock.apps.cli.pipeline.runs import Done
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Petnames, Principal
@@ -25,52 +24,52 @@ def lines(capsys: pytest.CaptureFixture[str]) -> list[list[str]]:
 def test_a_summary_names_those_who_were_given_the_most(capsys: pytest.CaptureFixture[str]) -> None:
     delivered = {f"reader-{number}": 1_000 - number for number in range(13)}
     done = Done({"read": 5}, {}, 1, 1.0, 1, delivered=delivered)
-    show_done(JOB, "out", done, "text")
+    done_answer(JOB, "out", done).render()
     found = lines(capsys)
     assert ["reader-0", "1,000"] in found
     assert ["reader-9", "991"] in found
     assert not [line for line in found if "reader-10" in line]
     assert ["and", "2,967", "events", "to", "3", "other", "subscribers"] in found
-    show_done(JOB, "out", done, "json")
-    assert json.loads(capsys.readouterr().out)["delivered"] == delivered
-    show_done(JOB, "out", Done({"read": 5}, {}, 1, 1.0, 1), "text")
+    assert done_answer(JOB, "out", done).as_data()["delivered"] == delivered
+    done_answer(JOB, "out", Done({"read": 5}, {}, 1, 1.0, 1)).render()
     assert not [line for line in lines(capsys) if "subscriber" in line]
 
 
 def test_a_summary_says_who_has_no_rights(capsys: pytest.CaptureFixture[str]) -> None:
     done = Done({"read": 5}, {}, 1, 1.0, 1, delivered={"ann": 5, "bob": 0, "cid": 0}, without_rights=("cid",))
-    show_done(JOB, "out", done, "text")
+    done_answer(JOB, "out", done).render()
     shown = capsys.readouterr().out
     assert {("bob", "0"), ("cid", "0")} < {tuple(line.split()) for line in shown.splitlines()}
     assert "without rights: cid; `penstock explain` says what is missing" in shown
-    show_done(JOB, "out", done, "json")
-    assert json.loads(capsys.readouterr().out)["without_rights"] == ["cid"]
+    assert done_answer(JOB, "out", done).as_data()["without_rights"] == ["cid"]
 
 
 def test_who_opened_nothing_is_not_told_of_values(capsys: pytest.CaptureFixture[str]) -> None:
     for events, told in ((3, "all its values are empty"), (0, "no event was opened")):
         counts = {"read": 9, "events": events, "sealed": 9 - events, "quarantined": 0}
-        show_done(Audit("in", name="unseal"), "out", Done(counts, {}, 1, 1.0, 1, ("plate",)), "text")
+        done_answer(Audit("in", name="unseal"), "out", Done(counts, {}, 1, 1.0, 1, ("plate",))).render()
         assert f"no key for plate: {told}" in capsys.readouterr().out.splitlines()
 
 
 def test_what_did_not_open_comes_with_where_it_is_and_what_to_do(capsys: pytest.CaptureFixture[str]) -> None:
     reasons = {"seal.unknown-key": 2, "seal.cannot-open": 1}
     counts = {"read": 9, "events": 3, "sealed": 4, "quarantined": 2, "blocks": 4}
-    show_done(Audit("in", name="unseal"), "out", Done(counts, reasons, 1, 1.0, 1), "text")
+    done_answer(Audit("in", name="unseal"), "out", Done(counts, reasons, 1, 1.0, 1)).render()
     shown = capsys.readouterr().out
     assert "seal.unknown-key, blocks  2" in shown
     assert "`penstock pipeline unseal out`" in shown
     assert "out/quarantine" in shown
     assert "docs/how-to/seal-files.md" in shown
-    show_done(Audit("in", name="unseal"), "out", Done({**counts, "sealed": 0, "quarantined": 0}, {}, 1, 1.0, 1), "text")
+    done_answer(
+        Audit("in", name="unseal"), "out", Done({**counts, "sealed": 0, "quarantined": 0}, {}, 1, 1.0, 1)
+    ).render()
     assert capsys.readouterr().out.splitlines()[-1] == "wrote out"
 
 
 def test_a_report_shows_the_decisions_that_took_longest(capsys: pytest.CaptureFixture[str]) -> None:
     slow = ReportTable(tuple(SLOWEST.names), (("d1", NOW, "broker", "somebody", "subscribe", "T@0", "deny", 4_321),))
     report = AuditReport(None, None, 1, NOTHING, None, NOTHING, NOTHING, NOTHING, NOTHING, slow, NOTHING)
-    show_report(report, None, Petnames({}), "text")
+    report_answer(report, None, Petnames({})).render()
     found = lines(capsys)
     assert ["slowest"] in found
     assert any({"d1", "somebody", "4,321"} <= {*line} for line in found)
@@ -79,7 +78,7 @@ def test_a_report_shows_the_decisions_that_took_longest(capsys: pytest.CaptureFi
 def test_numbers_in_a_report_are_written_for_people(capsys: pytest.CaptureFixture[str]) -> None:
     taken = ReportTable(tuple(DURATIONS.names), (("subscribe", 12_345, 2621.600000000001, 3000.0, 0.1 + 0.2, 4_000),))
     report = AuditReport(None, None, 1, NOTHING, None, NOTHING, NOTHING, NOTHING, taken, NOTHING, NOTHING)
-    show_report(report, None, Petnames({}), "text")
+    report_answer(report, None, Petnames({})).render()
     assert ["subscribe", "12,345", "2,621.6", "3,000", "0.3", "4,000"] in lines(capsys)
 
 
@@ -92,7 +91,7 @@ def test_a_change_of_whole_events_is_listed_once(capsys: pytest.CaptureFixture[s
         VisibilityChange(reader, AttributeId(owner, key.name, name) if name else None, name, gained, 0, ("e1",))
         for name, gained in events.items()
     )
-    show_comparison(PolicyComparison("a", "b", 9, (reader,), changes), None, Petnames({}), "text")
+    comparison_answer(PolicyComparison("a", "b", 9, (reader,), changes), None, Petnames({})).render()
     shown = [line for line in capsys.readouterr().out.splitlines() if line.startswith("statistics")]
     assert [re.split(r"\s{2,}", line)[2:4] for line in shown] == [
         ["whole events with region, sensor", "5"],

@@ -12,7 +12,7 @@ from penstock.apps.cli.shared.commands import CommandAnswer, option, option_clas
 from penstock.apps.cli.shared.credentials import need_type
 from penstock.apps.cli.shared.describe import Wording, instant_text, statement_data
 from penstock.apps.cli.shared.names import NameBook
-from penstock.apps.cli.shared.option_groups import (
+from penstock.apps.cli.shared.options import (
     RIGHT,
     WHO,
     KeyOptions,

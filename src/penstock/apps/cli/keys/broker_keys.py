@@ -16,7 +16,7 @@ from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, 
 from penstock.apps.cli.shared.describe import counted, listed, table, value_text
 from penstock.apps.cli.shared.groups import Verbs
 from penstock.apps.cli.shared.names import NameBook
-from penstock.apps.cli.shared.option_groups import WHO
+from penstock.apps.cli.shared.options import WHO
 from penstock.apps.cli.shared.terminal import Shown, grid_table
 from penstock.broker.wire.protocol import LABELS, KeyWord
 from penstock.codec.wire import Wire

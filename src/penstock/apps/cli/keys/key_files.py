@@ -20,7 +20,7 @@ from penstock.apps.cli.shared.files import (
 from penstock.apps.cli.shared.groups import Verbs
 from penstock.apps.cli.shared.names import NameBook, remembering
 from penstock.apps.cli.shared.names import names_file as names_path
-from penstock.apps.cli.shared.option_groups import SEXP, WHO, NamesOption, OutputFile, passphrase
+from penstock.apps.cli.shared.options import SEXP, WHO, NamesOption, OutputFile, passphrase
 from penstock.apps.cli.shared.session import CommandSession
 from penstock.codec.sexp import advanced
 from penstock.crypto import ProtectedKey, PublicKey, SigningKey, new_key, private_key_to_sexp, protect, read_key

@@ -1,17 +1,16 @@
 """Changes of a rule book: rules are stated, resolved and taken back, publishers leave, steps are undone."""
 
-from typing import Any
-
 import click
 
-from penstock.apps.cli.certs.grants import LAST_SECOND, MIDNIGHT, PeriodOptions
-from penstock.apps.cli.moderator.execution import Acting, acting, acting_options, nobody, refuse_rejected
+from penstock.apps.cli.certs.grants import PeriodOptions
+from penstock.apps.cli.moderator.execution import Acting, ActingOptions, nobody, rejection
+from penstock.apps.cli.moderator.output import show_plan
 from penstock.apps.cli.moderator.sources import EVENT, RULE, at_line, known_standing, load_rules
-from penstock.apps.cli.shared import terminal as paint
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, wants_data
 from penstock.apps.cli.shared.describe import counted
-from penstock.apps.cli.shared.groups import example
-from penstock.apps.cli.shared.options import JSON, WHO, F
-from penstock.apps.cli.shared.session import CommandSession, say_json
+from penstock.apps.cli.shared.options import WHO
+from penstock.apps.cli.shared.session import CommandSession
+from penstock.apps.cli.shared.terminal import show
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.moderator.base.base import RuleBase
 from penstock.moderator.rules.notation import parse_function
@@ -35,54 +34,36 @@ from penstock.selector import ALWAYS, Selector, conjunction
 STRATEGIES = click.Choice([strategy.value for strategy in Strategy])
 
 
-def period_options(function: F) -> F:
-    """Add the options that say while a rule is valid."""
-    for option in (
-        click.option("--days", type=click.IntRange(min=1), metavar="N", help="How many days it is valid."),
-        click.option("--not-after", metavar="TIME", help=f"The last moment at which it is valid; {LAST_SECOND}."),
-        click.option("--not-before", metavar="TIME", help=f"The first moment at which it is valid; {MIDNIGHT}."),
-    ):
-        function = option(function)
-    return function
+@option_class
+class _Add:
+    rule: str | None = argument(required=False)
+    source: str | None = option("--from", metavar="FILE", help="State the rules in a file that are yours, all or none.")
+    missing: bool = option(
+        "--continue", is_flag=True, help="With --from: leave out the rules that are in the book already."
+    )
+    event: str | None = option("--event", metavar="TYPE", **EVENT, help="The event type that the rule is about.")
+    fnc_s: tuple[str, ...] = option(
+        "--fnc-s", multiple=True, metavar="CONDITION", help="What subscribers must satisfy; repeat it."
+    )
+    fnc_p: tuple[str, ...] = option(
+        "--fnc-p", multiple=True, metavar="CONDITION", help="What publishers must satisfy; repeat it."
+    )
+    publishers: tuple[str, ...] = option(
+        "--publisher", multiple=True, **WHO, help="Whom it is of (default: you); repeat it."
+    )
+    period: PeriodOptions
+    acting: ActingOptions
 
 
-@click.command()
-@click.argument("rule", required=False)
-@click.option("--from", "source", metavar="FILE", help="State the rules in a file that are yours, all or none.")
-@click.option(
-    "--continue", "missing", is_flag=True, help="With --from: leave out the rules that are in the book already."
-)
-@click.option("--event", metavar="TYPE", **EVENT, help="The event type that the rule is about.")
-@click.option("--fnc-s", multiple=True, metavar="CONDITION", help="What subscribers must satisfy; repeat it.")
-@click.option("--fnc-p", multiple=True, metavar="CONDITION", help="What publishers must satisfy; repeat it.")
-@click.option("--publisher", "publishers", multiple=True, **WHO, help="Whom it is of (default: you); repeat it.")
-@period_options
-@acting_options
-@click.pass_obj
-@example(
-    """
+@command(
+    example="""
 penstock moderator add r2 --event Line.Press --fnc-s "role = 'engineer'" --key acme.key --dry-run
 penstock moderator add r3 --event Line.Press --fnc-s "{(role, engineer), (age, min, 18)}" --key acme.key
 penstock moderator add --from rules.yaml --key acme.key
 penstock moderator add --from rules.yaml --key acme.key --continue
 """
 )
-def add(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    /,
-    *,
-    rule: str | None,
-    source: str | None,
-    missing: bool,
-    event: str | None,
-    fnc_s: tuple[str, ...],
-    fnc_p: tuple[str, ...],
-    publishers: tuple[str, ...],
-    not_before: str | None,
-    not_after: str | None,
-    days: int | None,
-    **how: Any,
-) -> None:
+def add(session: CommandSession, options: _Add) -> CommandAnswer:
     """State RULE; the status is 1 if it collides.
 
     Then it is rejected, and kept in the log of what may come back.
@@ -94,34 +75,33 @@ def add(  # noqa: PLR0913  # one argument an option
     language, or an attribute list as {(role, engineer), (age, max, 65)}. What is not said is TRUE, which everybody
     satisfies.
     """
-    if missing and source is None:
+    if options.missing and options.source is None:
         raise MalformedError("cli.usage", "--continue is for the rules of a file", hint="give --from FILE")
-    if (rule is None) is (source is None):
+    if (options.rule is None) is (options.source is None):
         raise MalformedError("cli.usage", "state one rule, or those of a file", hint="give RULE, or --from FILE")
-    with acting(session, **how) as act:
-        if source is not None:
-            _add_file(act, source, missing=missing)
-            return
-        if rule is None or event is None:
-            raise MalformedError("cli.usage", "nothing says what the rule is about", hint="give --event TYPE")
-        stated_by = act.asker()
-        stated = PublishRule(
-            rule,
-            act.source.event(event),
-            tuple(map(act.source.cast.principal, publishers)) or (stated_by,),
-            stated_by,
-            _condition(fnc_p),
-            _condition(fnc_s),
-            PeriodOptions(not_before=not_before, not_after=not_after, days=days).validity(session.now),
-        )
-        refuse_rejected(act.source, act.do(Add(stated)), written=act.written)
+    act = options.acting.begin(session)
+    if options.source is not None:
+        return _add_file(act, options.source, missing=options.missing)
+    if options.rule is None or options.event is None:
+        raise MalformedError("cli.usage", "nothing says what the rule is about", hint="give --event TYPE")
+    stated_by = act.asker()
+    stated = PublishRule(
+        options.rule,
+        act.source.event(options.event),
+        tuple(map(act.source.cast.principal, options.publishers)) or (stated_by,),
+        stated_by,
+        _condition(options.fnc_p),
+        _condition(options.fnc_s),
+        options.period.validity(session.now),
+    )
+    return act.do(Add(stated))
 
 
 def _condition(written: tuple[str, ...]) -> Selector:
     return conjunction(*map(parse_function, written)) if written else ALWAYS
 
 
-def _add_file(act: Acting, file: str, *, missing: bool) -> None:
+def _add_file(act: Acting, file: str, *, missing: bool) -> CommandAnswer:
     """State the rules of a file that are of whoever asks; where nothing is signed and nobody is named, all of them."""
     if act.who is None and not act.book.founding.unsafe_unsigned:
         raise nobody()
@@ -138,23 +118,23 @@ def _add_file(act: Acting, file: str, *, missing: bool) -> None:
     try:
         for plan in act.several(left, whole=not missing):
             plans.append(plan)
-            if act.output == JSON:
+            # What came of it is told before the next one changes the rules.
+            if wants_data():
                 told.append(act.data(plan))
             else:
-                act.answer(plan)
+                show(show_plan(plan, act.source, done=act.written))
     except PenstockError as error:
         if error.code in ("moderator.duplicate-id", "store.limit") and not missing:
             error.hint = "nothing was stated; with --continue, what the book does not have is stated, in batches"
         with at_line(file, rules, str(error.fields.get("rule", ""))):
             raise
-    if act.output == JSON:
-        say_json({"steps": told, "there": len(stated) - len(left)})
-    else:
-        if len(left) < len(stated):
-            paint.line(f"{counted(len(stated) - len(left), 'rule')} in the book already")
-        if len(stated) < len(rules.stated):
-            paint.line(f"{counted(len(rules.stated) - len(stated), 'rule')} of others in the file: left to them")
-    refuse_rejected(act.source, *plans, written=act.written)
+    shown = []
+    if len(left) < len(stated):
+        shown.append(f"{counted(len(stated) - len(left), 'rule')} in the book already")
+    if len(stated) < len(rules.stated):
+        shown.append(f"{counted(len(rules.stated) - len(stated), 'rule')} of others in the file: left to them")
+    rejected = rejection(act.source, *plans, written=act.written)
+    return CommandAnswer({"steps": told, "there": len(stated) - len(left)}, shown, rejected)
 
 
 def _is_there(base: RuleBase, rule: Rule) -> bool:
@@ -163,73 +143,70 @@ def _is_there(base: RuleBase, rule: Rule) -> bool:
     return known is not None and known.stated == rule and known.status not in (RuleStatus.WITHDRAWN, RuleStatus.ENDED)
 
 
-@click.command()
-@click.argument("rule")
-@click.option("--event", required=True, metavar="TYPE", **EVENT, help="The event type that is wanted.")
-@click.option("--fnc-p", multiple=True, metavar="CONDITION", help="What publishers must satisfy; repeat it.")
-@click.option("--subscriber", **WHO, help="Whom it is for (default: you).")
-@period_options
-@acting_options
-@click.pass_obj
-@example("penstock moderator subscribe ada-press --event Line.Press --fnc-p \"country = 'de'\" --key ada.key")
-def subscribe(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    /,
-    *,
-    rule: str,
-    event: str,
-    fnc_p: tuple[str, ...],
-    subscriber: str | None,
-    not_before: str | None,
-    not_after: str | None,
-    days: int | None,
-    **how: Any,
-) -> None:
+@option_class
+class _Subscribe:
+    rule: str = argument()
+    event: str = option("--event", required=True, metavar="TYPE", **EVENT, help="The event type that is wanted.")
+    fnc_p: tuple[str, ...] = option(
+        "--fnc-p", multiple=True, metavar="CONDITION", help="What publishers must satisfy; repeat it."
+    )
+    subscriber: str | None = option("--subscriber", **WHO, help="Whom it is for (default: you).")
+    period: PeriodOptions
+    acting: ActingOptions
+
+
+@command(example="penstock moderator subscribe ada-press --event Line.Press --fnc-p \"country = 'de'\" --key ada.key")
+def subscribe(session: CommandSession, options: _Subscribe) -> CommandAnswer:
     """State RULE of a subscriber: from whom it wants events."""
-    with acting(session, **how) as act:
-        stated_by = act.asker()
-        whom = stated_by if subscriber is None else act.source.cast.principal(subscriber)
-        validity = PeriodOptions(not_before=not_before, not_after=not_after, days=days).validity(session.now)
-        wish = SubscribeRule(rule, act.source.event(event), whom, stated_by, _condition(fnc_p), validity)
-        act.do(StateSubscriberRule(wish))
+    act = options.acting.begin(session)
+    stated_by = act.asker()
+    subscriber = stated_by if options.subscriber is None else act.source.cast.principal(options.subscriber)
+    validity = options.period.validity(session.now)
+    event = act.source.event(options.event)
+    wish = SubscribeRule(options.rule, event, subscriber, stated_by, _condition(options.fnc_p), validity)
+    return act.do(StateSubscriberRule(wish))
 
 
-@click.command()
-@click.argument("rule", **RULE)
-@acting_options
-@click.pass_obj
-@example("penstock moderator remove r2 --key acme.key --why 'the press is gone'")
-def remove(session: CommandSession, /, *, rule: str, **how: Any) -> None:
+@option_class
+class _Remove:
+    rule: str = argument(**RULE)
+    acting: ActingOptions
+
+
+@command(example="penstock moderator remove r2 --key acme.key --why 'the press is gone'")
+def remove(session: CommandSession, options: _Remove) -> CommandAnswer:
     """Take RULE back, which you have stated, or yourself out of it.
 
     Who has stated a rule takes all of it back; a publisher or subscriber for whom somebody else has stated it takes
     itself out of it, and the rule goes with the last of them. Whatever in the log fits then comes back.
     """
-    with acting(session, **how) as act:
-        if rule not in act.book.base.wishes:
-            known_standing(act.book.base, rule)
-        act.do(WithdrawRule(rule))
+    act = options.acting.begin(session)
+    if options.rule not in act.book.base.wishes:
+        known_standing(act.book.base, options.rule)
+    return act.do(WithdrawRule(options.rule))
 
 
-@click.command()
-@click.argument("rule", **RULE)
-@click.option("--by", "strategy", type=STRATEGIES, required=True, help="The way out that is chosen.")
-@acting_options
-@click.pass_obj
-@example(
-    """
+@option_class
+class _Resolve:
+    rule: str = argument(**RULE)
+    strategy: str = option("--by", type=STRATEGIES, required=True, help="The way out that is chosen.")
+    acting: ActingOptions
+
+
+@command(
+    example="""
 penstock moderator resolve r2 --by add-attributes --key acme.key --dry-run
 penstock moderator resolve r2 --by delete-attributes --key acme.key --consent bolt.consent
 """
 )
-def resolve(session: CommandSession, /, *, rule: str, strategy: str, **how: Any) -> None:
+def resolve(session: CommandSession, options: _Resolve) -> CommandAnswer:
     """Choose a way out for RULE, which collides.
 
     All of it is applied, or nothing.
     Where rules would demand less than their publishers stated, each of these has to agree (`penstock moderator agree`).
     """
-    with acting(session, **how) as act:
-        act.do(resolving(act, rule, Strategy(strategy)))
+    act = options.acting.begin(session)
+    return act.do(resolving(act, options.rule, Strategy(options.strategy)))
 
 
 def resolving(act: Acting, rule: str, strategy: Strategy) -> Resolve:
@@ -240,62 +217,63 @@ def resolving(act: Acting, rule: str, strategy: Strategy) -> Resolve:
     return Resolve(rule, strategy, frozenset() if found is None else found.relaxed)
 
 
-@click.command()
-@click.argument("publisher", **WHO)
-@acting_options
-@click.pass_obj
-@example("penstock moderator leave acme --key acme.key")
-def leave(session: CommandSession, /, *, publisher: str, **how: Any) -> None:
+@option_class
+class _Leave:
+    publisher: str = argument(**WHO)
+    acting: ActingOptions
+
+
+@command(example="penstock moderator leave acme --key acme.key")
+def leave(session: CommandSession, options: _Leave) -> CommandAnswer:
     """Let PUBLISHER go away; its rules rest."""
-    with acting(session, **how) as act:
-        act.do(Leave(act.source.cast.principal(publisher)))
+    act = options.acting.begin(session)
+    return act.do(Leave(act.source.cast.principal(options.publisher)))
 
 
-@click.command("return")
-@click.argument("publisher", **WHO)
-@acting_options
-@click.pass_obj
-@example("penstock moderator return acme --key acme.key")
-def return_(session: CommandSession, /, *, publisher: str, **how: Any) -> None:
+@command(name="return", example="penstock moderator return acme --key acme.key")
+def return_(session: CommandSession, options: _Leave) -> CommandAnswer:
     """Let PUBLISHER come back, and its rules if they fit."""
-    with acting(session, **how) as act:
-        act.do(Return(act.source.cast.principal(publisher)))
+    act = options.acting.begin(session)
+    return act.do(Return(act.source.cast.principal(options.publisher)))
 
 
-@click.command("pass")
-@acting_options
-@click.pass_obj
-@example("penstock moderator pass")
-def pass_(session: CommandSession, /, **how: Any) -> None:
+@option_class
+class _Pass:
+    acting: ActingOptions
+
+
+@command(name="pass", example="penstock moderator pass")
+def pass_(session: CommandSession, options: _Pass) -> CommandAnswer:
     """Let time pass: periods of rules end and begin.
 
     Anybody may do so, without a signature. Other changes do so too before anything is decided.
     With the moderator's key it sets the time of the rule book, where that is far from now because a clock was wrong.
     """
-    with acting(session, passes=True, **how) as act:
-        if act.is_due() or act.sets_time():
-            act.do(Pass(), CLOCK if act.who is None else act.who)
-        elif act.output == JSON:
-            say_json({"written": False, "outcome": "nothing is due"})
-        else:
-            paint.line("no period has ended or begun")
+    act = options.acting.begin(session, passes=True)
+    if act.is_due() or act.sets_time():
+        return act.do(Pass(), CLOCK if act.who is None else act.who)
+    return CommandAnswer({"written": False, "outcome": "nothing is due"}, ["no period has ended or begun"])
 
 
-@click.command()
-@click.argument("step", type=click.IntRange(min=1))
-@click.option("--replay", is_flag=True, help="Ask again for all that came later, as if the step had never been.")
-@acting_options
-@click.pass_obj
-@example("penstock moderator undo 4 --key acme.key --dry-run")
-def undo(session: CommandSession, /, *, step: int, replay: bool, **how: Any) -> None:
+@option_class
+class _Undo:
+    step: int = argument(type=click.IntRange(min=1))
+    replay: bool = option(
+        "--replay", is_flag=True, help="Ask again for all that came later, as if the step had never been."
+    )
+    acting: ActingOptions
+
+
+@command(example="penstock moderator undo 4 --key acme.key --dry-run")
+def undo(session: CommandSession, options: _Undo) -> CommandAnswer:
     """Take STEP back, and nothing else.
 
     Where later steps depend on it, that is refused, and they are named.
     """
-    with acting(session, **how) as act:
-        try:
-            act.do(Undo(step, replay))
-        except RefusedError as error:
-            if isinstance(numbers := error.fields.get("steps"), tuple):
-                error.hint = f"undo {', '.join(map(str, reversed(numbers)))} first, or say --replay"
-            raise
+    act = options.acting.begin(session)
+    try:
+        return act.do(Undo(options.step, options.replay))
+    except RefusedError as error:
+        if isinstance(numbers := error.fields.get("steps"), tuple):
+            error.hint = f"undo {', '.join(map(str, reversed(numbers)))} first, or say --replay"
+        raise

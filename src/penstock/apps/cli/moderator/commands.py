@@ -1,6 +1,7 @@
 """`penstock moderator`: conflicts between the rules of publishers; its verbs stand in `moderator_*`."""
 
 import json
+from collections.abc import Iterator
 
 import click
 
@@ -12,10 +13,9 @@ from penstock.apps.cli.moderator.event_types import type_
 from penstock.apps.cli.moderator.polls import COMMANDS as POLLS
 from penstock.apps.cli.moderator.queries import allow, at, check, explain, propose_, show
 from penstock.apps.cli.moderator.rule_files import export, sign
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option_class, output_option
 from penstock.apps.cli.shared.files import read_bytes, within
-from penstock.apps.cli.shared.groups import Verbs, example
-from penstock.apps.cli.shared.options import JSON, output_option
-from penstock.apps.cli.shared.session import say, say_json
+from penstock.apps.cli.shared.groups import Verbs
 from penstock.codec.yaml_text import read_yaml
 from penstock.errors import MalformedError, RefusedError
 from penstock.moderator.files.scenarios import StepResult, read_scenario, run
@@ -34,34 +34,40 @@ for verb in (
     moderator.add_command(verb)
 
 
-@moderator.command()
-@click.argument("file", default="-")
-@output_option()
-@example("penstock moderator test example.yaml")
-def test(*, file: str, output: str) -> None:
+@option_class
+class _Test:
+    file: str = argument(default="-")
+    output: str = output_option()
+
+
+@command(moderator, example="penstock moderator test example.yaml")
+def test(options: _Test) -> CommandAnswer:
     """Run the scenario in FILE, and compare what comes of each step with what it expects.
 
     A scenario is a tree of event types, profiles, steps, and what must have come of each: which rules collide and over
     which attributes, what is in force then, what enters the log and what comes back from it. Nothing is kept.
     """
-    with within(file):
-        scenario = read_scenario(read_yaml(_text(read_bytes(file))))
+    with within(options.file):
+        scenario = read_scenario(read_yaml(_text(read_bytes(options.file))))
         told = [*run(scenario)]
     failed = [each for each in told if each.differences]
-    if output == JSON:
-        say_json({"title": scenario.title, "passed": not failed, "steps": [_answer(each) for each in told]})
-    else:
-        say(scenario.title)
+    data = {"title": scenario.title, "passed": not failed, "steps": [_answer(each) for each in told]}
+
+    def shown() -> Iterator[str]:
+        yield scenario.title
         for each in told:
-            say(f"  {each.number}. {each.facts['outcome']}")
+            yield f"  {each.number}. {each.facts['outcome']}"
             for name, wanted, found in each.differences:
-                say(f"     {name}: expected {_plain(wanted)}")
-                say(f"     {' ' * len(name)}     found {_plain(found)}")
-        say(f"{len(told) - len(failed)} of {len(told)} steps as expected")
+                yield f"     {name}: expected {_plain(wanted)}"
+                yield f"     {' ' * len(name)}     found {_plain(found)}"
+        yield f"{len(told) - len(failed)} of {len(told)} steps as expected"
+
+    error = None
     if failed:
-        raise RefusedError(
+        error = RefusedError(
             "moderator.unexpected", f"step {failed[0].number} of the scenario did not come to what it expects"
         )
+    return CommandAnswer(data, shown(), error)
 
 
 def _text(data: bytes) -> str:

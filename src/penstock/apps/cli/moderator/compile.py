@@ -1,21 +1,17 @@
 """`penstock moderator compile` and `certify`: rules in force as what brokers, jobs and owners enforce."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
 
 import click
 
-from penstock.apps.cli.moderator.sources import LEDGER, RuleSource, opened, source_options
-from penstock.apps.cli.shared import options
-from penstock.apps.cli.shared import terminal as paint
+from penstock.apps.cli.moderator.sources import LEDGER, RuleSource, RuleSourceOptions
+from penstock.apps.cli.shared.commands import CommandAnswer, command, option, option_class, output_option
 from penstock.apps.cli.shared.credentials import Shelf, load_credentials
 from penstock.apps.cli.shared.describe import Wording, counted
-from penstock.apps.cli.shared.files import Destination
-from penstock.apps.cli.shared.groups import example
-from penstock.apps.cli.shared.options import JSON, key_options, moment, open_key, output_option, write_options
-from penstock.apps.cli.shared.session import CommandSession, say_block, say_json
-from penstock.codec.sexp import SExp, advanced, transport
+from penstock.apps.cli.shared.options import WHO, AtOption, KeyOptions, OutputFile
+from penstock.apps.cli.shared.session import CommandSession
+from penstock.codec.sexp import SExp, transport
 from penstock.crypto import SigningKey
 from penstock.guard import Agreement, AgreementMode
 from penstock.guard.agreed_capabilities import Renewal, Short, capabilities, renewal
@@ -50,182 +46,143 @@ class Compiled:
         return AgreedRules(self.agreement.value, described(self.agreement.value, self.profiles))
 
 
-def compile_options(function: options.F) -> options.F:
-    """Add what the commands share that sign what was agreed on."""
-    for option in (
-        key_options,
-        source_options,
-        options.at_option,
-        click.option(
-            "--publisher-attribute",
-            metavar="NAME",
-            default=PUBLISHER,
-            show_default=True,
-            help="The attribute of events that says who published them; brokers have it say so.",
-        ),
-        click.option(
-            "--name", metavar="NAME", default=LEDGER, show_default=True, help="What the agreement is to be called."
-        ),
-    ):
-        function = option(function)
-    return function
+@option_class
+class CompileOptions:
+    """What the commands share that sign what was agreed on."""
+
+    name: str = option(
+        "--name", metavar="NAME", default=LEDGER, show_default=True, help="What the agreement is to be called."
+    )
+    publisher_attribute: str = option(
+        "--publisher-attribute",
+        metavar="NAME",
+        default=PUBLISHER,
+        show_default=True,
+        help="The attribute of events that says who published them; brokers have it say so.",
+    )
+    at: AtOption
+    source: RuleSourceOptions
+    key: KeyOptions
+
+    def compile(
+        self, session: CommandSession, rights: AgreementMode, described_by: tuple[str, ...] = ()
+    ) -> tuple[RuleSource, SigningKey, Compiled]:
+        """Return the rules in force as the owner signs them. Raises what reading and signing raise."""
+        with self.source.opened(self.at.moment(session)) as source:
+            key = self.key.open()
+            base = source.base
+            agreement = Agreement(
+                key.principal,
+                self.name,
+                base.detector.vocabulary,
+                tuple(base.rules),
+                base.mode,
+                rights,
+                self.publisher_attribute,
+                tuple(source.cast.principal(word) for word in described_by),
+            )
+            everybody = sorted(source.publishers.keys() | source.subscribers.keys())
+            claims = tuple(sign_value(_claim(who, key.principal, source), key) for who in everybody)
+            left_out = tuple(
+                i
+                for i, one in sorted(base.standings.items())
+                if one.status in {RuleStatus.REJECTED, RuleStatus.WAITING}
+            )
+            return source, key, Compiled(sign_value(agreement, key), claims, left_out)
 
 
-@click.command("compile")
-@compile_options
-@click.option(
-    "--rights",
-    type=click.Choice([one.value for one in AgreementMode]),
-    default=AgreementMode.BOTH.value,
-    show_default=True,
-    help="Whether certificates and rules must both allow something, or the rules alone decide.",
-)
-@click.option("--described-by", multiple=True, **options.WHO, help="Whose word about profiles counts besides yours.")
-@write_options
-@output_option()
-@click.pass_obj
-@example(
-    """
+@option_class
+class _Compile:
+    compiled: CompileOptions
+    rights: str = option(
+        "--rights",
+        type=click.Choice([one.value for one in AgreementMode]),
+        default=AgreementMode.BOTH.value,
+        show_default=True,
+        help="Whether certificates and rules must both allow something, or the rules alone decide.",
+    )
+    described_by: tuple[str, ...] = option(
+        "--described-by", multiple=True, **WHO, help="Whose word about profiles counts besides yours."
+    )
+    destination: OutputFile
+    output: str = output_option()
+
+
+@command(
+    name="compile",
+    example="""
 penstock moderator compile --file rules.yaml --name plant --key plant.key --out plant.agreement
 penstock moderator compile --store sqlite:rules.db --rights alone --key plant.key --out plant.agreement
-"""
+""",
 )
-def compile_(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    /,
-    *,
-    rights: str,
-    described_by: tuple[str, ...],
-    out: str | None,
-    overwrite: bool,
-    dry_run: bool,
-    output: str,
-    **asked: Any,
-) -> None:
+def compile_(session: CommandSession, options: _Compile) -> CommandAnswer:
     """Sign the rules in force, and the profiles that are known, as an agreement about your types.
 
     Brokers enforce it when it is announced with `penstock net agree`, and the jobs of the pipeline when a policy file
     names it. Whoever has no profile may then neither publish nor subscribe.
     """
-    destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
-    _, key, compiled = _compiled(session, **asked, rights=AgreementMode(rights), described_by=described_by)
+    options.destination.check()
+    rights = AgreementMode(options.rights)
+    _, key, compiled = options.compiled.compile(session, rights, options.described_by)
     value = compiled.to_sexp()
-    destination.put(value)
     agreement = compiled.agreement.value
-    if output == JSON:
-        say_json(
-            {
-                "agreement": agreement.name,
-                "owner": str(key.principal),
-                "rights": str(agreement.combining),
-                "rules": [rule.id for rule in agreement.rules],
-                "left_out": list(compiled.left_out),
-                "profiles": [str(claim.value.of) for claim in compiled.profiles],
-                "statements": transport(value).decode(),
-                **destination.as_dict(),
-            }
-        )
-    elif destination.file is None:
-        say_block(advanced(value))
-    else:
-        paint.line(destination.line())
-        types, people = len(agreement.vocabulary.tree.parents), len(compiled.profiles)
-        paint.line(
-            f"agreement {agreement.name}: {counted(len(agreement.rules), 'rule')} on {counted(types, 'event type')}, "
-            f"{counted(people, 'profile')}"
-        )
-        _tell_left_out(compiled)
+    data = {
+        "agreement": agreement.name,
+        "owner": str(key.principal),
+        "rights": str(agreement.combining),
+        "rules": [rule.id for rule in agreement.rules],
+        "left_out": list(compiled.left_out),
+        "profiles": [str(claim.value.of) for claim in compiled.profiles],
+        "statements": transport(value).decode(),
+    }
+    types, people = len(agreement.vocabulary.tree.parents), len(compiled.profiles)
+    sizes = f"{counted(len(agreement.rules), 'rule')} on {counted(types, 'event type')}, {counted(people, 'profile')}"
+    lines = [f"agreement {agreement.name}: {sizes}"]
+    if compiled.left_out:
+        lines.append(f"not in force, and left out: {', '.join(compiled.left_out)}")
+        lines.append("`penstock moderator check` says why")
+    return options.destination.answer(value, data, lines)
 
 
-@click.command()
-@compile_options
-@click.option(
-    "--type", "types", multiple=True, required=True, metavar="FILE", help="A signed type of the tree; repeat it."
-)
-@click.option("--issued", multiple=True, metavar="FILE", help="What this command wrote the last time.")
-@write_options
-@output_option()
-@click.pass_obj
-@example("penstock moderator certify --file rules.yaml --type news.type --key plant.key --out agreed.certs")
-def certify(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    /,
-    *,
-    types: tuple[str, ...],
-    issued: tuple[str, ...],
-    out: str | None,
-    overwrite: bool,
-    dry_run: bool,
-    output: str,
-    **asked: Any,
-) -> None:
+@option_class
+class _Certify:
+    compiled: CompileOptions
+    types: tuple[str, ...] = option(
+        "--type", multiple=True, required=True, metavar="FILE", help="A signed type of the tree; repeat it."
+    )
+    issued: tuple[str, ...] = option(
+        "--issued", multiple=True, metavar="FILE", help="What this command wrote the last time."
+    )
+    destination: OutputFile
+    output: str = output_option()
+
+
+@command(example="penstock moderator certify --file rules.yaml --type news.type --key plant.key --out agreed.certs")
+def certify(session: CommandSession, options: _Certify) -> CommandAnswer:
     """Issue certificates that say what the rules in force come to, for everybody who is known.
 
     For domains that enforce certificates and nothing else. When rules or profiles have changed, give what was written
     before with --issued: what is still right is kept, and what is to be revoked is named. Certificates never allow more
     than the rules; where they cannot say all of it, that is told.
     """
-    destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
-    source, key, compiled = _compiled(session, **asked, rights=AgreementMode.ALONE, described_by=())
-    shelf = Shelf.of(*types)
+    options.destination.check()
+    source, key, compiled = options.compiled.compile(session, AgreementMode.ALONE)
+    shelf = Shelf.of(*options.types)
     known = [shelf.verify(one, session.now).event_type for one in shelf.types.values()]
     wanted = capabilities(compiled.rules(), known)
-    before = [one for one in load_credentials(issued) if _is_ours(one, key.principal, compiled.agreement.value.name)]
+    name = compiled.agreement.value.name
+    before = [one for one in load_credentials(options.issued) if _is_ours(one, key.principal, name)]
     planned = renewal(wanted.statements, before)
     made = [issue(statement, key) for statement in planned.issue]
     value = Credentials.of(*planned.keep, *made).to_sexp()
-    destination.put(value)
-    if output == JSON:
-        say_json(
-            {
-                "issued": [one.id for one in made],
-                "kept": [one.id for one in planned.keep],
-                "revoke": [one.id for one in planned.revoke],
-                "short": [_short_data(one) for one in wanted.short],
-                "certificates": transport(value).decode(),
-                **destination.as_dict(),
-            }
-        )
-        return
-    if destination.file is None:
-        say_block(advanced(value))
-        return
-    paint.line(destination.line())
-    _tell_renewal(planned, made, wanted.short, source, known)
-
-
-def _compiled(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    *,
-    key_file: str,
-    passphrase_file: str | None,
-    at: str | None,
-    name: str,
-    publisher_attribute: str,
-    rights: AgreementMode,
-    described_by: tuple[str, ...],
-    **where: Any,
-) -> tuple[RuleSource, SigningKey, Compiled]:
-    """Return the rules in force as the owner signs them. Raises what reading and signing raise."""
-    with opened(**where, now=moment(at, session)) as source:
-        key = open_key(key_file, passphrase_file)
-        base = source.base
-        agreement = Agreement(
-            key.principal,
-            name,
-            base.detector.vocabulary,
-            tuple(base.rules),
-            base.mode,
-            rights,
-            publisher_attribute,
-            tuple(source.cast.principal(word) for word in described_by),
-        )
-        everybody = sorted(source.publishers.keys() | source.subscribers.keys())
-        claims = tuple(sign_value(_claim(who, key.principal, source), key) for who in everybody)
-        out = tuple(
-            i for i, one in sorted(base.standings.items()) if one.status in {RuleStatus.REJECTED, RuleStatus.WAITING}
-        )
-        return source, key, Compiled(sign_value(agreement, key), claims, out)
+    data = {
+        "issued": [one.id for one in made],
+        "kept": [one.id for one in planned.keep],
+        "revoke": [one.id for one in planned.revoke],
+        "short": [_short_data(one) for one in wanted.short],
+        "certificates": transport(value).decode(),
+    }
+    return options.destination.answer(value, data, _tell_renewal(planned, made, wanted.short, source, known))
 
 
 def _claim(who: Principal, said_by: Principal, source: RuleSource) -> ProfileClaim:
@@ -245,27 +202,21 @@ def _is_ours(certificate: Certificate, owner: Principal, name: str) -> bool:
     return statement.issuer == owner and statement.comment == f"agreement {name}"
 
 
-def _tell_left_out(compiled: Compiled) -> None:
-    if compiled.left_out:
-        paint.line(f"not in force, and left out: {', '.join(compiled.left_out)}")
-        paint.line("`penstock moderator check` says why")
-
-
 def _tell_renewal(
     planned: Renewal, made: list[Certificate], short: Iterable[Short], source: RuleSource, types: list[EventType]
-) -> None:
+) -> Iterator[str]:
     wording = Wording(source.cast.names, types[0])
-    paint.line(f"{counted(len(made), 'certificate')} issued, {len(planned.keep):,} kept")
+    yield f"{counted(len(made), 'certificate')} issued, {len(planned.keep):,} kept"
     for certificate in made:
         if isinstance(certificate.statement, Authorisation):
-            paint.line(f"  {wording.line(certificate.statement)}")
+            yield f"  {wording.line(certificate.statement)}"
     if planned.revoke:
-        paint.line(f"{counted(len(planned.revoke), 'certificate')} to be revoked: give these to `penstock net revoke`")
+        yield f"{counted(len(planned.revoke), 'certificate')} to be revoked: give these to `penstock net revoke`"
         for certificate in planned.revoke:
-            paint.line(f"  {certificate.id}")
+            yield f"  {certificate.id}"
     for one in short:
         subscriber, publisher = source.cast.show(one.subscriber), source.cast.show(one.publisher)
-        paint.line(f"✗ not said: {subscriber} may have {one.event.name} from {publisher}, but not all that is below it")
+        yield f"✗ not said: {subscriber} may have {one.event.name} from {publisher}, but not all that is below it"
 
 
 def _short_data(one: Short) -> dict[str, str]:

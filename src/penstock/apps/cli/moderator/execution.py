@@ -1,18 +1,24 @@
 """What the commands share that change a rule book: who asks, and whether it is done, signed, or only rehearsed."""
 
-from collections.abc import Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any, Final
-
-import click
+from typing import Final
 
 from penstock.apps.cli.moderator.output import plan_data, show_plan
-from penstock.apps.cli.moderator.sources import RuleSource, book_options, opened_book
-from penstock.apps.cli.shared import terminal as paint
-from penstock.apps.cli.shared.files import Destination, read_sexp, within
-from penstock.apps.cli.shared.options import JSON, WHO, F, open_key, output_option, passphrase_option
-from penstock.apps.cli.shared.session import CommandSession, say_json
+from penstock.apps.cli.moderator.sources import BookOptions, RuleSource
+from penstock.apps.cli.shared.commands import (
+    CommandAnswer,
+    option,
+    option_class,
+    output_option,
+    until_answered,
+    wants_data,
+)
+from penstock.apps.cli.shared.files import read_sexp, within
+from penstock.apps.cli.shared.options import WHO, OutputFile, open_key, passphrase_option
+from penstock.apps.cli.shared.session import CommandSession
+from penstock.apps.cli.shared.terminal import Shown, show
 from penstock.authority.rulebook import RuleBook
 from penstock.authority.signed_requests import ModeratorRequest
 from penstock.crypto import SigningKey
@@ -32,37 +38,64 @@ _BATCH: Final = 1_000
 _OTHERS: Final = ("moderator.consent", "moderator.needs-poll")
 
 
-def who_options(function: F) -> F:
-    """Add `--key`, `--passphrase-file` and `--as`."""
-    for option in (
-        click.option("--as", "as_who", **WHO, help="Who asks, where the rule book takes requests without signatures."),
-        passphrase_option,
-        click.option("--key", "key_file", metavar="FILE", help="Your private key, which the request is signed with."),
-    ):
-        function = option(function)
-    return function
+@option_class
+class WhoOptions:
+    """Who asks: by a key, or where the rule book takes requests without signatures, by a name."""
+
+    key_file: str | None = option("--key", metavar="FILE", help="Your private key, which the request is signed with.")
+    passphrase_file: str | None = passphrase_option()
+    as_who: str | None = option("--as", **WHO, help="Who asks, where the rule book takes requests without signatures.")
+
+    def key(self) -> SigningKey | None:
+        """Read the key, if one was given. Raises as `open_key`."""
+        return None if self.key_file is None else open_key(self.key_file, self.passphrase_file)
 
 
-def acting_options(function: F) -> F:
-    """Add the options of the commands that change a rule book."""
-    for option in (
-        output_option(),
-        book_options,
-        click.option("--dry-run", is_flag=True, help="Show what would come of it, and change nothing."),
-        click.option("--overwrite", is_flag=True, help="Replace a file that exists."),
-        click.option("--out", metavar="FILE", help="Write the signed request to a file, for `take`, instead."),
-        click.option(
-            "--consent",
-            "consents",
-            multiple=True,
-            metavar="FILE",
-            help="What somebody else who has to agree has signed (`agree`); repeat it.",
-        ),
-        click.option("--why", default="", metavar="TEXT", help="Why, for whoever reads the log."),
-        who_options,
-    ):
-        function = option(function)
-    return function
+@option_class
+class ActingOptions:
+    """What the commands share that change a rule book."""
+
+    who: WhoOptions
+    why: str = option("--why", default="", metavar="TEXT", help="Why, for whoever reads the log.")
+    consents: tuple[str, ...] = option(
+        "--consent",
+        multiple=True,
+        metavar="FILE",
+        help="What somebody else who has to agree has signed (`agree`); repeat it.",
+    )
+    out: str | None = option("--out", metavar="FILE", help="Write the signed request to a file, for `take`, instead.")
+    overwrite: bool = option("--overwrite", is_flag=True, help="Replace a file that exists.")
+    dry_run: bool = option("--dry-run", is_flag=True, help="Show what would come of it, and change nothing.")
+    book: BookOptions
+    output: str = output_option()
+
+    def begin(self, session: CommandSession, *, passes: bool = False) -> "Acting":
+        """Open a rule book for somebody who changes it, until the command has answered.
+
+        What is only rehearsed is of the rules that hold now. `passes` is for who lets time pass, and nothing else.
+        Raises what the options raise.
+        """
+        if self.who.key_file is not None and self.who.as_who is not None:
+            raise MalformedError("cli.usage", "--key and --as exclude each other", hint="give one of them")
+        destination = OutputFile(out=self.out, overwrite=self.overwrite, dry_run=self.dry_run)
+        destination.check()
+        agreed = tuple(map(read_consent, self.consents))
+        key = self.who.key()
+        own = None if key is None else key.principal
+        source, book = until_answered(self.book.opened(own))
+        named = None if self.who.as_who is None else source.cast.principal(self.who.as_who)
+        rehearsed = (self.dry_run or self.out is not None) and not passes
+        return Acting(
+            session=session,
+            source=source,
+            book=book,
+            who=named if key is None else key.principal,
+            why=self.why,
+            destination=destination,
+            consents=agreed,
+            passed=until_answered(book.rehearsal(session.now)) if rehearsed else None,
+            _key=key,
+        )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,9 +107,7 @@ class Acting:
     book: RuleBook
     who: Principal | None
     why: str
-    dry_run: bool
-    destination: Destination
-    output: str
+    destination: OutputFile
     consents: tuple[UnverifiedValue[Consent], ...]
     #: what came of the time that has passed, where it is only rehearsed
     passed: Plan | None
@@ -92,33 +123,33 @@ class Acting:
         """Return who asks, when and why."""
         return Note(self.asker() if who is None else who, self.session.now, self.why)
 
-    def do(self, request: Request, who: Principal | None = None) -> Plan:
-        """Do what is asked for, or show what would come of it, and answer. Raises what `RuleBook` raises."""
+    def do(self, request: Request, who: Principal | None = None) -> CommandAnswer:
+        """Do what is asked for, or show what would come of it, and return the answer. Raises what `RuleBook` raises."""
         try:
             plan = self.plan_or_take(request, who)
         except RefusedError as error:
             error.hint = self._hint(error, request) or error.hint
             if not self.written and error.code in _OTHERS:
-                self.answer(self.book.plan(request, self.note(who)))
+                return self.answer(self.book.plan(request, self.note(who)), error)
             raise
-        self.show_passed(self.passed)
-        self.answer(plan)
-        if self.destination.file is not None and self.output != JSON:
-            paint.line(self.destination.line())
-        return plan
+        return self.answer(plan, rejection(self.source, plan, written=self.written), passed=self._passed())
 
-    def carry(self, asked: UnverifiedValue[ModeratorRequest], consents: tuple[UnverifiedValue[Consent], ...]) -> Plan:
+    def carry(
+        self, asked: UnverifiedValue[ModeratorRequest], consents: tuple[UnverifiedValue[Consent], ...]
+    ) -> CommandAnswer:
         """Do what somebody has signed, or show what would come of it, and answer. Raises what `RuleBook` raises."""
-        value, now = asked.value, self.session.now
+        value, now, dry_run = asked.value, self.session.now, self.destination.dry_run
         try:
-            plan = (self.book.rehearse if self.dry_run else self.book.take)(asked, now, consents)
+            plan = (self.book.rehearse if dry_run else self.book.take)(asked, now, consents)
         except RefusedError as error:
-            if self.dry_run and error.code in _OTHERS:
-                self.answer(self.book.plan(value.request, Note(value.by, now, value.why)))
+            if dry_run and error.code in _OTHERS:
+                return self.answer(self.book.plan(value.request, Note(value.by, now, value.why)), error)
             raise
-        self.show_passed(self.passed if self.dry_run else self.book.passed)
-        self.answer(plan)
-        return plan
+        return self.answer(plan, rejection(self.source, plan, written=self.written), passed=self._passed())
+
+    def _passed(self) -> Plan | None:
+        """Return what came of the time that has passed, or would come of it."""
+        return self.book.passed if self.written else self.passed
 
     def _hint(self, error: RefusedError, request: Request) -> str:
         """Say what to do next, in commands."""
@@ -142,57 +173,57 @@ class Acting:
         named = sorted(map(self.source.cast.show, publishers)) if isinstance(publishers, tuple) else []
         return f"{', '.join(named)}: {agree}; then give --consent FILE"
 
-    def answer(self, plan: Plan) -> None:
-        """Answer what a request came to."""
-        if self.output == JSON:
-            say_json(self.data(plan))
-        else:
-            show_plan(plan, self.source, done=self.written)
+    def answer(self, plan: Plan, error: RefusedError | None, passed: Plan | None = None) -> CommandAnswer:
+        """Return what a request came to, and what time that has passed came to before it."""
+        return CommandAnswer(lambda: self.data(plan), self._shown(plan, passed), error)
+
+    def _shown(self, plan: Plan, passed: Plan | None) -> Iterator[Shown]:
+        yield from self.show_passed(passed)
+        yield from show_plan(plan, self.source, done=self.written)
+        if self.destination.out is not None:
+            yield self.destination.line()
 
     def data(self, plan: Plan) -> dict[str, object]:
         """Return what a request came to as plain data."""
-        file = {} if self.destination.file is None else self.destination.as_dict()
+        file = {} if self.destination.out is None else self.destination.as_dict()
         return {**plan_data(plan, self.source, written=self.written), **file, "written": self.written}
 
     @property
     def written(self) -> bool:
         """True where the rule book is changed."""
-        return not self.dry_run and self.destination.file is None
+        return not self.destination.dry_run and self.destination.out is None
 
     def plan_or_take(self, request: Request, who: Principal | None = None) -> Plan:
         """Do what is asked for, or plan it, and answer nothing. Raises what `RuleBook` raises."""
         note = self.note(who)
-        if self.destination.file is not None:
+        if self.destination.out is not None:
             # Who else has to agree sees it first.
             plan = self.book.plan(request, note)
             self.destination.put(self._signed(request).to_sexp())
             return plan
         if self._key is not None:
-            if self.dry_run:
+            if self.destination.dry_run:
                 return self.book.rehearse(self._signed(request).unverified(), note.when, self.consents)
-            plan = self.book.ask(self._key, request, note.when, note.why, self.consents)
-        elif self.dry_run:
+            return self.book.ask(self._key, request, note.when, note.why, self.consents)
+        if self.destination.dry_run:
             return self.book.rehearse_unsigned(request, note)
-        else:
-            plan = self.book.take_unsigned(request, note)
-        self.show_passed(self.book.passed)
-        return plan
+        return self.book.take_unsigned(request, note)
 
     def several(self, requests: Sequence[Add | StateSubscriberRule], *, whole: bool) -> Iterator[Plan]:
         """Do all that is stated or nothing, or in batches; or plan each on what would have come of those before.
 
         Raises what `RuleBook.state` raises.
         """
-        if self.destination.file is not None:
+        if self.destination.out is not None:
             raise MalformedError("cli.usage", "one request is written to a file, not several", hint="give one rule")
         if self.written:
             size = max(1, len(requests)) if whole else _BATCH
             for first in range(0, len(requests), size):
                 plans = self.book.state(requests[first : first + size], self.session.now, self.why, self._key)
-                self.show_passed(self.book.passed)
+                self.show_now(self.show_passed(self.book.passed))
                 yield from plans
             return
-        self.show_passed(self.passed)
+        self.show_now(self.show_passed(self.passed))
         with ExitStack() as tried:
             for request in requests:
                 try:
@@ -203,10 +234,16 @@ class Acting:
                 tried.enter_context(self.book.base.tried(plan.step))
                 yield plan
 
-    def show_passed(self, passed: Plan | None) -> None:
-        """Tell people what came of the time that has passed."""
-        if passed is not None and self.output != JSON:
-            show_plan(passed, self.source, done=self.written)
+    def show_passed(self, passed: Plan | None) -> Iterator[Shown]:
+        """Yield what came of the time that has passed."""
+        if passed is not None:
+            yield from show_plan(passed, self.source, done=self.written)
+
+    @staticmethod
+    def show_now(parts: Iterable[Shown]) -> None:
+        """Tell people at once."""
+        if not wants_data():
+            show(parts)
 
     def sets_time(self) -> bool:
         """Say whether whoever asks is the moderator, and the time of the book has to be set."""
@@ -227,50 +264,6 @@ class Acting:
         return self.book.sign(self.key(), request, self.session.now, self.why)
 
 
-@contextmanager
-def acting(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    *,
-    key_file: str | None,
-    passphrase_file: str | None,
-    as_who: str | None,
-    why: str = "",
-    consents: tuple[str, ...] = (),
-    out: str | None = None,
-    overwrite: bool = False,
-    dry_run: bool,
-    output: str,
-    passes: bool = False,
-    **where: Any,
-) -> Iterator[Acting]:
-    """Open a rule book for somebody who changes it; what is only rehearsed is of the rules that hold now.
-
-    `passes` is for who lets time pass, and nothing else. Raises what the options raise.
-    """
-    if key_file is not None and as_who is not None:
-        raise MalformedError("cli.usage", "--key and --as exclude each other", hint="give one of them")
-    destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
-    agreed = tuple(map(read_consent, consents))
-    key = None if key_file is None else open_key(key_file, passphrase_file)
-    own = None if key is None else key.principal
-    with opened_book(**where, own=own) as (source, book), ExitStack() as rehearsing:
-        named = None if as_who is None else source.cast.principal(as_who)
-        rehearsed = (dry_run or out is not None) and not passes
-        yield Acting(
-            session=session,
-            source=source,
-            book=book,
-            who=named if key is None else key.principal,
-            why=why,
-            dry_run=dry_run,
-            destination=destination,
-            output=output,
-            consents=agreed,
-            passed=rehearsing.enter_context(book.rehearsal(session.now)) if rehearsed else None,
-            _key=key,
-        )
-
-
 def read_consent(file: str) -> UnverifiedValue[Consent]:
     """Read what somebody has agreed to. Raises what `read_sexp` and `read_signed` raise."""
     value = read_sexp(file)
@@ -287,17 +280,18 @@ def nobody() -> MalformedError:
     )
 
 
-def refuse_rejected(source: RuleSource, *plans: Plan, written: bool) -> None:
-    """End with status 1 where a rule was stated that collides. Raises `RefusedError` (`moderator.rejected`)."""
+def rejection(source: RuleSource, *plans: Plan, written: bool) -> RefusedError | None:
+    """Return the error (`moderator.rejected`) if a rule was stated that collides."""
     ids = [
         plan.step.request.rule.id
         for plan in plans
         if isinstance(plan.step.request, Add) and outcome(source.base, plan) == REJECTED
     ]
-    if ids:
-        rules = ", ".join(f"`{rule_id}`" for rule_id in ids[:10])
-        raise RefusedError(
-            "moderator.rejected",
-            f"{rules} {'was' if written else 'would be'} rejected, because it collides",
-            hint=f"`penstock moderator propose {ids[0]}` shows ways out" if written else "",
-        )
+    if not ids:
+        return None
+    rules = ", ".join(f"`{rule_id}`" for rule_id in ids[:10])
+    return RefusedError(
+        "moderator.rejected",
+        f"{rules} {'was' if written else 'would be'} rejected, because it collides",
+        hint=f"`penstock moderator propose {ids[0]}` shows ways out" if written else "",
+    )

@@ -3,8 +3,8 @@
 from collections.abc import Iterator, Mapping, Sequence
 
 from penstock.apps.cli.moderator.sources import Cast, RuleSource
-from penstock.apps.cli.shared import terminal as paint
 from penstock.apps.cli.shared.describe import instant_text, validity_data, validity_text, value_text
+from penstock.apps.cli.shared.terminal import Shown, TreeLine, diff_lines, fact_table, grid_table, trees
 from penstock.model.names import TypeKey
 from penstock.moderator.base.base import RuleBase
 from penstock.moderator.base.records import kind_of
@@ -58,22 +58,22 @@ def rule_data(rule: Rule, cast: Cast) -> Data:
     return {**data, "fnc_p": rule.fnc_p.text, **validity_data(rule.validity)}
 
 
-def show_rule_conflicts(rule: PublishRule, conflicts: Sequence[Conflict], source: RuleSource) -> None:
-    """Show a rule and what it collides with, to people."""
+def show_rule_conflicts(rule: PublishRule, conflicts: Sequence[Conflict], source: RuleSource) -> Iterator[Shown]:
+    """Yield a rule and what it collides with, to people."""
     where = f" (line {source.lines[rule.id]})" if source.lines.get(rule.id) else ""
-    paint.line(f"✗ {rule.id}{where}: {rule_sentence(rule, source.cast.show)}")
-    show_conflicts(rule, conflicts, source)
+    yield f"✗ {rule.id}{where}: {rule_sentence(rule, source.cast.show)}"
+    yield from show_conflicts(rule, conflicts, source)
 
 
-def show_conflicts(rule: PublishRule, conflicts: Sequence[Conflict], source: RuleSource) -> None:
-    """Show what a rule collides with, to people."""
+def show_conflicts(rule: PublishRule, conflicts: Sequence[Conflict], source: RuleSource) -> Iterator[Shown]:
+    """Yield what a rule collides with, to people."""
     for conflict in conflicts[:_MANY]:
         first, *rest = conflict_sentences(rule, conflict, source.base.tree.scope)
-        paint.line(f"  {first}")
+        yield f"  {first}"
         for sentence in rest:
-            paint.line(f"    {sentence}")
+            yield f"    {sentence}"
     if len(conflicts) > _MANY:
-        paint.line(f"  and {len(conflicts) - _MANY:,} more; -o json has them all")
+        yield f"  and {len(conflicts) - _MANY:,} more; -o json has them all"
 
 
 def conflicts_data(rule: PublishRule, conflicts: Sequence[Conflict], source: RuleSource) -> Data:
@@ -91,26 +91,26 @@ def conflicts_data(rule: PublishRule, conflicts: Sequence[Conflict], source: Rul
 # --- ways out -------------------------------------------------------------------------------------------------------
 
 
-def show_proposals(candidate: str, proposals: Sequence[Resolution], source: RuleSource) -> None:
-    """Show ways out as diffs, the one that changes least first."""
+def show_proposals(candidate: str, proposals: Sequence[Resolution], source: RuleSource) -> Iterator[Shown]:
+    """Yield ways out as diffs, the one that changes least first."""
     counted = bool(source.customs.subscribers)
     for number, resolution in enumerate(proposals, 1):
         said = resolution_sentence(resolution, candidate, source.cast.show, counted=counted)
-        paint.line(f"{number}. {resolution.strategy}: {said}")
+        yield f"{number}. {resolution.strategy}: {said}"
         for sentence in resolution_meaning(resolution, source.cast.show):
-            paint.line(f"   {sentence}")
+            yield f"   {sentence}"
         for revision in resolution.revisions[:_MANY]:
-            show_revision(revision)
+            yield from show_revision(revision)
         if len(resolution.revisions) > _MANY:
-            paint.line(f"   and {len(resolution.revisions) - _MANY:,} more rules; -o json has them all")
+            yield f"   and {len(resolution.revisions) - _MANY:,} more rules; -o json has them all"
     if proposals:
-        paint.line(_WORDS)
+        yield _WORDS
 
 
-def show_revision(revision: Revision) -> None:
-    """Show what goes from a rule and what comes, in colour."""
-    paint.line(f"   {revision.before.id} on {revision.before.event.name}")
-    paint.diff(f"     {line}" for line in revision.diff())
+def show_revision(revision: Revision) -> Iterator[Shown]:
+    """Yield what goes from a rule and what comes, in colour."""
+    yield f"   {revision.before.id} on {revision.before.event.name}"
+    yield from diff_lines(f"     {line}" for line in revision.diff())
 
 
 def proposal_data(resolution: Resolution, cast: Cast) -> Data:
@@ -128,20 +128,20 @@ def proposal_data(resolution: Resolution, cast: Cast) -> Data:
 # --- steps ----------------------------------------------------------------------------------------------------------
 
 
-def show_plan(plan: Plan, source: RuleSource, *, done: bool) -> None:
-    """Show what a request came to, or would come to."""
+def show_plan(plan: Plan, source: RuleSource, *, done: bool) -> Iterator[Shown]:
+    """Yield what a request came to, or would come to."""
     step, cast = plan.step, source.cast
     said = outcome(source.base, plan)
     mark = "✗" if said == "rejected" else "✓"
     head = f"step {step.number}" if done else f"would be step {step.number}"
-    paint.line(f"{mark} {head}: {request_sentence(step.request, cast.show)}: {said}")
+    yield f"{mark} {head}: {request_sentence(step.request, cast.show)}: {said}"
     if said == "rejected" and isinstance(step.request, Add) and isinstance(step.request.rule, PublishRule):
-        show_conflicts(step.request.rule, plan.conflicts, source)
-        paint.line(f"  `penstock moderator propose {step.request.rule.id}` shows ways out")
-    show_changes(step, cast)
+        yield from show_conflicts(step.request.rule, plan.conflicts, source)
+        yield f"  `penstock moderator propose {step.request.rule.id}` shows ways out"
+    yield from show_changes(step, cast)
     for rule, conflicts in newly_rejected(plan, source.base):
-        show_conflicts(rule, conflicts, source)
-        paint.line(f"  `penstock moderator propose {rule.id}` shows ways out")
+        yield from show_conflicts(rule, conflicts, source)
+        yield f"  `penstock moderator propose {rule.id}` shows ways out"
 
 
 def newly_rejected(plan: Plan, base: RuleBase) -> Iterator[tuple[PublishRule, Sequence[Conflict]]]:
@@ -154,22 +154,22 @@ def newly_rejected(plan: Plan, base: RuleBase) -> Iterator[tuple[PublishRule, Se
             yield after.stated, base.detector.conflicts(after.stated)
 
 
-def show_changes(step: Step, cast: Cast) -> None:
-    """Show what a step changes: types, publishers, and rules as diffs."""
+def show_changes(step: Step, cast: Cast) -> Iterator[Shown]:
+    """Yield what a step changes: types, publishers, and rules as diffs."""
     for event, hung in sorted(step.delta.types.items()):
-        paint.line(f"  {_type_change(event, hung)}")
+        yield f"  {_type_change(event, hung)}"
     for publisher, away in sorted(step.delta.away.items()):
-        paint.line(f"  {cast.show(publisher)} {'is away' if away.after else 'is back'}")
+        yield f"  {cast.show(publisher)} {'is away' if away.after else 'is back'}"
     changed = sorted(step.delta.rules.items())
     for rule_id, change in changed[:_MANY]:
-        paint.line(f"  {rule_id} on {_event_of(change).name}: {_statuses(change)}")
-        paint.diff(f"    {line}" for line in form_diff(change))
+        yield f"  {rule_id} on {_event_of(change).name}: {_statuses(change)}"
+        yield from diff_lines(f"    {line}" for line in form_diff(change))
     for rule_id, wished in sorted(step.delta.wishes.items()):
-        paint.line(f"  {rule_id}: {_statuses(wished)}")
+        yield f"  {rule_id}: {_statuses(wished)}"
     if len(changed) > _MANY:
-        paint.line(f"  and {len(changed) - _MANY:,} more rules; -o json has them all")
+        yield f"  and {len(changed) - _MANY:,} more rules; -o json has them all"
     for entry in step.restored:
-        paint.line(f"  back from the log: {rule_text(entry.rules, cast.show)}")
+        yield f"  back from the log: {rule_text(entry.rules, cast.show)}"
 
 
 def plan_data(plan: Plan, source: RuleSource, *, written: bool) -> Data:
@@ -277,10 +277,10 @@ def _type_change(event: TypeKey, change: RuleChange[Rooted]) -> str:
 # --- the whole state ------------------------------------------------------------------------------------------------
 
 
-def show_state(source: RuleSource) -> None:
-    """Show a rule base to people: the tree with the rules in force, and all else that there is."""
+def show_state(source: RuleSource) -> Iterator[Shown]:
+    """Yield a rule base to people: the tree with the rules in force, and all else that there is."""
     base, cast = source.base, source.cast
-    paint.facts(
+    yield fact_table(
         [
             ("rules of", source.where),
             ("scope, mode", f"{base.tree.scope}, {base.mode}"),
@@ -288,36 +288,38 @@ def show_state(source: RuleSource) -> None:
         ]
     )
     if len(base.tree.parents) <= _ROWS:
-        paint.tree(_branches(base))
+        yield from trees(_branches(base))
     else:
-        paint.line(f"{len(base.tree.parents):,} event types; -o json has them all")
+        yield f"{len(base.tree.parents):,} event types; -o json has them all"
     rows = [_row(rule_id, base.standings[rule_id], cast) for rule_id in sorted(base.standings)[:_ROWS]]
     if rows:
-        paint.grid(("rule", "event", "by", "stands", "subscribers must have", "publishers must have", "valid"), rows)
+        yield grid_table(
+            ("rule", "event", "by", "stands", "subscribers must have", "publishers must have", "valid"), rows
+        )
         if any("TRUE" in row for row in rows):
-            paint.line("TRUE: everybody")
+            yield "TRUE: everybody"
     if len(base.standings) > _ROWS:
-        paint.line(f"and {len(base.standings) - _ROWS:,} more rules; -o json has them all")
+        yield f"and {len(base.standings) - _ROWS:,} more rules; -o json has them all"
     for rule_id, wish in sorted(base.wishes.items())[:_ROWS]:
         stands = "" if wish.status is RuleStatus.IN_FORCE else f" ({wish.status})"
-        paint.line(f"{rule_id}: {rule_sentence(wish.stated, cast.show)}{stands}")
+        yield f"{rule_id}: {rule_sentence(wish.stated, cast.show)}{stands}"
     for publisher in sorted(base.away):
-        paint.line(f"{cast.show(publisher)} is away")
+        yield f"{cast.show(publisher)} is away"
     entries = returning(base, cast.show)
     if entries:
-        paint.line("may come back, oldest first:")
+        yield "may come back, oldest first:"
         for entry in entries[-_ROWS:]:
-            paint.line(f"  {entry}")
+            yield f"  {entry}"
 
 
-def _branches(base: RuleBase) -> list[paint.TreeLine]:
+def _branches(base: RuleBase) -> list[TreeLine]:
     on = dict(by_event(base.detector.rules.values()))
-    made: dict[TypeKey, paint.TreeLine] = {}
+    made: dict[TypeKey, TreeLine] = {}
     roots = sorted(event for event, parent in base.tree.parents.items() if parent is None)
     for event in (event for root in roots for event in base.tree.subtree(root)):
         rules = on.get(event, [])
         said = "" if not rules else f"  {function_text(rules[0].fnc_s)}  [{', '.join(rule.id for rule in rules)}]"
-        made[event] = paint.TreeLine(f"{event.name}{said}")
+        made[event] = TreeLine(f"{event.name}{said}")
         parent = base.tree.parents[event]
         if parent is not None:
             made[parent].children.append(made[event])

@@ -9,9 +9,9 @@ from typing import Final
 
 from penstock.apps.cli.moderator.poll_output import poll_name, show_question, show_votes, vote_text
 from penstock.apps.cli.moderator.sources import Cast
-from penstock.apps.cli.shared import terminal as paint
 from penstock.apps.cli.shared.broker_client import talk, until
 from penstock.apps.cli.shared.session import CommandSession, Warned, warn
+from penstock.apps.cli.shared.terminal import show
 from penstock.authority.polls import Polls
 from penstock.authority.polls_moderator import PollModerator
 from penstock.authority.polls_publisher import Answering, Ballot, Ended, Policy, open_questions, own_votes, send_vote
@@ -122,9 +122,9 @@ class Network:
         talk(whole)
 
     def _asked(self, question: SignedValue[PollQuestion], vote: SignedValue[Vote] | None) -> None:
-        show_question(question.digest, question.value, self._cast)
+        show(show_question(question.digest, question.value, self._cast))
         if vote is not None:
-            paint.line(f"  you: {vote_text(vote.value, question.value)}")
+            show([f"  you: {vote_text(vote.value, question.value)}"])
 
     @asynccontextmanager
     async def _connected(self) -> AsyncIterator[NatsFabric]:
@@ -139,12 +139,9 @@ def _note(error: PenstockError) -> None:
 
 def _ended(what: Ended) -> None:
     chosen = what.outcome.value.chosen
-    paint.line(f"poll {poll_name(what.question.digest)} has ended: {chosen or 'nothing was chosen'}")
+    show([f"poll {poll_name(what.question.digest)} has ended: {chosen or 'nothing was chosen'}"])
 
 
 def show_progress(poll: Poll, cast: Cast) -> None:
     """Show a poll that was asked, or that has got a vote."""
-    if not poll.votes:
-        show_question(poll.id, poll.question.value, cast)
-    else:
-        show_votes(poll, cast)
+    show(show_votes(poll, cast) if poll.votes else show_question(poll.id, poll.question.value, cast))

@@ -1,11 +1,12 @@
 """What the commands about polls answer: to people as sentences and diffs, to programs as plain data."""
 
+from collections.abc import Iterator
 from datetime import datetime
 
 from penstock.apps.cli.moderator.output import rule_data, show_revision
 from penstock.apps.cli.moderator.sources import Cast
-from penstock.apps.cli.shared import terminal as paint
 from penstock.apps.cli.shared.describe import counted, instant_text, value_text
+from penstock.apps.cli.shared.terminal import Shown
 from penstock.authority.polls_records import Kept
 from penstock.moderator.descriptions import rule_sentence
 from penstock.moderator.polls import Option, Poll, PollQuestion, Vote, VoterResponse
@@ -44,22 +45,18 @@ def question_data(poll: bytes | None, question: PollQuestion, cast: Cast) -> Dat
     }
 
 
-def show_question(poll: bytes | None, question: PollQuestion, cast: Cast) -> None:
-    """Show what is asked, or would be, and of whom."""
+def show_question(poll: bytes | None, question: PollQuestion, cast: Cast) -> Iterator[Shown]:
+    """Yield what is asked, or would be, and of whom."""
     candidate = question.rule(question.candidate).stated
     name = "would ask" if poll is None else f"poll {poll_name(poll)}"
-    paint.line(f"{name}, until {instant_text(question.deadline)}: how should {candidate.id} be settled?")
-    paint.line(f"  {rule_sentence(candidate, cast.show)}")
+    yield f"{name}, until {instant_text(question.deadline)}: how should {candidate.id} be settled?"
+    yield f"  {rule_sentence(candidate, cast.show)}"
     for number, option in enumerate(question.options, 1):
         needs = ", ".join(sorted(map(cast.show, option.relaxes)))
-        paint.line(
-            f"{number}. {option.strategy}" + (f": relaxes the rules of {needs}, who must consent" if needs else "")
-        )
+        yield (f"{number}. {option.strategy}" + (f": relaxes the rules of {needs}, who must consent" if needs else ""))
         for revision in _revisions(question, option):
-            show_revision(revision)
-    paint.line(
-        f"{counted(len(question.voters), 'publisher')} asked: {', '.join(sorted(map(cast.show, question.voters)))}"
-    )
+            yield from show_revision(revision)
+    yield (f"{counted(len(question.voters), 'publisher')} asked: {', '.join(sorted(map(cast.show, question.voters)))}")
 
 
 def _revisions(question: PollQuestion, option: Option) -> list[Revision]:
@@ -91,21 +88,21 @@ def vote_text(vote: Vote, question: PollQuestion) -> str:
     return f"approves of {', '.join(said)}" if said else "refuses everything"
 
 
-def show_votes(poll: Poll, cast: Cast) -> None:
-    """Show how each of those who were asked has answered."""
+def show_votes(poll: Poll, cast: Cast) -> Iterator[Shown]:
+    """Yield how each of those who were asked has answered."""
     answers, votes = poll.tally().answers, {vote.value.voter: vote.value for vote in poll.votes}
     for voter, answer in sorted(answers.items(), key=lambda each: cast.show(each[0])):
         said = {
             VoterResponse.SILENT: "silent, which refuses",
             VoterResponse.CONTRADICTED: "has said two things at once, which refuses",
         }.get(answer) or vote_text(votes[voter], poll.question.value)
-        paint.line(f"  {cast.show(voter)}: {said}")
+        yield f"  {cast.show(voter)}: {said}"
 
 
-def show_ended(kept: Kept, cast: Cast) -> None:
-    """Show what a poll came to, and by which votes."""
-    show_votes(kept.poll, cast)
-    paint.line(f"{'✓' if _step(kept) else '✗'} poll {poll_name(kept.poll.id)}: {state_text(kept)}")
+def show_ended(kept: Kept, cast: Cast) -> Iterator[Shown]:
+    """Yield what a poll came to, and by which votes."""
+    yield from show_votes(kept.poll, cast)
+    yield f"{'✓' if _step(kept) else '✗'} poll {poll_name(kept.poll.id)}: {state_text(kept)}"
 
 
 def state_text(kept: Kept) -> str:

@@ -1,12 +1,11 @@
 """`penstock moderator poll|tally|polls`: a moderator asks those affected by a way out; `vote` is in `votes`."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
-from typing import Any, Final
-
-import click
+from itertools import chain
+from typing import Final
 
 from penstock.apps.cli.moderator.poll_output import (
     kept_data,
@@ -18,21 +17,28 @@ from penstock.apps.cli.moderator.poll_output import (
     vote_data,
     vote_text,
 )
-from penstock.apps.cli.moderator.sources import Cast, book_options, existing_store, from_book
-from penstock.apps.cli.moderator.votes import nats_login, nats_options, read_said, unknown_poll, vote
-from penstock.apps.cli.shared import terminal as paint
-from penstock.apps.cli.shared.files import Destination, within
-from penstock.apps.cli.shared.groups import example
-from penstock.apps.cli.shared.names import load_names
-from penstock.apps.cli.shared.options import JSON, key_options, open_key, output_option, write_options
-from penstock.apps.cli.shared.session import CommandSession, Warned, say_block, say_json, warn
+from penstock.apps.cli.moderator.sources import BookOptions, Cast, existing_store, from_book
+from penstock.apps.cli.moderator.votes import NatsOptions, read_said, unknown_poll, vote
+from penstock.apps.cli.shared.commands import (
+    CommandAnswer,
+    argument,
+    command,
+    option,
+    option_class,
+    output_option,
+    until_answered,
+    wants_data,
+)
+from penstock.apps.cli.shared.files import within
+from penstock.apps.cli.shared.options import KeyOptions, OutputFile
+from penstock.apps.cli.shared.session import CommandSession, Warned, warn
+from penstock.apps.cli.shared.terminal import Shown, grid_table, show
 from penstock.apps.cli.store.options import dry_run_option
 from penstock.authority.polls import Polls, polls_name, read_polls
 from penstock.authority.rulebook import RuleBook
 from penstock.codec.sexp import advanced, transport
 from penstock.crypto import SigningKey
 from penstock.errors import LimitError, MalformedError
-from penstock.fabric.nats_login import NatsLogin
 from penstock.model.instants import parse_end
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.moderator.polls import Poll, Vote, VoterResponse
@@ -44,50 +50,35 @@ _SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 
 
 @contextmanager
-def _opened(
-    key: SigningKey, store_url: str | None, ledger: str, names_file: str | None, *, dry_run: bool = False
-) -> Iterator[tuple[Polls, Cast]]:
-    with existing_store(store_url) as kept:
+def _opened(key: SigningKey, where: BookOptions, *, dry_run: bool = False) -> Iterator[tuple[Polls, Cast]]:
+    with existing_store(where.store_url) as kept:
         store = Store(TriedRecords(kept.records)) if dry_run else kept
-        book = RuleBook.open(store.ledger(ledger))
-        polls = Polls(store.ledger(polls_name(ledger)), book, key)
-        yield polls, from_book(book, store.url, load_names(names_file)).cast
+        book = RuleBook.open(store.ledger(where.ledger))
+        polls = Polls(store.ledger(polls_name(where.ledger)), book, key)
+        yield polls, from_book(book, store.url, where.names.load()).cast
 
 
-@click.command()
-@click.argument("rule", required=False)
-@click.option(
-    "--deadline", metavar="TIME", help="Until when votes count: 30m, 12h, 7d, or a time such as 2026-05-01T12:00Z."
-)
-@key_options
-@book_options
-@nats_options
-@write_options
-@output_option()
-@click.pass_obj
-@example(
-    """
+@option_class
+class _Poll:
+    rule: str | None = argument(required=False)
+    deadline: str | None = option(
+        "--deadline", metavar="TIME", help="Until when votes count: 30m, 12h, 7d, or a time such as 2026-05-01T12:00Z."
+    )
+    key: KeyOptions
+    book: BookOptions
+    nats: NatsOptions
+    destination: OutputFile
+    output: str = output_option()
+
+
+@command(
+    example="""
 penstock moderator poll r2 --deadline 2d --key plant.key --out r2.question
 penstock moderator poll r2 --deadline 30m --key plant.key --nats nats://localhost:4222
 penstock moderator poll --key plant.key --nats nats://localhost:4222
 """
 )
-def poll(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    /,
-    *,
-    rule: str | None,
-    deadline: str | None,
-    key_file: str,
-    passphrase_file: str | None,
-    servers: tuple[str, ...],
-    login_files: tuple[str, ...],
-    out: str | None,
-    overwrite: bool,
-    dry_run: bool,
-    output: str,
-    **where: Any,
-) -> None:
+def poll(session: CommandSession, options: _Poll) -> CommandAnswer | None:
     """Ask those affected how RULE, which collides, is settled.
 
     Asked are all whose rules a way out would change. A way out is taken if more than half of those who stated them
@@ -95,62 +86,41 @@ def poll(  # noqa: PLR0913  # one argument an option
     there, and what was chosen is done at the deadline; a poll that was interrupted goes on by the same command without
     RULE. Otherwise the question goes to a file, and `tally` takes the votes.
     """
-    login = nats_login(servers, login_files)
+    login = options.nats.login()
+    destination, rule, deadline = options.destination, options.rule, options.deadline
     if (rule is None) is not (deadline is None) or (rule is None and login is None):
         raise MalformedError("cli.usage", "which rule, and until when?", hint="give RULE and --deadline TIME")
-    destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
+    destination.check()
     asked = None if rule is None or deadline is None else (rule, _deadline(deadline, session.now))
-    with _opened(open_key(key_file, passphrase_file), **where) as (polls, cast):
-        if dry_run and asked is not None:
-            question = polls.plan(asked[0], session.now, asked[1])
-            if output == JSON:
-                say_json({**question_data(None, question, cast), "written": False})
-            else:
-                show_question(None, question, cast)
-        elif login is not None:
-            _wait(session, login, polls, asked, cast, as_json=output == JSON)
-        elif asked is not None:
-            _hand_out(polls.ask(asked[0], session.now, asked[1]), destination, cast, output)
+    polls, cast = until_answered(_opened(options.key.open(), options.book))
+    if destination.dry_run and asked is not None:
+        question = polls.plan(asked[0], session.now, asked[1])
+        return CommandAnswer(
+            {**question_data(None, question, cast), "written": False}, show_question(None, question, cast)
+        )
+    if login is not None:
+        from penstock.apps.cli.moderator.poll_network import Network, show_progress  # noqa: PLC0415  # nats-py is an extra
+
+        def told(poll: Poll) -> None:
+            if not as_json:
+                show_progress(poll, cast)
+
+        as_json = wants_data()
+        ended = Network(login, session, cast).ask_and_wait(polls, asked, told)
+        shown = [part for kept in ended for part in show_ended(kept, cast)]
+        return CommandAnswer({"polls": [kept_data(kept, cast) for kept in ended]}, shown or ["no poll is open"])
+    return None if asked is None else _handed_out(polls.ask(asked[0], session.now, asked[1]), destination, cast)
 
 
-def _hand_out(poll: Poll, destination: Destination, cast: Cast, output: str) -> None:
-    """Write a question that goes to the voters as a file."""
-    signed = poll.question
-    destination.put(signed.to_sexp())
-    if output == JSON:
-        data = {**question_data(poll.id, signed.value, cast), "question": transport(signed.to_sexp()).decode()}
-        say_json({**data, **destination.as_dict()})
-    elif destination.file is None:
-        say_block(advanced(signed.to_sexp()))
-    else:
-        show_question(poll.id, signed.value, cast)
-        paint.line(destination.line())
-
-
-def _wait(  # noqa: PLR0913  # what it works with
-    session: CommandSession,
-    login: NatsLogin,
-    polls: Polls,
-    asked: tuple[str, datetime] | None,
-    cast: Cast,
-    *,
-    as_json: bool,
-) -> None:
-    """Ask over NATS servers, and tell what came of it."""
-    from penstock.apps.cli.moderator.poll_network import Network, show_progress  # noqa: PLC0415  # nats-py is an extra
-
-    def told(poll: Poll) -> None:
-        if not as_json:
-            show_progress(poll, cast)
-
-    ended = Network(login, session, cast).ask_and_wait(polls, asked, told)
-    if as_json:
-        say_json({"polls": [kept_data(kept, cast) for kept in ended]})
-        return
-    if not ended:
-        paint.line("no poll is open")
-    for kept in ended:
-        show_ended(kept, cast)
+def _handed_out(poll: Poll, destination: OutputFile, cast: Cast) -> CommandAnswer:
+    """Write a question that goes to the voters as a file, and return the answer."""
+    value = poll.question.to_sexp()
+    destination.put(value)
+    data = {**question_data(poll.id, poll.question.value, cast), "question": transport(value).decode()}
+    done = chain(show_question(poll.id, poll.question.value, cast), [destination.line()])
+    return CommandAnswer(
+        {**data, **destination.as_dict()}, advanced(value).split("\n") if destination.out is None else done
+    )
 
 
 def _deadline(text: str, now: datetime) -> datetime:
@@ -167,77 +137,60 @@ def _deadline(text: str, now: datetime) -> datetime:
     return now + period
 
 
-@click.command()
-@click.argument("votes", nargs=-1, metavar="[VOTE]...")
-@key_options
-@book_options
-@dry_run_option
-@output_option()
-@click.pass_obj
-@example("penstock moderator tally acme.vote bolt.vote --key plant.key")
-def tally(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    /,
-    *,
-    votes: tuple[str, ...],
-    key_file: str,
-    passphrase_file: str | None,
-    dry_run: bool,
-    output: str,
-    **where: Any,
-) -> None:
+@option_class
+class _Tally:
+    votes: tuple[str, ...] = argument(nargs=-1, metavar="[VOTE]...")
+    key: KeyOptions
+    book: BookOptions
+    dry_run: bool = dry_run_option()
+    output: str = output_option()
+
+
+@command(example="penstock moderator tally acme.vote bolt.vote --key plant.key")
+def tally(session: CommandSession, options: _Tally) -> CommandAnswer:
     """Count votes from files; close the polls that are due.
 
     What a poll has chosen is done when it is closed. A vote counts if it is taken in before the deadline; taken in
     again it changes nothing.
     """
-    read = [(file, read_said(file, Vote)) for file in votes]
-    with _opened(open_key(key_file, passphrase_file), **where, dry_run=dry_run) as (polls, cast):
-        heard = []
-        for file, vote in read:
-            with within(file):
-                found = polls.hear(vote.unverified(), session.now)
-            heard.append(vote_data(vote.value, found.question.value, cast))
-            who = cast.show(vote.value.voter)
-            if output != JSON:
-                paint.line(f"{who}: {vote_text(vote.value, found.question.value)}")
-            if found.tally().answers[vote.value.voter] is VoterResponse.CONTRADICTED:
-                said = f"{who} has said two things at once, which refuses, until a vote comes with a higher --number"
-                warn(Warned("poll.contradicted", said))
-        ended = polls.advance(session.now)
-        if output == JSON:
-            say_json({"heard": heard, "ended": [kept_data(kept, cast) for kept in ended], "written": not dry_run})
-            return
-        for kept in ended:
-            show_ended(kept, cast)
-        waiting = [kept for kept in polls.kept.values() if kept.open]
-        for kept in waiting:
-            paint.line(f"poll {poll_name(kept.poll.id)}: {kept_row(kept, session.now)[-1]}")
-        if not ended and not waiting and not heard:
-            paint.line("no poll is open, and there is nothing to count")
-        elif dry_run:
-            paint.line("nothing of this was written")
+    read = [(file, read_said(file, Vote)) for file in options.votes]
+    polls, cast = until_answered(_opened(options.key.open(), options.book, dry_run=options.dry_run))
+    heard = []
+    for file, cast_vote in read:
+        with within(file):
+            found = polls.hear(cast_vote.unverified(), session.now)
+        heard.append(vote_data(cast_vote.value, found.question.value, cast))
+        who = cast.show(cast_vote.value.voter)
+        if not wants_data():
+            # It counts now, whatever comes of the next one.
+            show([f"{who}: {vote_text(cast_vote.value, found.question.value)}"])
+        if found.tally().answers[cast_vote.value.voter] is VoterResponse.CONTRADICTED:
+            said = f"{who} has said two things at once, which refuses, until a vote comes with a higher --number"
+            warn(Warned("poll.contradicted", said))
+    ended = polls.advance(session.now)
+    waiting = [kept for kept in polls.kept.values() if kept.open]
+    lines = [f"poll {poll_name(kept.poll.id)}: {kept_row(kept, session.now)[-1]}" for kept in waiting]
+    if not ended and not waiting and not heard:
+        lines.append("no poll is open, and there is nothing to count")
+    elif options.dry_run:
+        lines.append("nothing of this was written")
+    results = (part for kept in ended for part in show_ended(kept, cast))
+    data = {"heard": heard, "ended": [kept_data(kept, cast) for kept in ended], "written": not options.dry_run}
+    return CommandAnswer(data, chain(results, lines))
 
 
-@click.command()
-@click.argument("wanted", required=False, metavar="[POLL]")
-@book_options
-@output_option()
-@click.pass_obj
-@example("penstock moderator polls")
-def polls(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    /,
-    *,
-    wanted: str | None,
-    store_url: str | None,
-    ledger: str,
-    names_file: str | None,
-    output: str,
-) -> None:
+@option_class
+class _Polls:
+    wanted: str | None = argument(required=False, metavar="[POLL]")
+    book: BookOptions
+    output: str = output_option()
+
+
+@command(example="penstock moderator polls")
+def polls(session: CommandSession, options: _Polls) -> CommandAnswer:
     """List all polls, or show POLL with its question and votes."""
-    cast = Cast(load_names(names_file))
-    with existing_store(store_url) as store:
+    cast, wanted, ledger = Cast(options.book.names.load()), options.wanted, options.book.ledger
+    with existing_store(options.book.store_url) as store:
         founding = RuleBook.open(store.ledger(ledger)).founding
         found = [
             kept
@@ -246,15 +199,14 @@ def polls(  # noqa: PLR0913  # one argument an option
         ]
     if wanted is not None and len(found) != 1:
         raise unknown_poll(wanted)
-    if output == JSON:
-        say_json({"polls": [kept_data(kept, cast) for kept in found]})
-    elif wanted is not None:
-        show_question(found[0].poll.id, found[0].poll.question.value, cast)
-        show_ended(found[0], cast)
+    shown: Iterable[Shown] = ["nobody has been asked anything yet"]
+    if wanted is not None:
+        question = show_question(found[0].poll.id, found[0].poll.question.value, cast)
+        shown = chain(question, show_ended(found[0], cast))
     elif found:
-        paint.grid(("poll", "rule", "deadline", "state"), [kept_row(kept, session.now) for kept in found])
-    else:
-        paint.line("nobody has been asked anything yet")
+        rows = [kept_row(kept, session.now) for kept in found]
+        shown = [grid_table(("poll", "rule", "deadline", "state"), rows)]
+    return CommandAnswer({"polls": [kept_data(kept, cast) for kept in found]}, shown)
 
 
 COMMANDS: Final = (poll, vote, tally, polls)

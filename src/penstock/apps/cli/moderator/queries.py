@@ -1,8 +1,7 @@
 """Questions to the moderator, about the rules of a file or of a rule book: nothing is changed by any of them."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
-from typing import Any
 
 import click
 
@@ -21,27 +20,31 @@ from penstock.apps.cli.moderator.output import (
 from penstock.apps.cli.moderator.sources import (
     EVENT,
     RULE,
+    BookOptions,
     Cast,
     RuleSource,
-    asking_option,
-    book_options,
+    RuleSourceOptions,
     from_book,
     known_standing,
     load_rules,
-    opened,
-    opened_book,
-    opened_now,
-    source_options,
+    no_effect_option,
 )
-from penstock.apps.cli.shared import terminal as paint
+from penstock.apps.cli.shared.commands import (
+    CommandAnswer,
+    argument,
+    command,
+    option,
+    option_class,
+    output_option,
+    until_answered,
+)
 from penstock.apps.cli.shared.describe import counted, instant_text, validity_text
-from penstock.apps.cli.shared.groups import example
-from penstock.apps.cli.shared.names import load_names
-from penstock.apps.cli.shared.options import JSON, WHO, at_option, moment, output_option
-from penstock.apps.cli.shared.session import CommandSession, say_json
-from penstock.apps.cli.shared.terminal import showing
+from penstock.apps.cli.shared.names import NameBook
+from penstock.apps.cli.shared.options import WHO, AtOption
+from penstock.apps.cli.shared.session import CommandSession
+from penstock.apps.cli.shared.terminal import Shown, diff_lines, fact_table, showing
 from penstock.authority.rulebook import RuleBook
-from penstock.errors import MalformedError, RefusedError
+from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.instants import parse_instant
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
@@ -60,26 +63,18 @@ from penstock.trust.validity import ALWAYS
 # `penstock moderator allow`: who receives what from whom, and why others do not.
 
 
-@click.command()
-@click.argument("event", **EVENT)
-@click.option("--publisher", **WHO, help="Ask about this publisher alone.")
-@click.option("--subscriber", **WHO, help="Ask about this subscriber alone.")
-@at_option
-@source_options
-@output_option()
-@click.pass_obj
-@example("penstock moderator allow Line.Press --subscriber ada --file rules.yaml")
-def allow(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    /,
-    *,
-    event: str,
-    publisher: str | None,
-    subscriber: str | None,
-    at: str | None,
-    output: str,
-    **where: Any,
-) -> None:
+@option_class
+class _Allow:
+    event: str = argument(**EVENT)
+    publisher: str | None = option("--publisher", **WHO, help="Ask about this publisher alone.")
+    subscriber: str | None = option("--subscriber", **WHO, help="Ask about this subscriber alone.")
+    at: AtOption
+    source: RuleSourceOptions
+    output: str = output_option()
+
+
+@command(example="penstock moderator allow Line.Press --subscriber ada --file rules.yaml")
+def allow(session: CommandSession, options: _Allow) -> CommandAnswer:
     """Say who receives EVENT from whom, and why not.
 
     The status is 1 where nobody does.
@@ -87,16 +82,16 @@ def allow(  # noqa: PLR0913  # one argument an option
     rules demand of the publisher itself.
     With --publisher and --subscriber it is one pair; else all who have a rule, or have subscribed.
     """
-    now = moment(at, session)
-    with opened(**where, now=now) as source:
-        vocabulary = source.base.detector.vocabulary
-        known = Subscriptions(vocabulary, source.base.rules, source.profiles, mode=source.base.mode)
-        of, who = (None if word is None else source.cast.principal(word) for word in (publisher, subscriber))
-        published = (rule for rule in source.base.rules if isinstance(rule, PublishRule))
-        profiles = {**source.profiles, **source.publishers}
-        publications = PublishRules(vocabulary, published, profiles, mode=source.base.mode)
-        pairs = [publications.restrict(pair) for pair in _pairs(known, source, source.event(event), of, who)]
-        _answer_pairs(pairs, source, event, output)
+    source = until_answered(options.source.opened(options.at.moment(session)))
+    vocabulary = source.base.detector.vocabulary
+    known = Subscriptions(vocabulary, source.base.rules, source.profiles, mode=source.base.mode)
+    words = (options.publisher, options.subscriber)
+    of, who = (None if word is None else source.cast.principal(word) for word in words)
+    published = (rule for rule in source.base.rules if isinstance(rule, PublishRule))
+    profiles = {**source.profiles, **source.publishers}
+    publications = PublishRules(vocabulary, published, profiles, mode=source.base.mode)
+    pairs = [publications.restrict(pair) for pair in _pairs(known, source, source.event(options.event), of, who)]
+    return _pairs_answer(pairs, source.cast, options.event)
 
 
 def _pairs(
@@ -112,34 +107,29 @@ def _pairs(
     return [pair for pair in found if pair.published]
 
 
-def _answer_pairs(pairs: Sequence[Allowance], source: RuleSource, event: str, output: str) -> None:
-    cast = source.cast
-    allowed = [pair for pair in pairs if pair.allowed]
-    if output == JSON:
-        say_json(
+def _pairs_answer(pairs: Sequence[Allowance], cast: Cast, event: str) -> CommandAnswer:
+    data = {
+        "event": event,
+        "pairs": [
             {
-                "event": event,
-                "pairs": [
-                    {
-                        "publisher": cast.show(pair.publisher),
-                        "subscriber": cast.show(pair.subscriber),
-                        "allowed": pair.allowed,
-                        "reasons": [cast.speak(reason) for reason in pair.reasons],
-                    }
-                    for pair in pairs
-                ],
+                "publisher": cast.show(pair.publisher),
+                "subscriber": cast.show(pair.subscriber),
+                "allowed": pair.allowed,
+                "reasons": [cast.speak(reason) for reason in pair.reasons],
             }
-        )
-    else:
+            for pair in pairs
+        ],
+    }
+
+    def shown() -> Iterator[str]:
         for pair in pairs:
-            mark = "✓" if pair.allowed else "✗"
-            verb = "receives" if pair.allowed else "does not receive"
-            paint.line(f"{mark} {cast.show(pair.subscriber)} {verb} {event} from {cast.show(pair.publisher)}")
-            for reason in pair.reasons:
-                paint.line(f"    {cast.speak(reason)}")
-    if not allowed:
-        said = f"nobody receives `{event}`" if pairs else f"nobody publishes `{event}`, or nobody has subscribed to it"
-        raise RefusedError("moderator.not-allowed", said, hint="`penstock moderator show` has the rules")
+            mark, verb = ("✓", "receives") if pair.allowed else ("✗", "does not receive")
+            yield f"{mark} {cast.show(pair.subscriber)} {verb} {event} from {cast.show(pair.publisher)}"
+            yield from (f"    {cast.speak(reason)}" for reason in pair.reasons)
+
+    said = f"nobody receives `{event}`" if pairs else f"nobody publishes `{event}`, or nobody has subscribed to it"
+    refused = RefusedError("moderator.not-allowed", said, hint="`penstock moderator show` has the rules")
+    return CommandAnswer(data, shown(), None if any(pair.allowed for pair in pairs) else refused)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -150,37 +140,37 @@ def _answer_pairs(pairs: Sequence[Allowance], source: RuleSource, event: str, ou
 _MANY = 100
 
 
-@click.command()
-@click.argument("file", required=False)
-@book_options
-@asking_option
-@output_option()
-@click.pass_obj
-@example(
-    """
+@option_class
+class _Check:
+    file: str | None = argument(required=False)
+    book: BookOptions
+    dry_run: bool = no_effect_option()
+    output: str = output_option()
+
+
+@command(
+    example="""
 penstock moderator check rules.yaml
 penstock moderator check --store sqlite:rules.db -o json
 """
 )
-def check(session: CommandSession, /, *, file: str | None, output: str, **where: Any) -> None:
+def check(session: CommandSession, options: _Check) -> CommandAnswer:
     """Name every conflict; the status is 1 if there is one.
 
     Each is told with the rules, where they stand to each other, the attributes at fault, and somebody for whom it makes
     a difference. FILE is a rule base in YAML, or a bundle of signed rules. Without it: the rules of the rule book that
     were rejected, and what they collide with now. Rules in force there never collide.
     """
-    if file is not None:
-        _check_file(file, where["names_file"], output)
-        return
-    with opened_now(**where, now=session.now) as source:
-        found = [CheckedRule(rule, source.base.detector.conflicts(rule)) for rule in _rejected(source.base)]
-        over = (RuleStatus.WITHDRAWN, RuleStatus.ENDED)
-        there = sum(1 for each in source.base.standings.values() if each.status not in over)
-        _answer_check(source, there, found, output)
+    if options.file is not None:
+        return _check_file(options.file, options.book.names.load())
+    source = until_answered(options.book.opened_at(session.now))
+    found = [CheckedRule(rule, source.base.detector.conflicts(rule)) for rule in _rejected(source.base)]
+    over = (RuleStatus.WITHDRAWN, RuleStatus.ENDED)
+    there = sum(1 for each in source.base.standings.values() if each.status not in over)
+    return _check_answer(source, there, found)
 
 
-def _check_file(file: str, names_file: str | None, output: str) -> None:
-    names = load_names(names_file)
+def _check_file(file: str, names: NameBook) -> CommandAnswer:
     rules = load_rules(file, names)
     base = RuleBase(rules.vocabulary, rules.mode)
     source = RuleSource(
@@ -193,51 +183,54 @@ def _check_file(file: str, names_file: str | None, output: str) -> None:
             done[0] += 1
             if checked.conflicts or checked.problem is not None:
                 found.append(checked)
-    _answer_check(source, len(rules.rules), found, output)
+    return _check_answer(source, len(rules.rules), found)
 
 
 def _rejected(base: RuleBase) -> Iterable[PublishRule]:
     return (each.stated for _, each in sorted(base.standings.items()) if each.status is RuleStatus.REJECTED)
 
 
-def _answer_check(source: RuleSource, rules: int, found: Sequence[CheckedRule], output: str) -> None:
+def _check_answer(source: RuleSource, rules: int, found: Sequence[CheckedRule]) -> CommandAnswer:
     wrong = [each for each in found if each.problem is not None]
     colliding = [each for each in found if each.conflicts]
-    number = sum(len(each.conflicts) for each in colliding)
-    if output == JSON:
-        say_json(
-            {
-                "ok": not found,
-                "where": source.where,
-                "rules": rules,
-                "conflicts": [conflicts_data(each.rule, each.conflicts, source) for each in colliding],
-                "problems": [_problem(each, source) for each in wrong],
-            }
-        )
-    else:
+
+    def data() -> dict[str, object]:
+        return {
+            "ok": not found,
+            "where": source.where,
+            "rules": rules,
+            "conflicts": [conflicts_data(each.rule, each.conflicts, source) for each in colliding],
+            "problems": [_problem(each, source) for each in wrong],
+        }
+
+    def shown() -> Iterator[Shown]:
         for each in wrong[:_MANY]:
             line = f" (line {source.lines[each.rule.id]})" if source.lines.get(each.rule.id) else ""
-            paint.line(f"✗ {each.rule.id}{line}: {each.problem}")
+            yield f"✗ {each.rule.id}{line}: {each.problem}"
             if each.problem is not None and each.problem.hint:
-                paint.line(f"  {each.problem.hint}")
+                yield f"  {each.problem.hint}"
         for each in colliding[:_MANY]:
-            show_rule_conflicts(each.rule, each.conflicts, source)
+            yield from show_rule_conflicts(each.rule, each.conflicts, source)
         if len(colliding) > _MANY:
-            paint.line(f"and {len(colliding) - _MANY:,} more rules collide; -o json has them all")
+            yield f"and {len(colliding) - _MANY:,} more rules collide; -o json has them all"
         if not found:
-            paint.line(f"✓ {counted(rules, 'rule')}, no conflict")
+            yield f"✓ {counted(rules, 'rule')}, no conflict"
+
+    error: PenstockError | None = None
     if wrong:
-        raise MalformedError(
+        error = MalformedError(
             "moderator.wrong-rules",
             f"{counted(len(wrong), 'rule')} of {rules:,} cannot be compared",
             hint="correct what is said above",
         )
-    if colliding:
-        raise RefusedError(
+    elif colliding:
+        number = sum(len(each.conflicts) for each in colliding)
+        error = RefusedError(
             "moderator.conflict",
             f"{counted(number, 'conflict')} among {counted(rules, 'rule')}",
             hint=f"`penstock moderator propose {colliding[0].rule.id}{source.option}` shows ways out",
         )
+    return CommandAnswer(data, shown(), error)
 
 
 def _problem(checked: CheckedRule, source: RuleSource) -> dict[str, object]:
@@ -249,30 +242,22 @@ def _problem(checked: CheckedRule, source: RuleSource) -> dict[str, object]:
 # Questions to the moderator, about the rules of a file or of a rule book: nothing is changed by any of them.
 
 
-@click.command()
-@click.argument("rule", required=False, **RULE)
-@source_options
-@output_option()
-@click.pass_obj
-@example("penstock moderator show --store sqlite:rules.db")
-def show(session: CommandSession, /, *, rule: str | None, output: str, **where: Any) -> None:
+@option_class
+class _Show:
+    rule: str | None = argument(required=False, **RULE)
+    source: RuleSourceOptions
+    output: str = output_option()
+
+
+@command(example="penstock moderator show --store sqlite:rules.db")
+def show(session: CommandSession, options: _Show) -> CommandAnswer:
     """Show the tree, and how rules stand; or RULE alone."""
-    with opened(**where, now=session.now) as source:
-        if rule is not None:
-            _show_rule(known_standing(source.base, rule), source, output)
-        elif output == JSON:
-            say_json(state_data(source))
-        else:
-            show_state(source)
-
-
-def _show_rule(standing: RuleState, source: RuleSource, output: str) -> None:
-    stated = standing.stated
-    if output == JSON:
-        form = None if standing.form is None else rule_data(standing.form, source.cast)
-        say_json({"status": str(standing.status), "stated": rule_data(stated, source.cast), "form": form})
-        return
-    now = standing.form or stated
+    source = until_answered(options.source.opened(session.now))
+    if options.rule is None:
+        return CommandAnswer(lambda: state_data(source), show_state(source))
+    standing = known_standing(source.base, options.rule)
+    stated, now = standing.stated, standing.form or standing.stated
+    form = None if standing.form is None else rule_data(standing.form, source.cast)
     facts = [
         ("rule", stated.id),
         ("event", stated.event.name),
@@ -283,132 +268,143 @@ def _show_rule(standing: RuleState, source: RuleSource, output: str) -> None:
         ("publishers", now.fnc_p.text),
         ("valid", validity_text(stated.validity)),
     ]
-    paint.facts(facts)
+    data = {"status": str(standing.status), "stated": rule_data(stated, source.cast), "form": form}
+    return CommandAnswer(data, [fact_table(facts)])
 
 
-@click.command("propose")
-@click.argument("rule", **RULE)
-@source_options
-@asking_option
-@output_option()
-@click.pass_obj
-@example("penstock moderator propose r2 --file rules.yaml")
-def propose_(session: CommandSession, /, *, rule: str, output: str, **where: Any) -> None:
+@option_class
+class _Propose:
+    rule: str = argument(**RULE)
+    source: RuleSourceOptions
+    dry_run: bool = no_effect_option()
+    output: str = output_option()
+
+
+@command(name="propose", example="penstock moderator propose r2 --file rules.yaml")
+def propose_(session: CommandSession, options: _Propose) -> CommandAnswer:
     """Show ways out for RULE, which collides, as diffs.
 
     Those that change least come first. Where profiles of subscribers are known, each says how many of them would gain
     and lose events, and always who would have to agree that its rule demands less. Nothing is applied: choose one with
     `penstock moderator resolve`.
     """
-    with opened(**where, now=session.now) as source:
-        standing = known_standing(source.base, rule)
-        candidate = standing.stated
-        if standing.status is not RuleStatus.REJECTED:
-            raise RefusedError(
-                "moderator.not-rejected",
-                f"rule `{rule}` is {standing.status}, and there is nothing to resolve",
-                hint=f"`penstock moderator explain {rule}{source.option}` says how it stands",
-            )
-        conflicts = source.base.detector.conflicts(candidate)
-        found = propose(source.base, candidate, source.customs.subscribers)
-        if output == JSON:
-            proposals = [proposal_data(each, source.cast) for each in found]
-            say_json({**conflicts_data(candidate, conflicts, source), "proposals": proposals})
-        elif not conflicts:
-            paint.line(f"{rule} collides with nothing any more; state it again")
-        else:
-            show_proposals(candidate.id, found, source)
-            if found and not source.option:
-                paint.line(f"`penstock moderator resolve {rule} --by {found[0].strategy}` applies the first of them.")
-        if not found:
-            raise RefusedError(
-                "moderator.unresolved",
-                f"there is no way in which rule `{rule}` could come into force",
-                hint="withdraw it, or state another one",
-            )
+    rule, source = options.rule, until_answered(options.source.opened(session.now))
+    standing = known_standing(source.base, rule)
+    candidate = standing.stated
+    if standing.status is not RuleStatus.REJECTED:
+        raise RefusedError(
+            "moderator.not-rejected",
+            f"rule `{rule}` is {standing.status}, and there is nothing to resolve",
+            hint=f"`penstock moderator explain {rule}{source.option}` says how it stands",
+        )
+    conflicts = source.base.detector.conflicts(candidate)
+    found = propose(source.base, candidate, source.customs.subscribers)
+
+    def data() -> dict[str, object]:
+        proposals = [proposal_data(each, source.cast) for each in found]
+        return {**conflicts_data(candidate, conflicts, source), "proposals": proposals}
+
+    def shown() -> Iterator[Shown]:
+        if not conflicts:
+            yield f"{rule} collides with nothing any more; state it again"
+            return
+        yield from show_proposals(candidate.id, found, source)
+        if found and not source.option:
+            yield f"`penstock moderator resolve {rule} --by {found[0].strategy}` applies the first of them."
+
+    unresolved = RefusedError(
+        "moderator.unresolved",
+        f"there is no way in which rule `{rule}` could come into force",
+        hint="withdraw it, or state another one",
+    )
+    return CommandAnswer(data, shown(), None if found else unresolved)
 
 
-@click.command()
-@click.argument("rule", required=False, **RULE)
-@click.option("--with", "other", metavar="RULE", **RULE, help="Explain what these two have to do with each other.")
-@click.option("--step", "number", type=click.IntRange(min=1), metavar="N", help="Explain a step of the log instead.")
-@source_options
-@asking_option
-@output_option()
-@click.pass_obj
-@example(
-    """
+@option_class
+class _Explain:
+    rule: str | None = argument(required=False, **RULE)
+    other: str | None = option(
+        "--with", metavar="RULE", **RULE, help="Explain what these two have to do with each other."
+    )
+    number: int | None = option(
+        "--step", type=click.IntRange(min=1), metavar="N", help="Explain a step of the log instead."
+    )
+    source: RuleSourceOptions
+    dry_run: bool = no_effect_option()
+    output: str = output_option()
+
+
+@command(
+    example="""
 penstock moderator explain r2 --file rules.yaml
 penstock moderator explain r2 --with r1
 penstock moderator explain --step 4 --store sqlite:rules.db
 """
 )
-def explain(  # one argument an option
-    session: CommandSession, /, *, rule: str | None, other: str | None, number: int | None, output: str, **where: Any
-) -> None:
+def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
     """Say in sentences how RULE stands, or what a step was."""
-    if (rule is None) is (number is None) or (other is not None and rule is None):
+    if (options.rule is None) is (options.number is None) or (options.other is not None and options.rule is None):
         raise MalformedError("cli.usage", "explain one rule, or one step", hint="give RULE, or --step N")
-    with opened(**where, now=session.now) as source:
-        if rule is not None and other is not None:
-            _explain_pair(source, rule, other, output)
-        elif rule is not None:
-            _explain_rule(known_standing(source.base, rule), source, output)
-        elif number is not None:
-            _explain_step(number, source, output)
+    source = until_answered(options.source.opened(session.now))
+    if options.number is not None:
+        return _explain_step(options.number, source)
+    standing = known_standing(source.base, options.rule or "")
+    if options.other is None:
+        return _explain_rule(standing, source)
+    return _explain_pair(source, standing.stated, known_standing(source.base, options.other).stated)
 
 
-def _explain_rule(standing: RuleState, source: RuleSource, output: str) -> None:
+def _explain_rule(standing: RuleState, source: RuleSource) -> CommandAnswer:
     stated, base, show = standing.stated, source.base, source.cast.show
     colliding = base.detector.conflicts(stated) if standing.status is RuleStatus.REJECTED else ()
     touched = [step for step in base.steps if stated.id in step.delta.rules]
-    told = conflicts_data(stated, colliding, source)
-    if output == JSON:
-        form = None if standing.form is None else rule_data(standing.form, source.cast)
-        say_json(
-            {
-                "rule": stated.id,
-                "status": str(standing.status),
-                "sentences": [rule_sentence(stated, show), standing_sentence(standing)],
-                "stated": rule_data(stated, source.cast),
-                "form": form,
-                "conflicts": told["conflicts"],
-                "steps": [step_data(step, source.cast) for step in touched],
-            }
-        )
-        return
-    paint.line(rule_sentence(stated, show))
-    if stated.validity != ALWAYS:
-        paint.line(f"It is valid {validity_text(stated.validity)}.")
-    paint.line(standing_sentence(standing))
-    if standing.form is not None and standing.form != stated:
-        paint.diff(f"  {line}" for line in Revision(stated, standing.form).diff())
-    if colliding:
-        show_conflicts(stated, colliding, source)
-        paint.line(f"`penstock moderator propose {stated.id}{source.option}` shows ways out.")
-    elif standing.status is RuleStatus.REJECTED:
-        paint.line("It collides with nothing any more, and can be stated again.")
-    for step in touched:
-        paint.line(f"step {step.number}, {instant_text(step.note.when)}: {_asked(step, source)}")
+
+    def data() -> dict[str, object]:
+        return {
+            "rule": stated.id,
+            "status": str(standing.status),
+            "sentences": [rule_sentence(stated, show), standing_sentence(standing)],
+            "stated": rule_data(stated, source.cast),
+            "form": None if standing.form is None else rule_data(standing.form, source.cast),
+            "conflicts": conflicts_data(stated, colliding, source)["conflicts"],
+            "steps": [step_data(step, source.cast) for step in touched],
+        }
+
+    def shown() -> Iterator[Shown]:
+        yield rule_sentence(stated, show)
+        if stated.validity != ALWAYS:
+            yield f"It is valid {validity_text(stated.validity)}."
+        yield standing_sentence(standing)
+        if standing.form is not None and standing.form != stated:
+            yield from diff_lines(f"  {line}" for line in Revision(stated, standing.form).diff())
+        if colliding:
+            yield from show_conflicts(stated, colliding, source)
+            yield f"`penstock moderator propose {stated.id}{source.option}` shows ways out."
+        elif standing.status is RuleStatus.REJECTED:
+            yield "It collides with nothing any more, and can be stated again."
+        for step in touched:
+            yield f"step {step.number}, {instant_text(step.note.when)}: {_asked(step, source)}"
+
+    return CommandAnswer(data, shown())
 
 
-def _explain_pair(source: RuleSource, rule: str, other: str, output: str) -> None:
-    one, two = known_standing(source.base, rule).stated, known_standing(source.base, other).stated
+def _explain_pair(source: RuleSource, one: PublishRule, two: PublishRule) -> CommandAnswer:
     found = find_conflicts(one, [two], source.base.detector.vocabulary, source.base.mode)
-    if output == JSON:
-        say_json({**conflicts_data(one, found, source), "with": other})
-        return
-    paint.line(rule_sentence(one, source.cast.show))
-    paint.line(rule_sentence(two, source.cast.show))
-    if found:
-        show_conflicts(one, found, source)
-    elif source.base.tree.related(one.event, two.event):
-        paint.line("They do not collide.")
-    else:
-        paint.line("They have nothing to do with each other: neither event type is above the other.")
+
+    def shown() -> Iterator[Shown]:
+        yield rule_sentence(one, source.cast.show)
+        yield rule_sentence(two, source.cast.show)
+        if found:
+            yield from show_conflicts(one, found, source)
+        elif source.base.tree.related(one.event, two.event):
+            yield "They do not collide."
+        else:
+            yield "They have nothing to do with each other: neither event type is above the other."
+
+    return CommandAnswer({**conflicts_data(one, found, source), "with": two.id}, shown())
 
 
-def _explain_step(number: int, source: RuleSource, output: str) -> None:
+def _explain_step(number: int, source: RuleSource) -> CommandAnswer:
     base = source.base
     step = next((each for each in base.steps if each.number == number), None)
     if step is None:
@@ -417,43 +413,44 @@ def _explain_step(number: int, source: RuleSource, output: str) -> None:
         )
     by = undone(base).get(number)
     later = [] if by is not None else [each.number for each in dependents(base, step)]
-    if output == JSON:
-        undone_by = None if by is None else by.number
-        say_json({**step_data(step, source.cast), "undone_by": undone_by, "depending": later})
-        return
-    why = f", because: {step.note.why}" if step.note.why else ""
-    paint.line(f"Step {step.number}, {instant_text(step.note.when)}: {_asked(step, source)}{why}.")
-    show_changes(step, source.cast)
-    if by is not None:
-        paint.line(f"It was undone by step {by.number}.")
-    elif later:
-        numbers = ", ".join(map(str, later))
-        paint.line(f"Later steps depend on it: {numbers}. To undo it, undo these first, or replay them.")
-    else:
-        paint.line("No later step depends on it: it can be undone.")
+    undone_by = None if by is None else by.number
+
+    def shown() -> Iterator[Shown]:
+        why = f", because: {step.note.why}" if step.note.why else ""
+        yield f"Step {step.number}, {instant_text(step.note.when)}: {_asked(step, source)}{why}."
+        yield from show_changes(step, source.cast)
+        if undone_by is not None:
+            yield f"It was undone by step {undone_by}."
+        elif later:
+            numbers = ", ".join(map(str, later))
+            yield f"Later steps depend on it: {numbers}. To undo it, undo these first, or replay them."
+        else:
+            yield "No later step depends on it: it can be undone."
+
+    return CommandAnswer({**step_data(step, source.cast), "undone_by": undone_by, "depending": later}, shown())
 
 
 def _asked(step: Step, source: RuleSource) -> str:
     return f"{source.cast.show(step.note.who)} asked to {request_sentence(step.request, source.cast.show)}"
 
 
-@click.command()
-@click.argument("time")
-@book_options
-@output_option()
-@example("penstock moderator at 2026-05-01T12:00Z --store sqlite:rules.db")
-def at(*, time: str, output: str, **where: Any) -> None:
+@option_class
+class _At:
+    time: str = argument()
+    book: BookOptions
+    output: str = output_option()
+
+
+@command(example="penstock moderator at 2026-05-01T12:00Z --store sqlite:rules.db")
+def at(options: _At) -> CommandAnswer:
     """Show the rule book as it was at TIME.
 
     A date alone is 00:00 UTC of that day.
     """
-    instant = parse_instant(time)
-    with opened_book(**where) as (source, book):
-        then = from_book(book, source.where, source.cast.names, _base_at(book, instant))
-        if output == JSON:
-            say_json({"at": time, **state_data(then)})
-        else:
-            show_state(then)
+    instant = parse_instant(options.time)
+    source, book = until_answered(options.book.opened())
+    then = from_book(book, source.where, source.cast.names, _base_at(book, instant))
+    return CommandAnswer(lambda: {"at": options.time, **state_data(then)}, show_state(then))
 
 
 def _base_at(book: RuleBook, instant: datetime) -> RuleBase:

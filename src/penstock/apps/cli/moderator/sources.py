@@ -11,9 +11,10 @@ import click
 from click.core import ParameterSource
 from click.shell_completion import CompletionItem
 
-from penstock.apps.cli.shared import options
+from penstock.apps.cli.shared.commands import option, option_class
 from penstock.apps.cli.shared.files import read_bytes, read_sexp, within
-from penstock.apps.cli.shared.names import NameBook, load_names
+from penstock.apps.cli.shared.names import NameBook
+from penstock.apps.cli.shared.options import NamesOption
 from penstock.apps.cli.shared.session import SPOKEN, Warned, speak, warn
 from penstock.apps.cli.store.options import check_lasting
 from penstock.authority.rulebook import RuleBook
@@ -37,37 +38,63 @@ from penstock.trust.validity import State
 LEDGER: Final = "moderator"
 #: when rules of a file are stated that are only to be named
 _EVER: Final = datetime(2000, 1, 1, tzinfo=UTC)
-_STORE: Final[dict[str, Any]] = {
-    "metavar": "STORE",
-    "envvar": "PENSTOCK_STORE",
-    "help": "The store with the rule book, such as sqlite:rules.db (default: $PENSTOCK_STORE).",
-}
 
 
-def book_options(function: options.F) -> options.F:
-    """Add `--store`, `--ledger` and `--names`, for commands about a rule book."""
-    for option in (
-        options.names_option,
-        click.option(
-            "--ledger", metavar="NAME", default=LEDGER, show_default=True, help="The rule book within the store."
-        ),
-        click.option("--store", "store_url", **_STORE),
-    ):
-        function = option(function)
-    return function
+@option_class
+class BookOptions:
+    """The rule book that a command is about."""
 
-
-#: taken by questions too, since it is the same for all commands of the moderator
-asking_option = click.option(
-    "--dry-run", is_flag=True, expose_value=False, help="Of no effect here: nothing is changed in any case."
-)
-
-
-def source_options(function: options.F) -> options.F:
-    """Add `--file` besides, for commands that need no store."""
-    return click.option("-f", "--file", metavar="FILE", help="A rule base in a file, instead of a store.")(
-        book_options(function)
+    store_url: str | None = option(
+        "--store",
+        metavar="STORE",
+        envvar="PENSTOCK_STORE",
+        help="The store with the rule book, such as sqlite:rules.db (default: $PENSTOCK_STORE).",
     )
+    ledger: str = option(
+        "--ledger", metavar="NAME", default=LEDGER, show_default=True, help="The rule book within the store."
+    )
+    names: NamesOption
+
+    @contextmanager
+    def opened(self, own: Principal | None = None) -> Iterator[tuple["RuleSource", RuleBook]]:
+        """Open the rule book; `own` is who has the key that is used with it.
+
+        Raises `MalformedError` (`cli.usage`), and what stores and `RuleBook.open` raise.
+        """
+        names = self.names.load()
+        with existing_store(self.store_url) as store:
+            book = RuleBook.open(store.ledger(self.ledger), own=own)
+            yield from_book(book, store.url, names), book
+
+    @contextmanager
+    def opened_at(self, now: datetime) -> Iterator["RuleSource"]:
+        """Open the rule book to be asked about, with the rules that hold at a time. Raises as `opened`."""
+        with self.opened() as (source, book), held(book, now):
+            yield from_book(book, source.where, source.cast.names)
+
+
+@option_class
+class RuleSourceOptions:
+    """The rules that a command is about: in a file, or in a rule book."""
+
+    file: str | None = option("-f", "--file", metavar="FILE", help="A rule base in a file, instead of a store.")
+    book: BookOptions
+
+    @contextmanager
+    def opened(self, now: datetime) -> Iterator["RuleSource"]:
+        """Open the rules. Raises `MalformedError` (`cli.usage`), and what files and stores raise."""
+        if self.file is None:
+            with self.book.opened_at(now) as source:
+                yield source
+            return
+        if _typed("store_url"):
+            raise MalformedError("cli.usage", "--file and --store exclude each other", hint="give one of them")
+        yield from_file(self.file, self.book.names.load(), now)
+
+
+def no_effect_option() -> Any:
+    """Declare `--dry-run` for questions: it is the same for all commands of the moderator."""
+    return option("--dry-run", is_flag=True, help="Of no effect here: nothing is changed in any case.")
 
 
 def complete_rule(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
@@ -83,14 +110,14 @@ def complete_event(context: click.Context, _parameter: click.Parameter, incomple
 def _complete_from(
     context: click.Context, incomplete: str, words: Callable[[RuleBase], Iterable[str]]
 ) -> list[CompletionItem]:
-    where = {key: context.params.get(key) for key in ("store_url", "names_file")}
+    given = context.params
+    book = BookOptions(
+        store_url=given.get("store_url"),
+        ledger=given.get("ledger") or LEDGER,
+        names=NamesOption(names_file=given.get("names_file")),
+    )
     try:
-        with (
-            context.scope(cleanup=False),
-            opened(
-                file=context.params.get("file"), ledger=context.params.get("ledger") or LEDGER, now=_EVER, **where
-            ) as source,
-        ):
+        with context.scope(cleanup=False), RuleSourceOptions(file=given.get("file"), book=book).opened(_EVER) as source:
             return [CompletionItem(word) for word in sorted(words(source.base)) if word.startswith(incomplete)]
     except PenstockError:
         return []
@@ -202,27 +229,6 @@ def known_standing(base: RuleBase, rule_id: str) -> RuleState:
 
 
 @contextmanager
-def opened(
-    *, file: str | None, store_url: str | None, ledger: str, names_file: str | None, now: datetime
-) -> Iterator[RuleSource]:
-    """Open what a command is about. Raises `MalformedError` (`cli.usage`), and what files and stores raise."""
-    if file is not None:
-        if _typed("store_url"):
-            raise MalformedError("cli.usage", "--file and --store exclude each other", hint="give one of them")
-        yield from_file(file, load_names(names_file), now)
-        return
-    with opened_now(store_url=store_url, ledger=ledger, names_file=names_file, now=now) as source:
-        yield source
-
-
-@contextmanager
-def opened_now(*, now: datetime, **where: Any) -> Iterator[RuleSource]:
-    """Open a rule book to be asked about, with the rules that hold now. Raises as `opened_book`."""
-    with opened_book(**where) as (source, book), held(book, now):
-        yield from_book(book, source.where, source.cast.names)
-
-
-@contextmanager
 def held(book: RuleBook, now: datetime) -> Iterator[None]:
     """Let the rules in force be those that hold now. The log is as it is: that time has passed is no step of it yet."""
     with book.rehearsal(now) as passed:
@@ -232,20 +238,6 @@ def held(book: RuleBook, now: datetime) -> Iterator[None]:
     with book.base.draft() as draft:
         draft.change(delta)
         yield
-
-
-@contextmanager
-def opened_book(
-    *, store_url: str | None, ledger: str, names_file: str | None, own: Principal | None = None
-) -> Iterator[tuple[RuleSource, RuleBook]]:
-    """Open a rule book; `own` is who has the key that is used with it.
-
-    Raises `MalformedError` (`cli.usage`), and what stores and `RuleBook.open` raise.
-    """
-    names = load_names(names_file)
-    with existing_store(store_url) as store:
-        book = RuleBook.open(store.ledger(ledger), own=own)
-        yield from_book(book, store.url, names), book
 
 
 def existing_store(store_url: str | None) -> Store:

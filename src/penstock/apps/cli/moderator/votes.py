@@ -1,28 +1,17 @@
 """`penstock moderator vote`: a publisher answers a moderator that asks how a rule is to be settled."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Final, TypeVar
 
 import click
 
 from penstock.apps.cli.moderator.changes import STRATEGIES
 from penstock.apps.cli.moderator.poll_output import question_data, show_question, vote_data, vote_text
 from penstock.apps.cli.moderator.sources import Cast
-from penstock.apps.cli.shared import options
-from penstock.apps.cli.shared import terminal as paint
-from penstock.apps.cli.shared.files import Destination, read_sexp, within
-from penstock.apps.cli.shared.groups import example
-from penstock.apps.cli.shared.names import load_names
-from penstock.apps.cli.shared.options import (
-    JSON,
-    WHO,
-    key_options,
-    names_option,
-    open_key,
-    output_option,
-    write_options,
-)
-from penstock.apps.cli.shared.session import CommandSession, say_block, say_json
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
+from penstock.apps.cli.shared.files import read_sexp, within
+from penstock.apps.cli.shared.options import WHO, KeyOptions, NamesOption, OutputFile
+from penstock.apps.cli.shared.session import CommandSession
 from penstock.authority.polls_publisher import Ballot, Policy, refusals, tightenings
 from penstock.codec.sexp import advanced, transport
 from penstock.errors import MalformedError, PenstockError, RefusedError
@@ -45,42 +34,37 @@ V = TypeVar("V", bound=Claim)
 _LOGIN: Final = ("credentials", "nkey", "token_file", "tls_ca", "tls_cert", "tls_key")
 
 
-def nats_options(function: options.F) -> options.F:
-    """Add `--nats` and `--nats-login`."""
-    for option in (
-        click.option(
-            "--nats-login",
-            "login_files",
-            multiple=True,
-            metavar="WHAT=FILE",
-            help=f"What the servers want to see: {', '.join(_LOGIN)}; repeat it.",
-        ),
-        click.option(
-            "--nats",
-            "servers",
-            multiple=True,
-            envvar="PENSTOCK_NATS",
-            metavar="URL",
-            help="NATS servers that carry the poll; repeat it ($PENSTOCK_NATS).",
-        ),
-    ):
-        function = option(function)
-    return function
+@option_class
+class NatsOptions:
+    """The NATS servers that carry a poll."""
 
+    servers: tuple[str, ...] = option(
+        "--nats",
+        multiple=True,
+        envvar="PENSTOCK_NATS",
+        metavar="URL",
+        help="NATS servers that carry the poll; repeat it ($PENSTOCK_NATS).",
+    )
+    login_files: tuple[str, ...] = option(
+        "--nats-login",
+        multiple=True,
+        metavar="WHAT=FILE",
+        help=f"What the servers want to see: {', '.join(_LOGIN)}; repeat it.",
+    )
 
-def nats_login(servers: tuple[str, ...], login_files: tuple[str, ...]) -> NatsLogin | None:
-    """Return how to get into the servers that were named, if any. Raises `MalformedError` (`cli.usage`)."""
-    files = dict(each.partition("=")[::2] for each in login_files)
-    if not all(files.values()) or not set(files) <= set(_LOGIN) or (files and not servers):
-        raise MalformedError(
-            "cli.usage", "--nats-login is WHAT=FILE, beside --nats", hint=f"WHAT is {', '.join(_LOGIN)}"
-        )
-    try:
-        return NatsLogin(tuple(map(address, servers)), **files) if servers else None
-    except LoginError as error:
-        raise MalformedError(
-            "cli.usage", "--nats is no address of a server", hint="such as nats://localhost:4222"
-        ) from error
+    def login(self) -> NatsLogin | None:
+        """Return how to get into the servers that were named, if any. Raises `MalformedError` (`cli.usage`)."""
+        files = dict(each.partition("=")[::2] for each in self.login_files)
+        if not all(files.values()) or not set(files) <= set(_LOGIN) or (files and not self.servers):
+            raise MalformedError(
+                "cli.usage", "--nats-login is WHAT=FILE, beside --nats", hint=f"WHAT is {', '.join(_LOGIN)}"
+            )
+        try:
+            return NatsLogin(tuple(map(address, self.servers)), **files) if self.servers else None
+        except LoginError as error:
+            raise MalformedError(
+                "cli.usage", "--nats is no address of a server", hint="such as nats://localhost:4222"
+            ) from error
 
 
 def read_said(file: str, kind: type[V]) -> SignedValue[V]:
@@ -102,33 +86,39 @@ def unknown_poll(wanted: str) -> RefusedError:
 _POLICIES: Final[dict[str, Policy]] = {"tighten": tightenings, "refuse": refusals}
 
 
-@click.command()
-@click.argument("question", required=False)
-@click.option("--accept", multiple=True, type=STRATEGIES, help="A way out that you approve of; repeat it.")
-@click.option("--relax", multiple=True, type=STRATEGIES, help="One by which your own rule may demand less; repeat it.")
-@click.option("--refuse", is_flag=True, help="Refuse everything.")
-@click.option(
-    "--number",
-    type=click.IntRange(1, DEFAULT_LIMITS.poll_votes),
-    help="One more than that of your last vote (default: that of the file which is replaced decides, or 1).",
-)
-@click.option("--auto", type=click.Choice([*_POLICIES]), help="Answer all questions so, until stopped.")
-@click.option("--moderator", "moderator_name", **WHO, help="Whose questions you answer; needed with --nats.")
-@key_options
-@names_option
-@nats_options
-@write_options
-@output_option()
-@click.pass_obj
-@example(
-    """
+@option_class
+class _Vote:
+    question: str | None = argument(required=False)
+    accept: tuple[str, ...] = option(
+        "--accept", multiple=True, type=STRATEGIES, help="A way out that you approve of; repeat it."
+    )
+    relax: tuple[str, ...] = option(
+        "--relax", multiple=True, type=STRATEGIES, help="One by which your own rule may demand less; repeat it."
+    )
+    refuse: bool = option("--refuse", is_flag=True, help="Refuse everything.")
+    number: int | None = option(
+        "--number",
+        type=click.IntRange(1, DEFAULT_LIMITS.poll_votes),
+        help="One more than that of your last vote (default: that of the file which is replaced decides, or 1).",
+    )
+    auto: str | None = option("--auto", type=click.Choice([*_POLICIES]), help="Answer all questions so, until stopped.")
+    moderator_name: str | None = option("--moderator", **WHO, help="Whose questions you answer; needed with --nats.")
+    key: KeyOptions
+    names: NamesOption
+    nats: NatsOptions
+    destination: OutputFile
+    output: str = output_option()
+
+
+@command(
+    example="""
 penstock moderator vote r2.question --accept add-attributes --key acme.key --out acme.vote
 penstock moderator vote --moderator plant --key acme.key --nats nats://localhost:4222
 penstock moderator vote 3f9a --relax delete-attributes --moderator plant --key acme.key --nats nats://localhost:4222
 penstock moderator vote --auto tighten --moderator plant --key acme.key --nats nats://localhost:4222
 """
 )
-def vote(session: CommandSession, /, **how: Any) -> None:
+def vote(session: CommandSession, options: _Vote) -> CommandAnswer | None:
     """Answer a moderator that asks how a rule is settled.
 
     QUESTION is a file, or with --nats the first digits of a poll. Without an answer the question is shown; with --nats
@@ -137,57 +127,37 @@ def vote(session: CommandSession, /, **how: Any) -> None:
     where --overwrite replaces the file with your last one. Else give --number: two of one number that differ refuse.
     What you answer yourself is not replaced by --auto.
     """
-    voter = _Voter(session, **how)
+    voter = _Voter(session, options)
     if voter.policy is not None:
         voter.answer_all(voter.policy)
-    elif voter.question is None:
-        voter.show(voter.open())
-    elif voter.ballot is None:
-        voter.show((voter.find(voter.question),))
-    else:
-        voter.answer(voter.find(voter.question), voter.ballot)
+        return None
+    if options.question is None:
+        return voter.show(voter.open())
+    found = voter.find(options.question)
+    return voter.show((found,)) if voter.ballot is None else voter.answer(found, voter.ballot)
 
 
 class _Voter:
     """Somebody who is asked, as the options say. Raises `MalformedError` (`cli.usage`), and what reading raises."""
 
-    def __init__(  # noqa: PLR0913  # one argument an option
-        self,
-        session: CommandSession,
-        *,
-        question: str | None,
-        accept: tuple[str, ...],
-        relax: tuple[str, ...],
-        refuse: bool,
-        number: int | None,
-        auto: str | None,
-        moderator_name: str | None,
-        key_file: str,
-        passphrase_file: str | None,
-        names_file: str | None,
-        servers: tuple[str, ...],
-        login_files: tuple[str, ...],
-        out: str | None,
-        overwrite: bool,
-        dry_run: bool,
-        output: str,
-    ) -> None:
-        if refuse and (accept or relax):
+    def __init__(self, session: CommandSession, options: _Vote) -> None:
+        if options.refuse and (options.accept or options.relax):
             raise MalformedError("cli.usage", "--refuse stands alone", hint="what you do not name you refuse")
-        names = load_names(names_file)
-        self._session, self.question, self._number, self._output = session, question, number, output
-        self._cast, self._dry_run = Cast(names), dry_run
-        self._login = nats_login(servers, login_files)
-        self._moderator = None if moderator_name is None else names.principal(moderator_name)
-        self._destination = Destination.free(out, overwrite=overwrite, dry_run=dry_run)
-        given = refuse or accept or relax
-        self.ballot = Ballot(frozenset(map(Strategy, accept)), frozenset(map(Strategy, relax))) if given else None
-        self.policy = None if auto is None else _POLICIES[auto]
-        if self._login is None and (question is None or auto is not None):
+        names = options.names.load()
+        self._session, self._number, self._destination = session, options.number, options.destination
+        self._cast, self._dry_run = Cast(names), options.destination.dry_run
+        self._login = options.nats.login()
+        self._moderator = None if options.moderator_name is None else names.principal(options.moderator_name)
+        options.destination.check()
+        given = options.refuse or options.accept or options.relax
+        approves, consents = (frozenset(map(Strategy, words)) for words in (options.accept, options.relax))
+        self.ballot = Ballot(approves, consents) if given else None
+        self.policy = None if options.auto is None else _POLICIES[options.auto]
+        if self._login is None and (options.question is None or options.auto is not None):
             raise MalformedError("cli.usage", "which question?", hint="give its file, or --nats URL")
-        if self._login is not None and number is not None:
+        if self._login is not None and options.number is not None:
             raise MalformedError("cli.usage", "--number is for files", hint="over NATS votes are numbered for you")
-        self._key = open_key(key_file, passphrase_file)
+        self._key = options.key.open()
 
     def find(self, wanted: str) -> SignedValue[PollQuestion]:
         """Return the question that is meant, of the moderator that is meant."""
@@ -206,18 +176,14 @@ class _Voter:
         """Return all that is asked over NATS."""
         return self._network().questions(self._whose(), self._key.principal)
 
-    def show(self, found: tuple[SignedValue[PollQuestion], ...]) -> None:
-        """Show questions."""
-        if self._output == JSON:
-            say_json({"polls": [question_data(each.digest, each.value, self._cast) for each in found]})
-            return
-        for each in found:
-            show_question(each.digest, each.value, self._cast)
-        if not found:
-            paint.line("nothing is asked of you")
+    def show(self, found: tuple[SignedValue[PollQuestion], ...]) -> CommandAnswer:
+        """Return questions."""
+        data = {"polls": [question_data(each.digest, each.value, self._cast) for each in found]}
+        shown = [part for each in found for part in show_question(each.digest, each.value, self._cast)]
+        return CommandAnswer(data, shown or ["nothing is asked of you"])
 
-    def answer(self, asked: SignedValue[PollQuestion], ballot: Ballot) -> None:
-        """Vote."""
+    def answer(self, asked: SignedValue[PollQuestion], ballot: Ballot) -> CommandAnswer:
+        """Vote, and return the answer."""
         if asked.value.deadline <= self._session.now:
             raise RefusedError("poll.closed", "the deadline of the poll has passed", hint="it counts as silence")
         sent = self._login is not None and not self._dry_run
@@ -226,15 +192,16 @@ class _Voter:
         else:
             signed = self._sign(asked, ballot)
             self._destination.put(signed.to_sexp())
-        if self._output == JSON:
-            said = {"vote": transport(signed.to_sexp()).decode(), **self._destination.as_dict()}
-            say_json({**vote_data(signed.value, asked.value, self._cast), **said, "sent": sent})
-        elif self._login is None and self._destination.file is None and not self._dry_run:
-            say_block(advanced(signed.to_sexp()))
-        else:
-            file = self._destination.file
-            done = "voted" if sent else "would vote" if file is None else self._destination.line()
-            paint.line(f"{done}: {vote_text(signed.value, asked.value)}")
+        data = {
+            **vote_data(signed.value, asked.value, self._cast),
+            "vote": transport(signed.to_sexp()).decode(),
+            **self._destination.as_dict(),
+            "sent": sent,
+        }
+        if self._login is None and self._destination.out is None and not self._dry_run:
+            return CommandAnswer(data, advanced(signed.to_sexp()).split("\n"))
+        done = "voted" if sent else "would vote" if self._destination.out is None else self._destination.line()
+        return CommandAnswer(data, [f"{done}: {vote_text(signed.value, asked.value)}"])
 
     def _sign(self, asked: SignedValue[PollQuestion], ballot: Ballot) -> SignedValue[Vote]:
         """Sign a vote that is not sent."""
@@ -246,7 +213,7 @@ class _Voter:
         """Return what is known of earlier votes: those that the servers have, or the one in the file to be replaced."""
         if self._login is not None:
             return self._network().own_votes(asked, self._key.principal)
-        file = self._destination.file
+        file = self._destination.out
         if file is None or not Path(file).exists():
             return ()
         try:

@@ -1,21 +1,28 @@
 """`penstock net chain`: an owner's chain of policy events, shown, verified, and fetched from a broker."""
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import click
 
-from penstock.apps.cli.shared import options
-from penstock.apps.cli.shared import terminal as paint
-from penstock.apps.cli.shared.broker_client import Call, client_options, talk
+from penstock.apps.cli.shared.broker_client import Call, ClientOptions, talk
+from penstock.apps.cli.shared.commands import (
+    CommandAnswer,
+    argument,
+    command,
+    option,
+    option_class,
+    output_option,
+    with_example,
+)
 from penstock.apps.cli.shared.describe import Wording, name_data, value_text
-from penstock.apps.cli.shared.groups import Verbs, example
-from penstock.apps.cli.shared.names import NameBook, load_names
-from penstock.apps.cli.shared.options import JSON, open_key
-from penstock.apps.cli.shared.session import say, say_json
+from penstock.apps.cli.shared.groups import Verbs
+from penstock.apps.cli.shared.names import NameBook
+from penstock.apps.cli.shared.options import NamesOption, open_key
+from penstock.apps.cli.shared.terminal import Shown, grid_table
 from penstock.broker.client.client import Client
 from penstock.codec.sexp import parse_canonical
 from penstock.crypto import SigningKey
@@ -41,8 +48,6 @@ from penstock.trust.signed import SignedValue, read_signed
 # What the commands share that sign for an owner of types: its key, its chain, and the broker that is told.
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 _SUFFIX: Final = ".chain"
 
 
@@ -55,22 +60,6 @@ class OwnerSigner:
     file: ChainFile
     unchecked: bool = False
 
-    @classmethod
-    def of(
-        cls,
-        *,
-        chain: str | None,
-        as_key: str | None,
-        as_passphrase_file: str | None,
-        unchecked: bool = False,
-        **connection: Any,
-    ) -> "OwnerSigner":
-        """Read what the options name. Raises what reading it raises."""
-        call = Call.of(**connection)
-        path = Path(connection["key_file"]).with_suffix(_SUFFIX) if chain is None else Path(chain)
-        caller = call if as_key is None else replace(call, key=open_key(as_key, as_passphrase_file))
-        return cls(call.key, caller, ChainFile(path), unchecked)
-
     @property
     def principal(self) -> Principal:
         """The owner."""
@@ -82,28 +71,43 @@ class OwnerSigner:
         return self.call.names
 
 
-def desk_options(function: F) -> F:
-    """Add what an owner needs: the options of a connection, `--chain` and `--as`."""
-    for option in (
-        click.option("--as-passphrase-file", metavar="FILE", help="As --passphrase-file, for the key that --as names."),
-        click.option("--as", "as_key", metavar="FILE", help="Connect with another key than the owner's."),
-        click.option(
-            "--chain",
-            metavar="FILE",
-            help="The owner's chain of policy events (default: beside the key, its name with .chain).",
-        ),
-    ):
-        function = option(function)
-    return client_options(function)
+@option_class
+class OwnerOptions:
+    """What an owner needs: a connection, its chain, and perhaps another key to connect with."""
+
+    client: ClientOptions
+    chain: str | None = option(
+        "--chain",
+        metavar="FILE",
+        help="The owner's chain of policy events (default: beside the key, its name with .chain).",
+    )
+    as_key: str | None = option("--as", metavar="FILE", help="Connect with another key than the owner's.")
+    as_passphrase_file: str | None = option(
+        "--as-passphrase-file", metavar="FILE", help="As --passphrase-file, for the key that --as names."
+    )
+
+    def signer(self, *, unchecked: bool = False) -> OwnerSigner:
+        """Read what the options name. Raises what reading it raises."""
+        call = self.client.call()
+        path = Path(self.client.key_file).with_suffix(_SUFFIX) if self.chain is None else Path(self.chain)
+        caller = call if self.as_key is None else replace(call, key=open_key(self.as_key, self.as_passphrase_file))
+        return OwnerSigner(call.key, caller, ChainFile(path), unchecked)
 
 
-def signing_options(function: F) -> F:
-    """Add the options of `desk_options`, and `--unchecked`."""
-    return click.option(
+@option_class
+class OwnerSigningOptions:
+    """What an owner needs to sign."""
+
+    unchecked: bool = option(
         "--unchecked",
         is_flag=True,
         help="Sign where the broker does not tell how far the chain is: it tells the owner, and operators.",
-    )(desk_options(function))
+    )
+    owner: OwnerOptions
+
+    def signer(self) -> OwnerSigner:
+        """Read what the options name. Raises what reading it raises."""
+        return self.owner.signer(unchecked=self.unchecked)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -186,59 +190,57 @@ def _change_lines(change: Change, wording: Wording) -> Iterator[str]:
             yield from (f"forgets what is known about {wording.who(principal)}" for principal in principals)
 
 
-def show_events(events: Iterable[Event], wording: Wording) -> None:
-    """Show policy events to people."""
+def events_table(events: Iterable[Event], wording: Wording) -> Shown:
+    """Return policy events as people see them."""
     rows: list[tuple[str, str, str, str]] = []
     for event in events:
         place = (str(event.value.number), event.digest.hex()[:12], value_text(event.value.time))
         for line in list(event_lines(event, wording)) or ["changes nothing"]:
             rows.append((*place, line))
             place = ("", "", "")
-    paint.grid(("event", "digest", "signed", "what it does"), rows)
+    return grid_table(("event", "digest", "signed", "what it does"), rows)
 
 
 # The commands.
 
 
-@click.group(cls=Verbs)
-@example("penstock net chain verify pito.chain")
+@click.group(
+    cls=Verbs,
+    help=with_example(
+        "Your chain of policy events: what you have signed so far.", "penstock net chain verify pito.chain"
+    ),
+)
 def chain() -> None:
-    """Your chain of policy events: what you have signed so far."""
+    """Group the commands about a chain."""
 
 
-@chain.command()
-@click.argument("file", type=click.Path(path_type=str))
-@options.output_option()
-@options.names_option
-@example("penstock net chain show pito.chain")
-def show(*, file: str, output: str, names_file: str | None) -> None:
+@option_class
+class _ChainFile:
+    file: str = argument(type=click.Path(path_type=str))
+    output: str = output_option()
+    names: NamesOption
+
+
+@command(chain, example="penstock net chain show pito.chain")
+def show(options: _ChainFile) -> CommandAnswer:
     """Show what a chain says, event by event, as far as it holds; the status is 1 where it does not."""
-    wording = Wording(load_names(names_file))
-    found = _read(file)
-    if output == JSON:
-        say_json({**_chain_data(found), "events": [event_data(event) for event in found.events]})
-    else:
-        if found.owner is not None:
-            say(f"policy of {wording.who(found.owner)}")
-        show_events(found.events, wording)
-    found.verify()
+    wording = Wording(options.names.load())
+    found = _read(options.file)
+    shown = [events_table(found.events, wording)]
+    if found.owner is not None:
+        shown.insert(0, f"policy of {wording.who(found.owner)}")
+    data = {**_chain_data(found), "events": [event_data(event) for event in found.events]}
+    return CommandAnswer(data, shown, found.problem)
 
 
-@chain.command()
-@click.argument("file", type=click.Path(path_type=str))
-@options.output_option()
-@options.names_option
-@example("penstock net chain verify pito.chain && echo good")
-def verify(*, file: str, output: str, names_file: str | None) -> None:
+@command(chain, example="penstock net chain verify pito.chain && echo good")
+def verify(options: _ChainFile) -> CommandAnswer:
     """Check the signatures of a chain, and that each event follows the one before; the status is 1 where not."""
-    names = load_names(names_file)
-    found = _read(file)
-    if output == JSON:
-        say_json(_chain_data(found))
-    elif found.problem is None:
-        owner = "nobody" if found.owner is None else names.show(found.owner)
-        paint.line(f"✓ policy of {owner}, {len(found.events)} events, up to number {found.number}")
-    found.verify()
+    names = options.names.load()
+    found = _read(options.file)
+    owner = "nobody" if found.owner is None else names.show(found.owner)
+    good = f"✓ policy of {owner}, {len(found.events)} events, up to number {found.number}"
+    return CommandAnswer(_chain_data(found), [good] if found.problem is None else [], found.problem)
 
 
 def _read(file: str) -> Chain:
@@ -259,16 +261,21 @@ def _chain_data(found: Chain) -> dict[str, object]:
     }
 
 
-@chain.command()
-@desk_options
-@options.output_option()
-@example("penstock net chain fetch --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key")
-def fetch(*, output: str, **desk: Any) -> None:
+@option_class
+class _Fetch:
+    owner: OwnerOptions
+    output: str = output_option()
+
+
+@command(
+    chain, example="penstock net chain fetch --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key"
+)
+def fetch(options: _Fetch) -> CommandAnswer:
     """Get the events that your chain lacks from a broker: after an old copy was restored, or the file was lost.
 
     A broker keeps what came since your last checkpoint. Everything is verified before it is taken.
     """
-    owner = OwnerSigner.of(**desk)
+    owner = options.owner.signer()
 
     async def ask(_stop: asyncio.Event) -> tuple[int, Chain]:
         async with owner.call.client() as client:
@@ -278,10 +285,10 @@ def fetch(*, output: str, **desk: Any) -> None:
                 return before, held.chain
 
     before, found = talk(ask)
-    if output == JSON:
-        say_json({**_chain_data(found), "chain": str(owner.file.path), "fetched": found.number - before})
-    else:
-        say(f"{owner.file.path} goes up to policy event {found.number}, of which {found.number - before} are new")
+    new = found.number - before
+    data = {**_chain_data(found), "chain": str(owner.file.path), "fetched": new}
+    line = f"{owner.file.path} goes up to policy event {found.number}, of which {new} are new"
+    return CommandAnswer(data, [line])
 
 
 def other_chain(owner: OwnerSigner) -> RefusedError:

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from typing import Any
 
 import click
 
@@ -21,11 +20,9 @@ from penstock.apps.cli.net.policy import (
 )
 from penstock.apps.cli.net.stamps import stamp
 from penstock.apps.cli.net.status import plain, show_status
-from penstock.apps.cli.shared import options
-from penstock.apps.cli.shared.broker_client import Call, client_options, talk
-from penstock.apps.cli.shared.groups import Verbs, example
-from penstock.apps.cli.shared.options import JSON
-from penstock.apps.cli.shared.session import say_json
+from penstock.apps.cli.shared.broker_client import ClientOptions, talk
+from penstock.apps.cli.shared.commands import CommandAnswer, command, option_class, output_option
+from penstock.apps.cli.shared.groups import Verbs
 from penstock.codec.wire import Wire
 
 
@@ -34,34 +31,35 @@ def net() -> None:
     """How a broker sees the network, and what owners change in it."""
 
 
-@net.command()
-@client_options
-@options.output_option()
-@example(
-    """
+@option_class
+class _Show:
+    client: ClientOptions
+    output: str = output_option()
+
+
+@command(
+    net,
+    example="""
 penstock net show --broker penstock://127.0.0.1:7600 --network pito/London --key operator.key
-"""
+""",
 )
-def show(*, output: str, **connection: Any) -> None:
+def show(options: _Show) -> CommandAnswer:
     """Ask a broker for its state: brokers and links, sessions, sizes, and how far each owner's policy has come.
 
     For the operators that its file names, and for its own key.
     """
-    call = Call.of(**connection)
+    call = options.client.call()
 
     async def ask(_stop: asyncio.Event) -> Mapping[str, Wire]:
         async with call.client() as client:
             return await client.status()
 
     status = talk(ask)
-    if output == JSON:
-        say_json({key: plain(value) for key, value in status.items()})
-        return
-    show_status(status, call.names)
+    return CommandAnswer({key: plain(value) for key, value in status.items()}, show_status(status, call.names))
 
 
-for command in (
+for _command in (
     *(publish, revoke, retire, install, remove, agree, end_agreement, forget),
     *(require_stamps, checkpoint, stamp, chain),
 ):
-    net.add_command(command)
+    net.add_command(_command)

@@ -6,24 +6,22 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final, TypeVar
+from typing import Final
 
 import click
 
-from penstock.apps.cli.net.chain import Event, OwnerSigner, event_data, other_chain, show_events, signing_options
+from penstock.apps.cli.net.chain import Event, OwnerSigner, OwnerSigningOptions, event_data, events_table, other_chain
 from penstock.apps.cli.net.signatures import Sign, Signed, author_of, clock, sign_events
-from penstock.apps.cli.net.status import plain, show_progress, why_waited_for
-from penstock.apps.cli.shared import options
-from penstock.apps.cli.shared import terminal as paint
+from penstock.apps.cli.net.status import plain, progress_table, why_waited_for
 from penstock.apps.cli.shared.broker_client import talk, until
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.credentials import Shelf, load_credentials, load_type
 from penstock.apps.cli.shared.describe import Wording, listed, table, value_text
 from penstock.apps.cli.shared.files import read_bytes, within
-from penstock.apps.cli.shared.groups import example
 from penstock.apps.cli.shared.names import NameBook
-from penstock.apps.cli.shared.options import JSON
-from penstock.apps.cli.shared.session import Warned, say, say_json, warn
-from penstock.apps.cli.shared.terminal import showing
+from penstock.apps.cli.shared.options import ShelfOptions
+from penstock.apps.cli.shared.session import Warned, warn
+from penstock.apps.cli.shared.terminal import Shown, showing
 from penstock.broker.client.client import Client
 from penstock.broker.evolution.completeness import BrokerProgress
 from penstock.codec.wire import Wire
@@ -98,28 +96,28 @@ class Awaited:
         lines = [f"policy event {self.number}: {done} of {len(rows)} brokers"]
         return "\n".join(lines + ["  ".join(row).rstrip() for row in rows])
 
-    def show(self, names: NameBook) -> None:
-        """Show it to people."""
+    def show(self, names: NameBook) -> Iterator[Shown]:
+        """Yield it as people see it."""
         done = f"✓ complete since {value_text(self.complete)}" if self.complete else "✗ not complete"
-        paint.line(f"policy event {self.number} {done}")
-        show_progress(("broker", "progress", "when", "why"), list(self.rows(names)))
+        yield f"policy event {self.number} {done}"
+        yield progress_table(("broker", "progress", "when", "why"), list(self.rows(names)))
 
     def as_dict(self) -> dict[str, object]:
         """Return it as plain data."""
         complete = None if self.complete is None else value_text(self.complete)
         return {"number": self.number, "complete": complete, "brokers": plain(dict(self.brokers))}
 
-    def check(self) -> None:
-        """Raise `RefusedError` (`evolution.incomplete`) where not all brokers are done."""
-        if self.complete is None:
-            none = not self.brokers
-            raise RefusedError(
-                "evolution.incomplete",
-                f"policy event {self.number} is not complete",
-                hint="no broker is known that may carry a type of yours: grant `route` to those that do"
-                if none
-                else "`penstock net show` says whom it waits for; for a broker that is gone, run `penstock net retire`",
-            )
+    def error(self) -> RefusedError | None:
+        """Return an error (`evolution.incomplete`) if not all brokers are done."""
+        if self.complete is not None:
+            return None
+        return RefusedError(
+            "evolution.incomplete",
+            f"policy event {self.number} is not complete",
+            hint="`penstock net show` says whom it waits for; for a broker that is gone, run `penstock net retire`"
+            if self.brokers
+            else "no broker is known that may carry a type of yours: grant `route` to those that do",
+        )
 
 
 async def wait_for(
@@ -147,107 +145,131 @@ async def _complete(awaited: Awaited, client: Client) -> None:
 # `penstock net publish`, `revoke`, `install`, `remove`, `require-stamps`, `checkpoint`: an owner changes policy.
 
 
-F = TypeVar("F", bound=Callable[..., Any])
-
 Plan = Callable[[PolicyState], Iterable[Change]]
 """Says what is to be changed, given what holds; nothing where all of it holds already."""
 
 
-def change_options(function: F) -> F:
-    """Add what the commands share that change policy."""
-    for option in (
-        options.output_option(),
-        click.option("--dry-run", is_flag=True, help="Show what would be signed; sign, write and send nothing."),
-        click.option(
-            "--timeout", type=click.FloatRange(0), metavar="SECONDS", help="With --wait: for so long at most."
-        ),
-        click.option(
-            "--wait",
-            is_flag=True,
-            help="Wait until every broker that is trusted with your types enforces it, or has stopped. For operators.",
-        ),
-    ):
-        function = option(function)
-    return signing_options(function)
+@option_class
+class ChangeOptions:
+    """What the commands share that change policy."""
+
+    signing: OwnerSigningOptions
+    wait: bool = option(
+        "--wait",
+        is_flag=True,
+        help="Wait until every broker that is trusted with your types enforces it, or has stopped. For operators.",
+    )
+    timeout: float | None = option(
+        "--timeout", type=click.FloatRange(0), metavar="SECONDS", help="With --wait: for so long at most."
+    )
+    dry_run: bool = option("--dry-run", is_flag=True, help="Show what would be signed; sign, write and send nothing.")
+    output: str = output_option()
 
 
 # The commands.
 
 
-@click.command()
-@click.argument("files", nargs=-1, required=True, metavar="CERT...")
-@change_options
-@example("penstock net publish met.cert --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key --wait")
-def publish(*, files: tuple[str, ...], **rest: Any) -> None:
+@option_class
+class _Publish:
+    files: tuple[str, ...] = argument(nargs=-1, required=True, metavar="CERT...")
+    change: ChangeOptions
+
+
+@command(
+    example="""
+penstock net publish met.cert --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key --wait
+"""
+)
+def publish(options: _Publish) -> CommandAnswer:
     """Publish certificates: every broker that serves your types goes by them from then on."""
-    bag = load_credentials(files)
-    _change(lambda state: _publications(state, bag), **rest)
+    bag = load_credentials(options.files)
+    return _change(lambda state: _publications(state, bag), options.change)
 
 
-@click.command()
-@click.argument("certificates", nargs=-1, required=True, metavar="CERT|ID...")
-@change_options
-@example(
-    """
+@option_class
+class _Revoke:
+    certificates: tuple[str, ...] = argument(nargs=-1, required=True, metavar="CERT|ID...")
+    change: ChangeOptions
+
+
+@command(
+    example="""
 penstock net revoke met.cert --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key --wait
 """
 )
-def revoke(*, certificates: tuple[str, ...], **rest: Any) -> None:
+def revoke(options: _Revoke) -> CommandAnswer:
     """Revoke certificates, by file or by id. There is no way back: to grant the same again, issue a new certificate.
 
     With --wait the command ends when nothing more is delivered that the revocation forbids.
     """
-    ids = tuple(dict.fromkeys(id_ for written in certificates for id_ in _ids(written)))
-    _change(lambda state: _revocations(state, ids), **rest)
+    ids = tuple(dict.fromkeys(id_ for written in options.certificates for id_ in _ids(written)))
+    return _change(lambda state: _revocations(state, ids), options.change)
 
 
-@click.command()
-@click.argument("files", nargs=-1, required=True, metavar="TYPE...")
-@options.shelf_options
-@change_options
-@example("penstock net install golf.type --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key")
-def install(*, files: tuple[str, ...], parent: tuple[str, ...], previous: tuple[str, ...], **rest: Any) -> None:
+@option_class
+class _Install:
+    files: tuple[str, ...] = argument(nargs=-1, required=True, metavar="TYPE...")
+    shelf: ShelfOptions
+    change: ChangeOptions
+
+
+@command(
+    example="penstock net install golf.type --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key"
+)
+def install(options: _Install) -> CommandAnswer:
     """Install signed types of yours at every broker that follows your policy; parents first."""
-    types = [load_type(file) for file in files]
-    shelf = Shelf.of(*parent, *previous, *files)
-    _change(lambda state: _installations(state, types, shelf, clock()), **rest)
+    types = [load_type(file) for file in options.files]
+    shelf = options.shelf.load(*options.files)
+    return _change(lambda state: _installations(state, types, shelf, clock()), options.change)
 
 
-@click.command()
-@click.argument("types", nargs=-1, required=True, metavar="OWNER/NAME@VERSION...")
-@change_options
-@example(
-    """
+@option_class
+class _Remove:
+    types: tuple[str, ...] = argument(nargs=-1, required=True, metavar="OWNER/NAME@VERSION...")
+    change: ChangeOptions
+
+
+@command(
+    example="""
 penstock net remove pito/org.pito.Golf@0 --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key
 """
 )
-def remove(*, types: tuple[str, ...], **rest: Any) -> None:
+def remove(options: _Remove) -> CommandAnswer:
     """Remove types that you have installed, at every broker that follows your policy."""
 
     def plan(desk: OwnerSigner) -> Plan:
-        names = [name for name in map(desk.call.type, types) if isinstance(name, TypeName)]
+        names = [name for name in map(desk.call.type, options.types) if isinstance(name, TypeName)]
         return lambda state: _removals(state, names)
 
-    _change_with(plan, **rest)
+    return _change_with(plan, options.change)
 
 
-@click.command("require-stamps")
-@change_options
-@example("penstock net require-stamps --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key")
-def require_stamps(**rest: Any) -> None:
+@option_class
+class _RequireStamps:
+    change: ChangeOptions
+
+
+@command(
+    name="require-stamps",
+    example="penstock net require-stamps --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key",
+)
+def require_stamps(options: _RequireStamps) -> CommandAnswer:
     """Require time-stamps: a broker that has none of yours, or an old one, delivers none of your types.
 
     Start `penstock net stamp --every` first, or nothing is delivered. There is no way back.
     """
-    _change(lambda state: () if state.stamps_required else (RequireStamps(),), **rest)
+    return _change(lambda state: () if state.stamps_required else (RequireStamps(),), options.change)
 
 
-@click.command()
-@change_options
-@example("penstock net checkpoint --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key")
-def checkpoint(**rest: Any) -> None:
+@option_class
+class _Checkpoint:
+    change: ChangeOptions
+
+
+@command(example="penstock net checkpoint --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key")
+def checkpoint(options: _Checkpoint) -> CommandAnswer:
     """Say all of your policy again: brokers forget what came before, and go past what they could not apply."""
-    run_signing(lambda _desk: lambda author, now: author.checkpoint(now), **rest)
+    return run_signing(lambda _desk: lambda author, now: author.checkpoint(now), options.change)
 
 
 # What is to be changed.
@@ -307,11 +329,11 @@ def _removals(state: PolicyState, names: Sequence[TypeName]) -> Iterable[Change]
 # Signing it.
 
 
-def _change(plan: Plan, **rest: Any) -> None:
-    _change_with(lambda _desk: plan, **rest)
+def _change(plan: Plan, options: ChangeOptions) -> CommandAnswer:
+    return _change_with(lambda _desk: plan, options)
 
 
-def _change_with(planned: Callable[[OwnerSigner], Plan], **rest: Any) -> None:
+def _change_with(planned: Callable[[OwnerSigner], Plan], options: ChangeOptions) -> CommandAnswer:
     def sign(desk: OwnerSigner) -> Sign:
         plan = planned(desk)
 
@@ -321,25 +343,18 @@ def _change_with(planned: Callable[[OwnerSigner], Plan], **rest: Any) -> None:
 
         return events
 
-    run_signing(sign, **rest)
+    return run_signing(sign, options)
 
 
 Learn = Callable[[OwnerSigner, Mapping[str, Wire]], tuple[Warned, ...]]
 """Is given the broker's status before anything is signed; returns what the owner should know."""
 
 
-def run_signing(  # noqa: PLR0913  # what is signed, and an argument for each option
-    sign: Callable[[OwnerSigner], Sign],
-    *,
-    learn: Learn | None = None,
-    wait: bool,
-    timeout: float | None,
-    dry_run: bool,
-    output: str,
-    **desk: Any,
-) -> None:
-    """Sign what is to be changed, hand it in, and say what came of it. Raises what signing and the broker raise."""
-    owner = OwnerSigner.of(**desk)
+def run_signing(
+    sign: Callable[[OwnerSigner], Sign], options: ChangeOptions, learn: Learn | None = None
+) -> CommandAnswer:
+    """Sign what is to be changed, hand it in, and return what came of it. Raises what signing and the broker raise."""
+    owner = options.signing.signer()
 
     async def learned(_stop: asyncio.Event) -> tuple[Warned, ...]:
         if learn is None:
@@ -347,31 +362,28 @@ def run_signing(  # noqa: PLR0913  # what is signed, and an argument for each op
         async with owner.call.client() as client:
             return learn(owner, await client.status())
 
-    if dry_run:
+    if options.dry_run:
         warnings = () if learn is None else talk(learned)
         rehearsed = _rehearse(owner, sign(owner))
         rehearsed.warnings.extend(warnings)
-        _show(owner, rehearsed, None, output, dry_run=True)
-        return
+        return _answer(owner, rehearsed, None, dry_run=True)
 
     async def conversation(stop: asyncio.Event) -> tuple[Signed, Awaited | None]:
         warnings = await learned(stop)
         async with owner.call.client() as client:
-            if wait:
+            if options.wait:
                 # Whoever may not ask should learn it before anything is signed.
                 await _check_waiting(client)
             done = await sign_events(owner, client, sign(owner))
             done.warnings.extend(warnings)
-            if not wait or not done.number:
+            if not options.wait or not done.number:
                 return done, None
             awaited = Awaited(owner.principal, done.number)
-            await wait_for(awaited, client, owner.names, stop, timeout)
+            await wait_for(awaited, client, owner.names, stop, options.timeout)
             return done, awaited
 
     done, awaited = talk(conversation)
-    _show(owner, done, awaited, output, dry_run=False)
-    if awaited is not None:
-        awaited.check()
+    return _answer(owner, done, awaited, dry_run=False)
 
 
 async def _check_waiting(client: Client) -> None:
@@ -395,30 +407,31 @@ def _rehearse(desk: OwnerSigner, sign: Sign) -> Signed:
     return Signed(sign(author_of(desk, chain, None if state is None else state.stamp), clock()))
 
 
-def _show(desk: OwnerSigner, done: Signed, awaited: Awaited | None, output: str, *, dry_run: bool) -> None:
+def _answer(desk: OwnerSigner, done: Signed, awaited: Awaited | None, *, dry_run: bool) -> CommandAnswer:
     warn(*done.warnings)
-    if output == JSON:
-        say_json(
-            {
-                "owner": str(desk.principal),
-                "chain": str(desk.file.path),
-                "dry_run": dry_run,
-                "events": [event_data(event) for event in done.events],
-                "again": done.again,
-                "completion": None if awaited is None else awaited.as_dict(),
-                "warnings": [warning.as_dict() for warning in done.warnings],
-            }
-        )
-        return
-    if done.again:
-        say(f"handed in again: policy events {', '.join(map(str, done.again))}")
-    if not done.events:
-        say("nothing to sign: it is so already")
-    else:
-        show_events(done.events, Wording(desk.names))
-        say("nothing was signed, this is a rehearsal" if dry_run else f"signed into {desk.file.path}, and handed in")
-    if awaited is not None:
-        awaited.show(desk.names)
+    data = {
+        "owner": str(desk.principal),
+        "chain": str(desk.file.path),
+        "dry_run": dry_run,
+        "events": [event_data(event) for event in done.events],
+        "again": done.again,
+        "completion": None if awaited is None else awaited.as_dict(),
+        "warnings": [warning.as_dict() for warning in done.warnings],
+    }
+
+    def shown() -> Iterator[Shown]:
+        if done.again:
+            yield f"handed in again: policy events {', '.join(map(str, done.again))}"
+        if not done.events:
+            yield "nothing to sign: it is so already"
+        else:
+            yield events_table(done.events, Wording(desk.names))
+            signed = f"signed into {desk.file.path}, and handed in"
+            yield "nothing was signed, this is a rehearsal" if dry_run else signed
+        if awaited is not None:
+            yield from awaited.show(desk.names)
+
+    return CommandAnswer(data, shown(), None if awaited is None else awaited.error())
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -429,29 +442,42 @@ AgreementPlan = Callable[[OwnerSigner, PolicyState], Iterable[Change]]
 """Says what is to be changed, given whose policy it is and what holds."""
 
 
-@click.command()
-@click.argument("files", nargs=-1, required=True, metavar="AGREEMENT...")
-@change_options
-@example("penstock net agree plant.agreement --broker penstock://127.0.0.1:7600 --network plant/Floor --key plant.key")
-def agree(*, files: tuple[str, ...], **rest: Any) -> None:
+@option_class
+class _Agree:
+    files: tuple[str, ...] = argument(nargs=-1, required=True, metavar="AGREEMENT...")
+    change: ChangeOptions
+
+
+@command(
+    example="""
+penstock net agree plant.agreement --broker penstock://127.0.0.1:7600 --network plant/Floor --key plant.key
+"""
+)
+def agree(options: _Agree) -> CommandAnswer:
     """Announce agreed rules about your types, and profiles: every broker enforces them from then on.
 
     `penstock moderator compile` writes such files. An agreement takes the place of the one of its name, and a profile
     that of the one before; those who have none may neither publish nor subscribe to what was agreed on.
     """
-    statements = [statement for file in files for statement in _load(file)]
-    _change_agreement(lambda desk, state: _announcements(statements, desk, state), **rest)
+    statements = [statement for file in options.files for statement in _load(file)]
+    return _change_agreement(lambda desk, state: _announcements(statements, desk, state), options.change)
 
 
-@click.command("end-agreement")
-@click.argument("names", nargs=-1, required=True, metavar="NAME...")
-@change_options
-@example("penstock net end-agreement plant --broker penstock://127.0.0.1:7600 --network plant/Floor --key plant.key")
-def end_agreement(*, names: tuple[str, ...], **rest: Any) -> None:
+@option_class
+class _EndAgreement:
+    names: tuple[str, ...] = argument(nargs=-1, required=True, metavar="NAME...")
+    change: ChangeOptions
+
+
+@command(
+    name="end-agreement",
+    example="penstock net end-agreement plant --broker penstock://127.0.0.1:7600 --network plant/Floor --key plant.key",
+)
+def end_agreement(options: _EndAgreement) -> CommandAnswer:
     """End agreements: who may publish and subscribe is what certificates say again."""
 
     def ended(_desk: OwnerSigner, state: PolicyState) -> Iterator[Change]:
-        for name in names:
+        for name in options.names:
             if name not in state.agreements:
                 known = ", ".join(state.agreements) or "none"
                 raise RefusedError(
@@ -461,22 +487,25 @@ def end_agreement(*, names: tuple[str, ...], **rest: Any) -> None:
                 )
             yield EndAgreement(name)
 
-    _change_agreement(ended, **rest)
+    return _change_agreement(ended, options.change)
 
 
-@click.command()
-@click.argument("principals", nargs=-1, required=True, metavar="WHO...")
-@change_options
-@example("penstock net forget ada --broker penstock://127.0.0.1:7600 --network plant/Floor --key plant.key")
-def forget(*, principals: tuple[str, ...], **rest: Any) -> None:
+@option_class
+class _Forget:
+    principals: tuple[str, ...] = argument(nargs=-1, required=True, metavar="WHO...")
+    change: ChangeOptions
+
+
+@command(example="penstock net forget ada --broker penstock://127.0.0.1:7600 --network plant/Floor --key plant.key")
+def forget(options: _Forget) -> CommandAnswer:
     """Forget what you have said about somebody: who has no profile may have nothing that was agreed on."""
 
     def forgotten(desk: OwnerSigner, state: PolicyState) -> Iterator[Change]:
-        known = [who for who in map(desk.names.principal, principals) if who in state.profiles]
+        known = [who for who in map(desk.names.principal, options.principals) if who in state.profiles]
         if known:
             yield ForgetProfiles(tuple(dict.fromkeys(known)))
 
-    _change_agreement(forgotten, **rest)
+    return _change_agreement(forgotten, options.change)
 
 
 def _load(file: str) -> list[SignedValue[Agreement] | SignedValue[ProfileClaim]]:
@@ -508,7 +537,7 @@ def _announcements(
     yield from agreements
 
 
-def _change_agreement(plan: AgreementPlan, **rest: Any) -> None:
+def _change_agreement(plan: AgreementPlan, options: ChangeOptions) -> CommandAnswer:
     def sign(desk: OwnerSigner) -> Sign:
         def events(author: PolicyAuthor, now: datetime) -> list[Event]:
             changes = list(plan(desk, author.state))
@@ -517,18 +546,23 @@ def _change_agreement(plan: AgreementPlan, **rest: Any) -> None:
 
         return events
 
-    run_signing(sign, **rest)
+    return run_signing(sign, options)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # `penstock net retire`: a broker that is gone is not waited for any more.
 
 
-@click.command()
-@click.argument("brokers", nargs=-1, required=True, metavar="BROKER...")
-@change_options
-@example("penstock net retire old --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key --wait")
-def retire(*, brokers: tuple[str, ...], **rest: Any) -> None:
+@option_class
+class _Retire:
+    brokers: tuple[str, ...] = argument(nargs=-1, required=True, metavar="BROKER...")
+    change: ChangeOptions
+
+
+@command(
+    example="penstock net retire old --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key --wait"
+)
+def retire(options: _Retire) -> CommandAnswer:
     """Retire brokers: revoke the certificates that make them brokers, so that no change waits for them any more.
 
     With the coordinator's key a broker loses its right `broker` on the network. With the key of another owner it loses
@@ -543,7 +577,7 @@ def retire(*, brokers: tuple[str, ...], **rest: Any) -> None:
         state = table(table(status.get("policy")).get(str(desk.principal)))
         known = table(state.get("brokers"))
         warnings: list[Warned] = []
-        for word in brokers:
+        for word in options.brokers:
             told = known.get(str(desk.names.principal(word)))
             found = [str(id_) for id_ in listed(table(told).get("certificates"))]
             if told is None or not found:
@@ -560,7 +594,7 @@ def retire(*, brokers: tuple[str, ...], **rest: Any) -> None:
 
         return events
 
-    run_signing(sign, learn=learn, **rest)
+    return run_signing(sign, options.change, learn)
 
 
 _GOES_ON: Final = (

@@ -9,13 +9,11 @@ from typing import Any, Final
 
 import click
 
-from penstock.apps.cli.net.chain import OwnerSigner, signing_options
+from penstock.apps.cli.net.chain import OwnerSigner, OwnerSigningOptions
 from penstock.apps.cli.net.signatures import Signed, author_of, catch_up, clock, holding
-from penstock.apps.cli.shared import options
 from penstock.apps.cli.shared.broker_client import talk
+from penstock.apps.cli.shared.commands import command, option, option_class, output_option, wants_data
 from penstock.apps.cli.shared.describe import value_text
-from penstock.apps.cli.shared.groups import example
-from penstock.apps.cli.shared.options import JSON
 from penstock.apps.cli.shared.session import say, warn
 from penstock.broker.client.client import Client
 from penstock.errors import FailedError, MalformedError, PenstockError, printable
@@ -47,32 +45,37 @@ class Period(click.ParamType[int]):
         return milliseconds
 
 
-@click.command()
-@click.option("--for", "period", type=Period(), required=True, metavar="PERIOD", help="How long it is good, as 30s.")
-@click.option("--every", type=Period(), metavar="PERIOD", help="Go on signing, this often; a third of --for is good.")
-@signing_options
-@options.output_option()
-@example(
-    """
+@option_class
+class _Stamp:
+    period: int = option("--for", type=Period(), required=True, metavar="PERIOD", help="How long it is good, as 30s.")
+    every: int | None = option(
+        "--every", type=Period(), metavar="PERIOD", help="Go on signing, this often; a third of --for is good."
+    )
+    signing: OwnerSigningOptions
+    output: str = output_option()
+
+
+@command(
+    example="""
 penstock net stamp --for 30s --every 10s --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key
 """
 )
-def stamp(*, period: int, every: int | None, output: str, **desk: Any) -> None:
+def stamp(options: _Stamp) -> None:
     """Sign a time-stamp: brokers may deliver your types for so long; or go on signing until you stop it.
 
     A broker whose last stamp is over delivers none of your types. With --every, what goes wrong on the way is said and
     tried again, also where the broker is gone for a while; each stamp is a line of the log.
     """
-    if every is not None and every >= period:
+    if options.every is not None and options.every >= options.period:
         raise MalformedError("cli.usage", "--every has to be shorter than --for", hint="a third of it is good")
-    stamper = _Stamper(OwnerSigner.of(**desk), period, as_json=output == JSON)
+    stamper = _Stamper(options.signing.signer(), options.period, as_json=wants_data())
 
     async def conversation(stop: asyncio.Event) -> None:
-        if every is None:
+        if options.every is None:
             async with stamper.desk.call.client() as client:
                 await stamper.sign(client)
         else:
-            await stamper.go_on(every / 1_000, stop)
+            await stamper.go_on(options.every / 1_000, stop)
 
     talk(conversation)
 

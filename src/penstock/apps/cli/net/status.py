@@ -12,9 +12,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime
 from typing import Final
 
-from penstock.apps.cli.shared import terminal as paint
 from penstock.apps.cli.shared.describe import Facts, listed, table, value_text
 from penstock.apps.cli.shared.names import NameBook
+from penstock.apps.cli.shared.terminal import Shown, TreeLine, fact_table, grid_table, trees
 from penstock.codec.wire import Wire
 
 _SIZES: Final = {
@@ -46,8 +46,8 @@ def plain(value: Wire) -> object:
     return value
 
 
-def show_status(status: Mapping[str, Wire], names: NameBook) -> None:
-    """Show the state of a broker to people."""
+def show_status(status: Mapping[str, Wire], names: NameBook) -> Iterator[Shown]:
+    """Yield the state of a broker as people see it."""
     me = str(status.get("broker", ""))
     counts = table(status.get("counts"))
     facts: Facts = [("broker", names.show_text(me)), ("network", _network(str(status.get("network", "")), names))]
@@ -55,33 +55,33 @@ def show_status(status: Mapping[str, Wire], names: NameBook) -> None:
         facts.append(("time-stamps", _STAMPS.get(str(status["stamps"]), str(status["stamps"]))))
     facts += [(words, str(status[key])) for key, words in _SIZES.items() if key in status]
     facts += [(name, str(number)) for name, number in counts.items()]
-    paint.facts(facts)
-    paint.line()
-    _show_brokers(me, table(status.get("brokers")), names)
+    yield fact_table(facts)
+    yield ""
+    yield from _show_brokers(me, table(status.get("brokers")), names)
     links = table(status.get("links"))
     if links:
-        paint.line()
-        _show_links(links, names)
+        yield ""
+        yield _links(links, names)
     policy = table(status.get("policy"))
     if policy:
-        paint.line()
-        _show_policy(policy, names)
+        yield ""
+        yield from _show_policy(policy, names)
 
 
 # --- Brokers and links -----------------------------------------------------------------------------------------------
 
 
-def _show_brokers(me: str, links: Mapping[str, Wire], names: NameBook) -> None:
+def _show_brokers(me: str, links: Mapping[str, Wire], names: NameBook) -> Iterator[Shown]:
     neighbours = {broker: [str(one) for one in listed(found)] for broker, found in links.items()}
     root, others = _tree(me, neighbours, names)
-    paint.tree([root])
+    yield from trees([root])
     apart = sorted(neighbours.keys() - {me} - others)
     if apart:
-        paint.line(f"not reached from here: {', '.join(names.show_text(broker) for broker in apart)}")
+        yield f"not reached from here: {', '.join(names.show_text(broker) for broker in apart)}"
 
 
-def _show_links(links: Mapping[str, Wire], names: NameBook) -> None:
-    """Show the links that were lost: whether they are back, why they were lost last, and what was not passed on."""
+def _links(links: Mapping[str, Wire], names: NameBook) -> Shown:
+    """Return the links that were lost: whether they are back, why they were lost last, and what was not passed on."""
     rows = []
     for broker, found in links.items():
         link = table(found)
@@ -89,12 +89,12 @@ def _show_links(links: Mapping[str, Wire], names: NameBook) -> None:
         since = f"{seconds:.0f} s" if isinstance(seconds, float) else ""
         words = *(str(link.get(word, "")) for word in ("state", "code", "losses", "unsent")), since
         rows.append((names.show_text(broker), *words))
-    paint.grid(("link to", "state", "lost by", "losses", "events not passed on", "since"), rows)
+    return grid_table(("link to", "state", "lost by", "losses", "events not passed on", "since"), rows)
 
 
-def _tree(me: str, neighbours: Mapping[str, list[str]], names: NameBook) -> tuple[paint.TreeLine, set[str]]:
+def _tree(me: str, neighbours: Mapping[str, list[str]], names: NameBook) -> tuple[TreeLine, set[str]]:
     """Return the brokers by the shortest way to each; links besides are named where they begin."""
-    root = paint.TreeLine(f"{names.show_text(me)} (this broker)")
+    root = TreeLine(f"{names.show_text(me)} (this broker)")
     parents = {me: ""}
     pending = deque([(me, root)])
     while pending:
@@ -105,7 +105,7 @@ def _tree(me: str, neighbours: Mapping[str, list[str]], names: NameBook) -> tupl
             node.text += f", linked to {', '.join(names.show_text(one) for one in more)} too"
         for one in new:
             parents[one] = broker
-            child = paint.TreeLine(names.show_text(one))
+            child = TreeLine(names.show_text(one))
             node.children.append(child)
             pending.append((one, child))
     return root, set(parents) - {me}
@@ -114,17 +114,17 @@ def _tree(me: str, neighbours: Mapping[str, list[str]], names: NameBook) -> tupl
 # --- Policy ----------------------------------------------------------------------------------------------------------
 
 
-def _show_policy(policy: Mapping[str, Wire], names: NameBook) -> None:
+def _show_policy(policy: Mapping[str, Wire], names: NameBook) -> Iterator[Shown]:
     rows = [_policy_row(owner, table(state), names) for owner, state in policy.items()]
-    paint.grid(("owner", "policy event", "time-stamp", "state"), rows)
+    yield grid_table(("owner", "policy event", "time-stamp", "state"), rows)
     progress = [row for owner, state in policy.items() for row in _progress(owner, table(state), names)]
     if progress:
-        paint.line()
-        show_progress(("owner", "policy event", "revokes", "broker", "progress", "when", "why"), progress)
+        yield ""
+        yield progress_table(("owner", "policy event", "revokes", "broker", "progress", "when", "why"), progress)
     for owner, state in policy.items():
         for name, problem in table(table(state).get("not installed")).items():
             what = f"{names.show_text(owner)}/{name}"
-            paint.line(f"✗ {what} is not installed here, and nothing is acknowledged: {problem!s}")
+            yield f"✗ {what} is not installed here, and nothing is acknowledged: {problem!s}"
 
 
 def _policy_row(owner: str, state: Mapping[str, Wire], names: NameBook) -> tuple[str, str, str, str]:
@@ -153,10 +153,10 @@ def _progress(owner: str, state: Mapping[str, Wire], names: NameBook) -> Iterato
                 yield "", str(number), "", names.show_text(broker), progress, when, why
 
 
-def show_progress(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
-    """Show how far policy events are; without the last column if there is nothing in it."""
+def progress_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Shown:
+    """Return how far policy events are; without the last column if there is nothing in it."""
     last = len(head) if any(row[-1] for row in rows) else -1
-    paint.grid(head[:last], [row[:last] for row in rows])
+    return grid_table(head[:last], [row[:last] for row in rows])
 
 
 def why_waited_for(state: Mapping[str, Wire], broker: str) -> str:

@@ -10,19 +10,16 @@ from typing import Any, Final
 import click
 from pyspark.sql import DataFrame, SparkSession
 
-from penstock.apps.cli.moderator.sources import Cast, load_rules, opened_book, source_options
-from penstock.apps.cli.pipeline.options import Run, cluster_of, html_option, out_options, spark_options
-from penstock.apps.cli.pipeline.output import show_plan
+from penstock.apps.cli.moderator.sources import Cast, RuleSourceOptions, load_rules
+from penstock.apps.cli.pipeline.options import OutFolderOptions, Run, SparkOptions, html_option
+from penstock.apps.cli.pipeline.output import plan_answer
 from penstock.apps.cli.pipeline.runs import Done, execute, plan
 from penstock.apps.cli.pipeline.spark_session import session as spark_session
-from penstock.apps.cli.shared import options
-from penstock.apps.cli.shared import terminal as paint
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.describe import counted
 from penstock.apps.cli.shared.files import check_target, write_bytes
-from penstock.apps.cli.shared.groups import example
-from penstock.apps.cli.shared.names import load_names
-from penstock.apps.cli.shared.options import JSON
-from penstock.apps.cli.shared.session import CommandSession, say, say_json
+from penstock.apps.cli.shared.session import CommandSession
+from penstock.apps.cli.shared.terminal import Shown, grid_table
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import parse_instant
 from penstock.model.names import TypeKey
@@ -47,68 +44,51 @@ from penstock.pipeline.outputs.pages import number_text
 _ALL: Final = "all"
 
 
-def format_option(function: options.F) -> options.F:
-    """Add `--format`."""
-    return click.option(
-        "--format",
-        "written",
-        type=click.Choice([each.value for each in StorageFormat]),
-        help="How tables are stored (default: as their names end; folders are Parquet).",
-    )(function)
-
-
-def witnesses_option(function: options.F) -> options.F:
-    """Add `--witnesses`."""
-    return click.option(
+def witnesses_option() -> Any:
+    """Declare `--witnesses`."""
+    return option(
         "--witnesses",
         type=click.IntRange(0, 1_000),
         default=20,
         show_default=True,
         help="Name somebody for whom rules collide, for so many of those that are listed.",
-    )(function)
+    )
 
 
-@click.command()
-@click.argument("rules", required=False, metavar="[RULES]")
-@click.option("--types", metavar="TABLE", help="A table of event types, besides those of the rule base.")
-@source_options
-@click.option("--mode", type=click.Choice([*Mode]), help="What counts as a conflict (default: as the rule base says).")
-@click.option("--at", metavar="TIME", help=f"When rules are to be in force (default: now; `{_ALL}` for all of them).")
-@format_option
-@click.option("--top", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Rows of a table.")
-@witnesses_option
-@click.option("--fail-on-conflict", is_flag=True, help="Exit with 1 if there is a conflict.")
-@html_option
-@out_options(required=True)
-@spark_options
-@options.output_option()
-@click.pass_obj
-@example(
-    """
+@option_class
+class _Conflicts:
+    rules: str | None = argument(required=False, metavar="[RULES]")
+    types: str | None = option(
+        "--types", metavar="TABLE", help="A table of event types, besides those of the rule base."
+    )
+    source: RuleSourceOptions
+    mode: str | None = option(
+        "--mode", type=click.Choice([*Mode]), help="What counts as a conflict (default: as the rule base says)."
+    )
+    at: str | None = option(
+        "--at", metavar="TIME", help=f"When rules are to be in force (default: now; `{_ALL}` for all of them)."
+    )
+    written: str | None = option(
+        "--format",
+        type=click.Choice([each.value for each in StorageFormat]),
+        help="How tables are stored (default: as their names end; folders are Parquet).",
+    )
+    top: int = option("--top", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Rows of a table.")
+    witnesses: int = witnesses_option()
+    fail_on_conflict: bool = option("--fail-on-conflict", is_flag=True, help="Exit with 1 if there is a conflict.")
+    html: str | None = html_option()
+    folder: OutFolderOptions
+    spark: SparkOptions
+    output: str = output_option()
+
+
+@command(
+    example="""
 penstock pipeline conflicts rules.parquet --types types.parquet --file terms.yaml --out found --html conflicts.html
 penstock pipeline conflicts --file rules.yaml --out found --fail-on-conflict
 """
 )
-def conflicts(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    /,
-    *,
-    rules: str | None,
-    types: str | None,
-    file: str | None,
-    store_url: str | None,
-    ledger: str,
-    names_file: str | None,
-    mode: str | None,
-    at: str | None,
-    written: str | None,
-    top: int,
-    witnesses: int,
-    fail_on_conflict: bool,
-    html: str | None,
-    output: str,
-    **rest: Any,
-) -> None:
+def conflicts(session: CommandSession, options: _Conflicts) -> CommandAnswer:
     """Find all conflicts in a rule base of any size, in one job.
 
     RULES is a table: Parquet, JSON lines or CSV. The rule base, a file or a rule book in a store, says which way rights
@@ -116,63 +96,70 @@ def conflicts(  # noqa: PLR0913  # one argument an option
     with the reason. The report says between whom the conflicts are, where, and which rules cause most of them;
     `penstock pipeline conflicts-of` lists those of one rule.
     """
-    how = Run.of(output, stream=False, drain=False, files=1, **rest)
-    form = None if written is None else StorageFormat(written)
-    with _known(file, store_url, ledger, names_file) as known:
+    how = Run.of(options.folder, options.spark)
+    form = None if options.written is None else StorageFormat(options.written)
+    with _known(options.source) as known:
         of_rules, of_types = (
-            None if each is None else InputTable.at(how.cluster.path(each), form) for each in (rules, types)
+            None if each is None else InputTable.at(how.cluster.path(each), form)
+            for each in (options.rules, options.types)
         )
-        job = known.job(of_rules, of_types, None if mode is None else Mode(mode), _moment(at, session.now))
-    if html is not None:
-        check_target(html, overwrite=how.overwrite)
+        mode = None if options.mode is None else Mode(options.mode)
+        job = known.job(of_rules, of_types, mode, _moment(options.at, session.now))
+    if options.html is not None:
+        check_target(options.html, overwrite=how.overwrite)
     with spark_session(how.cluster) as on:
         if how.dry_run:
-            show_plan(job, plan(job, on.spark, how.place), output)
-            return
+            return plan_answer(job, plan(job, on.spark, how.place))
         if how.place is None:
             raise MalformedError("cli.usage", "nothing says where the tables are to be written", hint="give --out")
         done = execute(job, on, how.place)
         with opened(on.spark, how.place.out) as stored:
-            found = stored.report(top, witnesses)
-    if html is not None:
+            found = stored.report(options.top, options.witnesses)
+    if options.html is not None:
         page = conflicts_html(found, names=known.cast.names.petnames, at=session.now)
-        write_bytes(html, page.encode(), overwrite=how.overwrite)
-    _show(found, done, how.out, output)
-    if fail_on_conflict and found.counts.get("conflicts"):
-        raise RefusedError("conflicts.found", "rules collide", hint="see the table")
+        write_bytes(options.html, page.encode(), overwrite=how.overwrite)
+    error = None
+    if options.fail_on_conflict and found.counts.get("conflicts"):
+        error = RefusedError("conflicts.found", "rules collide", hint="see the table")
+    data = {**found.as_dict(), "out": how.out, "seconds": round(done.seconds, 3)}
+    return CommandAnswer(data, _show(found, done, how.out), error)
 
 
-@click.command("conflicts-of")
-@click.argument("folder", metavar="FOLDER")
-@click.argument("rule", metavar="RULE")
-@click.option("--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="So many at most.")
-@witnesses_option
-@spark_options
-@options.output_option()
-@example("penstock pipeline conflicts-of found r17")
-def conflicts_of(*, folder: str, rule: str, limit: int, witnesses: int, output: str, **where: Any) -> None:
+@option_class
+class _ConflictsOf:
+    folder: str = argument(metavar="FOLDER")
+    rule: str = argument(metavar="RULE")
+    limit: int = option(
+        "--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="So many at most."
+    )
+    witnesses: int = witnesses_option()
+    spark: SparkOptions
+    output: str = output_option()
+
+
+@command(name="conflicts-of", example="penstock pipeline conflicts-of found r17")
+def conflicts_of(options: _ConflictsOf) -> CommandAnswer:
     """List the conflicts of one rule, one by one.
 
     FOLDER is what `conflicts` wrote. A witness is somebody whom one of the two rules admits, and the other does not.
     """
-    cluster = cluster_of(**where)
-    with spark_session(cluster) as on, opened(on.spark, cluster.path(folder)) as found:
-        order = found.pairs(rule).orderBy("kind", "function", "rule", "other")
-        rows = [row.asDict() for row in order.limit(limit + 1).collect()]
-        shown = [_seen_from(rule, row) for row in rows[:limit]]
-        seen = found.witnesses([Pair.of({**row, "rule": rule}) for row in shown[:witnesses]])
-    people = [*seen, *([] for _ in shown[witnesses:])]
-    if output == JSON:
-        told = [{**row, "witnesses": [each.as_dict() for each in of]} for row, of in zip(shown, people, strict=True)]
-        say_json({"rule": rule, "conflicts": told, "more": len(rows) > limit})
-        return
+    cluster = options.spark.cluster()
+    with spark_session(cluster) as on, opened(on.spark, cluster.path(options.folder)) as found:
+        order = found.pairs(options.rule).orderBy("kind", "function", "rule", "other")
+        rows = [row.asDict() for row in order.limit(options.limit + 1).collect()]
+        shown = [_seen_from(options.rule, row) for row in rows[: options.limit]]
+        seen = found.witnesses([Pair.of({**row, "rule": options.rule}) for row in shown[: options.witnesses]])
+    people = [*seen, *([] for _ in shown[options.witnesses :])]
+    told = [{**row, "witnesses": [each.as_dict() for each in of]} for row, of in zip(shown, people, strict=True)]
     columns = ("kind", "function", "other", "type", "attributes")
     lines = [
         [*(_cell(row[name]) for name in columns), "; ".join(map(str, of))]
         for row, of in zip(shown, people, strict=True)
     ]
-    paint.grid((*columns, "witness"), lines)
-    say(f"more than {counted(limit, 'conflict')}" if len(rows) > limit else counted(len(rows), "conflict"))
+    more = len(rows) > options.limit
+    said = f"more than {counted(options.limit, 'conflict')}" if more else counted(len(rows), "conflict")
+    data = {"rule": options.rule, "conflicts": told, "more": more}
+    return CommandAnswer(data, [grid_table((*columns, "witness"), lines), said])
 
 
 def _seen_from(rule: str, row: dict[str, Any]) -> dict[str, object]:
@@ -227,13 +214,13 @@ class _Known:
 
 
 @contextmanager
-def _known(file: str | None, store_url: str | None, ledger: str, names_file: str | None) -> Iterator[_Known]:
-    names = load_names(names_file)
-    if file is not None:
-        read = load_rules(file, names)
-        yield _Known(file, read.vocabulary, read.mode, read.rules, Cast(names, read.names))
+def _known(where: RuleSourceOptions) -> Iterator[_Known]:
+    if where.file is not None:
+        names = where.book.names.load()
+        read = load_rules(where.file, names)
+        yield _Known(where.file, read.vocabulary, read.mode, read.rules, Cast(names, read.names))
         return
-    with opened_book(store_url=store_url, ledger=ledger, names_file=names_file) as (source, _):
+    with where.book.opened() as (source, _):
         held = source.base.detector
         yield _Known(source.where, held.vocabulary, held.mode, tuple(held.rules.values()), source.cast)
 
@@ -247,26 +234,23 @@ def _moment(text: str | None, now: datetime) -> datetime | None:
 # --- What is answered ------------------------------------------------------------------------------------------------
 
 
-def _show(found: ConflictReport, done: Done, out: str, output: str) -> None:
-    if output == JSON:
-        say_json({**found.as_dict(), "out": out, "seconds": round(done.seconds, 3)})
-        return
+def _show(found: ConflictReport, done: Done, out: str) -> Iterator[Shown]:
     for title, table in found.tables().items():
         if table.rows:
-            say(title)
-            paint.grid(table.columns, [[_cell(value) for value in row] for row in table.rows])
+            yield title
+            yield grid_table(table.columns, [[_cell(value) for value in row] for row in table.rows])
             if table.more:
-                say("and more")
-            say()
+                yield "and more"
+            yield ""
     for reason, count in found.reasons.items():
-        say(f"{reason}: {counted(count, 'row')}")
+        yield f"{reason}: {counted(count, 'row')}"
     counts = found.counts
-    say(
+    yield (
         f"{counted(counts.get('read', 0), 'row')} = {counted(counts.get('rules', 0), 'rule')} in force + "
         f"{counts.get('not_in_force', 0):,} not in force + {counts.get('quarantined', 0):,} in quarantine"
     )
-    say(counted(counts.get("conflicts", 0), "conflict"))
-    say(f"wrote {out} in {done.seconds:.1f} s")
+    yield counted(counts.get("conflicts", 0), "conflict")
+    yield f"wrote {out} in {done.seconds:.1f} s"
 
 
 def _cell(value: object) -> str:

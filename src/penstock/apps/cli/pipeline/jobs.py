@@ -1,30 +1,28 @@
 """The jobs of `penstock pipeline` on Spark, each a command."""
 
 from datetime import datetime, timedelta
-from typing import Any, Literal
+from typing import Literal
 
 import click
 
 from penstock.apps.cli.pipeline.options import (
-    Run,
-    cluster_of,
+    JobOptions,
+    ReportJobOptions,
+    SealedInputOptions,
+    SparkOptions,
     html_option,
-    jetstream_options,
-    key_files_options,
+    jetstream_option,
     messages_of,
-    out_options,
     policy_option,
     run_job,
-    spark_options,
-    stream_options,
 )
 from penstock.apps.cli.pipeline.output import (
     Page,
+    comparison_answer,
     known,
-    show_comparison,
-    show_plan,
-    show_quarantine,
-    show_report,
+    plan_answer,
+    quarantine_answer,
+    report_answer,
 )
 from penstock.apps.cli.pipeline.runs import (
     admit_job,
@@ -41,14 +39,11 @@ from penstock.apps.cli.pipeline.runs import (
     whatif_job,
 )
 from penstock.apps.cli.pipeline.spark_session import session as spark_session
-from penstock.apps.cli.shared import options
-from penstock.apps.cli.shared import terminal as paint
-from penstock.apps.cli.shared.credentials import load_verified_type
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.describe import counted
-from penstock.apps.cli.shared.groups import example
-from penstock.apps.cli.shared.names import load_names
-from penstock.apps.cli.shared.options import JSON
-from penstock.apps.cli.shared.session import CommandSession, say, say_json
+from penstock.apps.cli.shared.options import NamesOption, ShelfOptions
+from penstock.apps.cli.shared.session import CommandSession
+from penstock.apps.cli.shared.terminal import grid_table
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import parse_end, parse_instant
 from penstock.model.limits import DEFAULT_LIMITS
@@ -59,279 +54,242 @@ from penstock.pipeline.jobs.reports import ReportOptions, audited
 from penstock.pipeline.whatif import fails_on
 
 
-@click.command()
-@click.argument("source", required=False, metavar="[PATH]")
-@click.option("--mapping", metavar="FILE", help="A mapping file, for CSV and Parquet.")
-@click.option("--policy", "policy_file", metavar="FILE", help="For CloudEvents: a policy file, for its types.")
-@click.option(
-    "--type-file", "type_files", multiple=True, metavar="FILE", help="For CloudEvents: a signed type; repeat."
-)
-@options.shelf_options
-@jetstream_options("--from-jetstream", "Read messages in place of files.")
-@out_options(required=True)
-@stream_options
-@spark_options
-@options.output_option()
-@click.pass_obj
-@example(
-    """
+@option_class
+class _Ingest:
+    source: str | None = argument(required=False, metavar="[PATH]")
+    mapping: str | None = option("--mapping", metavar="FILE", help="A mapping file, for CSV and Parquet.")
+    policy_file: str | None = option("--policy", metavar="FILE", help="For CloudEvents: a policy file, for its types.")
+    type_files: tuple[str, ...] = option(
+        "--type-file", multiple=True, metavar="FILE", help="For CloudEvents: a signed type; repeat."
+    )
+    shelf: ShelfOptions
+    from_jetstream: tuple[str, str] | None = option(
+        "--from-jetstream", nargs=2, metavar="URL STREAM", help="Read messages in place of files."
+    )
+    jetstream_more: tuple[str, ...] = jetstream_option()
+    job: JobOptions
+    output: str = output_option()
+
+
+@command(
+    example="""
 penstock pipeline ingest meter.csv --mapping meter.toml --out ingested
 penstock pipeline ingest events/ --policy policy.toml --out ingested --stream
 """
 )
-def ingest(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    /,
-    *,
-    source: str | None,
-    mapping: str | None,
-    policy_file: str | None,
-    type_files: tuple[str, ...],
-    parent: tuple[str, ...],
-    previous: tuple[str, ...],
-    from_jetstream: tuple[str, str] | None,
-    jetstream_more: tuple[str, ...],
-    output: str,
-    **rest: Any,
-) -> None:
+def ingest(session: CommandSession, options: _Ingest) -> CommandAnswer:
     """Turn records into typed events; what does not fit goes to quarantine with the reason and its original bytes.
 
     Files are JSON lines of CloudEvents, or with a mapping CSV and Parquet. As many records go in as events and
     quarantined records come out; this is checked, and printed.
     """
-    messages = None if from_jetstream is None else messages_of(from_jetstream, jetstream_more)
-    bound = None if mapping is None else bound_mapping(mapping, parent, previous, session)
-    types = tuple(load_verified_type(file, parent, previous, session.now)[0] for file in type_files)
-    if policy_file is not None:
-        types += load(policy_file, session).types
+    messages = None if options.from_jetstream is None else messages_of(options.from_jetstream, options.jetstream_more)
+    bound = None if options.mapping is None else bound_mapping(options.mapping, options.shelf, session)
+    types = tuple(options.shelf.verified(file, session.now)[0] for file in options.type_files)
+    if options.policy_file is not None:
+        types += load(options.policy_file, session).types
     if bound is None and not types:
         raise MalformedError(
             "cli.type-file",
             "ingest needs to know the event types",
             hint="give --mapping for CSV and Parquet, --policy or --type-file for CloudEvents",
         )
-    how = Run.of(output, **rest)
-    path = None if source is None else how.cluster.path(source)
-    run_job(ingest_job(session, path=path, types=types, bound=bound, messages=messages), how)
+    how = options.job.run()
+    path = None if options.source is None else how.cluster.path(options.source)
+    return run_job(ingest_job(session, path=path, types=types, bound=bound, messages=messages), how)
 
 
-@click.command()
-@click.argument("source", metavar="FOLDER")
-@key_files_options(required=False)
-@policy_option
-@out_options(required=True)
-@stream_options
-@spark_options
-@options.output_option()
-@click.pass_obj
-@example("penstock pipeline admit ingested --policy policy.toml --out admitted")
-def admit(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    /,
-    *,
-    source: str,
-    policy_file: str,
-    ring_file: str | None,
-    kek_file: str | None,
-    output: str,
-    **rest: Any,
-) -> None:
+@option_class
+class _Admit:
+    source: str = argument(metavar="FOLDER")
+    keys: SealedInputOptions
+    policy_file: str = policy_option()
+    job: JobOptions
+    output: str = output_option()
+
+
+@command(example="penstock pipeline admit ingested --policy policy.toml --out admitted")
+def admit(session: CommandSession, options: _Admit) -> CommandAnswer:
     """Let in what publishers may publish: forced values are set, what they may not set is taken away.
 
     FOLDER is what `ingest` wrote. Every event is admitted or refused, with the reason; each publisher's decision is
     recorded in `decisions/`, with how many events it let through.
     """
-    how = Run.of(output, **rest)
-    run_job(
-        admit_job(session, how.cluster.path(source), policy_file, how.sealed_input(ring_file, kek_file)),
+    how = options.job.run()
+    return run_job(
+        admit_job(session, how.cluster.path(options.source), options.policy_file, options.keys.load(how)),
         how,
     )
 
 
-@click.command()
-@click.argument("source", metavar="FOLDER")
-@key_files_options(required=False)
-@policy_option
-@click.option(
-    "--layout",
-    type=click.Choice([layout.value for layout in Layout]),
-    default="program",
-    show_default=True,
-    help="Rows that readers with equal rights share, or a folder for each reader.",
-)
-@out_options(required=True)
-@stream_options
-@spark_options
-@options.output_option()
-@click.pass_obj
-@example("penstock pipeline deliver admitted --policy policy.toml --out delivered")
-def deliver(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    /,
-    *,
-    source: str,
-    policy_file: str,
-    layout: str,
-    ring_file: str | None,
-    kek_file: str | None,
-    output: str,
-    **rest: Any,
-) -> None:
+@option_class
+class _Deliver:
+    source: str = argument(metavar="FOLDER")
+    keys: SealedInputOptions
+    policy_file: str = policy_option()
+    layout: str = option(
+        "--layout",
+        type=click.Choice([layout.value for layout in Layout]),
+        default="program",
+        show_default=True,
+        help="Rows that readers with equal rights share, or a folder for each reader.",
+    )
+    job: JobOptions
+    output: str = output_option()
+
+
+@command(example="penstock pipeline deliver admitted --policy policy.toml --out delivered")
+def deliver(session: CommandSession, options: _Deliver) -> CommandAnswer:
     """Give all subscribers of a policy what they may see, in one pass over the events.
 
     FOLDER is what `admit` or `ingest` wrote. `penstock pipeline view` opens the result for one subscriber.
     """
-    how = Run.of(output, **rest)
-    keys = how.sealed_input(ring_file, kek_file)
-    run_job(deliver_job(session, how.cluster.path(source), policy_file, Layout(layout), keys), how)
+    how = options.job.run()
+    keys = options.keys.load(how)
+    return run_job(
+        deliver_job(session, how.cluster.path(options.source), options.policy_file, Layout(options.layout), keys), how
+    )
 
 
-@click.command()
-@click.argument("folder", metavar="FOLDER")
-@click.argument("subscriber", metavar="SUBSCRIBER")
-@click.option("--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="So many rows at most.")
-@spark_options
-@options.output_option()
-@example("penstock pipeline view delivered statistics")
-def view(*, folder: str, subscriber: str, limit: int, output: str, **where: Any) -> None:
+@option_class
+class _View:
+    folder: str = argument(metavar="FOLDER")
+    subscriber: str = argument(metavar="SUBSCRIBER")
+    limit: int = option(
+        "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="So many rows at most."
+    )
+    spark: SparkOptions
+    output: str = output_option()
+
+
+@command(example="penstock pipeline view delivered statistics")
+def view(options: _View) -> CommandAnswer:
     """Show what one subscriber got, under the names of its own version of the type.
 
     FOLDER is what `deliver` wrote. Attributes that the subscriber may not see are empty.
     """
-    cluster = cluster_of(**where)
-    with spark_session(cluster, cluster.path(folder)) as on:
-        columns, rows, whole = view_rows(on.spark, cluster.path(folder), subscriber, limit)
-    if output == JSON:
-        found = [dict(zip(columns, row, strict=True)) for row in rows]
-        say_json({"subscriber": subscriber, "rows": whole, "events": found})
-        return
-    paint.grid(columns, [["" if value is None else str(value) for value in row] for row in rows])
-    say(counted(whole, "event") if whole == len(rows) else f"{len(rows):,} of {counted(whole, 'event')}")
+    cluster = options.spark.cluster()
+    with spark_session(cluster, cluster.path(options.folder)) as on:
+        columns, rows, whole = view_rows(on.spark, cluster.path(options.folder), options.subscriber, options.limit)
+    data = {
+        "subscriber": options.subscriber,
+        "rows": whole,
+        "events": [dict(zip(columns, row, strict=True)) for row in rows],
+    }
+    table = grid_table(columns, [["" if value is None else str(value) for value in row] for row in rows])
+    said = counted(whole, "event") if whole == len(rows) else f"{len(rows):,} of {counted(whole, 'event')}"
+    return CommandAnswer(data, [table, said])
 
 
-@click.command()
-@click.argument("folder", metavar="FOLDER")
-@click.option("--samples", type=click.IntRange(1, 100), default=3, show_default=True, help="Records of each reason.")
-@spark_options
-@options.output_option()
-@example("penstock pipeline quarantine ingested --samples 5")
-def quarantine(*, folder: str, samples: int, output: str, **where: Any) -> None:
+@option_class
+class _Quarantine:
+    folder: str = argument(metavar="FOLDER")
+    samples: int = option(
+        "--samples", type=click.IntRange(1, 100), default=3, show_default=True, help="Records of each reason."
+    )
+    spark: SparkOptions
+    output: str = output_option()
+
+
+@command(example="penstock pipeline quarantine ingested --samples 5")
+def quarantine(options: _Quarantine) -> CommandAnswer:
     """Show what did not fit: how many records for each reason, and the beginning of some of them.
 
     FOLDER is what `ingest` or `conflicts` wrote, or `audit` with --out. Bytes that are no text, or would do something
     to a terminal, are escaped. A quarantine holds whole records: guard it like the input.
     """
-    cluster = cluster_of(**where)
-    with spark_session(cluster, cluster.path(folder)) as on:
-        found = open_quarantine(on.spark, cluster.path(folder), samples)
-    show_quarantine(found, output)
+    cluster = options.spark.cluster()
+    with spark_session(cluster, cluster.path(options.folder)) as on:
+        found = open_quarantine(on.spark, cluster.path(options.folder), options.samples)
+    return quarantine_answer(found)
 
 
-@click.command()
-@click.argument("source", metavar="FOLDER")
-@key_files_options(required=False)
-@click.option("--before", required=True, metavar="FILE", help="The policy file as it is.")
-@click.option("--after", required=True, metavar="FILE", help="The policy file as it would be.")
-@click.option("--samples", type=click.IntRange(1, 100), default=5, show_default=True, help="Ids that a change names.")
-@click.option("--fail-on", type=click.Choice(["gain", "loss", "any"]), help="Exit with 1 if there is such a change.")
-@html_option
-@out_options(required=False)
-@stream_options
-@spark_options
-@options.output_option()
-@options.names_option
-@click.pass_obj
-@example(
-    """
+@option_class
+class _Whatif:
+    source: str = argument(metavar="FOLDER")
+    keys: SealedInputOptions
+    before: str = option("--before", required=True, metavar="FILE", help="The policy file as it is.")
+    after: str = option("--after", required=True, metavar="FILE", help="The policy file as it would be.")
+    samples: int = option(
+        "--samples", type=click.IntRange(1, 100), default=5, show_default=True, help="Ids that a change names."
+    )
+    fail_on: Literal["gain", "loss", "any"] | None = option(
+        "--fail-on", type=click.Choice(["gain", "loss", "any"]), help="Exit with 1 if there is such a change."
+    )
+    html: str | None = html_option()
+    job: ReportJobOptions
+    output: str = output_option()
+    names: NamesOption
+
+
+@command(
+    example="""
 penstock pipeline whatif ingested --before policy.toml --after proposal.toml --fail-on gain --html change.html
 """
 )
-def whatif(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    /,
-    *,
-    source: str,
-    before: str,
-    after: str,
-    samples: int,
-    ring_file: str | None,
-    kek_file: str | None,
-    fail_on: Literal["gain", "loss", "any"] | None,
-    html: str | None,
-    output: str,
-    names_file: str | None,
-    **rest: Any,
-) -> None:
+def whatif(session: CommandSession, options: _Whatif) -> CommandAnswer:
     """Compare two policies on a history: who gains and who loses which attributes, on how many events.
 
     FOLDER is what `ingest` or `admit` wrote. Readers are compared by what they would see of it, and publishers by what
     they might put in; what `admit` refused by the policy of then is not in what it wrote. Values of attributes stand
     nowhere in the answer, ids of events do.
     """
-    how = Run.of(output, **rest)
-    keys = how.sealed_input(ring_file, kek_file)
-    job = whatif_job(session, how.cluster.path(source), (before, after), samples, keys)
+    how = options.job.run()
+    keys = options.keys.load(how)
+    job = whatif_job(session, how.cluster.path(options.source), (options.before, options.after), options.samples, keys)
     old, new = job.watched.policies
-    page = Page(html, known(load_names(names_file).petnames, new, old), session, how.overwrite)
+    page = Page(options.html, known(options.names.load().petnames, new, old), session, how.overwrite)
     page.check()
     with spark_session(how.cluster, how.reads(job.files)) as on:
         if how.dry_run:
-            show_plan(job, plan(job, on.spark, how.place), output)
-            return
+            return plan_answer(job, plan(job, on.spark, how.place))
         found, done = comparison(job, on, how.place)
     page.put(found)
-    show_comparison(found, done, page.names, output)
-    if fail_on is not None and fails_on(found, fail_on):
-        raise RefusedError("whatif.changes", f"the change has what it must not have: {fail_on}", hint="see the table")
+    error = None
+    if options.fail_on is not None and fails_on(found, options.fail_on):
+        error = RefusedError(
+            "whatif.changes", f"the change has what it must not have: {options.fail_on}", hint="see the table"
+        )
+    return comparison_answer(found, done, page.names, error)
 
 
-@click.command()
-@click.argument("source", metavar="LOG")
-@click.option("--policy", "policy_file", metavar="FILE", help="A policy file, to find the rights that are not used.")
-@click.option("--since", metavar="TIME", help="Only decisions from this time on.")
-@click.option("--until", metavar="TIME", help="Only decisions until this time; a date alone includes that day.")
-@click.option("--top", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Rows of a table.")
-@click.option(
-    "--hours",
-    type=click.IntRange(1, DEFAULT_LIMITS.record_hours),
-    default=1,
-    show_default=True,
-    help="How long a period is.",
-)
-@html_option
-@out_options(required=False)
-@stream_options
-@spark_options
-@options.output_option()
-@options.names_option
-@click.pass_obj
-@example("penstock pipeline audit admitted --policy policy.toml --html audit.html")
-def audit(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    /,
-    *,
-    source: str,
-    policy_file: str | None,
-    since: str | None,
-    until: str | None,
-    top: int,
-    hours: int,
-    html: str | None,
-    output: str,
-    names_file: str | None,
-    **rest: Any,
-) -> None:
+@option_class
+class _Audit:
+    source: str = argument(metavar="LOG")
+    policy_file: str | None = option(
+        "--policy", metavar="FILE", help="A policy file, to find the rights that are not used."
+    )
+    since: str | None = option("--since", metavar="TIME", help="Only decisions from this time on.")
+    until: str | None = option(
+        "--until", metavar="TIME", help="Only decisions until this time; a date alone includes that day."
+    )
+    top: int = option("--top", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Rows of a table.")
+    hours: int = option(
+        "--hours",
+        type=click.IntRange(1, DEFAULT_LIMITS.record_hours),
+        default=1,
+        show_default=True,
+        help="How long a period is.",
+    )
+    html: str | None = html_option()
+    job: ReportJobOptions
+    output: str = output_option()
+    names: NamesOption
+
+
+@command(example="penstock pipeline audit admitted --policy policy.toml --html audit.html")
+def audit(session: CommandSession, options: _Audit) -> CommandAnswer:
     """Report which rights are used and which are not, who is refused, and what flows from domain to domain.
 
     LOG is a folder or a file of decision records, or what `admit` or `deliver` wrote. As a stream, the page is written
     again after each batch, by the policy as it is then.
     """
-    how = Run.of(output, **rest)
-    policy = policy_now(policy_file, session)
+    how = options.job.run()
+    policy = policy_now(options.policy_file, session)
     loaded = policy()
-    question = ReportOptions(_moment(since), _end(until), top, timedelta(hours=hours))
-    names = known(load_names(names_file).petnames, *(() if loaded is None else (loaded,)))
-    page = Page(html, names, session, how.overwrite, again=how.streams)
+    question = ReportOptions(_moment(options.since), _end(options.until), options.top, timedelta(hours=options.hours))
+    names = known(options.names.load().petnames, *(() if loaded is None else (loaded,)))
+    page = Page(options.html, names, session, how.overwrite, again=how.streams)
     page.check()
     found: list[AuditReport] = []
 
@@ -339,17 +297,16 @@ def audit(  # noqa: PLR0913  # one argument an option
         found[:] = [made]
         page.put(made)
 
-    path = how.cluster.path(source)
+    path = how.cluster.path(options.source)
     with spark_session(how.cluster, how.reads(path)) as on:
         job = audit_job(on.spark, path)
         if how.dry_run:
-            show_plan(job, plan(job, on.spark, how.place), output)
-            return
+            return plan_answer(job, plan(job, on.spark, how.place))
         done = report(job, on, how.place, policy, question, on_report)
         if not found and how.place is not None:
             # A stream that found nothing new.
             on_report(audited(on.spark, how.place.out, policy(), question))
-    show_report(found[0], done, names, output)
+    return report_answer(found[0], done, names)
 
 
 def _moment(text: str | None) -> datetime | None:

@@ -1,15 +1,16 @@
 """The options that the commands of `penstock pipeline` share."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import Any, Final
 
 import click
 
-from penstock.apps.cli.pipeline.output import show_done, show_plan
+from penstock.apps.cli.pipeline.output import done_answer, plan_answer
 from penstock.apps.cli.pipeline.runs import JobOutput, execute, plan
 from penstock.apps.cli.pipeline.spark_session import Cluster
 from penstock.apps.cli.pipeline.spark_session import session as spark_session
+from penstock.apps.cli.shared.commands import CommandAnswer, option, option_class
 from penstock.errors import MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.pipeline.jobs.job import Job
@@ -20,56 +21,101 @@ from penstock.pipeline.sealed.log import KeyFiles
 # How a job of `penstock pipeline` runs, as the options say.
 
 
+@option_class
+class OutFolderOptions:
+    """The folder that a job writes."""
+
+    out: str | None = option("--out", metavar="FOLDER", required=True, help="The folder to write.")
+    overwrite: bool = option("--overwrite", is_flag=True, help="Replace an output that exists.")
+    dry_run: bool = option("--dry-run", is_flag=True, help="Show the plan and what would be read, and write nothing.")
+
+
+@option_class
+class ReportFolderOptions(OutFolderOptions):
+    """The folder that a report keeps what it finds in, if one is given."""
+
+    out: str | None = option("--out", metavar="FOLDER", help="Keep what is found in this folder; a stream needs one.")
+
+
+@option_class
+class StreamOptions:
+    """Whether a job goes on with what arrives."""
+
+    stream: bool = option("--stream", is_flag=True, help="Go on with what arrives, until stopped.")
+    drain: bool = option("--drain", is_flag=True, help="As a stream: stop when everything is read that is there.")
+    files: int = option(
+        "--files",
+        type=click.IntRange(1, DEFAULT_LIMITS.batch_files),
+        default=100,
+        show_default=True,
+        help="As a stream: so many files, or batches of the job before, at a time.",
+    )
+
+
+@option_class
+class SparkOptions:
+    """Where Spark runs."""
+
+    master: str = option("--master", default="local[*]", show_default=True, metavar="URL", help="Where Spark runs.")
+    remote: str | None = option("--remote", metavar="URL", help="Use a Spark Connect server, such as sc://host:15002.")
+    conf: tuple[str, ...] = option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; repeat it.")
+    spark_log: str | None = option("--spark-log", metavar="FILE", help="Keep what Spark and Java say in this file.")
+
+    def cluster(self) -> Cluster:
+        """Return where Spark runs. Raises `MalformedError` (`cli.pair`)."""
+        return Cluster(self.master, self.remote, pairs(self.conf, "--conf"), self.spark_log)
+
+
+@option_class
+class JobOptions:
+    """How a job runs: where it writes, whether it goes on, and where Spark is."""
+
+    folder: OutFolderOptions
+    stream: StreamOptions
+    spark: SparkOptions
+
+    def run(self) -> "Run":
+        """Read the options. Raises `MalformedError` (`cli.stream`, `cli.pair`)."""
+        return Run.of(self.folder, self.spark, self.stream)
+
+
+@option_class
+class ReportJobOptions(JobOptions):
+    """How a job runs that need not keep what it finds."""
+
+    folder: ReportFolderOptions
+
+
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How a job runs, as the options say: where it writes, where Spark is, and how to answer."""
+    """How a job runs, as the options say: where it writes, and where Spark is."""
 
     place: JobOutput | None
     cluster: Cluster
     dry_run: bool
     overwrite: bool
-    output: str
     #: the folder as it was given
     out: str
 
     @classmethod
-    def of(  # noqa: PLR0913  # one argument an option
-        cls,
-        output: str,
-        *,
-        out: str | None,
-        overwrite: bool,
-        dry_run: bool,
-        stream: bool,
-        drain: bool,
-        files: int,
-        **where: Any,
-    ) -> "Run":
+    def of(cls, folder: OutFolderOptions, spark: SparkOptions, stream: StreamOptions | None = None) -> "Run":
         """Read the options. Raises `MalformedError` (`cli.stream`, `cli.pair`)."""
-        if drain and not stream:
-            raise MalformedError("cli.stream", "--drain is for streams", hint="say --stream too, or leave it out")
-        if stream and out is None:
-            raise MalformedError("cli.stream", "a stream keeps what it has found", hint="say where with --out")
-        streaming = Streaming(files, drain) if stream else None
-        cluster = cluster_of(**where)
-        place = None if out is None else JobOutput(cluster.path(out), streaming, overwrite)
-        return cls(place, cluster, dry_run, overwrite, output, out or "")
+        streaming = None
+        if stream is not None:
+            if stream.drain and not stream.stream:
+                raise MalformedError("cli.stream", "--drain is for streams", hint="say --stream too, or leave it out")
+            if stream.stream and folder.out is None:
+                raise MalformedError("cli.stream", "a stream keeps what it has found", hint="say where with --out")
+            streaming = Streaming(stream.files, stream.drain) if stream.stream else None
+        cluster = spark.cluster()
+        place = None if folder.out is None else JobOutput(cluster.path(folder.out), streaming, folder.overwrite)
+        return cls(place, cluster, folder.dry_run, folder.overwrite, folder.out or "")
 
     def key_files(self, ring: str, kek: str) -> KeyFiles:
         """Return where the keys are, as tasks find them. Raises what `KeyFiles.read` does, here and not in a task."""
         found = KeyFiles(self.cluster.path(ring), self.cluster.path(kek))
         found.read()
         return found
-
-    def sealed_input(self, ring: str | None, kek: str | None) -> KeyFiles | None:
-        """Return where the keys of a sealed log are, if it is one. Raises `MalformedError` (`cli.keys`)."""
-        if ring is not None and kek is not None:
-            return self.key_files(ring, kek)
-        if ring is kek:
-            return None
-        raise MalformedError(
-            "cli.keys", "a sealed log is read with a key ring and its key", hint="give --keys and --kek"
-        )
 
     def reads(self, path: str | None) -> str | None:
         """Return the path of all that is read, where that is known before: more will arrive in a stream."""
@@ -81,18 +127,12 @@ class Run:
         return self.place is not None and self.place.streaming is not None
 
 
-def cluster_of(*, master: str, remote: str | None, conf: tuple[str, ...], spark_log: str | None) -> Cluster:
-    """Return where Spark runs. Raises `MalformedError` (`cli.pair`)."""
-    return Cluster(master, remote, pairs(conf, "--conf"), spark_log)
-
-
-def run_job(job: Job, how: Run) -> None:
-    """Run a job, or show what it would do, and answer."""
+def run_job(job: Job, how: Run) -> CommandAnswer:
+    """Run a job, or find out what it would do, and return the answer."""
     with spark_session(how.cluster, how.reads(job.files)) as on:
-        if how.dry_run:
-            show_plan(job, plan(job, on.spark, how.place), how.output)
-        elif how.place is not None:
-            show_done(job, how.out, execute(job, on, how.place), how.output)
+        if how.dry_run or how.place is None:
+            return plan_answer(job, plan(job, on.spark, how.place))
+        return done_answer(job, how.out, execute(job, on, how.place))
 
 
 def pairs(texts: tuple[str, ...], option: str) -> Mapping[str, str]:
@@ -113,101 +153,53 @@ def messages_of(where: tuple[str, str], more: tuple[str, ...]) -> Mapping[str, s
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The options that the commands of `penstock pipeline` share.
+# The options that some commands of `penstock pipeline` share.
 
 
-F = TypeVar("F", bound=Callable[..., Any])
+def jetstream_option() -> Any:
+    """Declare `--jetstream`, with more about a stream of messages."""
+    return option("--jetstream", multiple=True, metavar="NAME=VALUE", help="An option of it; repeat.")
 
 
-def spark_options(function: F) -> F:
-    """Add where Spark runs."""
-    for option in (
-        click.option("--spark-log", metavar="FILE", help="Keep what Spark and Java say in this file."),
-        click.option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; repeat it."),
-        click.option("--remote", metavar="URL", help="Use a Spark Connect server, such as sc://host:15002."),
-        click.option("--master", default="local[*]", show_default=True, metavar="URL", help="Where Spark runs."),
-    ):
-        function = option(function)
-    return function
+def policy_option() -> Any:
+    """Declare `--policy`."""
+    return option("--policy", required=True, metavar="FILE", help="The policy file.")
 
 
-def stream_options(function: F) -> F:
-    """Add `--stream`, `--drain` and `--files`."""
-    for option in (
-        click.option(
-            "--files",
-            type=click.IntRange(1, DEFAULT_LIMITS.batch_files),
-            default=100,
-            show_default=True,
-            help="As a stream: so many files, or batches of the job before, at a time.",
-        ),
-        click.option("--drain", is_flag=True, help="As a stream: stop when everything is read that is there."),
-        click.option("--stream", is_flag=True, help="Go on with what arrives, until stopped."),
-    ):
-        function = option(function)
-    return function
+def html_option() -> Any:
+    """Declare `--html`."""
+    return option("--html", metavar="FILE", help="Write the report as a page that needs no network.")
 
 
-def jetstream_options(name: str, words: str) -> Callable[[F], F]:
-    """Add `--from-jetstream` or `--to-jetstream`, and `--jetstream` with more about it."""
+_RING: Final = "A key ring, which tasks read where they run."
+_KEK: Final = "The key-encryption key of the key ring, under no passphrase."
 
-    def decorate(function: F) -> F:
-        more = click.option(
-            "--jetstream", "jetstream_more", multiple=True, metavar="NAME=VALUE", help="An option of it; repeat."
+
+@option_class
+class KeyFilesOptions:
+    """The keys of a sealed log, which tasks read where they run."""
+
+    ring_file: str = option("--keys", required=True, metavar="FILE", help=_RING)
+    kek_file: str = option("--kek", required=True, metavar="FILE", help=_KEK)
+
+    def load(self, how: Run) -> KeyFiles:
+        """Return where the keys are. Raises as `Run.key_files`."""
+        return how.key_files(self.ring_file, self.kek_file)
+
+
+@option_class
+class SealedInputOptions:
+    """The keys of the input, if it is a sealed log."""
+
+    ring_file: str | None = option("--keys", metavar="FILE", help=f"{_RING} FOLDER is a sealed log then.")
+    kek_file: str | None = option("--kek", metavar="FILE", help=_KEK)
+
+    def load(self, how: Run) -> KeyFiles | None:
+        """Return where the keys are, if it is a sealed log. Raises `MalformedError` (`cli.keys`)."""
+        if self.ring_file is not None and self.kek_file is not None:
+            return how.key_files(self.ring_file, self.kek_file)
+        if self.ring_file is self.kek_file:
+            return None
+        raise MalformedError(
+            "cli.keys", "a sealed log is read with a key ring and its key", hint="give --keys and --kek"
         )
-        return click.option(name, nargs=2, metavar="URL STREAM", help=words)(more(function))
-
-    return decorate
-
-
-def out_options(*, required: bool) -> Callable[[F], F]:
-    """Add `--out`, `--overwrite` and `--dry-run`."""
-
-    def decorate(function: F) -> F:
-        words = "The folder to write." if required else "Keep what is found in this folder; a stream needs one."
-        for option in (
-            click.option("--dry-run", is_flag=True, help="Show the plan and what would be read, and write nothing."),
-            click.option("--overwrite", is_flag=True, help="Replace an output that exists."),
-            click.option("--out", metavar="FOLDER", required=required, help=words),
-        ):
-            function = option(function)
-        return function
-
-    return decorate
-
-
-def policy_option(function: F) -> F:
-    """Add `--policy`."""
-    return click.option("--policy", "policy_file", required=True, metavar="FILE", help="The policy file.")(function)
-
-
-def html_option(function: F) -> F:
-    """Add `--html`."""
-    return click.option("--html", metavar="FILE", help="Write the report as a page that needs no network.")(function)
-
-
-def key_files_options(*, required: bool) -> Callable[[F], F]:
-    """Add `--keys` and `--kek`, which tasks read where they run."""
-
-    def decorate(function: F) -> F:
-        log = "" if required else " FOLDER is a sealed log then."
-        for option in (
-            click.option(
-                "--kek",
-                "kek_file",
-                required=required,
-                metavar="FILE",
-                help="The key-encryption key of the key ring, under no passphrase.",
-            ),
-            click.option(
-                "--keys",
-                "ring_file",
-                required=required,
-                metavar="FILE",
-                help=f"A key ring, which tasks read where they run.{log}",
-            ),
-        ):
-            function = option(function)
-        return function
-
-    return decorate

@@ -7,11 +7,12 @@ from datetime import datetime
 from typing import Final
 
 from penstock.apps.cli.pipeline.runs import Done, Planned
-from penstock.apps.cli.shared import terminal as paint
+from penstock.apps.cli.shared.commands import CommandAnswer
 from penstock.apps.cli.shared.describe import counted, instant_text
 from penstock.apps.cli.shared.files import check_target, write_bytes
-from penstock.apps.cli.shared.options import JSON
-from penstock.apps.cli.shared.session import CommandSession, say, say_block, say_json
+from penstock.apps.cli.shared.session import CommandSession
+from penstock.apps.cli.shared.terminal import Shown, fact_table, grid_table
+from penstock.errors import PenstockError
 from penstock.model.principals import Petnames, Principal
 from penstock.pipeline.audit import AuditReport, ReportTable
 from penstock.pipeline.enforce.policy import PipelinePolicy
@@ -86,40 +87,42 @@ def _done_data(done: Done) -> dict[str, object]:
     }
 
 
-def show_done(job: Job, out: str, done: Done, output: str) -> None:
-    """Show what a job did."""
-    if output == JSON:
-        say_json({"job": job.name, "out": out, **_done_data(done)})
-        return
+def done_answer(job: Job, out: str, done: Done) -> CommandAnswer:
+    """Return what a job did."""
+    return CommandAnswer({"job": job.name, "out": out, **_done_data(done)}, _show_done(job, out, done))
+
+
+def _show_done(job: Job, out: str, done: Done) -> Iterator[Shown]:
     rows = [(name, f"{count:,}") for name, count in done.counts.items()]
     # What does not open is counted as it is kept: its events are behind the seal.
     of = ", blocks" if job.name == _UNSEAL else ""
     rows += [(f"  {reason}{of}", f"{count:,}") for reason, count in done.reasons.items()]
-    paint.grid((job.name, "rows"), rows)
-    _show_delivered(done.delivered)
+    yield grid_table((job.name, "rows"), rows)
+    yield from _show_delivered(done.delivered)
     if some := done.without_rights:
         more = f" and {len(some) - _READERS:,} more" if len(some) > _READERS else ""
-        say(f"without rights: {', '.join(some[:_READERS])}{more}; `penstock explain` says what is missing")
-    say(f"{_sum(job, done)}; {done.seconds:.1f} s{f', {done.rate:,} rows/s' if done.rate else ''}")
-    _show_closed(done.closed, done.counts.get("events", done.counts.get("read", 0)))
-    say(f"wrote {out}")
-    for line in _advice(job, out, done):
-        say(line)
+        yield f"without rights: {', '.join(some[:_READERS])}{more}; `penstock explain` says what is missing"
+    yield f"{_sum(job, done)}; {done.seconds:.1f} s{f', {done.rate:,} rows/s' if done.rate else ''}"
+    yield from _show_closed(done.closed, done.counts.get("events", done.counts.get("read", 0)))
+    yield f"wrote {out}"
+    yield from _advice(job, out, done)
 
 
-def _show_delivered(delivered: Mapping[str, int]) -> None:
-    """Show which subscribers were given the most, and how many others there are."""
+def _show_delivered(delivered: Mapping[str, int]) -> Iterator[Shown]:
+    """Yield which subscribers were given the most, and how many others there are."""
     if not delivered:
         return
-    say()
-    paint.grid(("subscriber", "events"), [(name, f"{count:,}") for name, count in [*delivered.items()][:_READERS]])
+    yield ""
+    yield grid_table(
+        ("subscriber", "events"), [(name, f"{count:,}") for name, count in [*delivered.items()][:_READERS]]
+    )
     if others := [*delivered.values()][_READERS:]:
-        say(f"and {counted(sum(others), 'event')} to {counted(len(others), 'other subscriber')}")
+        yield f"and {counted(sum(others), 'event')} to {counted(len(others), 'other subscriber')}"
 
 
-def _show_closed(names: Iterable[str], events: int) -> None:
+def _show_closed(names: Iterable[str], events: int) -> Iterator[Shown]:
     for name in names:
-        say(f"no key for {name}: {'all its values are empty' if events else 'no event was opened'}")
+        yield f"no key for {name}: {'all its values are empty' if events else 'no event was opened'}"
 
 
 def _advice(job: Job, out: str, done: Done) -> Iterator[str]:
@@ -158,19 +161,21 @@ def _sum(job: Job, done: Done) -> str:
     return f"{counted(whole, 'event')} read"
 
 
-def show_quarantine(found: QuarantineSummary, output: str) -> None:
-    """Show what is in quarantine, and why."""
-    if output == JSON:
-        say_json({"reasons": found.reasons, "samples": [asdict(sample) for sample in found.samples]})
-        return
+def quarantine_answer(found: QuarantineSummary) -> CommandAnswer:
+    """Return what is in quarantine, and why."""
+    data = {"reasons": found.reasons, "samples": [asdict(sample) for sample in found.samples]}
+    return CommandAnswer(data, _show_quarantine(found))
+
+
+def _show_quarantine(found: QuarantineSummary) -> Iterator[Shown]:
     if not found.reasons:
-        say("nothing is in quarantine")
+        yield "nothing is in quarantine"
         return
-    paint.grid(("reason", "records"), [(reason, f"{count:,}") for reason, count in found.reasons.items()])
-    say()
+    yield grid_table(("reason", "records"), [(reason, f"{count:,}") for reason, count in found.reasons.items()])
+    yield ""
     rows = [(s.reason, _where(s), s.words or "", _beginning(s)) for s in found.samples]
-    paint.grid(("reason", "where", "why", "record"), rows)
-    say(f"{counted(sum(found.reasons.values()), 'record')} in quarantine")
+    yield grid_table(("reason", "where", "why", "record"), rows)
+    yield f"{counted(sum(found.reasons.values()), 'record')} in quarantine"
 
 
 def _where(sample: QuarantinedRecord) -> str:
@@ -183,35 +188,41 @@ def _where(sample: QuarantinedRecord) -> str:
 def _beginning(sample: QuarantinedRecord) -> str:
     if len(sample.text) <= _WIDE and sample.size <= _WIDE:
         return sample.text
-    return f"{sample.text[:_WIDE]}… ({sample.size:,} octets)"
+    return f"{sample.text[:_WIDE]}… ({sample.size:,} bytes)"
 
 
-def show_plan(job: Job, planned: Planned, output: str) -> None:
-    """Show what a job would do."""
-    if output == JSON:
-        say_json(
-            {
-                "job": job.name,
-                "source": job.source,
-                "files": planned.files,
-                "bytes": planned.bytes,
-                "records": planned.records,
-                "plans": list(planned.plans),
-            }
-        )
-        return
+def plan_answer(job: Job, planned: Planned) -> CommandAnswer:
+    """Return what a job would do."""
+    data = {
+        "job": job.name,
+        "source": job.source,
+        "files": planned.files,
+        "bytes": planned.bytes,
+        "records": planned.records,
+        "plans": list(planned.plans),
+    }
+    return CommandAnswer(data, _show_plan(job, planned))
+
+
+def _show_plan(job: Job, planned: Planned) -> Iterator[Shown]:
     sizes = [("files", planned.files), ("bytes", planned.bytes), ("records", planned.records)]
-    paint.facts([("would read", job.source), *((name, f"{count:,}") for name, count in sizes if count is not None)])
+    yield fact_table(
+        [("would read", job.source), *((name, f"{count:,}") for name, count in sizes if count is not None)]
+    )
     for text in planned.plans:
         # The tree alone; what each node does is in the JSON.
-        say_block(text.partition("\n\n")[0])
+        yield from text.partition("\n\n")[0].split("\n")
 
 
-def show_comparison(found: PolicyComparison, done: Done | None, names: Petnames, output: str) -> None:
-    """Show who gains and who loses what."""
-    if output == JSON:
-        say_json({**found.as_dict(), **({} if done is None else {"run": _done_data(done)})})
-        return
+def comparison_answer(
+    found: PolicyComparison, done: Done | None, names: Petnames, error: PenstockError | None = None
+) -> CommandAnswer:
+    """Return who gains and who loses what."""
+    data = {**found.as_dict(), **({} if done is None else {"run": _done_data(done)})}
+    return CommandAnswer(data, _show_comparison(found, names), error)
+
+
+def _show_comparison(found: PolicyComparison, names: Petnames) -> Iterator[Shown]:
     for right, who in ((Right.SUBSCRIBE, "subscriber"), (Right.PUBLISH, "publisher")):
         rows = [
             (
@@ -226,48 +237,50 @@ def show_comparison(found: PolicyComparison, done: Done | None, names: Petnames,
             if c.right is right
         ]
         if rows:
-            paint.grid((who, "type", "attribute", "gains", "loses", "such as"), rows)
+            yield grid_table((who, "type", "attribute", "gains", "loses", "such as"), rows)
     if not found.changes:
-        say("nothing changes")
+        yield "nothing changes"
     if found.unknown:
-        say(f"the history does not tell: {', '.join(found.unknown)}; rights that ask for it count as not given")
-    _show_closed(found.closed, found.events)
+        yield f"the history does not tell: {', '.join(found.unknown)}; rights that ask for it count as not given"
+    yield from _show_closed(found.closed, found.events)
     if found.passed_over:
         others = ", ".join(f"{reader.name} ({reader.type.name})" for reader in found.passed_over)
-        say(f"not compared, because the history is of other types: {others}")
+        yield f"not compared, because the history is of other types: {others}"
     if found.unknown_type:
-        say(f"{counted(found.unknown_type, 'event')} of types that neither policy has: nobody is given those")
+        yield f"{counted(found.unknown_type, 'event')} of types that neither policy has: nobody is given those"
     compared = f"{counted(len(found.readers), 'reader')} compared, and {counted(len(found.publishers), 'publisher')}"
-    say(f"{counted(found.events, 'event')} under two policies, {compared}")
+    yield f"{counted(found.events, 'event')} under two policies, {compared}"
 
 
 def _samples(change: VisibilityChange) -> str:
     return ", ".join((change.gained_samples or change.lost_samples)[:3])
 
 
-def show_report(report: AuditReport, done: Done | None, names: Petnames, output: str) -> None:
-    """Show what was decided."""
-    if output == JSON:
-        say_json({**report.as_dict(), **({} if done is None else {"run": _done_data(done)})})
-        return
+def report_answer(report: AuditReport, done: Done | None, names: Petnames) -> CommandAnswer:
+    """Return what was decided."""
+    data = {**report.as_dict(), **({} if done is None else {"run": _done_data(done)})}
+    return CommandAnswer(data, _show_report(report, done, names))
+
+
+def _show_report(report: AuditReport, done: Done | None, names: Petnames) -> Iterator[Shown]:
     tables = report.tables()
     for name in _SHOWN:
         table = tables.get(name)
         if table is not None and table.rows:
-            say(name.replace("_", " "))
-            _show_table(table, names)
-            say()
+            yield name.replace("_", " ")
+            yield from _show_table(table, names)
+            yield ""
     if not report.revocations.rows:
-        say("no revocations in this period")
+        yield "no revocations in this period"
     aside = 0 if done is None else done.counts.get("quarantined", 0)
     rest = "" if done is None else f"; {counted(aside, 'line')} {'is' if aside == 1 else 'are'} no decisions"
-    say(f"{counted(report.decisions, 'decision')}{rest}")
+    yield f"{counted(report.decisions, 'decision')}{rest}"
 
 
-def _show_table(table: ReportTable, names: Petnames) -> None:
-    paint.grid(table.columns, [[_cell(value, names) for value in row] for row in table.rows])
+def _show_table(table: ReportTable, names: Petnames) -> Iterator[Shown]:
+    yield grid_table(table.columns, [[_cell(value, names) for value in row] for row in table.rows])
     if table.more:
-        say("and more")
+        yield "and more"
 
 
 def _cell(value: object, names: Petnames) -> str:

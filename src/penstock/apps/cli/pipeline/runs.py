@@ -20,8 +20,8 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, SpinnerColumn, TaskID, TextColumn, TimeElapsedColumn
 
 from penstock.apps.cli.pipeline.spark_session import Remote, Started
-from penstock.apps.cli.shared.credentials import load_verified_type
 from penstock.apps.cli.shared.files import read_bytes, within
+from penstock.apps.cli.shared.options import ShelfOptions
 from penstock.apps.cli.shared.session import CommandSession
 from penstock.errors import MalformedError
 from penstock.model.types import EventType
@@ -293,14 +293,12 @@ def _types(*policies: PipelinePolicy) -> tuple[EventType, ...]:
     return tuple(found.values())
 
 
-def bound_mapping(
-    file: str, parents: tuple[str, ...], previous: tuple[str, ...], session: CommandSession
-) -> BoundMapping:
+def bound_mapping(file: str, shelf: ShelfOptions, session: CommandSession) -> BoundMapping:
     """Read a mapping file, and the type that it names. Raises what reading and verifying raise."""
     data = read_bytes(file)
     with within(file):
         mapping = read_mapping(data)
-    verified, _ = load_verified_type(str(Path(file).parent / mapping.type_file), parents, previous, session.now)
+    verified, _ = shelf.verified(str(Path(file).parent / mapping.type_file), session.now)
     with within(file):
         return mapping.bind(verified)
 

@@ -1,28 +1,16 @@
 """`penstock pipeline seal`, `unseal` and `compact`: sealed logs on Spark."""
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, NamedTuple, TypeVar
+from collections.abc import Mapping
+from typing import Final, NamedTuple
 
 import click
 
-from penstock.apps.cli.pipeline.options import (
-    Run,
-    jetstream_options,
-    key_files_options,
-    messages_of,
-    out_options,
-    run_job,
-    spark_options,
-    stream_options,
-)
+from penstock.apps.cli.pipeline.options import JobOptions, KeyFilesOptions, Run, jetstream_option, messages_of, run_job
 from penstock.apps.cli.pipeline.runs import clock, load
-from penstock.apps.cli.sealed.options import check_signed, cipher_options
-from penstock.apps.cli.shared import options
-from penstock.apps.cli.shared.credentials import load_verified_type
-from penstock.apps.cli.shared.groups import example
-from penstock.apps.cli.shared.names import load_names
+from penstock.apps.cli.sealed.options import CipherOptions, check_signed
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
+from penstock.apps.cli.shared.options import WHO, NamesOption, ShelfOptions
 from penstock.apps.cli.shared.session import CommandSession
-from penstock.crypto.sealer import ALGORITHMS, PADDINGS, SealerSettings
 from penstock.errors import MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.types import EventType
@@ -34,18 +22,28 @@ from penstock.pipeline.sealed.signers import SignerPolicy
 from penstock.pipeline.sealed.writer import BLOCK_ROWS, Compacting, Writing
 from penstock.trust.event_types import VerifiedType
 
-F = TypeVar("F", bound=Callable[..., Any])
 _ROWS: Final = click.IntRange(1, DEFAULT_LIMITS.block_rows)
 
 
-def sealed_types_options(function: F) -> F:
-    """Add `--policy`, `--type-file`, `--parent` and `--previous`."""
-    for option in (
-        click.option("--type-file", "type_files", multiple=True, metavar="FILE", help="A signed type; repeat."),
-        click.option("--policy", "policy_file", metavar="FILE", help="A policy file, for its types and who may sign."),
-    ):
-        function = option(function)
-    return options.shelf_options(function)
+@option_class
+class SealedTypesOptions:
+    """The types that events may be of, and who may sign them."""
+
+    shelf: ShelfOptions
+    policy_file: str | None = option("--policy", metavar="FILE", help="A policy file, for its types and who may sign.")
+    type_files: tuple[str, ...] = option("--type-file", multiple=True, metavar="FILE", help="A signed type; repeat.")
+
+    def known(self, session: CommandSession, policy: PipelinePolicy | None) -> "_Known":
+        """Read the types, besides those of a policy. Raises what reading them raises, and `cli.type-file`."""
+        found = [self.shelf.verified(file, session.now)[0] for file in self.type_files]
+        found += [] if policy is None else policy.types
+        if not found:
+            raise MalformedError(
+                "cli.type-file",
+                "the event types have to be known",
+                hint="give --policy, or --type-file for each of them",
+            )
+        return _Known(tuple(found), policy)
 
 
 class _Known(NamedTuple):
@@ -72,69 +70,42 @@ class _Known(NamedTuple):
         return None
 
 
-def _known(
-    session: CommandSession,
-    policy: PipelinePolicy | None,
-    type_files: tuple[str, ...],
-    parent: tuple[str, ...],
-    previous: tuple[str, ...],
-) -> _Known:
-    found = [load_verified_type(file, parent, previous, session.now)[0] for file in type_files]
-    found += [] if policy is None else policy.types
-    if not found:
-        raise MalformedError(
-            "cli.type-file", "the event types have to be known", hint="give --policy, or --type-file for each of them"
-        )
-    return _Known(tuple(found), policy)
+@option_class
+class _Seal:
+    source: str = argument(metavar="FOLDER")
+    types: SealedTypesOptions
+    keys: KeyFilesOptions
+    sender: str | None = option(
+        "--sender", **WHO, help="In whose name the blocks are sealed, where they are not signed."
+    )
+    signer: str | None = option("--key", metavar="FILE", help="Sign the blocks with this private key, in its name.")
+    rows: int = option(
+        "--rows",
+        type=_ROWS,
+        default=BLOCK_ROWS,
+        show_default=True,
+        metavar="NUMBER",
+        help="Events in a block, at most.",
+    )
+    cipher: CipherOptions
+    to_jetstream: tuple[str, str] | None = option(
+        "--to-jetstream", nargs=2, metavar="URL STREAM", help="Publish the blocks too, as brokers take them."
+    )
+    jetstream_more: tuple[str, ...] = jetstream_option()
+    job: JobOptions
+    output: str = output_option()
+    names: NamesOption
 
 
-@click.command()
-@click.argument("source", metavar="FOLDER")
-@sealed_types_options
-@key_files_options(required=True)
-@click.option("--sender", **options.WHO, help="In whose name the blocks are sealed, where they are not signed.")
-@click.option("--key", "signer", metavar="FILE", help="Sign the blocks with this private key, in its name.")
-@click.option(
-    "--rows", type=_ROWS, default=BLOCK_ROWS, show_default=True, metavar="NUMBER", help="Events in a block, at most."
-)
-@cipher_options
-@jetstream_options("--to-jetstream", "Publish the blocks too, as brokers take them.")
-@out_options(required=True)
-@stream_options
-@spark_options
-@options.output_option()
-@options.names_option
-@click.pass_obj
-@example(
-    """
+@command(
+    example="""
 penstock pipeline seal ingested --type-file numberplate.type --keys plates.ring --kek plates.kek \\
     --sender camera-broker --out sealed
 penstock pipeline seal ingested --type-file numberplate.type --keys plates.ring --kek plates.kek \\
     --key camera.key --to-jetstream nats://localhost:4222 PLATES --jetstream subject=plates --out sealed --stream
 """
 )
-def seal(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    /,
-    *,
-    source: str,
-    policy_file: str | None,
-    type_files: tuple[str, ...],
-    parent: tuple[str, ...],
-    previous: tuple[str, ...],
-    ring_file: str,
-    kek_file: str,
-    sender: str | None,
-    signer: str | None,
-    rows: int,
-    algorithm: str,
-    pad: str,
-    to_jetstream: tuple[str, str] | None,
-    jetstream_more: tuple[str, ...],
-    output: str,
-    names_file: str | None,
-    **rest: Any,
-) -> None:
+def seal(session: CommandSession, options: _Seal) -> CommandAnswer:
     """Seal events as brokers do, and keep them as a sealed log.
 
     FOLDER is what `ingest` or `admit` wrote. Each attribute is sealed by itself, or the event as a whole: the owner of
@@ -144,69 +115,58 @@ def seal(  # noqa: PLR0913  # one argument an option
     Blocks that are published are no larger than brokers take them. With --stream each is published once, whenever the
     job is killed; without, an --overwrite publishes everything again.
     """
-    how = Run.of(output, **rest)
+    how = options.job.run()
+    policy_file = options.types.policy_file
     loaded = None if policy_file is None else load(policy_file, session)
-    types = _known(session, loaded, type_files, parent, previous).types
-    check_signed(types, signer)
-    if (sender is None) is (signer is None):
+    types = options.types.known(session, loaded).types
+    check_signed(types, options.signer)
+    if (options.sender is None) is (options.signer is None):
         raise MalformedError("cli.sender", "blocks are sealed in somebody's name", hint="give --sender, or --key")
-    signing = None if signer is None else how.cluster.path(signer)
-    name = read_signer(signing).principal if signing is not None else load_names(names_file).principal(sender or "")
-    keys = how.key_files(ring_file, kek_file)
+    signing = None if options.signer is None else how.cluster.path(options.signer)
+    name = (
+        read_signer(signing).principal if signing is not None else options.names.load().principal(options.sender or "")
+    )
+    keys = options.keys.load(how)
     # What is wrong with them is told here, and not by a task.
     keys.read()
-    settings = SealerSettings(ALGORITHMS[algorithm], PADDINGS[pad])
-    writing = Writing(keys, types, name, session.now, rows, settings, signing)
+    writing = Writing(keys, types, name, session.now, options.rows, options.cipher.settings(), signing)
     sink = None
-    if to_jetstream is not None:
-        sink = _sink(messages_of(to_jetstream, jetstream_more), how, types, keys)
+    if options.to_jetstream is not None:
+        sink = _sink(messages_of(options.to_jetstream, options.jetstream_more), how, types, keys)
         writing = writing.for_brokers()
-    run_job(Seal(how.cluster.path(source), types, writing, clock(session), sink), how)
+    return run_job(Seal(how.cluster.path(options.source), types, writing, clock(session), sink), how)
 
 
-def _sink(options: Mapping[str, str], how: Run, types: tuple[EventType, ...], keys: KeyFiles) -> Sink:
+def _sink(messages: Mapping[str, str], how: Run, types: tuple[EventType, ...], keys: KeyFiles) -> Sink:
     # Whoever writes files need not have what talks to NATS.
     from penstock.pipeline.sealed.messages import Blinding, MessageSink  # noqa: PLC0415
 
-    found = MessageSink(options, Blinding.of(types, keys))
+    found = MessageSink(messages, Blinding.of(types, keys))
     if how.cluster.remote is None:
         found.check()
     return found
 
 
-@click.command()
-@click.argument("source", required=False, metavar="[FOLDER]")
-@sealed_types_options
-@key_files_options(required=True)
-@click.option("--verify", is_flag=True, help="Open only what is signed, also of types that need not be.")
-@jetstream_options("--from-jetstream", "Read messages in place of a sealed log.")
-@out_options(required=True)
-@stream_options
-@spark_options
-@options.output_option()
-@click.pass_obj
-@example(
-    """
+@option_class
+class _Unseal:
+    source: str | None = argument(required=False, metavar="[FOLDER]")
+    types: SealedTypesOptions
+    keys: KeyFilesOptions
+    verify: bool = option("--verify", is_flag=True, help="Open only what is signed, also of types that need not be.")
+    from_jetstream: tuple[str, str] | None = option(
+        "--from-jetstream", nargs=2, metavar="URL STREAM", help="Read messages in place of a sealed log."
+    )
+    jetstream_more: tuple[str, ...] = jetstream_option()
+    job: JobOptions
+    output: str = output_option()
+
+
+@command(
+    example="""
 penstock pipeline unseal sealed --type-file numberplate.type --keys plates.ring --kek plates.kek --out opened
 """
 )
-def unseal(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    /,
-    *,
-    source: str | None,
-    policy_file: str | None,
-    type_files: tuple[str, ...],
-    parent: tuple[str, ...],
-    previous: tuple[str, ...],
-    ring_file: str,
-    kek_file: str,
-    verify: bool,
-    from_jetstream: tuple[str, str] | None,
-    jetstream_more: tuple[str, ...],
-    output: str,
-    **rest: Any,
-) -> None:
+def unseal(session: CommandSession, options: _Unseal) -> CommandAnswer:
     """Open a sealed log: as many attributes as keys are held for; the others are empty, and named at the end.
 
     FOLDER is what `seal`, `compact` or `unseal` wrote. What is opened stands where `deliver`, `whatif` and `admit` look
@@ -215,17 +175,18 @@ def unseal(  # noqa: PLR0913  # one argument an option
     owner of a type wants it signed, blocks are opened only if who has signed them may publish such events by the
     policy.
     """
-    how = Run.of(output, **rest)
-    keys = how.key_files(ring_file, kek_file)
-    messages = None if from_jetstream is None else messages_of(from_jetstream, jetstream_more)
-    path = None if source is None else how.cluster.path(source)
+    how = options.job.run()
+    keys = options.keys.load(how)
+    messages = None if options.from_jetstream is None else messages_of(options.from_jetstream, options.jetstream_more)
+    path = None if options.source is None else how.cluster.path(options.source)
 
     def make(policies: tuple[PipelinePolicy, ...]) -> Unseal:
-        known = _known(session, next(iter(policies), None), type_files, parent, previous)
-        judge = known.judge(verify=verify)
-        return Unseal(_blocks(path, messages, known.types), known.types, keys, judge, verify)
+        known = options.types.known(session, next(iter(policies), None))
+        judge = known.judge(verify=options.verify)
+        return Unseal(_blocks(path, messages, known.types), known.types, keys, judge, options.verify)
 
-    run_job(make(()) if policy_file is None else ByPolicy(Watched((policy_file,), clock(session)), make), how)
+    policy = options.types.policy_file
+    return run_job(make(()) if policy is None else ByPolicy(Watched((policy,), clock(session)), make), how)
 
 
 def _blocks(path: str | None, messages: Mapping[str, str] | None, types: tuple[EventType, ...]) -> Blocks:
@@ -241,24 +202,30 @@ def _blocks(path: str | None, messages: Mapping[str, str] | None, types: tuple[E
     )
 
 
-@click.command()
-@click.argument("source", metavar="FOLDER")
-@key_files_options(required=True)
-@click.option(
-    "--rows", type=_ROWS, default=BLOCK_ROWS, show_default=True, metavar="NUMBER", help="Events in a block, at most."
-)
-@out_options(required=True)
-@stream_options
-@spark_options
-@options.output_option()
-@example("penstock pipeline compact sealed --keys plates.ring --kek plates.kek --out compacted")
-def compact(*, source: str, ring_file: str, kek_file: str, rows: int, output: str, **rest: Any) -> None:
+@option_class
+class _Compact:
+    source: str = argument(metavar="FOLDER")
+    keys: KeyFilesOptions
+    rows: int = option(
+        "--rows",
+        type=_ROWS,
+        default=BLOCK_ROWS,
+        show_default=True,
+        metavar="NUMBER",
+        help="Events in a block, at most.",
+    )
+    job: JobOptions
+    output: str = output_option()
+
+
+@command(example="penstock pipeline compact sealed --keys plates.ring --kek plates.kek --out compacted")
+def compact(options: _Compact) -> CommandAnswer:
     """Put small blocks of a sealed log together to large ones.
 
     FOLDER is what `seal` or `unseal` wrote; it stays as it is. Blocks are sealed again under the keys of the same
     epochs. Those that are signed, or have a column whose key is not held, are left as they are.
     """
-    how = Run.of(output, **rest)
-    keys = how.key_files(ring_file, kek_file)
+    how = options.job.run()
+    keys = options.keys.load(how)
     keys.read()
-    run_job(Compact(LogBlocks(how.cluster.path(source)), Compacting(keys, rows)), how)
+    return run_job(Compact(LogBlocks(how.cluster.path(options.source)), Compacting(keys, options.rows)), how)

@@ -1,19 +1,18 @@
 """`penstock policy analyse` and `penstock policy diff`: what policies say about all requests at once."""
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 import click
 
 from penstock.apps.cli.policy.files import lenient_option, read_named, read_request_file, read_root
-from penstock.apps.cli.shared import options
 from penstock.apps.cli.shared.attributes import parse_schema, split_pair
-from penstock.apps.cli.shared.credentials import load_event_type, need_type
-from penstock.apps.cli.shared.groups import example
-from penstock.apps.cli.shared.options import JSON
-from penstock.apps.cli.shared.session import CommandSession, say, say_json
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
+from penstock.apps.cli.shared.credentials import need_type
+from penstock.apps.cli.shared.options import TypeFileOptions
+from penstock.apps.cli.shared.session import CommandSession
 from penstock.errors import RefusedError
 from penstock.guard.environment import environment_schema
 from penstock.guard.residuals import residual_restriction
@@ -29,81 +28,90 @@ from penstock.policy.syntax.text.names import CATEGORY_NAME
 from penstock.selector.analysis import AnalysisVerdict
 from penstock.trust.capabilities import Right
 
-refer_option = click.option("--refer", "referred", multiple=True, metavar="FILE", help="A policy that is referred to.")
+
+def refer_option() -> Any:
+    """Declare `--refer`."""
+    return option("--refer", multiple=True, metavar="FILE", help="A policy that is referred to.")
 
 
-@click.command()
-@click.argument("file", metavar="FILE")
-@refer_option
-@click.option("--targets-only", is_flag=True, help="Ignore the conditions of rules that overlap.")
-@lenient_option
-@options.output_option()
-@example(
-    """
+@option_class
+class _Analyse:
+    file: str = argument(metavar="FILE")
+    referred: tuple[str, ...] = refer_option()
+    targets_only: bool = option("--targets-only", is_flag=True, help="Ignore the conditions of rules that overlap.")
+    lenient: bool = lenient_option()
+    output: str = output_option()
+
+
+@command(
+    example="""
 penstock policy analyse records.xml
 penstock policy analyse root.xml --refer records.xml --targets-only -o json
 """
 )
-def analyse(*, file: str, referred: tuple[str, ...], targets_only: bool, lenient: bool, output: str) -> None:
+def analyse(options: _Analyse) -> CommandAnswer:
     """Find rules that do nothing, and rules that permit and deny the same, in the policy in FILE.
 
     Each overlap is shown with a request, which decides so whenever it is asked. What is looked at are requests with at
     most two values for each attribute, or with one if there are more than 40 rules. Functions other than comparisons
     and logic may give anything: what depends on them, and is not shown by a request, is marked with ? and says so.
     """
-    asked, names = _analysis(referred, file, lenient=lenient)
-    idle, conflicts = asked.idle_rules(), asked.conflicts(conditions=not targets_only)
-    if output == JSON:
-        say_json(
-            {
-                "idle": [_idle_data(one) for one in idle],
-                "conflicts": [_conflict_data(one, names) for one in conflicts],
-                "values": asked.values,
-            }
-        )
-        return
-    for rule in idle:
-        say(f"{_mark(rule.verdict)} {rule.rule}: {_idle_text(rule)}")
-        _show_unknown(rule.unknown)
-    for one in conflicts:
-        sure = one.found.verdict is AnalysisVerdict.YES
-        say(f"{_mark(one.found.verdict)} {_conflict_text(one) if sure else f'not known whether {_conflict_text(one)}'}")
-        _show(one.found, names)
-    if not idle and not conflicts:
-        say("✓ each rule does something, and none permits what another denies")
-    say(_looked_at(asked))
+    asked, names = _analysis(options.referred, options.file, lenient=options.lenient)
+    idle, conflicts = asked.idle_rules(), asked.conflicts(conditions=not options.targets_only)
+    data = {
+        "idle": [_idle_data(one) for one in idle],
+        "conflicts": [_conflict_data(one, names) for one in conflicts],
+        "values": asked.values,
+    }
+
+    def shown() -> Iterator[str]:
+        for rule in idle:
+            yield f"{_mark(rule.verdict)} {rule.rule}: {_idle_text(rule)}"
+            yield from _show_unknown(rule.unknown)
+        for one in conflicts:
+            yield _sentence(one.found, f"{one.permit} permits what {one.deny} denies")
+            yield from _show(one.found, names)
+        if not idle and not conflicts:
+            yield "✓ each rule does something, and none permits what another denies"
+        yield _looked_at(asked)
+
+    return CommandAnswer(data, shown())
 
 
-@click.command()
-@click.argument("before", metavar="BEFORE")
-@click.argument("after", metavar="AFTER")
-@refer_option
-@lenient_option
-@options.output_option()
-@example("penstock policy diff records-1.xml records-2.xml")
-def diff(*, before: str, after: str, referred: tuple[str, ...], lenient: bool, output: str) -> None:
+@option_class
+class _Diff:
+    before: str = argument(metavar="BEFORE")
+    after: str = argument(metavar="AFTER")
+    referred: tuple[str, ...] = refer_option()
+    lenient: bool = lenient_option()
+    output: str = output_option()
+
+
+@command(example="penstock policy diff records-1.xml records-2.xml")
+def diff(options: _Diff) -> CommandAnswer:
     """Say which decisions change from the policy in one file to that in another, each with a request.
 
     The status is 0 where every request is decided alike, and 1 otherwise, or where that is not known. Requests are
     looked at, and shown, as by `penstock policy analyse`.
     """
-    asked, names = _analysis(referred, before, after, lenient=lenient)
+    asked, names = _analysis(options.referred, options.before, options.after, lenient=options.lenient)
     changes = asked.changes()
-    if output == JSON:
-        say_json({"changes": [_change_data(one, names) for one in changes], "values": asked.values})
-    else:
-        for one in changes:
-            sure = one.found.verdict is AnalysisVerdict.YES
-            change = f"{one.before} becomes {one.after}"
-            say(f"{_mark(one.found.verdict)} {change if sure else f'not known whether {change}'}")
-            _show(one.found, names)
-        say(_looked_at(asked))
+    error = None
     if any(one.found.verdict is AnalysisVerdict.YES for one in changes):
-        raise RefusedError("xacml.differ", "the policies decide differently")
-    if changes:
-        raise RefusedError("xacml.undecided", "it is not known whether the policies decide alike")
-    if output != JSON:
-        say("✓ the policies decide alike")
+        error = RefusedError("xacml.differ", "the policies decide differently")
+    elif changes:
+        error = RefusedError("xacml.undecided", "it is not known whether the policies decide alike")
+
+    def shown() -> Iterator[str]:
+        for one in changes:
+            yield _sentence(one.found, f"{one.before} becomes {one.after}")
+            yield from _show(one.found, names)
+        yield _looked_at(asked)
+        if not changes:
+            yield "✓ the policies decide alike"
+
+    data = {"changes": [_change_data(one, names) for one in changes], "values": asked.values}
+    return CommandAnswer(data, shown(), error)
 
 
 _Names: TypeAlias = Mapping[Key, str]
@@ -134,18 +142,19 @@ def _idle_text(rule: IdleRule) -> str:
     return text if rule.verdict is AnalysisVerdict.YES else f"not known whether {text}"
 
 
-def _conflict_text(one: RuleContradiction) -> str:
-    return f"{one.permit} permits what {one.deny} denies"
+def _sentence(found: AnalysisResult, text: str) -> str:
+    sure = found.verdict is AnalysisVerdict.YES
+    return f"{_mark(found.verdict)} {text if sure else f'not known whether {text}'}"
 
 
-def _show(found: AnalysisResult, names: _Names) -> None:
+def _show(found: AnalysisResult, names: _Names) -> Iterator[str]:
     for key, values in (found.witness or {}).items():
         category = CATEGORY_NAME.get(key.category, key.category) if key in names else key.category
         shown = ", ".join(key.of.write(one) if key.of is not STRING else _text(one) for one in values)
-        say(f"  {names.get(key, key.id)} = {shown} ({key.of}, {category})")
+        yield (f"  {names.get(key, key.id)} = {shown} ({key.of}, {category})")
     if found.verdict is AnalysisVerdict.YES and not found.witness:
-        say("  any request, for instance one that says nothing")
-    _show_unknown(found.unknown)
+        yield ("  any request, for instance one that says nothing")
+    yield from _show_unknown(found.unknown)
 
 
 def _text(value: str) -> str:
@@ -153,9 +162,9 @@ def _text(value: str) -> str:
     return value if value.isprintable() and value.strip() == value and value and "," not in value else json.dumps(value)
 
 
-def _show_unknown(unknown: tuple[str, ...]) -> None:
+def _show_unknown(unknown: tuple[str, ...]) -> Iterator[str]:
     for one in unknown:
-        say(f"  depends on {one}, which is not understood")
+        yield (f"  depends on {one}, which is not understood")
 
 
 def _idle_data(rule: IdleRule) -> Mapping[str, object]:
@@ -197,47 +206,40 @@ def _found_data(found: AnalysisResult, names: _Names) -> dict[str, object]:
 # `penstock policy residual`: what is left of a policy for events, where everything else is known.
 
 
-@click.command()
-@click.argument("file", metavar="FILE")
-@options.type_file_options
-@click.option(
-    "--right",
-    type=click.Choice([Right.SUBSCRIBE.value, Right.PUBLISH.value]),
-    default=Right.SUBSCRIBE.value,
-    show_default=True,
-    help="What is asked for.",
-)
-@click.option("--subject", "subjects", multiple=True, metavar="ID=TEXT", help="An attribute of who asks; repeat it.")
-@click.option("--request", "request_file", metavar="FILE", help="What else is known: a request, in XML or JSON.")
-@click.option("--fact", "facts", multiple=True, metavar="NAME:KIND", help="A fact that brokers know; repeat it.")
-@click.option(
-    "--obligation", "understood", multiple=True, metavar="ID", help="An obligation that brokers meet; repeat it."
-)
-@refer_option
-@options.output_option()
-@click.pass_obj
-@example(
-    """
+@option_class
+class _Residual:
+    file: str = argument(metavar="FILE")
+    of_type: TypeFileOptions
+    right: str = option(
+        "--right",
+        type=click.Choice([Right.SUBSCRIBE.value, Right.PUBLISH.value]),
+        default=Right.SUBSCRIBE.value,
+        show_default=True,
+        help="What is asked for.",
+    )
+    subjects: tuple[str, ...] = option(
+        "--subject", multiple=True, metavar="ID=TEXT", help="An attribute of who asks; repeat it."
+    )
+    request_file: str | None = option(
+        "--request", metavar="FILE", help="What else is known: a request, in XML or JSON."
+    )
+    facts: tuple[str, ...] = option(
+        "--fact", multiple=True, metavar="NAME:KIND", help="A fact that brokers know; repeat it."
+    )
+    understood: tuple[str, ...] = option(
+        "--obligation", multiple=True, metavar="ID", help="An obligation that brokers meet; repeat it."
+    )
+    referred: tuple[str, ...] = refer_option()
+    output: str = output_option()
+
+
+@command(
+    example="""
 penstock policy residual plates.policy --type-file numberplate.type \\
     --subject urn:penstock:subject:owner-role=billing
 """
 )
-def residual(  # noqa: PLR0913  # one argument an option
-    session: CommandSession,
-    /,
-    *,
-    file: str,
-    type_file: str | None,
-    parent: tuple[str, ...],
-    previous: tuple[str, ...],
-    right: str,
-    subjects: tuple[str, ...],
-    request_file: str | None,
-    facts: tuple[str, ...],
-    understood: tuple[str, ...],
-    referred: tuple[str, ...],
-    output: str,
-) -> None:
+def residual(session: CommandSession, options: _Residual) -> CommandAnswer:
     """Show what the policy in FILE permits of events, as a restriction, where all else is known.
 
     A broker decides so once, when somebody subscribes or wants to publish, and asks each event no more than what is
@@ -245,31 +247,28 @@ def residual(  # noqa: PLR0913  # one argument an option
     say is refused, and what that is is named: brokers then ask it about each event. The status is 1 where nothing is
     permitted.
     """
-    event_type = need_type(load_event_type(type_file, parent, previous, session.now), "what a policy permits of events")
+    event_type = need_type(options.of_type.load(session.now), "what a policy permits of events")
     known: Facts = {
-        **({} if request_file is None else read_request_file(request_file).facts()),
-        **_of_subject(subjects),
-        **action_facts(Right(right)),
+        **({} if options.request_file is None else read_request_file(options.request_file).facts()),
+        **_of_subject(options.subjects),
+        **action_facts(Right(options.right)),
         **type_facts(event_type),
     }
-    root, others = read_root(file), [read_root(one) for one in referred]
+    root, others = read_root(options.file), [read_root(one) for one in options.referred]
     check_policies([root], others)
     restriction = residual_restriction(
         root,
         known,
-        Right(right),
+        Right(options.right),
         event_type,
         names=event_names(event_type),
-        environment=environment_schema(parse_schema(facts)),
+        environment=environment_schema(parse_schema(options.facts)),
         sources=Repository(others),
-        understood=frozenset(understood),
+        understood=frozenset(options.understood),
     )
-    if output == JSON:
-        say_json({"type": str(event_type.name), "right": right, **restriction.as_dict(event_type)})
-    else:
-        _show_residual(restriction, event_type)
-    if not restriction.branches:
-        raise RefusedError("pdp.not-permitted", f"no event of `{event_type.name.name}` is permitted")
+    data = {"type": str(event_type.name), "right": options.right, **restriction.as_dict(event_type)}
+    refused = RefusedError("pdp.not-permitted", f"no event of `{event_type.name.name}` is permitted")
+    return CommandAnswer(data, _show_residual(restriction, event_type), None if restriction.branches else refused)
 
 
 def _of_subject(written: tuple[str, ...]) -> Facts:
@@ -280,13 +279,13 @@ def _of_subject(written: tuple[str, ...]) -> Facts:
     return {key_of(SUBJECT, name, STRING): values for name, values in found.items()}
 
 
-def _show_residual(restriction: Restriction, event_type: EventType) -> None:
+def _show_residual(restriction: Restriction, event_type: EventType) -> Iterator[str]:
     names = {attribute.id: attribute.name for attribute in event_type.attributes}
     for branch in restriction.branches:
         shown = [attribute.name for attribute in event_type.attributes if branch.shows(attribute.id)]
-        say(f"✓ {'all attributes' if branch.attributes is None else ', '.join(shown)}")
+        yield (f"✓ {'all attributes' if branch.attributes is None else ', '.join(shown)}")
         told = branch.as_dict(names)
         for place in ("where", "when"):
             if place in told:
-                say(f"    {place} {told[place]}")
-        say(f"    by {', '.join(one.removeprefix('policy:') for one in branch.because)}")
+                yield (f"    {place} {told[place]}")
+        yield (f"    by {', '.join(one.removeprefix('policy:') for one in branch.because)}")

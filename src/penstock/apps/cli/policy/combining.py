@@ -1,16 +1,13 @@
 """`penstock policy combine`: what decisions of several come to, by an algorithm or a decision tuple."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Final
 
 import click
 
-from penstock.apps.cli.shared import options
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.files import read_bytes, within
-from penstock.apps.cli.shared.groups import example
-from penstock.apps.cli.shared.options import JSON
-from penstock.apps.cli.shared.session import say, say_json
 from penstock.errors import MalformedError
 from penstock.policy.combining.registry import combined, combined_responses
 from penstock.policy.combining.tuples import PREFIX, DecisionTuple
@@ -63,34 +60,33 @@ def _responses(files: tuple[str, ...]) -> tuple[list[Response], list[int]]:
     return responses, priorities
 
 
-@click.command()
-@click.argument("decisions", nargs=-1, metavar="[DECISION]...")
-@click.option("--by", "name", metavar="ALGORITHM", help="An algorithm by the last part of its id, or by its id.")
-@click.option(
-    "--element",
-    "elements",
-    multiple=True,
-    metavar="NAME=TEXT",
-    help="An element of a decision tuple: P, D, NA, IN, or IN_P, IN_D and IN_DP.",
-)
-@click.option("--response", "responses", multiple=True, metavar="FILE[@N]", help="An answer of XACML, in XML or JSON.")
-@options.output_option()
-@example(
-    """
+@option_class
+class _Combine:
+    decisions: tuple[str, ...] = argument(nargs=-1, metavar="[DECISION]...")
+    name: str | None = option(
+        "--by", metavar="ALGORITHM", help="An algorithm by the last part of its id, or by its id."
+    )
+    elements: tuple[str, ...] = option(
+        "--element",
+        multiple=True,
+        metavar="NAME=TEXT",
+        help="An element of a decision tuple: P, D, NA, IN, or IN_P, IN_D and IN_DP.",
+    )
+    responses: tuple[str, ...] = option(
+        "--response", multiple=True, metavar="FILE[@N]", help="An answer of XACML, in XML or JSON."
+    )
+    output: str = output_option()
+
+
+@command(
+    example="""
 penstock policy combine --by deny-overrides P NA D
 penstock policy combine --by deny-overrides P@2 D@1
 penstock policy combine --element 'P=#P > 1' --element 'D=#P < 1 and #D > 0' P P D
 penstock policy combine --by permit-overrides --response house.xml@2 --response guests.json@1
 """
 )
-def combine(
-    *,
-    decisions: tuple[str, ...],
-    name: str | None,
-    elements: tuple[str, ...],
-    responses: tuple[str, ...],
-    output: str,
-) -> None:
+def combine(options: _Combine) -> CommandAnswer:
     """Say what DECISIONs of several come to, each P, D, NA or IN, with a priority after `@`.
 
     Whole answers of decision points come with --response, and are combined with what is to be done. Of those that are
@@ -98,28 +94,31 @@ def combine(
     as in `NA* P .*`, or constraints on counts, as in `#P > 1`; what two of them accept is refused, and what none
     accepts is told. The id that is printed stands wherever a policy names an algorithm.
     """
-    if (name is None) is not bool(elements):
+    if (options.name is None) is not bool(options.elements):
         raise click.UsageError("say one of --by and --element")
-    if decisions and responses:
+    if options.decisions and options.responses:
         raise click.UsageError("say decisions, or --response")
-    chosen = _tuple(elements).id if name is None else POLICY_COMBINING.get(name, name)
-    found = _combined(chosen, decisions, responses)
+    chosen = _tuple(options.elements).id if options.name is None else POLICY_COMBINING.get(options.name, options.name)
+    found = _combined(chosen, options.decisions, options.responses)
     gap = DecisionTuple.of_id(chosen).gap() if chosen.startswith(PREFIX) else None
-    if output == JSON:
-        one = found.results[0].decision.value if len(found.results) == 1 else None
-        told = None if gap is None else list(gap.witness)
-        more = {"response": json_written.write_response(found)} if responses else {}
-        say_json({"algorithm": chosen, "decision": one, "gap": told, **more})
-        return
-    if gap is not None:
-        say(f"! no element accepts: {gap}; that is Indeterminate")
-    for result in found.results:
-        say(result.decision.value)
-        for word, duties in (("obligation", result.obligations), ("advice", result.advice)):
-            for duty in duties:
-                say(f"  {word} {duty.id}")
-    if not found.results:
-        say(chosen)
+    data = {
+        "algorithm": chosen,
+        "decision": found.results[0].decision.value if len(found.results) == 1 else None,
+        "gap": None if gap is None else list(gap.witness),
+        **({"response": json_written.write_response(found)} if options.responses else {}),
+    }
+
+    def shown() -> Iterator[str]:
+        if gap is not None:
+            yield f"! no element accepts: {gap}; that is Indeterminate"
+        for result in found.results:
+            yield result.decision.value
+            for word, duties in (("obligation", result.obligations), ("advice", result.advice)):
+                yield from (f"  {word} {duty.id}" for duty in duties)
+        if not found.results:
+            yield chosen
+
+    return CommandAnswer(data, shown())
 
 
 def _combined(name: str, decisions: tuple[str, ...], files: tuple[str, ...]) -> Response:

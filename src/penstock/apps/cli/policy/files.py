@@ -4,15 +4,15 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import click
 
-from penstock.apps.cli.shared import options
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.files import STDIN, read_bytes, within, write_bytes
-from penstock.apps.cli.shared.groups import example
-from penstock.apps.cli.shared.options import JSON
-from penstock.apps.cli.shared.session import CommandSession, Warned, say, say_block, say_json, warn
+from penstock.apps.cli.shared.options import AtOption, OutputFile
+from penstock.apps.cli.shared.session import CommandSession, Warned, warn
+from penstock.apps.cli.shared.terminal import show
 from penstock.errors import MalformedError, RefusedError
 from penstock.policy.engine.cases import failures, read_cases
 from penstock.policy.engine.compiler import CompiledPolicy
@@ -58,9 +58,11 @@ _WRITERS: Final[Mapping[str, Callable[[Root], bytes]]] = {
 }
 
 
-lenient_option = click.option(
-    "--lenient", is_flag=True, help="Guess what the XML lacks, and tell each guess: categories, targets, versions."
-)
+def lenient_option() -> Any:
+    """Declare `--lenient`."""
+    return option(
+        "--lenient", is_flag=True, help="Guess what the XML lacks, and tell each guess: categories, targets, versions."
+    )
 
 
 def read_root(file: str, *, lenient: bool = False) -> Root:
@@ -108,96 +110,103 @@ def _findings(document: Document) -> list[Finding]:
     return [finding for root in document.policies for finding in lint(root)]
 
 
-@click.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@options.output_option()
-@example("penstock policy check records.xml billing.policy")
-def check(*, files: tuple[str, ...], output: str) -> None:
+@option_class
+class _Check:
+    files: tuple[str, ...] = argument(nargs=-1, required=True, metavar="FILE...")
+    output: str = output_option()
+
+
+@command(example="penstock policy check records.xml billing.policy")
+def check(options: _Check) -> CommandAnswer:
     """Check the policies in each FILE: elements, types of arguments, algorithms, variables and versions.
 
     They are checked together: no two have one id and version, and what they refer to is in one of the files.
     The first thing that is wrong is told with its line, and with its element or its column. What is allowed but hardly
     meant is told as well: ids that come twice, rules that are never reached, variables and attributes that nobody uses.
     """
-    found = [(file, document, _findings(document)) for file in files for document in [_document(file)]]
+    found = [(file, document, _findings(document)) for file in options.files for document in [_document(file)]]
     check_policies([], [root for _, document, _ in found for root in document.policies])
-    if output == JSON:
-        policies = [
-            {"file": file, "id": root.id, "version": root.version} for file, one, _ in found for root in one.policies
-        ]
-        findings = [{"file": file, **asdict(finding)} for file, _, those in found for finding in those]
-        say_json({"policies": policies, "findings": findings})
-        return
-    for file, document, those in found:
-        for root in document.policies:
-            say(f"✓ {file}: {'policy set' if isinstance(root, PolicySet) else 'policy'} {root.id} {root.version}")
-        for finding in those:
-            place = "" if finding.line is None else f"{finding.line}:{finding.column}:"
-            say(f"! {file}:{place} {finding.message} ({finding.code})")
+    policies = [
+        {"file": file, "id": root.id, "version": root.version} for file, one, _ in found for root in one.policies
+    ]
+    findings = [{"file": file, **asdict(finding)} for file, _, those in found for finding in those]
+
+    def shown() -> Iterator[str]:
+        for file, document, those in found:
+            for root in document.policies:
+                yield f"✓ {file}: {'policy set' if isinstance(root, PolicySet) else 'policy'} {root.id} {root.version}"
+            for finding in those:
+                place = "" if finding.line is None else f"{finding.line}:{finding.column}:"
+                yield f"! {file}:{place} {finding.message} ({finding.code})"
+
+    return CommandAnswer({"policies": policies, "findings": findings}, shown())
 
 
-@click.command()
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@click.option("--check", "only_check", is_flag=True, help="Write nothing; the status is 1 where a file would change.")
-@example(
-    """
+@option_class
+class _Fmt:
+    files: tuple[str, ...] = argument(nargs=-1, required=True, metavar="FILE...")
+    only_check: bool = option("--check", is_flag=True, help="Write nothing; the status is 1 where a file would change.")
+
+
+@command(
+    example="""
 penstock policy fmt records.policy
 penstock policy fmt --check policies/*.policy
 """
 )
-def fmt(*, files: tuple[str, ...], only_check: bool) -> None:
+def fmt(options: _Fmt) -> None:
     """Lay out policies in the text form: each FILE is replaced; - is standard input, and goes to standard output.
 
     Lines stay as they are cut, with their comments; spaces and indentation become those of all policies. A file that
     cannot be read as policies is left as it is.
     """
     changed = []
-    for file in files:
+    for file in options.files:
         data = read_bytes(file)
         with within(file):
             text = text_of(data)
             read_document(text)
             laid = lay_out(text)
-        if file == STDIN and not only_check:
-            say_block(laid.removesuffix("\n"))
+        if file == STDIN and not options.only_check:
+            show(laid.removesuffix("\n").split("\n"))
         elif laid.encode() != data:
             changed.append(file)
-            if not only_check:
+            if not options.only_check:
                 write_bytes(file, laid.encode(), overwrite=True)
-                say(f"✓ {file}")
-    if only_check and changed:
+                show([f"✓ {file}"])
+    if options.only_check and changed:
         raise RefusedError("policy.layout", f"{', '.join(changed)}: not laid out", hint="run `penstock policy fmt`")
 
 
-@click.command()
-@click.argument("file", metavar="FILE", default="-")
-@click.option(
-    "--to",
-    "form",
-    type=click.Choice([one.value for one in PolicyForm]),
-    help="The form to write; by itself XML, or text for what is XML.",
-)
-@lenient_option
-@options.write_options
-@example(
-    """
+@option_class
+class _Convert:
+    file: str = argument(metavar="FILE", default="-")
+    form: str | None = option(
+        "--to",
+        type=click.Choice([one.value for one in PolicyForm]),
+        help="The form to write; by itself XML, or text for what is XML.",
+    )
+    lenient: bool = lenient_option()
+    destination: OutputFile
+
+
+@command(
+    example="""
 penstock policy convert records.policy --out records.xml
 penstock policy convert records.xml --to text
 """
 )
-def convert(  # noqa: PLR0913  # one argument an option
-    *, file: str, form: str | None, lenient: bool, out: str | None, overwrite: bool, dry_run: bool
-) -> None:
+def convert(options: _Convert) -> None:
     """Write the policy in FILE in another form: XML of XACML 3.0, the text form, or JSON. It stays the same policy."""
-    root, known = _read(file, lenient=lenient)
-    with within(file):
-        written = _WRITERS[form or (PolicyForm.TEXT if known is PolicyForm.XML else PolicyForm.XML)](root)
-    if dry_run:
-        say(f"✓ {len(written)} octets")
-    elif out is None:
-        say_block(written.decode().removesuffix("\n"))
+    root, known = _read(options.file, lenient=options.lenient)
+    with within(options.file):
+        written = _WRITERS[options.form or (PolicyForm.TEXT if known is PolicyForm.XML else PolicyForm.XML)](root)
+    if options.destination.dry_run:
+        show([f"✓ {len(written)} bytes"])
+    elif options.destination.out is None:
+        show(written.decode().removesuffix("\n").split("\n"))
     else:
-        write_bytes(out, written, overwrite=overwrite)
+        write_bytes(options.destination.out, written, overwrite=options.destination.overwrite)
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,30 +218,34 @@ class _Ran:
     failed: tuple[str, ...]
 
 
-@click.command("test")
-@click.argument("files", nargs=-1, required=True, metavar="FILE...")
-@options.at_option
-@options.output_option()
-@click.pass_obj
-@example("penstock policy test records.tests.yaml")
-def run_tests(session: CommandSession, /, *, files: tuple[str, ...], at: str | None, output: str) -> None:
+@option_class
+class _RunTests:
+    files: tuple[str, ...] = argument(nargs=-1, required=True, metavar="FILE...")
+    at: AtOption
+    output: str = output_option()
+
+
+@command(name="test", example="penstock policy test records.tests.yaml")
+def run_tests(session: CommandSession, options: _RunTests) -> CommandAnswer:
     """Run the test cases in each FILE, which are requests in YAML with the decisions that are expected.
 
     The file names its policy, and those that are referred to, from the folder that it is in. The status is 1 where a
     decision, an obligation or an advice is another one.
     """
-    now = options.moment(at, session)
-    ran = [one for file in files for one in _run(file, now)]
+    now = options.at.moment(session)
+    ran = [one for file in options.files for one in _run(file, now)]
     failed = [one for one in ran if one.failed]
-    if output == JSON:
-        say_json({"passed": len(ran) - len(failed), "failed": len(failed), "cases": [asdict(one) for one in ran]})
-    else:
-        for one in ran:
-            say(f"{'✗' if one.failed else '✓'} {one.file}: {one.name}")
-            for reason in one.failed:
-                say(f"    {reason}")
-    if failed:
-        raise RefusedError("policy.tests", f"{len(failed)} of {len(ran)} tests failed")
+    shown = (
+        line
+        for one in ran
+        for line in (
+            f"{'✗' if one.failed else '✓'} {one.file}: {one.name}",
+            *(f"    {reason}" for reason in one.failed),
+        )
+    )
+    data = {"passed": len(ran) - len(failed), "failed": len(failed), "cases": [asdict(one) for one in ran]}
+    error = RefusedError("policy.tests", f"{len(failed)} of {len(ran)} tests failed") if failed else None
+    return CommandAnswer(data, shown, error)
 
 
 def _run(file: str, now: datetime) -> list[_Ran]:

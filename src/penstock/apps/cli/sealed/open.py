@@ -22,7 +22,7 @@ from penstock.apps.cli.shared.describe import counted
 from penstock.apps.cli.shared.events import Rows, cloud_event
 from penstock.apps.cli.shared.files import SECRET, filling, reading
 from penstock.apps.cli.shared.names import NameBook
-from penstock.apps.cli.shared.option_groups import AtOption, NamesOption, OutputFile
+from penstock.apps.cli.shared.options import AtOption, NamesOption, OutputFile
 from penstock.apps.cli.shared.session import CommandSession, say
 from penstock.apps.cli.shared.terminal import showing
 from penstock.codec.blocks import read_header

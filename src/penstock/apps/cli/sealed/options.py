@@ -1,18 +1,18 @@
 """What `penstock seal` and `penstock open` share: types, key rings, ciphers, and how far they have come."""
 
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import click
 
 from penstock.apps.cli.shared.commands import option, option_class
 from penstock.apps.cli.shared.describe import counted
 from penstock.apps.cli.shared.names import NameBook
-from penstock.apps.cli.shared.option_groups import ShelfOptions, passphrase
+from penstock.apps.cli.shared.options import ShelfOptions, passphrase
 from penstock.crypto.blinding import Directory
 from penstock.crypto.kek import ProtectedKek
 from penstock.crypto.opener import Opener, at_levels
@@ -24,26 +24,6 @@ from penstock.model.names import TypeKey, TypeName
 from penstock.model.types import EventType
 from penstock.store.files.files import within
 from penstock.store.files.key_rings import read_key_ring, read_stored_kek
-
-F = TypeVar("F", bound=Callable[..., Any])
-
-
-def cipher_options(function: F) -> F:
-    """Add `--algorithm` and `--pad`."""
-    for one in (
-        click.option(
-            "--pad",
-            type=click.Choice([*PADDINGS]),
-            default="none",
-            show_default=True,
-            help="Hide how long columns are: by powers of two, or by few sizes.",
-        ),
-        click.option(
-            "--algorithm", type=click.Choice([*ALGORITHMS]), default="aes-gcm", show_default=True, help="The cipher."
-        ),
-    ):
-        function = one(function)
-    return function
 
 
 @option_class

@@ -10,7 +10,7 @@ from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, 
 from penstock.apps.cli.shared.events import plain
 from penstock.apps.cli.shared.files import read_sexp, reading, within
 from penstock.apps.cli.shared.groups import Verbs
-from penstock.apps.cli.shared.option_groups import AtOption, NamesOption, OutputFile
+from penstock.apps.cli.shared.options import AtOption, NamesOption, OutputFile
 from penstock.apps.cli.shared.session import CommandSession
 from penstock.apps.cli.shared.terminal import Shown, grid_table
 from penstock.codec.blocks import Block

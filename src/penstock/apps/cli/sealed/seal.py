@@ -16,7 +16,7 @@ from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, 
 from penstock.apps.cli.shared.events import Unreadable, of_lines, typed
 from penstock.apps.cli.shared.files import filling, reading, within
 from penstock.apps.cli.shared.names import NameBook
-from penstock.apps.cli.shared.option_groups import WHO, NamesOption, OutputFile, open_key, passphrase_option
+from penstock.apps.cli.shared.options import WHO, NamesOption, OutputFile, open_key, passphrase_option
 from penstock.apps.cli.shared.session import CommandSession
 from penstock.apps.cli.shared.terminal import showing
 from penstock.codec.blocks import Block, Level

@@ -4,16 +4,14 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import click
 
-from penstock.apps.cli.shared import options
 from penstock.apps.cli.shared.commands import option, option_class
 from penstock.apps.cli.shared.credentials import load_credentials, load_type
-from penstock.apps.cli.shared.names import NameBook, load_names
-from penstock.apps.cli.shared.option_groups import WHO, NamesOption, passphrase_option
-from penstock.apps.cli.shared.options import open_key
+from penstock.apps.cli.shared.names import NameBook
+from penstock.apps.cli.shared.options import WHO, NamesOption, open_key, passphrase_option
 from penstock.broker.client.client import Client, TypeSource, connect
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError
@@ -23,68 +21,7 @@ from penstock.model.principals import Principal
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType
 
-F = TypeVar("F", bound=Callable[..., Any])
 T = TypeVar("T")
-
-
-def client_options(function: F) -> F:
-    """Add what a connection needs. Each option has a variable of the environment for its default."""
-    for one in (
-        options.names_option,
-        click.option("--patience", type=click.FloatRange(0), default=0.0, metavar="SECONDS", help=_PATIENCE),
-        click.option("--broker-principal", **options.WHO, help="The broker that must be there, and no other."),
-        click.option(
-            "--credential",
-            "--credentials",
-            "credentials",
-            multiple=True,
-            type=click.Path(path_type=str),
-            envvar="PENSTOCK_CREDENTIALS",
-            metavar="FILE",
-            help="Certificates to show the broker; repeat it ($PENSTOCK_CREDENTIALS).",
-        ),
-        options.passphrase_option,
-        click.option(
-            "--key", "key_file", envvar="PENSTOCK_KEY", required=True, metavar="FILE", help="Your key ($PENSTOCK_KEY)."
-        ),
-        click.option(
-            "--network",
-            envvar="PENSTOCK_NETWORK",
-            required=True,
-            metavar="OWNER/NAME",
-            help="The network ($PENSTOCK_NETWORK).",
-        ),
-        click.option(
-            "--broker",
-            "url",
-            envvar="PENSTOCK_BROKER",
-            required=True,
-            metavar="URL",
-            help="The broker: penstock://host:port, or nats://host:port with --broker-principal ($PENSTOCK_BROKER).",
-        ),
-    ):
-        function = one(function)
-    return function
-
-
-_PATIENCE = "For how long to try, where the broker does not answer."
-
-
-def type_options(function: F) -> F:
-    """Add `--type` and `--type-file`."""
-    for one in (
-        click.option(
-            "--type-file",
-            "type_files",
-            multiple=True,
-            type=click.Path(path_type=str),
-            metavar="FILE",
-            help="A signed type that the broker may not know; parents first. The last one is meant without --type.",
-        ),
-        click.option("--type", "type_name", metavar="OWNER/NAME[@VERSION]", help="The event type."),
-    ):
-        function = one(function)
-    return function
 
 
 @option_class
@@ -171,33 +108,6 @@ class Call:
     broker: Principal | None
     patience: float
     types: tuple[UnverifiedType, ...] = ()
-
-    @classmethod
-    def of(  # noqa: PLR0913  # one argument an option
-        cls,
-        *,
-        url: str,
-        network: str,
-        key_file: str,
-        passphrase_file: str | None,
-        credentials: tuple[str, ...],
-        broker_principal: str | None,
-        patience: float,
-        names_file: str | None,
-        type_files: tuple[str, ...] = (),
-    ) -> "Call":
-        """Read what the options name. Raises what reading it raises."""
-        names = load_names(names_file)
-        return cls(
-            url,
-            names.network(network),
-            open_key(key_file, passphrase_file),
-            load_credentials(credentials),
-            names,
-            None if broker_principal is None else names.principal(broker_principal),
-            patience,
-            tuple(map(load_type, type_files)),
-        )
 
     def client(self) -> Client:
         """Return a client that connects when it is entered. Raises `MalformedError` (`client.url`)."""

@@ -17,7 +17,7 @@ their order in the help text, and the name of a field is the name of its paramet
 import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from functools import wraps
 from typing import Any, Final, TypeVar, dataclass_transform
@@ -104,10 +104,14 @@ class CommandAnswer:
     shown: Iterable[Shown] = ()
     error: PenstockError | None = None
 
+    def as_data(self) -> Mapping[str, object]:
+        """Return the answer to programs."""
+        return self.data() if callable(self.data) else self.data
+
     def render(self) -> None:
         """Print the answer as `--output` wants it. Raises the error that comes with it."""
         if wants_data():
-            say_json(self.data() if callable(self.data) else self.data)
+            say_json(self.as_data())
         else:
             show(self.shown)
         if self.error is not None:
@@ -116,7 +120,8 @@ class CommandAnswer:
 
 def wants_data() -> bool:
     """Say whether the command that runs was called with `-o json`."""
-    return click.get_current_context().params.get("output") == JSON
+    context = click.get_current_context(silent=True)
+    return context is not None and context.params.get("output") == JSON
 
 
 def say_json(answer: Mapping[str, object]) -> None:
@@ -136,6 +141,11 @@ def one_answer(no: Mapping[str, object]) -> Iterator[None]:
         if wants_data():
             say_json({**no, "code": error.code, "reason": error.message})
         raise
+
+
+def until_answered(resource: AbstractContextManager[C]) -> C:
+    """Enter a resource, and leave it when the command has answered: what it shows may be computed late."""
+    return click.get_current_context().with_resource(resource)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

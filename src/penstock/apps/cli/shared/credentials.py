@@ -147,31 +147,6 @@ class Shelf:
         return verify_type(unverified, now, types=self, network=network)
 
 
-def load_event_type(
-    file: str | None, parents: tuple[str, ...], previous: tuple[str, ...], now: datetime
-) -> EventType | None:
-    """Read and verify the type that names of attributes are looked up in.
-
-    Attributes must not be looked up in a type that somebody else made: a forged one could give one name to another
-    attribute. Raises what reading and verifying it raise.
-    """
-    return None if file is None else load_verified_type(file, parents, previous, now)[0].event_type
-
-
-def load_verified_type(
-    file: str, parents: tuple[str, ...], previous: tuple[str, ...], now: datetime
-) -> tuple[VerifiedType, tuple[Threshold, ...]]:
-    """Read and verify a type; return it, and the quorums that its credentials hold.
-
-    Raises what reading and verifying it raise.
-    """
-    unverified = load_type(file)
-    shelf = Shelf.of(*parents, *previous)
-    with within(file):
-        verified = shelf.verify(unverified, now)
-        return verified, tuple(unverified.credentials.verify().thresholds().values())
-
-
 def need_type(event_type: EventType | None, what: str) -> EventType:
     """Return the type. Raises `MalformedError` (`cli.type-file`) where none was given."""
     if event_type is None:

@@ -5,7 +5,6 @@ import os
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import BinaryIO, Final
@@ -176,40 +175,6 @@ def reading(name: str) -> Iterator[BinaryIO]:
         raise files.unreadable(name, error) from None
     with stream:
         yield stream
-
-
-@dataclass(frozen=True, slots=True)
-class Destination:
-    """Where a command that makes something puts it: a file, or standard output."""
-
-    file: str | None
-    overwrite: bool
-    dry_run: bool
-
-    @classmethod
-    def free(cls, file: str | None, *, overwrite: bool, dry_run: bool) -> "Destination":
-        """Check early that the file can be written. Raises as `check_target` does."""
-        if file is not None:
-            check_target(file, overwrite=overwrite)
-        return cls(file, overwrite, dry_run)
-
-    @property
-    def written(self) -> bool:
-        """True where a file is really written."""
-        return self.file is not None and not self.dry_run
-
-    def put(self, value: SExp) -> None:
-        """Write the file, where there is one and this is no rehearsal. Raises what `write_bytes` raises."""
-        if self.file is not None and not self.dry_run:
-            write_bytes(self.file, as_text(value), overwrite=self.overwrite)
-
-    def line(self) -> str:
-        """Say what was done."""
-        return f"{'would write' if self.dry_run else 'wrote'} {self.file}"
-
-    def as_dict(self) -> dict[str, object]:
-        """Return it as plain data."""
-        return {"file": self.file, "written": self.written}
 
 
 def _exists(name: str, *, lasting: bool = False) -> RefusedError:

@@ -1,20 +1,16 @@
 """Groups of commands: nouns are imported when they are used, and every way to fail ends in one place."""
 
-import inspect
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import Any, NoReturn, ParamSpec, TypeVar
+from typing import Any, NoReturn
 
 import click
 
 from penstock.apps.cli.shared.session import SPOKEN, report, wants_json
 from penstock.errors import FailedError, MalformedError, PenstockError
-
-P = ParamSpec("P")
-R = TypeVar("R")
 
 FAILED = 3
 
@@ -161,16 +157,3 @@ class Verbs(click.Group):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # as click calls it
         """Name the verbs."""
         return list(self.commands)
-
-
-def example(text: str) -> Callable[[Callable[P, R]], Callable[P, R]]:
-    """Add an example to the help text of a command, kept as it is laid out here."""
-
-    def decorate(function: Callable[P, R]) -> Callable[P, R]:
-        lines = "\n".join(f"  {line}" for line in text.strip().split("\n"))
-        # Cleaned here: the example is not indented, so click would keep the indentation of all that stands above it,
-        # and Python 3.13 would not.
-        function.__doc__ = f"{inspect.cleandoc(function.__doc__ or '')}\n\n\b\nExample:\n{lines}"
-        return function
-
-    return decorate

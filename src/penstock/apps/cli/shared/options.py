@@ -1,111 +1,170 @@
-"""The options that many commands share, so that they are the same everywhere."""
+"""The options that many commands share, in groups, and what they stand for."""
 
-from collections.abc import Callable
+from collections.abc import Iterable, Mapping
 from datetime import datetime
-from typing import Any, Final, TypeVar
+from itertools import chain
+from typing import Any, Final
 
 import click
 
-from penstock.apps.cli.shared.files import check_private, read_bytes, read_sexp, within
-from penstock.apps.cli.shared.names import complete_who
+from penstock.apps.cli.shared.commands import CommandAnswer, option, option_class
+from penstock.apps.cli.shared.credentials import Shelf, load_type
+from penstock.apps.cli.shared.files import (
+    as_text,
+    check_private,
+    check_target,
+    read_bytes,
+    read_sexp,
+    within,
+    write_bytes,
+)
+from penstock.apps.cli.shared.names import NameBook, complete_who, load_names
 from penstock.apps.cli.shared.session import CommandSession
+from penstock.apps.cli.shared.terminal import Shown
+from penstock.codec.sexp import SExp, advanced
 from penstock.crypto import ProtectedKey, PublicKey, SigningKey, read_key
 from penstock.crypto.keys import passphrase_bytes
 from penstock.errors import FailedError, MalformedError
 from penstock.model.instants import parse_instant
+from penstock.model.types import EventType
 from penstock.trust.capabilities import Right
+from penstock.trust.event_types import VerifiedType
+from penstock.trust.subjects import Threshold
 
-F = TypeVar("F", bound=Callable[..., Any])
-
-HUMAN = "human"
-JSON = "json"
-SEXP = "sexp"
+SEXP: Final = "sexp"
 #: how an option is written and completed that means a principal
 WHO: Final[dict[str, Any]] = {"metavar": "WHO", "shell_complete": complete_who}
-RIGHT = click.Choice([right.value for right in Right])
+RIGHT: Final = click.Choice([right.value for right in Right])
 
 
-def output_option(*more: str) -> Callable[[F], F]:
-    """Add `-o human|json`, and further forms."""
-    return click.option(
-        "-o",
-        "--output",
-        type=click.Choice([HUMAN, JSON, *more]),
-        default=HUMAN,
-        show_default=True,
-        help="How to answer: for people or for programs.",
-    )
+@option_class
+class NamesOption:
+    """Who a word means."""
 
-
-def names_option(function: F) -> F:
-    """Add `--names`."""
-    return click.option(
+    names_file: str | None = option(
         "--names",
-        "names_file",
         metavar="FILE",
         help="Your own names for principals (default: $PENSTOCK_NAMES, or names.toml here).",
-    )(function)
-
-
-def at_option(function: F) -> F:
-    """Add `--at`."""
-    return click.option("--at", metavar="TIME", help="Ask about another time than now, such as 2026-05-01T12:00Z.")(
-        function
     )
 
-
-def write_options(function: F) -> F:
-    """Add `--out`, `--overwrite` and `--dry-run`."""
-    for option in (
-        click.option("--dry-run", is_flag=True, help="Do everything but write the file."),
-        click.option("--overwrite", is_flag=True, help="Replace a file that exists."),
-        click.option("--out", metavar="FILE", help="Write to this file instead of standard output."),
-    ):
-        function = option(function)
-    return function
+    def load(self) -> NameBook:
+        """Read the names. Raises as `load_names`."""
+        return load_names(self.names_file)
 
 
-def key_options(function: F) -> F:
-    """Add `--key` and `--passphrase-file`."""
-    for option in (
-        passphrase_option,
-        click.option("--key", "key_file", metavar="FILE", required=True, help="The private key to sign with."),
-    ):
-        function = option(function)
-    return function
+@option_class
+class AtOption:
+    """The time that a question is about."""
+
+    at: str | None = option("--at", metavar="TIME", help="Ask about another time than now, such as 2026-05-01T12:00Z.")
+
+    def moment(self, session: CommandSession) -> datetime:
+        """Return the time. Raises `MalformedError` (`date.malformed`)."""
+        return session.now if self.at is None else parse_instant(self.at)
 
 
-def passphrase_option(function: F) -> F:
-    """Add `--passphrase-file`."""
-    return click.option(
+def passphrase_option() -> Any:
+    """Declare `--passphrase-file`."""
+    return option(
         "--passphrase-file",
         metavar="FILE",
         help="Take the passphrase of the key from the first line of a file; otherwise it is asked for.",
-    )(function)
+    )
 
 
-def type_file_options(function: F) -> F:
-    """Add `--type-file`, `--parent` and `--previous`."""
-    return click.option(
+@option_class
+class KeyOptions:
+    """The key that a command signs with."""
+
+    key_file: str = option("--key", metavar="FILE", required=True, help="The private key to sign with.")
+    passphrase_file: str | None = passphrase_option()
+
+    def open(self) -> SigningKey:
+        """Read the key. Raises as `open_key`."""
+        return open_key(self.key_file, self.passphrase_file)
+
+
+@option_class
+class OutputFile:
+    """Where a command that makes something puts it: a file, or standard output."""
+
+    out: str | None = option("--out", metavar="FILE", help="Write to this file instead of standard output.")
+    overwrite: bool = option("--overwrite", is_flag=True, help="Replace a file that exists.")
+    dry_run: bool = option("--dry-run", is_flag=True, help="Do everything but write the file.")
+
+    def check(self) -> None:
+        """Check early that the file can be written. Raises as `check_target` does."""
+        if self.out is not None:
+            check_target(self.out, overwrite=self.overwrite)
+
+    @property
+    def written(self) -> bool:
+        """True where a file is really written."""
+        return self.out is not None and not self.dry_run
+
+    def put(self, value: SExp) -> None:
+        """Write the file, where there is one and this is no rehearsal. Raises what `write_bytes` raises."""
+        if self.out is not None and not self.dry_run:
+            write_bytes(self.out, as_text(value), overwrite=self.overwrite)
+
+    def line(self) -> str:
+        """Say what was done."""
+        return f"{'would write' if self.dry_run else 'wrote'} {self.out}"
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as plain data."""
+        return {"file": self.out, "written": self.written}
+
+    def answer(self, value: SExp, data: Mapping[str, object], lines: Iterable[Shown] = ()) -> CommandAnswer:
+        """Write a value, and return the answer: people see it if there is no file, or else what was done and `lines`.
+
+        Raises as `put`.
+        """
+        self.put(value)
+        shown = advanced(value).split("\n") if self.out is None else chain([self.line()], lines)
+        return CommandAnswer({**data, **self.as_dict()}, shown)
+
+
+@option_class
+class ShelfOptions:
+    """Types that another type is verified with."""
+
+    parent: tuple[str, ...] = option("--parent", multiple=True, metavar="FILE", help="A type that the type extends.")
+    previous: tuple[str, ...] = option(
+        "--previous", multiple=True, metavar="FILE", help="An earlier version of the type, to compare with."
+    )
+
+    def load(self, *more: str) -> Shelf:
+        """Read these types, and more. Raises as `Shelf.of`."""
+        return Shelf.of(*self.parent, *self.previous, *more)
+
+    def verified(self, file: str, now: datetime) -> tuple[VerifiedType, tuple[Threshold, ...]]:
+        """Read and verify a type; return it, and the quorums that its credentials hold.
+
+        Raises what reading and verifying it raise.
+        """
+        unverified, shelf = load_type(file), self.load()
+        with within(file):
+            verified = shelf.verify(unverified, now)
+            return verified, tuple(unverified.credentials.verify().thresholds().values())
+
+
+@option_class
+class TypeFileOptions:
+    """The type that names of attributes are looked up in."""
+
+    type_file: str | None = option(
         "--type-file", metavar="FILE", help="A signed event type; its attributes can then be named by their names."
-    )(shelf_options(function))
+    )
+    shelf: ShelfOptions
 
+    def load(self, now: datetime) -> EventType | None:
+        """Read and verify the type.
 
-def shelf_options(function: F) -> F:
-    """Add `--parent` and `--previous`."""
-    for option in (
-        click.option(
-            "--previous", multiple=True, metavar="FILE", help="An earlier version of the type, to compare with."
-        ),
-        click.option("--parent", multiple=True, metavar="FILE", help="A type that the type extends."),
-    ):
-        function = option(function)
-    return function
-
-
-def moment(at: str | None, session: CommandSession) -> datetime:
-    """Return the time that a question is about. Raises `MalformedError` (`date.malformed`)."""
-    return session.now if at is None else parse_instant(at)
+        Attributes must not be looked up in a type that somebody else made: a forged one could give one name to another
+        attribute. Raises as `ShelfOptions.verified`.
+        """
+        return None if self.type_file is None else self.shelf.verified(self.type_file, now)[0].event_type
 
 
 def open_key(name: str, passphrase_file: str | None) -> SigningKey:

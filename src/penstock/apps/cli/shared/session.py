@@ -2,8 +2,7 @@
 
 import json
 import re
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
@@ -40,31 +39,6 @@ class Warned:
 def say(text: str = "") -> None:
     """Print one line of an answer for people; what a stranger wrote into it cannot begin another one."""
     click.echo(printable(text))
-
-
-def say_block(text: str) -> None:
-    """Print a text that is laid out in lines, such as an S-expression, in which strings are escaped."""
-    for line in text.split("\n"):
-        say(line)
-
-
-def say_json(answer: Mapping[str, object]) -> None:
-    """Print an answer for programs."""
-    click.echo(json.dumps(answer, indent=2))
-
-
-@contextmanager
-def one_answer(no: Mapping[str, object], *, as_json: bool) -> Iterator[None]:
-    """See to it that a program gets its one object also where a question has no other answer than an error.
-
-    `no` is what is known by then; `code` and `reason` are added to it.
-    """
-    try:
-        yield
-    except PenstockError as error:
-        if as_json:
-            say_json({**no, "code": error.code, "reason": error.message})
-        raise
 
 
 def warn(*warnings: Warned) -> None:

@@ -105,31 +105,6 @@ def show(parts: Iterable[Shown]) -> None:
             click.echo(printable(part))
 
 
-def facts(rows: Iterable[tuple[str, str]], indent: int = 0) -> None:
-    """Print at once."""
-    show([fact_table(rows, indent)])
-
-
-def grid(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> None:
-    """Print at once."""
-    show([grid_table(headings, rows)])
-
-
-def line(text: str = "") -> None:
-    """Print at once."""
-    show([text])
-
-
-def diff(lines: Iterable[str]) -> None:
-    """Print at once."""
-    show(diff_lines(lines))
-
-
-def tree(roots: Iterable[TreeLine]) -> None:
-    """Print at once."""
-    show(trees(roots))
-
-
 def _grow(shown: Tree, node: TreeLine) -> None:
     # An explicit stack: a chain of delegations may be long.
     pending = [(shown, node)]

@@ -5,7 +5,7 @@ import click
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.describe import instant_text, value_text
 from penstock.apps.cli.shared.groups import Verbs
-from penstock.apps.cli.shared.option_groups import NamesOption
+from penstock.apps.cli.shared.options import NamesOption
 from penstock.apps.cli.shared.terminal import grid_table
 from penstock.apps.cli.store.options import STORE, counting, head_data, head_text, parse_heads
 from penstock.errors import RefusedError

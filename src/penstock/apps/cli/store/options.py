@@ -5,8 +5,6 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any, Final
 
-import click
-
 from penstock.apps.cli.shared.commands import option
 from penstock.apps.cli.shared.describe import instant_text, value_text
 from penstock.apps.cli.shared.terminal import Shown, grid_table, showing
@@ -18,12 +16,11 @@ from penstock.store.ledgers.records import LedgerHead, check_ledger_name
 STORE: Final[dict[str, Any]] = {"metavar": "STORE", "envvar": "PENSTOCK_STORE"}
 
 
-def dry_run_flag() -> Any:
+def dry_run_option() -> Any:
     """Declare `--dry-run`."""
     return option("--dry-run", is_flag=True, help="Do everything but write.")
 
 
-dry_run_option = click.option("--dry-run", is_flag=True, help="Do everything but write.")
 _HEAD: Final = re.compile(r"([^:]+):([1-9][0-9]{0,17}):([0-9a-f]{64})", re.ASCII)
 
 

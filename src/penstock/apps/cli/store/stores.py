@@ -9,7 +9,7 @@ from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, 
 from penstock.apps.cli.shared.files import check_target
 from penstock.apps.cli.shared.groups import Verbs
 from penstock.apps.cli.shared.terminal import fact_table
-from penstock.apps.cli.store.options import STORE, check_lasting, counting, dry_run_flag, head_data, heads_table
+from penstock.apps.cli.store.options import STORE, check_lasting, counting, dry_run_option, head_data, heads_table
 from penstock.errors import FailedError
 from penstock.store.ledgers import schema
 from penstock.store.ledgers.backups import put_back, read_backup, verify_room, write_backup
@@ -49,7 +49,7 @@ def _ledgers(heads: Mapping[str, LedgerHead]) -> list[dict[str, object]]:
 @option_class
 class _Migrate:
     store_url: str = argument(**STORE)
-    dry_run: bool = dry_run_flag()
+    dry_run: bool = dry_run_option()
     output: str = output_option()
 
 
@@ -90,7 +90,7 @@ class _Backup:
     store_url: str = argument(**STORE)
     file: str = argument()
     overwrite: bool = option("--overwrite", is_flag=True, help="Replace a file that exists.")
-    dry_run: bool = dry_run_flag()
+    dry_run: bool = dry_run_option()
     output: str = output_option()
 
 
@@ -119,7 +119,7 @@ def backup(options: _Backup) -> CommandAnswer:
 class _Restore:
     file: str = argument()
     store_url: str = argument(**STORE)
-    dry_run: bool = dry_run_flag()
+    dry_run: bool = dry_run_option()
     output: str = output_option()
 
 

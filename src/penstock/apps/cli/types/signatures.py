@@ -7,7 +7,7 @@ from penstock.apps.cli.shared.commands import CommandAnswer, option, option_clas
 from penstock.apps.cli.shared.credentials import ShownType, load_credentials
 from penstock.apps.cli.shared.describe import Wording, validity_text
 from penstock.apps.cli.shared.names import NameBook
-from penstock.apps.cli.shared.option_groups import KeyOptions, NamesOption, OutputFile
+from penstock.apps.cli.shared.options import KeyOptions, NamesOption, OutputFile
 from penstock.codec.sexp import transport
 from penstock.crypto import SigningKey
 from penstock.errors import RefusedError

@@ -18,7 +18,7 @@ from penstock.apps.cli.shared.commands import (
 from penstock.apps.cli.shared.credentials import Shelf, load_type, show_type
 from penstock.apps.cli.shared.describe import Wording, name_data, type_data, validity_data
 from penstock.apps.cli.shared.groups import Verbs
-from penstock.apps.cli.shared.option_groups import SEXP, WHO, AtOption, KeyOptions, NamesOption, OutputFile
+from penstock.apps.cli.shared.options import SEXP, WHO, AtOption, KeyOptions, NamesOption, OutputFile
 from penstock.apps.cli.shared.session import CommandSession, Warned
 from penstock.apps.cli.shared.terminal import fact_table
 from penstock.apps.cli.types.signatures import (

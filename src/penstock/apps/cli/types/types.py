@@ -18,7 +18,7 @@ from penstock.apps.cli.shared.commands import (
 from penstock.apps.cli.shared.credentials import load_credentials, load_type, show_type
 from penstock.apps.cli.shared.describe import Wording, name_data, spec_text, type_data, validity_data
 from penstock.apps.cli.shared.groups import Verbs
-from penstock.apps.cli.shared.option_groups import (
+from penstock.apps.cli.shared.options import (
     SEXP,
     WHO,
     AtOption,
