@@ -35,7 +35,18 @@ java.tell()
 os.umask(0o077)
 
 #: what is costly to make and so must be made in one process only; a fixture says so as its one parameter
-GROUPS = ("spark", "cluster", "demo", "hostile_links", "hostile_nats", "postgres")
+GROUPS = (
+    "spark",
+    "cluster",
+    "demo",
+    "hostile_links",
+    "hostile_nats",
+    "five_brokers",
+    "wheel",
+    "postgres",
+    "fuzzed_pdp",
+    "pdp",
+)
 #: the groups that need Java
 JAVA = GROUPS[:3]
 #: documentation runs in the process of the tests, and takes the session that it finds

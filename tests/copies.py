@@ -4,6 +4,7 @@ A broker loads for half a second before it runs, and tests start hundreds of the
 takes `subprocess` itself.
 """
 
+import atexit
 import gc
 import json
 import os
@@ -35,6 +36,7 @@ def prepare() -> None:
         if _fork() == 0:
             _serve(os.dup2(there.fileno(), 3))
         there.close()
+        atexit.register(here.close)
         _maker = here
 
 

@@ -19,7 +19,9 @@ MAKERS = frozenset({"create_task", "ensure_future", "run_coroutine_threadsafe", 
 
 def makers(path: Path) -> Iterator[str]:
     """Yield the places in a module where tasks are made."""
-    for node in ast.walk(ast.parse(path.read_text())):
+    text = path.read_text()
+    # To read a module as a tree takes long, and few name one of them.
+    for node in ast.walk(ast.parse(text)) if any(name in text for name in MAKERS) else ():
         if isinstance(node, ast.Call):
             called = node.func.attr if isinstance(node.func, ast.Attribute) else getattr(node.func, "id", "")
             if called in MAKERS:

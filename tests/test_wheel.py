@@ -52,7 +52,7 @@ def _required(found: Distribution, extras: frozenset[str] = frozenset()) -> Iter
                 yield from _required(one, frozenset(needed.extras))
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["wheel"])
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """An environment with the wheel and what it requires, and no more; the folder with its programs."""
     folder = tmp_path_factory.mktemp("wheel")

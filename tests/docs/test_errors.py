@@ -2,6 +2,7 @@
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -12,6 +13,7 @@ BUILT = {"cert.expired", "cert.not-yet-valid"}
 NOT_CODES = {"event.id", "event.source", "event.time", "event.name", "event.owner.digest"}
 
 
+@cache
 def codes_in_source() -> set[str]:
     """Collect string literals that look like a code of a family that some error is raised with."""
     literals: set[str] = set()

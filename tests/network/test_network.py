@@ -12,10 +12,8 @@ from tests.network.brokers import BORDER, BROKERS, DOMAINS, LONG, OTHERS, SIGHTI
 from penstock.broker.client.client import Feed, Subscription
 from penstock.model import Event, Scalar
 
-pytestmark = pytest.mark.xdist_group("network")
 
-
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["five_brokers"])
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Network]:
     made = Network(tmp_path_factory.mktemp("network"))
     try:

@@ -80,7 +80,7 @@ class Fuzzed:
     session: "Session"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["fuzzed_pdp"])
 def pdp(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Fuzzed]:
     """Run a service with callers and a log; in the end it has no unexpected error to tell of."""
     from requests import Session  # noqa: PLC0415  # most processes of a run never need it

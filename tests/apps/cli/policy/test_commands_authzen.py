@@ -26,7 +26,7 @@ ACTIVE = {**RECORD, "properties": {"status": "active"}}
 ARCHIVED = {"type": "record", "id": "record-2", "properties": {"status": "archived"}}
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["pdp"])
 def pdp() -> Iterator[Serving]:
     with serving(TODO) as running:
         yield running
