@@ -215,8 +215,8 @@ def million(*, lists: bool) -> list[Result]:
 
     The bound is on rules of all kinds on events drawn at random: once with functions that were met before, as most are,
     and once with functions that nobody has stated before, for which the solver is asked. The kinds by themselves are
-    observed. They differ in how much there is to name, which grows with the rules in force: what was agreed on collides
-    with nothing; with another value a rule collides with all on its own type and on those above that have agreed on the
+    observed. They differ in how much there is to name, which grows with the rules in force: what was agreed on fits
+    everywhere; with another value a rule conflicts with all on its own type and on those above that agreed on the
     value, mostly none of a thousand rules, and some 70 of a million (median).
     """
     world = World(LEVELS, lists)
@@ -288,7 +288,7 @@ def _growth(name: str, times: Sequence[dict[int, list[float]]], named: Sequence[
 
 
 def _high(world: World, detector: Detector, what: str) -> Result:
-    """Rules that collide with all below them, at the root and further down: what each conflict costs."""
+    """Rules that conflict with all below them, at the root and further down: what each conflict costs."""
     costs: dict[int, tuple[int, float]] = {}
     for depth in (0, 4, 8):
         candidate = world.rule(Candidate("high", 2**depth, 1, (("b1", 1),)))

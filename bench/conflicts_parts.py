@@ -1,10 +1,10 @@
-"""A rule base of any size whose conflicts are known: a tree that grows with the rules, and few that collide.
+"""A rule base of any size whose conflicts are known: a tree that grows with the rules, and few that conflict.
 
 Eight types stand below each type, and two rules on each. A type stands for a range of serial numbers within that of its
-parent, and demands of subscribers to be of it, so that no two types state the same. Leaves of two kinds collide:
+parent, and demands of subscribers to be of it, so that no two types state the same. Leaves of two kinds conflict:
 
 - one of the two rules leaves out the first number of its range: one conflict;
-- both rules let in a number that is not the parent's, and is that of the type above it: each of them collides with both
+- both rules admit a number that is not the parent's, and is that of the type above it: each conflicts with both
   rules of the parent. One in ten of these says it by a formula that is no list.
 
 No rule has more than two conflicts.

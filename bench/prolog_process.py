@@ -40,7 +40,7 @@ class Prolog:
         self._ask(f"tree({types})")
 
     def fill(self, candidates: Iterable[Candidate]) -> None:
-        """Put rules in force that are known not to collide, instead of those that are."""
+        """Put rules in force that are known not to conflict, instead of those that are."""
         self._ask("fill", candidates)
 
     def add(self, candidates: Iterable[Candidate]) -> tuple[float, int]:
@@ -49,7 +49,7 @@ class Prolog:
         return float(seconds), int(in_force)
 
     def tell(self, candidates: Iterable[Candidate]) -> list[str]:
-        """Return what candidates collide with: id, kind, rule, and how many attributes are missing and extra."""
+        """Return what candidates conflict with: id, kind, rule, and how many attributes are missing and extra."""
         return self._ask("tell", candidates)[:-1]
 
     def _ask(self, command: str, candidates: Iterable[Candidate] | None = None) -> list[str]:

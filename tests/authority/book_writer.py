@@ -2,7 +2,7 @@
 
     python book_writer.py URL ROUND WRITERS GOAL FOLDER
 
-Each has a key of its own and states rules that collide with those of the others, resolves, withdraws and undoes them.
+Each has a key of its own and states rules that conflict with those of the others, resolves, withdraws and undoes them.
 When a step is acknowledged, it writes its number and the digest of its record to a file: what stands there must never
 be lost. They are forked from one, which has imported everything, and are one process group.
 """

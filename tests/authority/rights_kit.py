@@ -44,7 +44,7 @@ def refuses(book: RuleBook, code: str, by: SigningKey, request: Request, *consen
 
 
 def colliding(book: RuleBook) -> Resolve:
-    """Let P2 state what collides with a rule of P1; to delete attributes then relaxes both rules."""
+    """Let P2 state what conflicts with a rule of P1; to delete attributes then relaxes both rules."""
     book.ask(K1, Add(rule("r1", "A1", ENGINEERS)), NOW)
     book.ask(K2, Add(rule("r2", "A1", AT_A, of=[P2])), NOW)
     return Resolve("r2", Strategy.DELETE, frozenset({P1, P2}))

@@ -61,7 +61,7 @@ def wishes(draw: st.DrawFn) -> StateSubscriberRule:
 
 
 def anything(base: RuleBase) -> st.SearchStrategy[Request]:
-    """Ask for all that publishers ask for, for what subscribers do, and for moves with a way out."""
+    """Ask for all that publishers ask for, for what subscribers do, and for moves with a proposal."""
     known = st.sampled_from([*base.tree.parents])
     more: list[st.SearchStrategy[Request]] = [
         wishes(),
@@ -138,7 +138,7 @@ def test_a_book_is_what_its_ledger_says(
 
 
 def agree(base: RuleBase) -> None:
-    """Check that nothing in force collides."""
+    """Check that nothing in force conflicts."""
     rules = list(base.detector.rules.values())
     assert not any(find_conflicts(rule, rules, base.detector.vocabulary, base.mode) for rule in rules)
 

@@ -30,12 +30,14 @@ BANNED = {
     r"spare[sd]?|sparing": "avoid, save",
     r"the one door": "the only entry point",
     r"whom(?:ever|soever)?": "name the subject",
-    r"(?<!there )(?:is|are|was|were) no (?!longer\b|more\b|less\b)\w+": "is not a …",
+    r"(?<!there )(?:is|are|was|were) no (?!longer\b|more\b|less\b|larger\b)\w+": "is not a …",
     r"kn(?:ow|ows|ew) no|sa(?:y|ys|id) nothing of": "does not know a …, does not mention",
 }
 WORDS = re.compile(r"\b(?:" + "|".join(BANNED) + r")\b", re.IGNORECASE)
+#: names in code, which a reader looks up, and terms of the RFCs on S-expressions and of cryptography
+ALLOWED = re.compile(r"`[^`\n]*`|LENGTH:octets|collision-resistant|\b(?:sample|SELECT|INSERT)\b.*\boctets\b")
 #: files and folders that are not clean yet; remove what you have cleaned
-UNCLEAN = {"README.md", "docs/adr", "docs/how-to", "docs/reference/cli.md", "src"}
+UNCLEAN = {"README.md", "docs/adr", "docs/reference/cli.md", "src"}
 
 
 def test_the_words_are_found() -> None:
@@ -77,7 +79,7 @@ def test_banned_words_are_not_used(paths: list[Path]) -> None:
         for path in paths
         if is_clean(path)
         for number, line in prose(path)
-        for match in WORDS.finditer(line)
+        for match in WORDS.finditer(ALLOWED.sub("", line))
     ]
     assert found == []
 

@@ -16,8 +16,8 @@ def moderator(*arguments: str) -> tuple[int, str]:
 def test_what_its_comments_promise() -> None:
     status, out = moderator("check", FILE)
     assert status == 1
-    assert "bolt-line on Line collides with rule acme-press on Line.Press, below it" in out
-    assert "bolt-paint on Line.Paint collides with rule bolt-line on Line, above it" in out
+    assert "bolt-line on Line conflicts with rule acme-press on Line.Press, below it" in out
+    assert "bolt-paint on Line.Paint conflicts with rule bolt-line on Line, above it" in out
     status, out = moderator("propose", "bolt-line", "--file", FILE)
     assert status == 0
     assert "1. add-attributes: " in out

@@ -31,7 +31,7 @@ def test_rules() -> None:
     )
     assert rule_sentence(rule("r", "A1", of=(P1, P2)), named) == "P1 and P2 (stated by P1): all subscribers receive A1."
     formula = rule("r", "A1", "role = 'engineer' OR age > 60")
-    assert rule_sentence(formula, named) == "P1: only subscribers for whom role = 'engineer' OR age > 60 receive A1."
+    assert rule_sentence(formula, named) == "P1: only subscribers who satisfy role = 'engineer' OR age > 60 receive A1."
     assert rule_sentence(WISH, named) == "P2 wants A1 from publishers with licensed true."
     assert rule_sentence(replace(WISH, stated_by=P1), named).startswith("P1: P2 wants A1 from ")
 
@@ -41,7 +41,7 @@ def test_conflicts() -> None:
     (up,) = find_conflicts(rule("r1", "A1", "role = 'engineer'"), [above], WORDS)
     told = [*conflict_sentences(rule("r1", "A1", "role = 'engineer'"), up, TreeScope.UPWARD)]
     assert told == [
-        "r1 on A1 collides with rule up on ActivityX, above it, in what it demands of subscribers.",
+        "r1 on A1 conflicts with rule up on ActivityX, above it, in what it demands of subscribers.",
         "r1 does not demand company A, which rule up does.",
         "For example, somebody with company B and role engineer could receive A1 by r1, but not ActivityX by rule up.",
         "The scope is upward: whoever may have a type has to be allowed all types above it.",

@@ -24,7 +24,7 @@ NAMING = TableNames(what=lambda event: event.name)
 
 
 class Pair(NamedTuple):
-    """A conflict as the reference and the job tell it; of rules on one type, only that they collide."""
+    """A conflict as the reference and the job tell it; of rules on one type, only that they conflict."""
 
     rule: str
     other: str

@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 class PollModerator:
-    """The polls of a rule book on a fabric; runs while it is entered. `heard` is told of polls that got a vote."""
+    """The polls of a rule book on a fabric; runs while it is entered. `heard` receives polls that got a vote."""
 
     def __init__(  # noqa: PLR0913  # what it works with
         self,

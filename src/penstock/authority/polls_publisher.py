@@ -56,7 +56,7 @@ Policy: TypeAlias = Callable[[PollQuestion, Principal], Ballot | None]
 
 
 def tightenings(question: PollQuestion, voter: Principal) -> Ballot:
-    """Approve of all ways out but those that relax a rule of the voter."""
+    """Approve of all proposals except those that relax one of the voter's rules."""
     return Ballot(frozenset(option.strategy for option in question.options if voter not in option.relaxes))
 
 
@@ -75,7 +75,7 @@ class Ended:
 
 
 Told: TypeAlias = Callable[[SignedValue[PollQuestion], SignedValue[Vote] | None], None]
-"""Is told of a question, and of what was answered at once."""
+"""Receives a question, and the immediate answer to it."""
 
 
 class Answering:
@@ -168,7 +168,7 @@ class Answering:
                 asked = self._questions[poll].value
                 if asked.deadline > now:
                     await self._sending[asked.moderator].send(vote_key(vote.value), vote.to_bytes())
-            # An outcome may be late, but not for ever.
+            # An outcome may be late, but not indefinitely.
             for poll in [poll for poll, question in self._questions.items() if question.value.until < now]:
                 self._forget(poll)
 

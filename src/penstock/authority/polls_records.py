@@ -6,7 +6,7 @@
     kind `settled`    after  <signed (poll-settled (moderator <principal>) (poll <digest>) (step <number>))>
     kind `unsettled`  after  <signed (poll-settled (moderator <principal>) (poll <digest>) (code <code>))>
 
-The order of changes is what the moderator goes by: a vote counts if it stands before the outcome of its poll, and has a
+The moderator uses the order of changes: a vote counts if it comes before the outcome of its poll, and has a
 time before the deadline. All signatures are verified whenever they are read, and questions and what came of them are
 those of the rule book's moderator. There are no snapshots: one could leave votes out.
 """

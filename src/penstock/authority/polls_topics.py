@@ -34,7 +34,7 @@ _ENDING: Final = 0.5
 AGAIN: Final = 5.0
 
 Note: TypeAlias = Callable[[PenstockError], None]
-"""Is told what could not be sent, and what arrived and does not count."""
+"""Receives messages that could not be sent, and those that arrived and do not count."""
 
 Take: TypeAlias = Callable[[Sample], Awaitable[None]]
 

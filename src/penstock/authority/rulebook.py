@@ -118,7 +118,7 @@ class _Turn:
 
     request: Request
     note: Note
-    #: by whose word time may leap
+    #: who may make time leap
     moderator: bool
     planned: Callable[[Note], tuple[Plan, SignedRequest | None]]
 

@@ -251,7 +251,7 @@ class Vouched(Claim):
 
     @classmethod
     def of(cls, founding: Founding, head: LedgerHead, data: bytes, by: Principal | None = None) -> "Vouched":
-        """Return what is to be signed, by the moderator if nobody else is named."""
+        """Return the bytes to sign, for the moderator unless another signer is named."""
         return cls(founding.digest, by or founding.moderator, head.number, head.hash, sha256(data).digest())
 
     @property

@@ -40,13 +40,13 @@ from penstock.store.ledgers.records import Change, ticks
 from penstock.trust.signed import SignedValue, UnverifiedValue, read_count
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Whose word counts in a rule book: who may ask for what, who else has to agree, and that nothing counts twice.
+# Who is authorised in a rule book: who may request what, who must consent, and that nothing counts twice.
 #
 # | request | may be asked for by | has to agree |
 # |---|---|---|
-# | a rule is stated | whoever states it, if the founding names nobody or names it | all whom it binds |
-# | a rule is withdrawn | whoever stated it, all whom it binds, each for itself | |
-# | a way out is chosen | whoever stated the rule that was rejected, the moderator | whose rules are relaxed |
+# | a rule is stated | whoever states it, if the founding names nobody or names it | all that it binds |
+# | a rule is withdrawn | whoever stated it, all that it binds, each for itself | |
+# | a proposal is chosen | whoever stated the rule that was rejected, the moderator | whose rules are relaxed |
 # | somebody leaves | it, the moderator | it |
 # | somebody comes back | it | |
 # | an event type is added, moved, renamed, removed | an owner of a type named | the others, whose rules are relaxed |
@@ -57,8 +57,8 @@ from penstock.trust.signed import SignedValue, UnverifiedValue, read_count
 # | time passes | anybody, without a signature and in nobody's name | |
 #
 # Rules turn round by an undoing when they are relaxed, go out of force, or stand again though they were withdrawn, had
-# left with their publisher, or were gone. Who stated them agrees to that; to the first and the last, all whom they
-# bind. Who chose a way out may take that back, though the rule that came into force by it is rejected again.
+# left with their publisher, or were gone. Who stated them agrees to that; to the first and the last, all that they
+# bind. Who chose a proposal may undo that, though the rule that came into force by it is rejected again.
 #
 # Where the founding says `tightening: poll`, a step that tightens rules of others than who asks for it counts only as
 # the moderator's, with a poll that chose it.
@@ -155,7 +155,7 @@ class Rights:
     def verify_consents(
         self, base: RuleBase, step: Step, consents: Iterable[UnverifiedValue[Consent]], proof: PollProof | None = None
     ) -> None:
-        """Verify that all have agreed who have to, to what a step comes to.
+        """Verify that everyone who must consent has consented to the result of a step.
 
         (1) Whoever agrees has signed it. (2) It is for this rule book, (3) to this step, (4) not over, and (5) no other
         step was taken on it; one that was given in a poll is for its step alone. (6) Nobody is missing. (7) Where that
@@ -470,7 +470,7 @@ class RuleBookFold:
                 limits=self._limits,
             )
         except RefusedError as error:
-            raise malformed("a snapshot of rules that collide, or of a founding that nobody signed") from error
+            raise malformed("a snapshot of rules that conflict, or of a founding that nobody signed") from error
         rights = Rights(founding, dict(map(_read_serial, serials)), self._limits)
         return BookState(Book(founding, base, rights, found, read_ticks(time)))
 

@@ -52,7 +52,7 @@ def names(event_type: TypeKey, ancestors: tuple[TypeKey, ...], attributes: tuple
     """
     _check_names(ancestors, attributes)
     for attribute in attributes:
-        # What is no id could be read as two, or as one of another type.
+        # A text that is not an id could be read as two ids, or as one of another type.
         AttributeId.parse(attribute)
     own = str(event_type)
     written = [
@@ -148,5 +148,5 @@ _read_short_route = lru_cache(maxsize=_REMEMBERED)(_read_route)
 
 
 def malformed(message: str) -> MalformedError:
-    """Return the error for bytes that are no block."""
+    """Return the error for bytes that are not a block."""
     return MalformedError("block.malformed", message)

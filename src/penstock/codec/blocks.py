@@ -9,7 +9,7 @@
 
 Fixed part and counts are authenticated with every column, and so are the names of the type, its ancestors and its
 attributes: as a digest, because they need not be in the header. The route says them for those who carry the block. It
-may say them as labels instead, which tell nothing to who has not been told what they stand for, and every hop may put
+may say them as labels instead, which reveal nothing without their key, and every hop may put
 other labels there: nothing inside depends on them.
 
 The first column holds ids and times; at event level it is the only one and holds everything. Numbers in headers are
@@ -245,7 +245,7 @@ def read_block(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Parts:
     Raises `MalformedError` (`block.malformed`) and `LimitError` (`block.limit`).
     """
     if len(data) > limits.block_bytes:
-        raise LimitError("block.limit", f"a block of {len(data)} octets, where at most {limits.block_bytes} are read")
+        raise LimitError("block.limit", f"a block of {len(data)} bytes, where at most {limits.block_bytes} are read")
     parts, columns, place = _opening(data)
     _check_counts(parts, limits)
     if not columns:
@@ -322,7 +322,7 @@ def _numbers(count: int) -> Struct:
 
 
 def says_labels(data: bytes) -> bool:
-    """Say whether the route of a block is blinded. What is no block may be either."""
+    """Say whether the route of a block is blinded. The answer is arbitrary for data that is not a block."""
     start = _route_start(data)
     return start < len(data) and data[start] == 1
 

@@ -64,7 +64,7 @@ def encode_cell(value: Scalar) -> bytes:
 def encode_cells(values: Sequence[Scalar]) -> list[bytes]:
     """Return the bytes of each value by itself. Raises `MalformedError`: what `check_value` raises."""
     try:
-        # Most values are texts: for them the call is spared.
+        # Most values are texts, which need no call.
         return [b"\1" + value.encode() if type(value) is str else _CELL_WRITERS[type(value)](value) for value in values]
     except (KeyError, UnicodeEncodeError, OverflowError):
         return [encode_cell(value) for value in values]
@@ -199,4 +199,4 @@ def wrong_value(values: Sequence[Scalar]) -> MalformedError:
 
 def malformed() -> MalformedError:
     """Return the error for bytes that are in no such form."""
-    return MalformedError("block.column", "octets that are no column of values in its one form")
+    return MalformedError("block.column", "bytes that are not a column of values in canonical form")

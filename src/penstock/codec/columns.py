@@ -120,7 +120,7 @@ def decode_columns(columns: Sequence[bytes | None], rows: int) -> list[Column | 
     if rows > SEPARATED_ROWS:
         return [None if column is None else decode_column(column, rows) for column in columns]
     try:
-        # Most values are texts: for them the calls are spared.
+        # Most values are texts, which need no calls.
         found = [
             None
             if column is None
@@ -341,7 +341,7 @@ def _unpack_bits(data: bytes, rows: int) -> list[bool]:
 
 def _with_nulls(values: Column, present: list[bool]) -> Column:
     absent = [value for value, there in zip(values, present, strict=True) if not there]
-    # The zero of each kind. A bitmap of all or nothing has a shorter form, and a float's other zero is no slot.
+    # The zero of each kind. A bitmap of all or nothing has a shorter form, and a float's other zero is not a slot.
     if not absent or len(absent) == len(values) or encode_column(absent) != _zeros(absent):
         raise malformed()
     return [value if there else None for value, there in zip(values, present, strict=True)]

@@ -103,7 +103,7 @@ def decode_events(encoded: EncodedBlock) -> list[TransitEvent]:
 def bundle(encoded: EncodedBlock, level: Level) -> list[bytes]:
     """Return what is sealed, column by column.
 
-    Raises `MalformedError` (`block.malformed`) where a column is closed or missing, or ids are no strings or times no
+    Raises `MalformedError` (`block.malformed`) if a column is closed or missing, or ids are not strings or times not
     timestamps.
     """
     found, _, ids, times, columns = encoded

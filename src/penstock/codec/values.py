@@ -112,7 +112,7 @@ def _kind(kind: bytes) -> Kind:
         return Kind(kind.decode("ascii", "replace"))
     except ValueError:
         raise MalformedError(
-            "value.malformed", f"`{kind[:20]!r}` is no kind of value", hint=f"known: {', '.join(Kind)}"
+            "value.malformed", f"`{kind[:20]!r}` is not a kind of value", hint=f"known: {', '.join(Kind)}"
         ) from None
 
 

@@ -9,7 +9,7 @@ is cut into frames by `FrameReader`, which believes no length beyond its limit, 
 here is signed: what signatures cover is an S-expression, which has one written form.
 
 Hostile input costs no more than a small multiple of its own size: an array that claims more items than it has, nesting,
-extension types and keys that are no text or stand twice are all refused, with a `MalformedError`.
+extension types, and keys that are not text or are duplicate, are all refused with a `MalformedError`.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -52,7 +52,7 @@ _FEW: Final = 16
 def encode(value: Writable, *, limits: Limits = DEFAULT_LIMITS) -> Encoded:
     """Return the bytes of one message. A tuple is written as a list, and an instant in UTC.
 
-    Raises `MalformedError` (`wire.value`) for what is no message, and `LimitError` (`wire.limit`) where `decode` would.
+    Raises `MalformedError` (`wire.value`) if it is not a message, and `LimitError` (`wire.limit`) as `decode` does.
     """
     try:
         data: bytes = msgpack.packb(value, datetime=True)
@@ -60,7 +60,7 @@ def encode(value: Writable, *, limits: Limits = DEFAULT_LIMITS) -> Encoded:
         raise _no_message() from None
     _check_items(_check_depth(value, limits.wire_depth), limits.wire_items)
     if len(data) + HEADER_BYTES + 1 > limits.frame_bytes:
-        raise LimitError("wire.limit", f"a message of {len(data)} octets fits into no frame", hint="split it")
+        raise LimitError("wire.limit", f"a message of {len(data)} bytes does not fit into a frame", hint="split it")
     return Encoded(data)
 
 
@@ -104,7 +104,7 @@ def is_urgent(found: Octets) -> bool:
 
 
 def raw_frame(data: bytes) -> bytes:
-    """Return one frame of bytes that are no messages: a part of a handshake, a goodbye."""
+    """Return one frame of bytes that are not messages: a part of a handshake, a goodbye."""
     return _LENGTH.pack(len(data)) + data
 
 
@@ -177,7 +177,7 @@ class FrameReader:
         length: int = _LENGTH.unpack_from(view, start)[0]
         limit = self._opening_limit if self._opening else self._limit
         if length > limit:
-            raise LimitError("frame.limit", f"a frame of {length} octets, where at most {limit} are read")
+            raise LimitError("frame.limit", f"a frame of {length} bytes, where at most {limit} are read")
         return length
 
 
@@ -249,6 +249,6 @@ def _array_header(count: int) -> bytes:
 def _no_message() -> MalformedError:
     return MalformedError(
         "wire.value",
-        "a message holds null, booleans, numbers, text, octets, instants, lists, and maps with keys of text",
+        "a message holds null, booleans, numbers, text, bytes, instants, lists, and maps with keys of text",
         hint="an integer has 64 bits, an instant has a time zone",
     )

@@ -1,7 +1,7 @@
 """XML from anybody: no document type, no entities, nothing fetched, and bounded.
 
 The parser is libxml2's, by lxml; paths are evaluated by elementpath, which has no functions that reach outside. Who
-asks may bring a path along, and short ones can go on for ever: their steps are counted, and none may match patterns.
+asks may bring a path along, and short ones can run indefinitely: their steps are counted, and none may match patterns.
 """
 
 import re
@@ -33,7 +33,7 @@ _OLD_PATHS: Final = "1999"
 
 
 class _Paths(XPath2Parser):
-    """XPath 2.0 without patterns, on which a text can be chosen that takes for ever, and with short ranges."""
+    """XPath 2.0 with short ranges and without patterns, which could take indefinitely long on some texts."""
 
 
 #: a class that elementpath makes when it is loaded
@@ -68,7 +68,7 @@ def read_xml(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Element:
     Raises `MalformedError` (`xml.malformed`, `xml.doctype`), `LimitError` (`xml.limit`).
     """
     if len(data) > limits.xml_bytes:
-        raise LimitError("xml.limit", f"the document is longer than {limits.xml_bytes} octets")
+        raise LimitError("xml.limit", f"the document is longer than {limits.xml_bytes} bytes")
     parser = etree.XMLParser(
         resolve_entities=False, no_network=True, load_dtd=False, dtd_validation=False, huge_tree=False, remove_pis=True,
         remove_comments=True,
@@ -156,7 +156,7 @@ class XmlContent:
         return f"{self.path(parent).removesuffix('/')}/{sign}[{place}]"
 
     def around(self, node: object) -> Iterator[object]:
-        """Yield a node, and those that it lies within; nothing for what is no node."""
+        """Yield a node, and those that it lies within; nothing for other values."""
         inner = node if isinstance(node, XPathNode) else None
         while inner is not None:
             yield inner

@@ -1,6 +1,6 @@
 """A fabric inside one process: no server, any clock. Good for one machine, for tests and for simulations.
 
-Publishing hands a sample to every reader at once; what a topic keeps is in memory, and in the file of a `FileKeeper`
+Publishing delivers a sample to every reader directly; what a topic keeps is in memory, and in a `FileKeeper`'s file
 where one is given. Without it persistent topics are refused.
 """
 

@@ -85,7 +85,7 @@ def check(data: bytes, key: str, headers: Mapping[str, str], limits: Limits = DE
     if len(data) > limits.fabric_bytes:
         raise LimitError(
             "fabric.too-large",
-            f"{len(data)} octets are more than a sample may have",
+            f"{len(data)} bytes are more than a sample may have",
             hint=f"send at most {limits.fabric_bytes}, or a reference to where the rest is",
             octets=len(data),
             limit=limits.fabric_bytes,
@@ -94,14 +94,14 @@ def check(data: bytes, key: str, headers: Mapping[str, str], limits: Limits = DE
         key_size = len(key.encode())
         header_size = sum(len(name.encode()) + len(value.encode()) for name, value in headers.items())
     except UnicodeEncodeError as error:
-        raise MalformedError("fabric.bad-key", "a key or header is no Unicode text") from error
+        raise MalformedError("fabric.bad-key", "a key or header is not Unicode text") from error
     if key_size > limits.fabric_key_bytes:
-        raise MalformedError("fabric.bad-key", "a key is too long", hint=f"at most {limits.fabric_key_bytes} octets")
+        raise MalformedError("fabric.bad-key", "a key is too long", hint=f"at most {limits.fabric_key_bytes} bytes")
     if header_size > limits.fabric_header_bytes or not all(headers):
         raise MalformedError(
             "fabric.bad-header",
             "the headers are too long, or one has no name",
-            hint=f"at most {limits.fabric_header_bytes} octets together",
+            hint=f"at most {limits.fabric_header_bytes} bytes together",
         )
 
 
@@ -118,4 +118,4 @@ def _prefixed(octets: bytes, at: int) -> tuple[str, int]:
 
 
 def _unreadable() -> MalformedError:
-    return MalformedError("fabric.envelope", "the bytes are no sample")
+    return MalformedError("fabric.envelope", "the bytes are not a sample")

@@ -51,9 +51,9 @@ _INBOX: Final = "_INBOX."
 
 
 class NatsService(Service):
-    """Answers requests on a topic; `over` is told when it is closed."""
+    """Answers requests on a topic; `over` is called when it is closed."""
 
-    def __init__(  # noqa: PLR0913  # a topic, who answers, and what it goes by
+    def __init__(  # noqa: PLR0913  # a topic, the handler, and their settings
         self,
         link: NatsLink,
         topic: str,
@@ -187,7 +187,7 @@ class NatsFabric(Fabric):
         link = NatsLink(checked(login), prefix=prefix, domain=domain, timeout=timeout, patience=patience)
         made = cls(link, clock=clock or SystemClock(), random=random, limits=limits)
         try:
-            await link.client()  # a wrong address or login is told at once
+            await link.client()  # a wrong address or login is reported immediately
             await made._make_registry()
         except BaseException:
             await link.close()

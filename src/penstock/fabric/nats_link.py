@@ -119,7 +119,7 @@ class NatsLink:
             raise closed()
 
     async def _open(self, priority: Priority) -> NatsClient:
-        # The first says why it failed; the one that stays comes back by itself, and would try for ever.
+        # The first says why it failed; the one that stays comes back by itself, and would try indefinitely.
         await shut(await self._connected(priority, stay=False))
         return await self._connected(priority, stay=True)
 

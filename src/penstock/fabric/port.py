@@ -125,7 +125,7 @@ def check_name(topic: str, limits: Limits = DEFAULT_LIMITS) -> None:
     if len(topic) > limits.fabric_name_length or not _NAME.fullmatch(topic):
         raise MalformedError(
             "fabric.bad-name",
-            f"`{topic[:40]}` is no name of a topic",
+            f"`{topic[:40]}` is not a topic name",
             hint=f"1 to {limits.fabric_name_length} letters, digits, `-` and `_`",
         )
 

@@ -15,7 +15,7 @@ names the policy:
     latency_budget  the offered is not longer than the requested
     priority        of the side that sends or receives; nothing to agree on
 
-Durations are seconds; `FOREVER` is no limit.
+Durations are seconds; `FOREVER` means without limit.
 """
 
 import math

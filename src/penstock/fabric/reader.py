@@ -43,7 +43,7 @@ class ReaderCounts:
     filtered: int = 0  #: by the time-based filter
     superseded: int = 0  #: by a newer one of their key while they waited: the history is no longer
     missed: int = 0  #: dropped because too many waited
-    malformed: int = 0  #: the bytes were no sample
+    malformed: int = 0  #: the bytes were not a sample
     over_budget: int = 0  #: delivered later than the latency budget
     deadlines: int = 0  #: times that a key had no sample in time
 
@@ -212,7 +212,7 @@ def slow_consumer() -> FailedError:
     return FailedError(
         "fabric.slow-consumer",
         "the reader fell too far behind and was cut off",
-        hint="read faster, or subscribe anew; a durable topic still keeps what was missed",
+        hint="read faster, or subscribe again; a durable topic still keeps what was missed",
     )
 
 

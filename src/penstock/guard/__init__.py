@@ -1,6 +1,6 @@
 """Where the sources of authority meet: `Restriction`, `decide()`, and enforcement.
 
-Policies are in `penstock.guard.policies`: who does not go by any need not wait until their engine is there.
+Policies are in `penstock.guard.policies`: programs that use none need not wait for their engine to load.
 """
 
 from penstock.guard.agreed_authority import NO_AGREEMENTS as NO_AGREEMENTS

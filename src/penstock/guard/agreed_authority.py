@@ -37,7 +37,7 @@ class Agreements:
     """All that was agreed, as far as somebody knows it."""
 
     rules: tuple[AgreedRules, ...] = ()
-    #: owners of whom an agreement could not be read: nothing of theirs is allowed until that is settled
+    #: owners with an agreement that could not be parsed: nothing of theirs is permitted until that is settled
     unread: Mapping[Principal, DecisionProblem] = field(default_factory=lambda: MappingProxyType({}))
     #: tells what was agreed on from anything else, for logs
     revision: str = ""
@@ -96,7 +96,7 @@ class AgreementReader:
         self._rules: dict[tuple[bytes, ...], AgreedRules] = {}
 
     def read(self, announced: Iterable["Announced"]) -> Agreements:
-        """Return all that owners have announced; of whom something cannot be read, nothing is believed."""
+        """Return everything that owners have announced; nothing of an owner with something that cannot be parsed."""
         agreements, rules = self._agreements, self._rules
         self._agreements, self._rules = {}, {}
         found: list[AgreedRules] = []

@@ -2,7 +2,7 @@
 
 Certificates never allow more than the rules. They may allow less: a right to subscribe to a type brings the events of
 all types that extend it, and a certificate cannot leave some of them out. A publisher whose events of a type below
-somebody may not have is then left out above too, and what is lost by it is told (`short`). Downwards nothing is: who
+somebody may not have is then left out above too, and what is lost is reported (`short`). Downwards nothing is: who
 may have a type may have what is below. The same goes for time: a certificate ends as soon as a rule does on which it
 rests for some type below. A type that extends one of the tree and was not agreed on comes with the one
 above, since certificates do not know the tree.
@@ -45,7 +45,7 @@ class Capabilities:
 
 @dataclass(frozen=True, slots=True)
 class Renewal:
-    """What is to be done about certificates when rules have changed."""
+    """Changes of certificates that a change of rules requires."""
 
     issue: tuple[Authorisation, ...] = ()
     revoke: tuple[Certificate, ...] = ()

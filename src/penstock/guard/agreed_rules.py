@@ -4,15 +4,15 @@ To publish a type one needs the right by the rules (`penstock.moderator.detectio
 attribute that says who published an event, publishing forces it, so that nobody can be taken for somebody else.
 
 Of a type, and of each that extends it, a subscriber gets the events of those publishers who suit it both ways
-(`penstock.moderator.detection.subscribers`) and may publish them. Which of these types an event is of, and from whom,
+(`penstock.moderator.detection.subscribers`) and may publish them. An event's type, and its publisher,
 is asked of each event: by `only`, and by a `where` on the publisher's attribute, which brokers push towards publishers
-and Spark makes a column of. Where a type does not have the attribute, nobody can tell from whom an event is: one who
+and Spark makes a column of. Where a type does not have the attribute, an event's publisher is unknown: one who
 does not suit all of its publishers gets nothing of it.
 
 Rules that are over go on to restrict until the owner announces the next agreement; they give nothing any more. So
 everything that is allowed holds while rules hold that give it: one of the publisher's by which it publishes the type,
 one of the publisher's that the subscriber satisfies, and one of the subscriber's if it has wishes. Where nobody can
-tell from whom an event is, that goes for each who may publish it: it may have been published before a rule was over.
+know an event's publisher, that applies to each who may publish it: it may have been published before a rule was over.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -59,7 +59,7 @@ class _Found:
     by_types: tuple[AgreedReading, ...]
     #: the same in as few parts as can be
     fewest: tuple[AgreedReading, ...]
-    #: what it gets where nobody can tell from whom an event is
+    #: what it gets if an event's publisher is unknown
     untold: tuple[AgreedReading, ...]
 
 
@@ -83,7 +83,7 @@ class AgreedRules:
         self._entitled: dict[TypeKey, tuple[PublishEntitlement, ...]] = {}
         self._readings: Recent[object, _Found] = Recent(limits.cache_entries)
 
-    # Who, what, from whom.
+    # Subscriber, type, publisher.
 
     @property
     def publishers(self) -> tuple[Principal, ...]:
@@ -92,7 +92,7 @@ class AgreedRules:
 
     @property
     def known(self) -> tuple[Principal, ...]:
-        """All of whom something is known."""
+        """All principals with a profile."""
         return tuple(self._described)
 
     def validities(self) -> Iterator[Validity]:

@@ -5,7 +5,7 @@
                (scope …) (types …) (publishers …) (subscribers …) (rules <rule> …))
 
 The rules are those of `penstock.moderator.rules.rules`, without conflicts as the moderator found them; nobody looks for
-conflicts again where they are enforced. Whose word about profiles counts: the owner's, and theirs who are named.
+conflicts again where they are enforced. Profiles count if the owner, or somebody the owner names, has signed them.
 
 An agreement only counts for types of its owner. Together with certificates it restricts (`both`); where a domain wants
 no certificates for these types, what was agreed is the right (`alone`).
@@ -59,7 +59,7 @@ class Agreement(Claim):
     combining: AgreementMode = AgreementMode.BOTH
     #: of the events of its types: says who published them, because brokers have it say so
     publisher_attribute: str = PUBLISHER
-    #: whose word about profiles counts, besides the owner's
+    #: who may sign profiles, besides the owner
     described_by: tuple[Principal, ...] = ()
 
     def __post_init__(self) -> None:
@@ -158,7 +158,7 @@ class Described:
 def described(agreement: Agreement, claims: Iterable[SignedValue[ProfileClaim]]) -> Mapping[Principal, Described]:
     """Return the profiles that count for an agreement.
 
-    Claims of somebody whose word does not count, or that do not fit the declared attributes, are passed over: of whom
+    Claims by an unauthorised signer, or that do not fit the declared attributes, are ignored: if
     nothing is known, nothing is allowed. Of several claims about one principal the last counts.
     """
     found: dict[Principal, Described] = {}

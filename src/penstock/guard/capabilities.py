@@ -26,7 +26,7 @@ from penstock.trust.validity import Validity
 
 @dataclass(frozen=True, slots=True)
 class NamedRole:
-    """A name that somebody goes by, for whoever gives it, and while certificates say so."""
+    """A name that a principal has, according to its issuer, while certificates say so."""
 
     issuer: Principal
     name: str
@@ -122,7 +122,7 @@ def _asked(request: Request) -> Tag:
 
 
 def _alternatives(tag: Tag) -> Iterator[Tag]:
-    """Yield the rights of a certificate that grants several at once; each is a branch of its own."""
+    """Yield the rights of a certificate that grants several; each is a separate branch."""
     if isinstance(tag, Set):
         yield from sorted(tag.members(), key=repr)
     else:
@@ -203,7 +203,7 @@ def _until(ruling: Ruling, when: When) -> Ruling:
 
 
 def _line(verified: VerifiedType) -> Iterator[Principal]:
-    """Yield those whose word a type rests on: its owner, those of its ancestors, and that of the network."""
+    """Yield the principals that a type depends on: its owner, its ancestors' owners, and the network's."""
     yield verified.event_type.name.owner
     yield from (key.owner for key in verified.event_type.ancestors)
     if verified.network is not None:

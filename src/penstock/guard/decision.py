@@ -38,7 +38,7 @@ from penstock.trust.event_types import VerifiedType
 
 
 def super_topics(verified: VerifiedType) -> tuple[VerifiedType, ...]:
-    """Return the super-topics of a topic, from the nearest to the first level; none for what is no topic.
+    """Return the super-topics of a topic, from the nearest to the first level; none for other types.
 
     Raises `RefusedError` (`topic.super-topics`) where they are not known.
     """
@@ -204,7 +204,7 @@ class Decision:
     errors: tuple[DecisionProblem, ...] = ()
 
     def __bool__(self) -> NoReturn:
-        raise TypeError("a decision is no boolean: compare its effect, or call require()")
+        raise TypeError("a decision is not a boolean: compare its effect, or call require()")
 
     def require(self) -> Restriction:
         """Return the restriction of a permission. Raises `RefusedError` (`guard.denied`, `guard.indeterminate`)."""

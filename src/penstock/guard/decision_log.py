@@ -1,4 +1,4 @@
-"""The decision log: what was asked, by whom, and what the answer rested on, as a value and as CloudEvents 1.0.
+"""The decision log: the requests, who made them, and what the answers are based on, as a value and as CloudEvents 1.0.
 
 A record of type `io.penstock.decision` is the answer to one request; its id is the decision id. Records of type
 `io.penstock.decision.enforced` may follow it. Each has an id of its own, repeats the answer, and says how many events
@@ -77,13 +77,13 @@ def open_envelope(event: object, *types: str) -> tuple[Mapping[str, object], Map
     Raises `MalformedError`: `log.envelope`, `log.field`.
     """
     if not isinstance(event, dict) or not all(isinstance(name, str) for name in event):
-        raise MalformedError("log.envelope", "a record is no JSON object")
+        raise MalformedError("log.envelope", "a record is not a JSON object")
     missing = _ENVELOPE - event.keys()
     if missing:
         raise MalformedError("log.envelope", f"a record lacks `{min(missing)}`")
     for name in event.keys() - _ENVELOPE - _OPTIONAL:
         if not _EXTENSION.fullmatch(name):
-            raise MalformedError("log.envelope", f"`{name[:80]}` is no name of a CloudEvents attribute")
+            raise MalformedError("log.envelope", f"`{name[:80]}` is not the name of a CloudEvents attribute")
     if event["specversion"] != "1.0" or event.get("datacontenttype", "application/json") != "application/json":
         raise MalformedError("log.envelope", "a record is a CloudEvent 1.0 with JSON data")
     if event["type"] not in types:
@@ -174,7 +174,7 @@ def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
 
 
 def _no_constant(name: str) -> NoReturn:
-    raise ValueError(f"{name} is no JSON")
+    raise ValueError(f"{name} is not JSON")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -213,7 +213,7 @@ class RevocationRecord:
         if self.time < self.ordered:
             raise wrong_field("ordered", "nothing is complete before it was ordered")
         if not all(map(is_text, (self.id, self.revocation, *self.because))):
-            raise wrong_field("text", "a lone surrogate is no Unicode text")
+            raise wrong_field("text", "a lone surrogate is not Unicode text")
 
     @property
     def took(self) -> timedelta:
@@ -252,7 +252,7 @@ def read_revocation(text: str | bytes, limits: Limits = DEFAULT_LIMITS) -> Revoc
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The decision log: what was asked, by whom, and what the answer rested on, as a value and as CloudEvents 1.0.
+# The decision log: the requests, who made them, and what the answers are based on, as a value and as CloudEvents 1.0.
 
 
 Resource: TypeAlias = TypeName | NetworkName
@@ -321,7 +321,7 @@ class DecisionRecord:
                 raise wrong_field(name, "expected a count of 63 bits")
         for text in (self.id, self.revision, *self.because, self.decision, self.domain, self.owner_domain):
             if text is not None and not is_text(text):
-                raise wrong_field("text", "a lone surrogate is no Unicode text")
+                raise wrong_field("text", "a lone surrogate is not Unicode text")
 
     def _numbers(self) -> dict[str, int]:
         counts = {} if self.counts is None else {"passed": self.counts.passed, "refused": self.counts.refused}
@@ -382,7 +382,7 @@ def record(  # noqa: PLR0913  # a record has as many parts as this; all but two 
     """Record a decision.
 
     Raises `MalformedError` (`log.field` for a part that cannot be logged, `value.zone`, `value.range` for a moment
-    that is no instant).
+    that is not an instant).
     """
     return DecisionRecord(
         id=id,
@@ -413,7 +413,7 @@ def read_record(text: str | bytes, limits: Limits = DEFAULT_LIMITS) -> DecisionR
 def from_cloud_event(event: object) -> DecisionRecord:
     """Read a record from plain data.
 
-    Raises `MalformedError`: `log.envelope` for what is no CloudEvent of ours, `log.field` for a part that is missing,
+    Raises `MalformedError`: `log.envelope` if it is not one of our CloudEvents, `log.field` for a part that is missing,
     unknown or wrong.
     """
     envelope, data = open_envelope(event, DECIDED, ENFORCED)

@@ -59,7 +59,7 @@ _RIGHTS: Final = frozenset({Right.PUBLISH, Right.SUBSCRIBE})
 
 
 def no_other_types(_key: TypeKey, _now: datetime | None) -> tuple[VerifiedType, ...]:
-    """Know no type but the one that is asked about."""
+    """Know only the type in question."""
     return ()
 
 
@@ -79,7 +79,7 @@ class PolicyCombining(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Policies:
-    """Policies that a domain goes by. `Policies.of` makes them; none at all leave everything to the others."""
+    """Policies that a domain uses. `Policies.of` builds them. Without any, the other sources decide."""
 
     #: what they permit, what they do not deny, or both, as it is combined
     readings: tuple[PolicyBranches, ...] = field(default=(), repr=False)

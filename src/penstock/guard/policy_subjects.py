@@ -1,4 +1,4 @@
-"""What policies are told about who asks: where it is at home, its roles, and its rights (an information port).
+"""Provide policies with a requester's attributes: its domain, its roles, and its rights (an information port).
 
 Roles and rights come from certificates, which have dates. For one moment those count that are valid then. A question
 about all times is asked once for each period in which the same of them are.
@@ -119,7 +119,7 @@ def periods(validities: Iterable[Validity], now: datetime | None) -> Iterator[Va
         if validity.ends is not None and validity.ends < _LAST:
             starts.add(validity.ends + _INSTANT)
     if len(starts) >= DEFAULT_LIMITS.agreed_branches:
-        raise LimitError("guard.periods", "roles and rights change too often to be told apart by time")
+        raise LimitError("guard.periods", "roles and rights change too often to distinguish them by time")
     before: datetime | None = None
     for start in sorted(starts):
         yield Validity.between(before, start - _INSTANT)

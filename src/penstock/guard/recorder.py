@@ -1,7 +1,7 @@
 """Recording: how everything that decides leaves a trace.
 
-A `Recorder` stands before the one door. It asks `decide()`, takes the time, and hands the record to a sink before the
-answer goes to anyone. What a sink raises goes through, and an error is no permission: where a decision cannot be
+A `Recorder` wraps the only entry point. It calls `decide()`, measures it, and passes the record to a sink before the
+answer is returned. An error of the sink is raised, and an error never permits anything: if a decision cannot be
 written down, nothing is allowed. Clock, timer and ids are given, since guard has none of its own.
 
 A sink may take records before they are safe (`safe` then makes them so). Each decision is safe before it is answered;

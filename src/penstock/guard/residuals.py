@@ -69,7 +69,7 @@ class _About:
 
 
 class Residuals:
-    """What is left of one policy, kept for all of whom the same is known, as far as the policy asks for it.
+    """The residual of one policy, cached for all subjects with the same attributes, as far as the policy uses them.
 
     What `sources` find must not depend on the request, nor change.
     """

@@ -30,7 +30,7 @@ def parse_date(text: bytes) -> datetime:
     """
     found = _DATE.fullmatch(text)
     problem = MalformedError(
-        "date.malformed", f"`{text[:40]!r}` is no date", hint="write it in UTC as `2026-01-31_09:00:00`"
+        "date.malformed", f"`{text[:40]!r}` is not a date", hint="write it in UTC as `2026-01-31_09:00:00`"
     )
     if not found:
         raise problem
@@ -104,7 +104,9 @@ def parse_instant(text: str) -> datetime:
     """
     if "_" in text:
         return parse_date(text.encode("ascii", "replace"))
-    problem = MalformedError("date.malformed", f"`{text[:40]}` is no date", hint="write it as `2026-01-31T09:00:00Z`")
+    problem = MalformedError(
+        "date.malformed", f"`{text[:40]}` is not a date", hint="write it as `2026-01-31T09:00:00Z`"
+    )
     if not _ISO.fullmatch(text):
         raise problem
     try:

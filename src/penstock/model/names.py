@@ -113,7 +113,9 @@ class TypeName:
         """
         owner, slash, rest = text.partition("/")
         if not slash:
-            raise MalformedError("name.malformed", f"`{text[:80]}` is no type name", hint="write `owner/name@version`")
+            raise MalformedError(
+                "name.malformed", f"`{text[:80]}` is not a type name", hint="write `owner/name@version`"
+            )
         name, at_sign, version = rest.partition("@")
         return cls(Principal.parse(owner), name, version if at_sign else "0")
 
@@ -165,7 +167,9 @@ class AttributeId(str):
         owner, slash, rest = text.partition("/")
         type_name, hash_sign, uid = rest.partition("#")
         if not slash or not hash_sign:
-            raise MalformedError("name.malformed", f"`{text[:80]}` is no attribute id", hint="write `owner/type#uid`")
+            raise MalformedError(
+                "name.malformed", f"`{text[:80]}` is not an attribute id", hint="write `owner/type#uid`"
+            )
         return cls(Principal.parse(owner), type_name, uid)
 
 
@@ -187,5 +191,5 @@ class NetworkName:
         """Read `owner/name`. Raises `MalformedError` (`name.malformed`, `principal.malformed`)."""
         owner, slash, name = text.partition("/")
         if not slash:
-            raise MalformedError("name.malformed", f"`{text[:80]}` is no network name", hint="write `owner/name`")
+            raise MalformedError("name.malformed", f"`{text[:80]}` is not a network name", hint="write `owner/name`")
         return cls(Principal.parse(owner), name)

@@ -74,7 +74,7 @@ def _parsed(text: str) -> Principal:
     scheme, colon, encoded = text.partition(":")
     problem = MalformedError(
         "principal.malformed",
-        f"`{text[:80]}` is no principal",
+        f"`{text[:80]}` is not a principal",
         hint="write `ed25519:` or `threshold:` and the 52 base32 characters that `penstock key show` prints",
     )
     if not colon or scheme not in _SCHEMES:
@@ -86,7 +86,7 @@ def _parsed(text: str) -> Principal:
     if len(digest) != DIGEST_BYTES:
         raise problem
     principal = Principal(digest, scheme)
-    # One written form only: base32 has spare bits that must be zero.
+    # One written form only: base32 has unused bits that must be zero.
     if str(principal) != text:
         raise problem
     return principal

@@ -48,12 +48,12 @@ def _check_levels(levels: list[str], path: str, *, wild: bool) -> None:
     if wild:
         raise MalformedError(
             "topic.pattern",
-            f"`{path[:80]}` is no pattern of topics",
+            f"`{path[:80]}` is not a pattern of topics",
             hint="a level is a word, or wholly `*` for one level, or wholly `**` for one or more",
         )
     raise MalformedError(
         "topic.malformed",
-        f"`{path[:80]}` is no topic",
+        f"`{path[:80]}` is not a topic",
         hint="words with `/` between them, of ASCII letters, digits, `_` and `-`, not beginning with a digit or `-`",
     )
 
@@ -81,7 +81,7 @@ class TopicName:
         """Read `owner/path`. Raises `MalformedError` (`topic.malformed`, `principal.malformed`)."""
         owner, slash, path = text.partition("/")
         if not slash:
-            raise MalformedError("topic.malformed", f"`{text[:80]}` is no topic", hint="write `owner/path`")
+            raise MalformedError("topic.malformed", f"`{text[:80]}` is not a topic", hint="write `owner/path`")
         return cls(Principal.parse(owner), path)
 
     @classmethod

@@ -45,7 +45,7 @@ def kind_of(value: Value) -> Kind:
     >>> kind_of(True), kind_of(1), kind_of("a")
     (<Kind.BOOLEAN: 'boolean'>, <Kind.INTEGER: 'integer'>, <Kind.STRING: 'string'>)
 
-    Raises `MalformedError` (`value.kind`) for anything that is no attribute value.
+    Raises `MalformedError` (`value.kind`) for anything that is not an attribute value.
     """
     # bool before int: in Python True is an int.
     if isinstance(value, bool):
@@ -60,7 +60,7 @@ def kind_of(value: Value) -> Kind:
         return Kind.TIMESTAMP
     raise MalformedError(
         "value.kind",
-        f"a {type(value).__name__} is no attribute value",
+        f"a {type(value).__name__} is not an attribute value",
         hint="use str, int, float, bool, an aware datetime or None",
     )
 
@@ -71,7 +71,7 @@ def check_value(kind: Kind, value: Scalar) -> None:
     An integer is accepted where a float is declared only if the caller converts it first: kinds never mix.
 
     Raises `MalformedError`: `value.kind`, `value.range` (integer outside 64 bits), `value.text` (a lone
-    surrogate), `value.zone` and `value.range` (a timestamp that is no instant in UTC).
+    surrogate), `value.zone` and `value.range` (a timestamp that is not an instant in UTC).
     """
     if value is None:
         return
@@ -139,7 +139,7 @@ class AttributeSpec:
     """What values an attribute may take: its kind and, optionally, a narrower domain. Null is always allowed.
 
     Raises `MalformedError`: `value.domain` when the kind has no such domain, or it is empty or holds a NaN, and what
-    `check_value` raises for a member that is no value of the kind.
+    `check_value` raises for a member that is not a value of the kind.
     """
 
     kind: Kind

@@ -21,7 +21,7 @@ from penstock.moderator.settlement.proposals import Resolution
 from penstock.selector import ALWAYS, Selector
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What conflicts, ways out and steps come to, as plain data: for scenarios, and for programs that ask.
+# Conflicts, proposals and steps as plain data, for scenarios and programs.
 
 
 Facts = dict[str, object]
@@ -29,7 +29,7 @@ Facts = dict[str, object]
 
 
 def conflict_facts(conflicts: Iterable[Conflict]) -> list[Facts]:
-    """Tell what collides, over which attributes, and for whom."""
+    """Return a conflict as plain data: the rules, the attributes, and a witness."""
     return [
         {
             "kind": str(conflict.kind),
@@ -48,7 +48,7 @@ def conflict_facts(conflicts: Iterable[Conflict]) -> list[Facts]:
 
 
 def proposal_facts(resolution: Resolution, named: Named) -> Facts:
-    """Tell what a way out changes, and for whom."""
+    """Return a proposal as plain data: what it changes, and who gains and loses."""
     return {
         "strategy": str(resolution.strategy),
         "touched": resolution.touched,
@@ -60,7 +60,7 @@ def proposal_facts(resolution: Resolution, named: Named) -> Facts:
 
 
 def plan_facts(base: RuleBase, planned: Plan, named: Named) -> Facts:
-    """Tell what a request comes to; `base` may be that before the step, or after it."""
+    """Return the result of a request as plain data; `base` may be that before the step, or after it."""
     step = planned.step
     used = {entry.place for entry in step.restored}
     return {
@@ -72,7 +72,7 @@ def plan_facts(base: RuleBase, planned: Plan, named: Named) -> Facts:
 
 
 def outcome(base: RuleBase, planned: Plan) -> str:
-    """Say in a word what a request comes to."""
+    """Return the outcome of a request in one word."""
     if planned.resolution is not None:
         return "resolved"
     standing = stated_by(base, planned.step)
@@ -177,10 +177,10 @@ def rule_sentence(rule: Rule, named: Named) -> str:
 
 
 def condition(function: Selector) -> str:
-    """Say whom a function admits: `with role engineer and age at least 18`, or the condition itself."""
+    """Describe who a function admits: `with role engineer and age at least 18`, or the condition itself."""
     found = AttributeList.from_selector(function)
     if found is None:
-        return f"for whom {function.text}"
+        return f"who satisfy {function.text}"
     return f"with {listed(_entry(entry) for entry in found.entries)}"
 
 
@@ -201,12 +201,12 @@ def person(values: Mapping[str, Scalar]) -> str:
 
 
 def conflict_sentences(candidate: PublishRule, conflict: Conflict, scope: TreeScope) -> Iterator[str]:
-    """Say what a candidate collides with, over what, and for whom."""
+    """Describe what a candidate conflicts with, over what, and for which profile."""
     rules = f"{'rule' if len(conflict.rules) == 1 else 'rules'} {listed(_some(conflict.rules))}"
     do = "does" if len(conflict.rules) == 1 else "do"
     where = f"{rules} on {conflict.event.name}, {_WHERE[conflict.kind]}"
     about = _WHO[conflict.function]
-    yield f"{candidate.id} on {candidate.event.name} collides with {where}, in what it demands of {about}."
+    yield f"{candidate.id} on {candidate.event.name} conflicts with {where}, in what it demands of {about}."
     if conflict.missing:
         yield f"{candidate.id} does not demand {_parts(conflict.missing)}, which {rules} {do}."
     if conflict.extra:
@@ -235,7 +235,7 @@ def _witness(candidate: PublishRule, conflict: Conflict, rules: str) -> Iterator
 
 
 def resolution_sentence(resolution: Resolution, candidate: str, named: Named, *, counted: bool) -> str:
-    """Say what a way out comes to."""
+    """Describe the effect of a proposal."""
     ways = {
         steps.Strategy.FOLLOW: f"{candidate} alone changes, to what the others allow",
         steps.Strategy.ADD: "all involved demand what any of them demands",
@@ -252,7 +252,7 @@ def resolution_sentence(resolution: Resolution, candidate: str, named: Named, *,
 
 
 def resolution_meaning(resolution: Resolution, named: Named, most: int = 5) -> Iterator[str]:
-    """Say who can receive and publish what after a way out, by event types, and whose rules that is wider than.
+    """Say who can receive and publish what after a proposal, by event types, and whose rules that is wider than.
 
     `After this, everybody can receive Line from bolt: wider than line asks for.`
     """
@@ -294,7 +294,7 @@ def standing_sentence(standing: RuleState | SubscriberRule) -> str:
         case RuleStatus.IN_FORCE:
             return "It is in force, in another form than it was stated:"
         case RuleStatus.REJECTED:
-            return "It was rejected, because it collides, and is in the log of what may come back."
+            return "It was rejected, because it conflicts, and is in the log of what may come back."
         case RuleStatus.WAITING:
             return "It waits for its period to begin."
         case RuleStatus.WITHDRAWN:

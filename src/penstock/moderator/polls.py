@@ -1,17 +1,17 @@
-"""A poll about a way out: who is asked, which votes count, and what they come to. `authority.polls` carries it out.
+"""A poll about proposals: who is asked, which votes count, and the outcome. `authority.polls` carries it out.
 
-What a poll comes to is a function of the set of votes that count when it is closed, whatever became of the messages:
+A poll's outcome is a function of the set of votes that count when it is closed, whatever became of the messages:
 
-1. *Who is asked*: whoever stated a rule that some way out would change, whoever stated the candidate, and those whom a
-   rule binds that some way out relaxes. Nobody else has a say, however many sign a vote.
+1. *Who is asked*: whoever stated a rule that some proposal would change, whoever stated the candidate, and those that a
+   rule binds that some proposal relaxes. Nobody else has a say, however many sign a vote.
 2. *Which votes count*: those for this question, by who is asked, signed, and there before the deadline. A vote that
    comes again changes nothing. Of several of one voter the highest number counts; two of that number that differ are
    none.
 3. *Silence refuses*: who has no vote that counts approves nothing and consents to nothing.
-4. *What is chosen*: a way out that more than half of all who stated those rules approve, and to which each publisher
+4. *What is chosen*: a proposal that more than half of all who stated those rules approve, and to which each publisher
    whose rule it relaxes consents. So a majority chooses among tightenings alone, and nobody's demand goes without its
    signature. Who binds others with its rule has one voice, as everybody: of those it binds the consents count alone.
-   Of several ways out the one with most approvals is chosen, then the one that changes least.
+   Of several proposals the one with most approvals is chosen, then the one that changes least.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -49,7 +49,7 @@ from penstock.trust.signed import (
 )
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What is said in a poll about a way out of a conflict, all of it signed (paper 1, section IV, distributed resolution).
+# Signed statements of a poll about proposals (paper 1, section IV, distributed resolution).
 #
 #     (poll-question (moderator <principal>) (book <digest>) (since <steps>) (candidate <id>) (rules <rule> …)
 #                    (options <option> …) (voters <principal> …) (time <date>) (deadline <date>) (until <date>))
@@ -62,7 +62,7 @@ from penstock.trust.signed import (
 # A poll is named by the digest of its question, so a vote is for all that its voter was shown: the rules as they are,
 # what would become of each, who else is asked, and until when. Of several votes of one voter the highest number counts;
 # one that a policy cast says so, because it gives way to one that was cast by hand. Who agrees that its own rule is
-# relaxed adds a consent for this poll, which is what a rule book goes by. What the votes come to is for `poll` to say.
+# relaxed adds a consent for this poll, which a rule book uses. `poll` computes the outcome of the votes.
 
 
 _AUTOMATIC: Final = b"automatic"
@@ -70,7 +70,7 @@ _AUTOMATIC: Final = b"automatic"
 
 @dataclass(frozen=True, slots=True)
 class Touched:
-    """A rule that some way out would change: as it is in force, and as it was stated. A candidate is both."""
+    """A rule that some proposal would change: as it is in force, and as it was stated. A candidate is both."""
 
     form: PublishRule = field(repr=False)
     stated: PublishRule = field(repr=False)
@@ -78,7 +78,7 @@ class Touched:
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """A way out: whose rules it relaxes, and the candidate and all rules that change as they would be."""
+    """A proposal: whose rules it relaxes, and the candidate and all rules that change as they would be."""
 
     strategy: Strategy
     relaxes: tuple[Principal, ...]
@@ -87,7 +87,7 @@ class Option:
 
 @dataclass(frozen=True, slots=True)
 class PollQuestion(Claim):
-    """What those affected are asked, by whom, and until when.
+    """The question to those affected: the proposals, who asks, and until when.
 
     Raises `MalformedError` (`evolution.malformed`) for a question that means nothing, `LimitError` (`poll.limit`).
     """
@@ -112,14 +112,14 @@ class PollQuestion(Claim):
         if len(known) != len(self.rules) or self.candidate not in known:
             raise malformed("a question has each rule once, and the candidate among them")
         if len({option.strategy for option in self.options}) != len(self.options) or not self.options:
-            raise malformed("a question has each way out once, and one at least")
+            raise malformed("a question has each proposal once, and one at least")
         if len(set(self.voters)) != len(self.voters):
             raise malformed("a question is put to each voter once")
         if not all(rule.stated.stated_by in self.voters for rule in self.rules):
             raise malformed("all whose rules would change are asked")
         for option in self.options:
             if not all(form.id in known for form in option.forms) or not set(option.relaxes) <= set(self.voters):
-                raise malformed("a way out is about the rules and the voters of its question")
+                raise malformed("a proposal is about the rules and the voters of its question")
         if not self.time < self.deadline < self.until:
             raise malformed("a question has a deadline after it is asked, and consents do not end before")
         if len(self.voters) > DEFAULT_LIMITS.poll_voters:
@@ -146,15 +146,15 @@ class PollQuestion(Claim):
         return next(rule for rule in self.rules if rule.form.id == rule_id)
 
     def option(self, strategy: Strategy) -> Option | None:
-        """Return one of the ways out, if it is asked about."""
+        """Return one of the proposals, if it is asked about."""
         return next((option for option in self.options if option.strategy is strategy), None)
 
     def consent(self, voter: Principal, option: Option) -> Consent:
-        """Return what a voter signs so that its rule may be relaxed by one of the ways out."""
+        """Return what a voter signs so that its rule may be relaxed by one of the proposals."""
         return Consent(self.book, voter, self.subject(option), self.since, self.until, self.id)
 
     def subject(self, option: Option) -> bytes:
-        """Return what consents to one of the ways out are to."""
+        """Return what consents to one of the proposals are to."""
         return resolution_digest(self.candidate, option.strategy, {form.id: form for form in option.forms})
 
     def to_sexp(self) -> SExp:
@@ -192,7 +192,7 @@ class PollQuestion(Claim):
 
 @dataclass(frozen=True, slots=True)
 class Vote(Claim):
-    """What one voter answers: the ways out that it approves, and its consents to those that relax its own rule.
+    """What one voter answers: the proposals that it approves, and its consents to those that relax its own rule.
 
     An empty vote refuses everything. Raises `MalformedError` (`evolution.malformed`).
     """
@@ -272,7 +272,7 @@ class PollOutcome(Claim):
         """Read a body. Raises `MalformedError` (`evolution.malformed`), `RefusedError` (what the votes raise)."""
         chosen = _all(body, b"chosen")
         if len(chosen) > 1:
-            raise malformed("a poll chooses one way out, or none")
+            raise malformed("a poll chooses one proposal, or none")
         return cls(
             read_owner(one(body, b"moderator")),
             read_digest(one(body, b"poll")),
@@ -311,7 +311,7 @@ def _read_option(value: SExp) -> Option:
             return Option(
                 _read_strategy(strategy), tuple(map(read_owner, relaxes)), tuple(map(PublishRule.from_sexp, forms))
             )
-    raise malformed("a way out has a strategy, whom it relaxes, and forms")
+    raise malformed("a proposal has a strategy, the principals it relaxes, and forms")
 
 
 def _read_date(body: SExp, name: bytes) -> datetime:
@@ -340,7 +340,7 @@ def _who(principal: Principal) -> bytes:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# A poll about a way out: who is asked, which votes count, and what they come to. `authority.polls` carries it out.
+# Polls: who is asked, which votes count, and the outcome.
 
 
 def pose(  # noqa: PLR0913  # what a question says
@@ -357,7 +357,7 @@ def pose(  # noqa: PLR0913  # what a question says
     """Return what those affected by a rule that was rejected are to be asked.
 
     Raises `MalformedError` (`moderator.unknown-rule`, `evolution.malformed`), `LimitError` (`poll.limit`),
-    `RefusedError`: `moderator.not-rejected`, and `moderator.unresolved` where there is no way out to ask about.
+    `RefusedError`: `moderator.not-rejected`, and `moderator.unresolved` where there is no proposal to ask about.
     """
     standing = base.standing(candidate)
     if standing.status is not RuleStatus.REJECTED or standing.stated.stated_by in base.away:
@@ -397,7 +397,7 @@ def _option(resolution: Resolution, candidate: str) -> Option:
 
 
 def check_current(base: RuleBase, question: PollQuestion, strategy: Strategy) -> None:
-    """Check that a way out still is what was asked about, whatever else has changed.
+    """Check that a proposal still is what was asked about, whatever else has changed.
 
     Raises `RefusedError` (`poll.stale`).
     """
@@ -427,7 +427,7 @@ class VoteTally:
     """What votes come to."""
 
     answers: Mapping[Principal, VoterResponse]
-    #: by way out, in the order of the question, who approves it of those whose approvals count
+    #: by proposal, in the order of the question, who approves it of those whose approvals count
     approvals: Mapping[Strategy, tuple[Principal, ...]]
     chosen: Option | None
     #: of those whose rules the chosen way relaxes
@@ -474,7 +474,7 @@ def count(question: PollQuestion, votes: Iterable[SignedValue[Vote]]) -> VoteTal
 def _consents(
     question: PollQuestion, option: Option, given: Iterable[UnverifiedValue[Consent]]
 ) -> tuple[UnverifiedValue[Consent], ...]:
-    """Return the consents to a way out of those whose rules it relaxes, in the order of the question."""
+    """Return the consents to a proposal of those whose rules it relaxes, in the order of the question."""
     subject = question.subject(option)
     found = {consent.value.by: consent for consent in given if consent.value.to == subject}
     return tuple(found[voter] for voter in option.relaxes if voter in found)
@@ -632,7 +632,7 @@ def check_vote(question: SignedValue[PollQuestion], signed: SignedValue[Vote]) -
     if None in options:
         raise RefusedError(
             "poll.unknown-option",
-            "the vote approves of a way out that is not asked about",
+            "the vote approves of a proposal that is not asked about",
             hint="choose among: " + ", ".join(option.strategy for option in asked.options),
         )
     if not vote.consents:

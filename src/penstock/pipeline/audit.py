@@ -87,12 +87,12 @@ DECISIONS: Final = schema_of(
 )
 """A decision log in a frame. `resource` is the written name of a type or a network, `took` is in microseconds,
 `decision` the decision that a record is of or about; `passed` and `refused` are null where it counts no events. Of a
-revocation `principal` is the owner, `decision` the id of the order, and `ordered` its time; what is left is null. Of an
-answer of policies `principal` and `resource` are whom and what it is about, with the type before the id, if there is
-one; `errors` has one code where it is no permission."""
+revocation `principal` is the owner, `decision` the id of the order, and `ordered` its time; all others are null. Of a
+policy decision `principal` and `resource` are its subject and resource, with the type before the id, if there is
+one; `errors` has one code if it is not a permit."""
 
 QUARANTINE: Final = schema_of(line=_LOG_TEXT, reason=_LOG_TEXT)
-"""Lines that are no decisions, and why."""
+"""Lines that are not decisions, and why."""
 DENIED: Final = "pdp.denied"
 """In the place of a code, for what a policy denies; where none applies, it is the next one."""
 NOT_APPLICABLE: Final = "pdp.not-applicable"
@@ -209,7 +209,7 @@ def _thing(found: Column) -> Column:
 
 
 def _effect(decision: Column) -> Column:
-    """Return what a decision comes to where it is enforced; null for what is none."""
+    """Return the effect of a decision when it is enforced; null if there is none."""
     effects = {
         Effect.PERMIT: [XacmlDecision.PERMIT],
         Effect.DENY: [XacmlDecision.DENY, XacmlDecision.NOT_APPLICABLE],
@@ -280,7 +280,7 @@ OVER_TIME: Final = schema_of(start=_TIME, permit=_LONG, deny=_LONG, indeterminat
 def within(log: DataFrame, since: datetime | None = None, until: datetime | None = None) -> DataFrame:
     """Return the decisions of a period, its end excluded.
 
-    Raises `MalformedError` (`value.zone`, `value.range`) for a bound that is no instant.
+    Raises `MalformedError` (`value.zone`, `value.range`) for a bound that is not an instant.
     """
     if since is not None:
         log = log.where(F.col("time") >= literal(in_utc(since), Kind.TIMESTAMP))
@@ -339,7 +339,7 @@ def _rights(spark: SparkSession, policy: PipelinePolicy) -> DataFrame:
 
 
 def _subject(subject: Subject) -> str:
-    """Say whom a credential speaks of, with whole principals, so that a reader's own names can stand for them."""
+    """Describe who a credential concerns, with whole principals, so that a reader's own petnames can replace them."""
     if isinstance(subject, Name):
         return " ".join([str(subject.principal), *(repr(name.decode(errors="replace")) for name in subject.names)])
     return str(subject)
@@ -544,7 +544,7 @@ def audit(  # noqa: PLR0913  # a log and a policy; the rest has defaults
     asked = ["principal", "action", "resource"]
     used = rights_used(log)
     if policy is not None:
-        # With the policy at hand, say who gave whom what.
+        # With the policy available, say who granted what to which principal.
         used = _rights(log.sparkSession, policy).join(used, "credential", "right")
     used = used.orderBy(F.desc("decisions"), "credential")
     unused = None if policy is None else rights_unused(log, policy).orderBy("issuer", "subject", "credential")

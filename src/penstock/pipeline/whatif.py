@@ -51,7 +51,7 @@ DIFFERENCES: Final = StructType(
 
 @dataclass(frozen=True, slots=True, order=True)
 class AffectedReader:
-    """Whom a change concerns: a subscriber, by name and principal, and the type that it reads.
+    """The subscriber that a change concerns, by name and principal, and the type that it reads.
 
     Or a publisher: whatever it is called, its name is its principal here.
     """
@@ -282,7 +282,7 @@ class _Compiler:
         # What is not permitted has no branches.
         decided = policy.decide(s.principal, Right.SUBSCRIBE, s.type).restriction
         known = answered(decided.for_type(s.type.event_type, Right.SUBSCRIBE)).branches
-        # A history is of one type: what is about others says nothing of it.
+        # A history is of one type: changes about others do not concern it.
         about = (branch for branch in known if branch.only is None or self._key in branch.only)
         restriction = Restriction(tuple(replace(branch, only=None) for branch in about))
         kinds = tuple(type(value) for branch in restriction.branches for _, value in branch.forced)

@@ -136,7 +136,7 @@ def search(question: RowQuestion) -> dict[str, Scalar] | None:
 
 
 def single_box(selector: Selector, schema: Schema) -> Box | None:
-    """Return the box of rows on which the selector is TRUE; None where they are no single box, or it is not known.
+    """Return the box of rows on which the selector is TRUE; None if they are not a single box, or it is unknown.
 
     >>> from penstock.model.values import AttributeSpec
     >>> from penstock.selector.selector import parse

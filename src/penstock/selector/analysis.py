@@ -1,4 +1,4 @@
-"""Questions about all rows at once, each answered with a row that shows it.
+"""Answer questions about all possible rows, each with a row that proves the answer.
 
 A schema says what the attributes may hold; each of them may also be null. Simple selectors are decided by set
 algebra, all others by a solver within its limits, and what it cannot settle is UNKNOWN, never a guess: every row is

@@ -192,7 +192,7 @@ Node: TypeAlias = Term | Condition
 def literal(value: Scalar, at: int = 0) -> Literal:
     """Wrap a constant; a timestamp is kept in the form that it was given, minus zero becomes zero.
 
-    Raises `MalformedError` (`value.kind`) for anything that is no attribute value.
+    Raises `MalformedError` (`value.kind`) for anything that is not an attribute value.
     """
     if value is None:
         return Literal(None, None, at)
@@ -344,7 +344,7 @@ def write_value(value: Scalar) -> str:
 
 
 def render(node: Node) -> str:
-    """Write a tree; operands that are no single word or call for it are put in parentheses."""
+    """Write a tree; put operands in parentheses unless they are a single word or need none."""
     match node:
         case AttributeReference(name):
             return write_name(name)

@@ -65,7 +65,7 @@ def read(value: object) -> Scalar:
         return in_utc(value)
     if isinstance(value, str):
         return str.__str__(value)
-    raise operands(f"a {kind.__name__} of the row is no attribute value")
+    raise operands(f"a {kind.__name__} of the row is not an attribute value")
 
 
 def in_utc(moment: datetime) -> datetime:
@@ -152,7 +152,7 @@ def _kind(value: Value) -> Kind:
 
 def _number(value: Value) -> int | float:
     if isinstance(value, bool) or not isinstance(value, int | float):
-        raise operands(f"{_kind(value).phrase} is no number")
+        raise operands(f"{_kind(value).phrase} is not a number")
     return value
 
 

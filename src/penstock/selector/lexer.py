@@ -194,7 +194,7 @@ def _fold_timestamps(text: str, tokens: Iterator[SelectorToken]) -> Iterator[Sel
                 if previous.text.upper() != "TIMESTAMP":
                     raise SelectorError(
                         "selector.unsupported",
-                        f"`{_shorten(previous.text)}` is no prefix of a literal",
+                        f"`{_shorten(previous.text)}` is not a prefix of a literal",
                         text=text,
                         position=previous.at,
                         hint="literals are 'text', 12, 1.5, TRUE, FALSE, NULL and TIMESTAMP '2026-01-31 09:00:00'",
@@ -224,7 +224,7 @@ def _timestamp(text: str, word: SelectorToken, token: SelectorToken) -> Selector
     except (ValueError, OverflowError) as error:
         raise SelectorError(
             "selector.literal",
-            "this is no timestamp",
+            "this is not a timestamp",
             text=text,
             position=token.at,
             hint="write it as 'YYYY-MM-DD hh:mm:ss', optionally with .ffffff and an offset such as +00:00",

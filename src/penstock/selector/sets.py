@@ -125,7 +125,7 @@ def prefixed(prefix: str) -> Spans:
     if not stem:
         return _span(prefix, None)
     last = ord(stem[-1]) + 1
-    # Surrogates are no characters; the next one after them is U+E000.
+    # Surrogates are not characters; the next one after them is U+E000.
     return _span(prefix, stem[:-1] + chr(0xE000 if last == 0xD800 else last))
 
 

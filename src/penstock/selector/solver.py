@@ -71,7 +71,7 @@ from penstock.selector.sets import above, at_least, universe
 # z3 knows fewer characters than Unicode has, and counts surrogates among them. Only the order of characters and
 # equality with those that the question names can matter, so the named ones are numbered in order, and each gap between
 # two of them keeps as many characters as the question has comparisons (a comparison is settled by one pair of
-# characters, so no more can be told apart), or all if there are fewer. Strings that answer the question in one
+# characters, so no more can be distinguished), or all if there are fewer. Strings that answer the question in one
 # alphabet then exist in the other.
 
 
@@ -222,7 +222,7 @@ class Representation:
                 return z3.Int(name, self.context)
 
     def bounds(self, value: Formula, spec: AttributeSpec) -> list[Formula]:
-        """Return what holds of every value that the attribute may have."""
+        """Return what is true for every value that the attribute may have."""
         match spec.domain:
             case Enumerated(members):
                 return [z3.Or([value == self.constant(member) for member in members] or [False])]

@@ -151,7 +151,7 @@ def _is_root() -> bool:
 
 
 def _somebody() -> dict[str, Any]:
-    """Return as whom to run the server, for `subprocess`."""
+    """Return the user to run the server as, for `subprocess`."""
     if not _is_root():
         return {}
     return {"user": _NOBODY, "group": pwd.getpwnam(_NOBODY).pw_gid, "extra_groups": [], "cwd": "/"}

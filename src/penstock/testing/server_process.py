@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Loopback ports for servers that are told their port before they start.
+# Loopback ports for servers that need their port before they start.
 #
 # A port that the system picks (port 0) comes from the range for outgoing connections. Between the pick and the start,
 # or while a server restarts, any outgoing connection on the machine may take it: a flood of connections does so soon.
@@ -110,7 +110,7 @@ class ServerProcess(ABC):
         return path.read_text("utf-8", "replace") if path.exists() else ""
 
     def start(self) -> None:
-        """Start the server and wait until it answers. Raises what is told of each server."""
+        """Start the server and wait until it answers. Raises the errors that each server documents."""
         deadline = time.monotonic() + self._ready_within
         while self._process is None:
             process = self._process = self._launch()
@@ -134,7 +134,7 @@ class ServerProcess(ABC):
 
     @abstractmethod
     def _prepare(self) -> tuple[list[str], Mapping[str, Any]]:
-        """Return the command, and what else its process is told."""
+        """Return the command, and further arguments of its process."""
 
     @abstractmethod
     def _wait(self, process: "subprocess.Popen[bytes]", deadline: float) -> None:

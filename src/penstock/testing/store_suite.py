@@ -146,7 +146,7 @@ class StoreSuite:
     def test_times_never_fall(self, store: Store) -> None:
         ledger = store.ledger("rules")
         ledger.append(EMPTY, [entry(1, minutes=5), entry(2)])
-        # Whoever knows no time of the head cannot go back behind it either.
+        # A writer that does not know the head's time cannot go back behind it either.
         ledger.append(LedgerHead(2, ledger.head().hash), [entry(3, minutes=1)])
         assert [change.when - NOON for change in ledger.read()] == [5 * MINUTE] * 3
         assert ledger.verify().number == 3

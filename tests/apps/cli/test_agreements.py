@@ -56,7 +56,7 @@ def test_rules_in_force_are_signed(plant: Shell) -> None:
     agreement, profiles = compiled(plant)
     assert agreement.name == "plant"
     assert str(agreement.owner) == principal(plant, "plant")
-    # The third rule collides with the first.
+    # The third rule conflicts with the first.
     assert [rule.id for rule in agreement.rules] == ["acme", "bolt"]
     assert (agreement.combining, agreement.publisher_attribute) == (AgreementMode.BOTH, "publisher")
     known = {str(claim.of): (claim.publisher, claim.subscriber) for claim in profiles}

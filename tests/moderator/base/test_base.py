@@ -49,7 +49,7 @@ def test_nothing_is_half_done(delta: Delta, code: str) -> None:
     assert raised.value.code == f"moderator.{code}"
     assert base.image() == before
     assert base.tree == WORKFLOW
-    # The detector is as before, and knows that nothing collides.
+    # The detector is as before, and knows that nothing conflicts.
     assert [*base.detector.review()] == []
     assert base.detector.conflicts(WORKER)
     assert not base.detector.conflicts(rule("z", "A12", "role = 'engineer'"))

@@ -1,4 +1,4 @@
-"""All conflicts within a set of rules: each pair that collides is named once, as the reference finds it."""
+"""All conflicts within a set of rules: each pair that conflicts is named once, as the reference finds it."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""Stating rules and choosing ways out: what is refused, and that nothing is changed then."""
+"""Stating rules and choosing proposals: what is refused, and that nothing is changed then."""
 
 from dataclasses import replace
 from datetime import timedelta

@@ -1,4 +1,4 @@
-"""Whatever is asked for, in whatever order: nothing in force collides, what was undone is as before, nothing waits."""
+"""Whatever is asked for, in whatever order: nothing in force conflicts, what was undone is as before, nothing waits."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace

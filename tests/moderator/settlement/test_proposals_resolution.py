@@ -1,4 +1,4 @@
-"""Ways out of a conflict: the whole subtree or nothing, in both scopes, with lists and formulas."""
+"""Proposals of a conflict: the whole subtree or nothing, in both scopes, with lists and formulas."""
 
 import pytest
 from tests.moderator.kit import P1, P2, P3, P4, listing, rule, tree

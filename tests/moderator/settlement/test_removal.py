@@ -167,7 +167,7 @@ def test_what_fits_above_and_below_comes_back_and_elsewhere_nothing_is_tried() -
     ask(base, WithdrawRule("n"))
     assert not base.unsettled
     ask(base, WithdrawRule("a"))
-    # Of the two, the newer one is tried first, and then the other one collides with it.
+    # Of the two, the newer one is tried first, and then the other one conflicts with it.
     assert in_force(base) == {"x": "{(company, A)}"}
     ask(base, WithdrawRule("x"))
     assert in_force(base) == {"k": "{(role, worker)}"}

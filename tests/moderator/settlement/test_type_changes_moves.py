@@ -1,4 +1,4 @@
-"""Moves: what they would bring about is known before, and so are the ways out."""
+"""Moves: what they would bring about is known before, and so are the proposals."""
 
 import pytest
 from tests.moderator.kit import P1, P2, P3, event, rule

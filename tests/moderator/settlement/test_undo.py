@@ -1,4 +1,4 @@
-"""Undoing: what depends on a step is named, what would collide is refused, and nothing is done blindly."""
+"""Undoing: what depends on a step is named, what would conflict is refused, and nothing is done blindly."""
 
 import pytest
 from tests.moderator.kit import P2, P3, event, rule

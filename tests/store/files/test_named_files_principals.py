@@ -33,7 +33,7 @@ def test_another_word_is_an_error(text: str, code: str) -> None:
 def test_whoever_is_not_known_is_told_who_is() -> None:
     with pytest.raises(MalformedError) as caught:
         NAMES.find("guest 1", "mat")
-    assert caught.value.message == "guest 1: `mat` is no principal, and none of the names of the list of guests"
+    assert caught.value.message == "guest 1: `mat` is neither a principal nor one of the names of the list of guests"
     assert (caught.value.hint or "").endswith("ccs, met, the met")
 
 

@@ -31,7 +31,7 @@ NOUNS = {
     "store": Noun(f"{_HERE}.store.stores:store", "Where changes are kept: back it up, restore it, renew its form."),
     "log": Noun(f"{_HERE}.store.logs:log", "What was changed, by whom and why; tampering shows."),
     "explain": Noun(f"{_HERE}.explain:explain", "Say why a principal may, or may not, do something."),
-    "moderator": Noun(f"{_HERE}.moderator.commands:moderator", "Conflicts between rules of publishers, and ways out."),
+    "moderator": Noun(f"{_HERE}.moderator.commands:moderator", "Conflicts between rules of publishers, and proposals."),
     "selector": Noun(f"{_HERE}.selectors:selector", "Selectors: check them, try them, compare them."),
     "pipeline": Noun(f"{_HERE}.pipeline.commands:pipeline", "Run the same policy over logs and streams, on Spark."),
     "pdp": Noun(f"{_HERE}.policy.commands:pdp", "Decide by attribute-based policies."),

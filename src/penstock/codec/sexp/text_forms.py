@@ -7,7 +7,7 @@ What the grammar leaves open, or what readers are known to differ on, is settled
 - Base64: white space is ignored, missing padding is accepted (4.5 allows it), too much of it is not, and bits
   that the padding drops must be zero, so that no two texts that differ in them read the same (RFC 4648, 3.5).
 - A length before a quoted, hexadecimal or base64 string must be the true length of the bytes.
-- A quoted string has printable ASCII and the escapes of 7.1 only; an octal escape above \377 is no byte.
+- A quoted string has printable ASCII and the escapes of 7.1 only; an octal escape above \377 is not a byte.
 - Tokens are taken as long as they go: `foo3:abc` is one token.
 """
 
@@ -309,7 +309,7 @@ def _quoted(data: bytes, position: int) -> tuple[bytes, int]:
         elif octal or hexadecimal:
             code = int(octal, 8) if octal else int(hexadecimal, 16)
             if code > 0xFF:
-                raise syntax(position, "an octal escape above \\377", "one escape is one octet")
+                raise syntax(position, "an octal escape above \\377", "one escape is one byte")
             pieces.append(bytes((code,)))
         position = escape.end()
 
@@ -331,5 +331,5 @@ def _base64(body: bytes, position: int) -> bytes:
         raise syntax(position, "base64 of an impossible length", "check for lost or added characters")
     octets = binascii.a2b_base64(digits + b"=" * missing)
     if binascii.b2a_base64(octets, newline=False)[: len(digits)] != digits:
-        raise syntax(position, "base64 with stray bits before its padding", "encode the octets again")
+        raise syntax(position, "base64 with stray bits before its padding", "encode the bytes again")
     return octets

@@ -205,7 +205,7 @@ class RuleBase:
         return self.standing(rule_id).stated if wish is None else wish.stated
 
     def blocker(self, entry: Logged) -> str | None:
-        """Return a rule in force, none of its own, that an entry of the log collides with, by its id."""
+        """Return a rule in force, none of its own, that an entry of the log conflicts with, by its id."""
         own = {rule.id for rule in entry.rules}
         try:
             found = (self.detector.blocker(rule, own) for rule in entry.rules)
@@ -310,9 +310,9 @@ class RuleBase:
     def change(self, delta: Delta) -> None:
         """Change the state, as a whole or not at all.
 
-        (1) What is to be changed is as the delta says. (2) Forms that change go out of force, (3) the tree changes, and
-        (4) the new forms come into force, one after the other, unless they collide. (5) In a tree that changed nothing
-        collides either, and what subscribers state makes sense. Then (6) the rest is written.
+        (1) The old values are as the delta says. (2) Forms that change go out of force, (3) the tree changes, and
+        (4) the new forms come into force, one after the other, unless they conflict. (5) In a tree that changed nothing
+        conflicts either, and what subscribers state makes sense. Then (6) the rest is written.
 
         Raises `RefusedError`: `moderator.stale`, `moderator.in-use`, `moderator.away`, `moderator.conflict`; and what
         `Vocabulary.check` raises.
@@ -332,11 +332,11 @@ class RuleBase:
             # (3) The types of what went out may go now.
             if delta.types:
                 self.detector.follow(_changed(before, delta))
-            # (4) Two of the new forms may collide with each other too.
+            # (4) Two of the new forms may conflict with each other too.
             for form in into:
                 _refuse(self.detector.add(form))
                 placed += 1
-            # (5) Rules that moved collide with others though they are as they were.
+            # (5) Rules that moved conflict with others though they are as they were.
             if delta.types:
                 _refuse([conflict for _, found in self.detector.review() for conflict in found])
             self._check_wishes(delta)
@@ -369,7 +369,7 @@ class RuleBase:
                 self.detector.vocabulary.check(change.after.stated, shown=self.judge.shows, limits=self._limits)
 
     def _trust(self) -> None:
-        """Look through what came back unseen, so that the detector knows again that nothing collides."""
+        """Look through what came back unseen, so that the detector knows again that nothing conflicts."""
         for _ in self.detector.review():
             pass
 
@@ -450,7 +450,7 @@ def _refuse(conflicts: Sequence[Conflict]) -> None:
     if conflicts:
         raise RefusedError(
             "moderator.conflict",
-            f"rules in force would collide on `{conflicts[0].event.name}`",
+            f"rules in force would conflict on `{conflicts[0].event.name}`",
             hint="see what is proposed to resolve it",
             conflicts=tuple(conflicts),
         )

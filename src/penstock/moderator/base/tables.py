@@ -31,7 +31,7 @@ from penstock.selector import Selector
 #
 # What a rollback used up leaves the view; the log itself is never cleared.
 #
-# An entry that cannot come back has a reason: a rule in force that it collides with, a rule of its own that nobody
+# An entry that cannot come back has a reason: a rule in force that it conflicts with, a rule of its own that nobody
 # wants any more, somebody who is away. As long as that is as it was there is no need to look at the entry again. So
 # what a search of the log costs depends on what has changed since, and not on how long the log is.
 
@@ -325,7 +325,7 @@ class RuleTables:
             self.history.release((*delta.rules, *delta.away))
 
     def check(self, delta: Delta, tree: TypeTree) -> None:
-        """Check that what is to be changed is as a delta says, and may be changed so.
+        """Check that the old values are as a delta says, and may be changed so.
 
         Raises `RefusedError`: `moderator.stale`, `moderator.in-use`, `moderator.away`; `MalformedError`
         (`moderator.duplicate-id`).

@@ -1,11 +1,11 @@
-"""The detector for many rules: what a candidate collides with, at a cost that hardly depends on how many there are.
+"""Detect conflicts of a candidate among many rules, at a cost that hardly depends on their number.
 
-Only rules on the path to the root and in the subtree can collide with a candidate. The path is short (`type_depth`).
+Only rules on the path to the root and in the subtree can conflict with a candidate. The path is short (`type_depth`).
 The subtree is an interval of places, and summaries of its stretches (`summaries`) pass over all that surely fits, so
 that the cost is that of the conflicts that are found.
 
-As long as nothing was put in force that collides, two things more are known, since inclusion is transitive. All rules
-on one event type say the same, so a candidate that says it too collides nowhere. And where the nearest rule above fits,
+As long as nothing was put in force that conflicts, two things more are known, since inclusion is transitive. All rules
+on one event type state the same, so a candidate that states it too conflicts nowhere. If the nearest rule above fits,
 those further above do; where a rule below fits, so do all below that one.
 
 Rules of a snapshot are deferred: by event type, and without being read, until something is asked about a type above or
@@ -127,7 +127,7 @@ def after(place: bytes) -> bytes:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The detector for many rules: what a candidate collides with, at a cost that hardly depends on how many there are.
+# The detector.
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -197,7 +197,7 @@ class _InForce(Mapping[str, PublishRule]):
 
 
 class Detector:
-    """The rules in force, and what a candidate collides with."""
+    """Hold the rules in force, and find what a candidate conflicts with."""
 
     def __init__(self, vocabulary: Vocabulary, mode: Mode = Mode.SCOPED, *, limits: Limits = DEFAULT_LIMITS) -> None:
         self.mode = mode
@@ -216,7 +216,7 @@ class Detector:
         #: the types with rules, by their places
         self._standing: dict[bytes, Spot[_Statement]] = {}
         self._index: SummaryTree[_Both] = SummaryTree()
-        #: of any two rules that collide at least one is among these
+        #: of any two rules that conflict at least one is among these
         self._doubtful: dict[str, None] = {}
         #: by the texts of both functions; those that no rule states are forgotten when they are too many
         self._statements: dict[tuple[str, str], _Statement] = {}
@@ -264,7 +264,7 @@ class Detector:
         return self._find(self._check(candidate))
 
     def blocker(self, candidate: PublishRule, besides: Collection[str]) -> str | None:
-        """Return the id of a rule in force that a candidate collides with, of those that are not to be left out.
+        """Return the id of a rule in force that a candidate conflicts with, of those that are not to be left out.
 
         Raises as `conflicts`.
         """
@@ -302,7 +302,7 @@ class Detector:
     def read_about(self, event: TypeKey) -> None:
         """Read what was deferred of an event type, and of those above and below it, and compare it.
 
-        Raises `RefusedError` (`moderator.book`), each time that it is asked, where `defer` was told something false.
+        Raises `RefusedError` (`moderator.book`), each time that it is asked, if `defer` received something false.
         """
         if not self._deferred or event in self._read:
             return
@@ -326,7 +326,7 @@ class Detector:
         self._read.add(event)
 
     def add(self, rule: PublishRule) -> tuple[Conflict, ...]:
-        """Put a rule in force unless it collides; return its conflicts.
+        """Put a rule in force unless it conflicts; return its conflicts.
 
         Raises what `conflicts` raises, and `MalformedError` (`moderator.duplicate-id`). Nothing is changed then.
         """
@@ -377,7 +377,9 @@ class Detector:
         for standing in self._standing.values():
             vocabulary.check_type(standing.event)
         if tree.scope is not self._vocabulary.tree.scope:
-            raise MalformedError("moderator.scope", "the tree has another scope", hint="detect anew with that tree")
+            raise MalformedError(
+                "moderator.scope", "the tree has another scope", hint="create a detector for that tree"
+            )
         self._vocabulary = vocabulary
         moved: list[str] = []
         for spot in self._places.follow(tree):
@@ -416,7 +418,7 @@ class Detector:
     def _state(self, rule: PublishRule) -> _Statement:
         """Check functions that are new."""
         self._vocabulary.check(rule, shown=self._judge.shows, limits=self._limits)
-        # In the mode `algorithm` what is no list has no form.
+        # In the mode `algorithm` only lists have a form.
         forms = self._judge.forms
         p, s = forms[RuleFunction.P].form(rule.fnc_p), forms[RuleFunction.S].form(rule.fnc_s)
         statement = _Statement(p, s, _Both(self._summarise(p), self._summarise(s)))
@@ -504,13 +506,13 @@ class Detector:
         return known
 
     def _counting(self, ids: list[str], candidate: PublishRule) -> tuple[str, ...]:
-        """Return the ids of rules that a candidate may collide with: by Definition 1, those of others."""
+        """Return the ids of rules that a candidate may conflict with: by Definition 1, those of others."""
         if self.mode is not Mode.LITERAL:
             return tuple(ids)
         return tuple(rule_id for rule_id in ids if of_two(candidate, self.rule(rule_id)))
 
     def _doubts(self, stated: _Statement) -> Callable[[_Both], bool]:
-        """Return the test whether what a summary is of may collide with a candidate that stands above it."""
+        """Return the test whether what a summary is of may conflict with a candidate that stands above it."""
         p, s, either = stated.p, stated.s, self.mode is Mode.LITERAL
         known = {stated.both: False}
 
@@ -518,7 +520,7 @@ class Detector:
             answer = known.get(both)
             if answer is None:
                 fits = both.p.fits(p, self._of_p)
-                # By Definition 1 rules collide in both functions or not at all.
+                # By Definition 1 rules conflict in both functions or not at all.
                 if fits is not either:
                     fits = both.s.fits(s, self._of_s)
                 answer = known[both] = not fits
@@ -537,7 +539,7 @@ def _texts(rule: PublishRule) -> tuple[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class CheckedRule:
-    """A rule, what it collides with among those before it, and what is wrong with it otherwise."""
+    """A rule, what it conflicts with among those before it, and what is wrong with it otherwise."""
 
     rule: PublishRule
     conflicts: tuple[Conflict, ...] = ()
@@ -547,10 +549,10 @@ class CheckedRule:
 def check_rules(
     vocabulary: Vocabulary, mode: Mode, rules: Iterable[PublishRule], *, limits: Limits = DEFAULT_LIMITS
 ) -> Iterator[CheckedRule]:
-    """Yield each rule with what it collides with; of two rules that collide, the later one names the earlier.
+    """Yield each rule with what it conflicts with; of two rules that conflict, the later one names the earlier.
 
-    Rules that collide are compared with those that follow as well. Two whose periods have no instant in common do not
-    collide. A rule that is wrong in itself is compared with nothing.
+    Rules that conflict are compared with those that follow as well. Two whose periods have no instant in common do not
+    conflict. A rule that is wrong in itself is compared with nothing.
     """
     detector = Detector(vocabulary, mode, limits=limits)
     known: dict[str, PublishRule] = {}

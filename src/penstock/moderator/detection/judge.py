@@ -1,4 +1,4 @@
-"""Does one function imply another, part by part, and if not, for whom?
+"""Decide whether one function implies another, part by part, and find a profile that shows if not.
 
 `PlainJudge` says what is meant, with one question to the selector language for each part. `QuickJudge` gives the same
 answers and is what a moderator with many rules uses: equal texts first, then sets of values where a function is a
@@ -26,7 +26,7 @@ from penstock.selector.sets import ValueSet, universe
 from penstock.trust.caches import Recent
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Functions in the form in which many are compared at once: a box of values, and parts that have none.
+# Functions in the form in which many are compared together: a box of values, and parts that have none.
 #
 # A box says for each attribute which values are allowed. A function that is a conjunction of conditions on one
 # attribute each is its box, exactly; every attribute list is. Of other functions some parts remain beside the box
@@ -206,7 +206,7 @@ def _met(one: Box, other: Box) -> Box | None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Does one function imply another, part by part, and if not, for whom?
+# Implication between two functions.
 
 
 @dataclass(frozen=True, slots=True)
@@ -251,7 +251,7 @@ class PlainJudge:
 
         By Algorithm 1 that is the case if the list of `one` contains that of `other`; a witness, of which the paper
         does not speak, is somebody who shows it, if there is anybody. Raises `MalformedError`
-        (`moderator.not-a-list`) in that mode for what is no list.
+        (`moderator.not-a-list`) in that mode if a function is not a list.
         """
         schema = self._vocabulary.profiles(function).attributes
         if self.mode is Mode.ALGORITHM:
@@ -362,7 +362,7 @@ class Side:
 def _outside(forms: Forms, given: FunctionForm, part: FunctionForm, wanted: FunctionForm | None = None) -> Row:
     """Return somebody who satisfies `given`, with a value that lies outside of the part's box, if it is one.
 
-    Otherwise he is as `wanted` would have him, of whom one can say more than of somebody without attributes.
+    Otherwise it is as `wanted` would have it, which says more than a profile without attributes.
     """
     row: dict[str, Scalar] = {}
     if wanted is not None and wanted.exact:
@@ -377,7 +377,7 @@ def _outside(forms: Forms, given: FunctionForm, part: FunctionForm, wanted: Func
 
 
 def ask(one: Selector, asked: Iterable[Selector], schema: Schema, limits: Limits) -> Implication:
-    """Ask the selector language which of some parts `one` does not imply, and for whom."""
+    """Ask the selector language which of some parts `one` does not imply, with a witness."""
     missing: list[Selector] = []
     witness: Profile | None = None
     for part in asked:
@@ -401,12 +401,12 @@ def profile(row: Mapping[str, Scalar]) -> Profile:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# One candidate and one function in force: do they collide?
+# Conflicts between a candidate and a function in force.
 
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """A function in which a candidate and rules collide, as `Conflict` has it."""
+    """A function in which a candidate and rules conflict, as `Conflict` has it."""
 
     function: RuleFunction
     missing: tuple[Selector, ...]

@@ -77,7 +77,7 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class PairReport:
-    """All pairs of an event type: who gets what from whom, and who does not."""
+    """All pairs of an event type: which subscriber gets what from which publisher, and which does not."""
 
     event: TypeKey
     pairs: tuple[Allowance, ...]
@@ -105,7 +105,7 @@ class _Stated:
 
 
 class Subscriptions:
-    """The rules and profiles of publishers and subscribers, and who suits whom."""
+    """The rules and profiles of publishers and subscribers, and which of them match."""
 
     def __init__(
         self,
@@ -229,7 +229,7 @@ def failing_attributes(function: Selector, profile: Profile) -> tuple[str, ...] 
 # 2. it satisfies `fnc_p` of all rules on E, and on the types that a right on E reaches.
 #
 # Without conflicts all rules on a type say the same, and (2) follows from those on E. A rule on a type from which a
-# right reaches E binds those alone whose right comes from there: that others publish less is no conflict with it. In
+# right reaches E binds those alone whose right comes from there: that others publish less does not conflict with it. In
 # the mode `literal` all rules on hierarchically related types must hold.
 
 

@@ -1,4 +1,4 @@
-"""What is known about many functions at once, so that those which surely fit a candidate are passed over together.
+"""Summarise many functions, so that those which certainly fit a candidate are skipped together.
 
 Below a candidate the scope of the tree demands one of two things of each function in force (`conflicts.demands`).
 Either it implies the candidate's: then it is enough to know a box around all of theirs, and the parts that none of them
@@ -207,7 +207,7 @@ def _merged(one: S, other: S) -> S:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What is known about many functions at once, so that those which surely fit a candidate are passed over together.
+# Summaries.
 
 
 #: spans of one set of values, and parts or entries, that a summary keeps
@@ -222,7 +222,7 @@ class Summary(Protocol):
         """Return the summary of both; the same object if nothing is new."""
 
     def fits(self, form: FunctionForm, side: Side) -> bool:
-        """Say whether a candidate's function surely collides with none of them."""
+        """Say whether a candidate's function surely conflicts with none of them."""
 
 
 Summarise: TypeAlias = Callable[[FunctionForm], Summary]

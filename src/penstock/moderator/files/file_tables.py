@@ -193,7 +193,7 @@ def _as_kind(kind: Kind, value: object) -> Value:
 def _scalar(value: object) -> Value:
     if isinstance(value, bool | int | float | str):
         return value
-    raise MalformedError("value.kind", "a list or a mapping is no value of an attribute", hint="give one value")
+    raise MalformedError("value.kind", "a list or a mapping is not a value of an attribute", hint="give one value")
 
 
 def read_list(table: StrictMapping, key: str, written: dict[str, object], schema: ProfileSchema) -> AttributeList:

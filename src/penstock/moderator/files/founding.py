@@ -50,7 +50,7 @@ class Founding(Claim):
     time: datetime
     vocabulary: Vocabulary = field(repr=False)
     mode: Mode = Mode.SCOPED
-    #: what the domain has agreed on beforehand: the way out that is tried at once, and what comes back first
+    #: conventions of the domain: the proposal that is tried immediately, and what comes back first
     resolve: Strategy | None = None
     heuristic: str = NEWEST.name
     known_publishers: Known = field(default_factory=_nobody, repr=False)
@@ -71,7 +71,7 @@ class Founding(Claim):
         if self.tightening is Tightening.POLL and self.resolve not in (None, Strategy.FOLLOW):
             raise MalformedError(
                 "moderator.founding",
-                f"`{self.resolve}` at once changes rules of others without a poll",
+                f"`{self.resolve}` would immediately change others' rules without a poll",
                 hint="leave `resolve` or `tightening` out, or resolve by `follow`",
             )
 

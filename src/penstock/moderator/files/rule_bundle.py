@@ -163,5 +163,5 @@ def join(bundles: Iterable[RuleBundle]) -> RuleBundle:
 
 
 def malformed(message: str, hint: str = "see docs/reference/rule-base.md") -> MalformedError:
-    """Return the error for what is no bundle."""
+    """Return the error for input that is not a bundle."""
     return MalformedError("moderator.bundle", message, hint=hint)

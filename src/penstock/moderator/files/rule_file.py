@@ -89,7 +89,7 @@ def joined(publishers: Known, subscribers: Known) -> Known:
 
 
 def read_rule_file(data: object, known: Mapping[str, Principal] = MappingProxyType({})) -> RuleFile:
-    """Read a rule base; `known` are those whom the reader knows by a name.
+    """Read a rule base; `known` are the reader's petnames.
 
     Raises `MalformedError`: `moderator.file`, `moderator.duplicate-id`, `principal.ambiguous`, and what its parts
     raise; each says in which line, as far as that is known.
@@ -163,9 +163,9 @@ class RuleReader:
             return self.principal(name)
 
     def principal(self, name: str) -> Principal:
-        """Return whom a name means. Raises `MalformedError` (`principal.malformed`)."""
+        """Return the principal that a name refers to. Raises `MalformedError` (`principal.malformed`)."""
         if not name or not name.isprintable() or len(name) > 80:
-            raise MalformedError("principal.malformed", f"`{name[:80]}` is no name of anybody")
+            raise MalformedError("principal.malformed", f"`{name[:80]}` is not the name of a principal")
         if name.startswith(_WRITTEN):
             found = Principal.parse(name)
             self.names.setdefault(found, found.short)
@@ -263,7 +263,7 @@ class RuleReader:
         with table.at("publishers"):
             named = table.texts("publishers") if table.has("publishers") else [by]
             if not named:
-                raise table.malformed("publishers", "those whom the rule is of; leave it out where that is `by` alone")
+                raise table.malformed("publishers", "the rule's publishers; leave it out if that is `by` alone")
             publishers = tuple(map(self.principal, named))
         with table.at("by"):
             stated_by = self.principal(by)

@@ -23,7 +23,7 @@ from penstock.moderator.settlement.undo import plan_request
 # ----------------------------------------------------------------------------------------------------------------------
 # Scenarios: a tree, profiles, steps, and what must have come of each step; docs/reference/moderator-scenario.md.
 #
-# A scenario runs on the library alone. What a step came to is told in the notation of the paper, so that one can
+# A scenario runs on the library alone. The result of a step is shown in the notation of the paper, so that one can
 # compare it with the paper by eye.
 
 

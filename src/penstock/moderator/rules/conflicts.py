@@ -1,4 +1,4 @@
-"""What a detector answers: where a rule collides with rules in force, and for whom."""
+"""Conflicts: where a rule conflicts with rules in force, and for which profile."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -74,7 +74,7 @@ def demands(kind: ConflictKind, scope: TreeScope, mode: Mode) -> Demands:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A candidate and the rules on one event type that state one and the same function, which it collides with."""
+    """A candidate and the rules on one event type that state one and the same function, which it conflicts with."""
 
     event: TypeKey
     #: the ids of the rules, sorted
@@ -85,7 +85,7 @@ class Conflict:
     missing: tuple[Selector, ...] = ()
     #: parts of the candidate's function that the rules' does not demand, and ought to
     extra: tuple[Selector, ...] = ()
-    #: somebody whom one function admits and the other does not, and which one admits him; None where lists differ that
+    #: a profile that one function admits and the other does not, and which one admits it; None if lists differ that
     #: admit the same, and where nothing was decided
     witness: Profile | None = None
     admitted_by: Party | None = None

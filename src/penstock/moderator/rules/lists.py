@@ -111,7 +111,7 @@ class AttributeList:
     def from_selector(cls, selector: Selector) -> "AttributeList | None":
         """Return the list that is this condition, however it is written; None where there is none.
 
-        TRUE, for one, is no list: it has no entries.
+        TRUE, for one, is not a list: it has no entries.
         """
         found = _read(selector)
         return None if found is None else cls(found)

@@ -1,6 +1,6 @@
 """Rules and log entries in the notation of paper 1: `rule(A1, [P1, P2], {(company, A), (role, engineer)})`.
 
-What publishers must satisfy stands in front where it is more than TRUE, and a function that is no attribute list is
+What publishers must satisfy stands in front where it is more than TRUE, and a function that is not an attribute list is
 written in the selector language. Both can be read back.
 """
 
@@ -39,7 +39,7 @@ def parse_function(text: str) -> Selector:
     if re.fullmatch(r"\{\s*\}", text.strip()) is None and _LIST.fullmatch(text.strip()) is None:
         raise MalformedError(
             "moderator.list",
-            "that is no attribute list",
+            "that is not an attribute list",
             hint="write {(role, engineer), (age, max, 18)}, or a condition such as `role = 'engineer' AND age <= 18`",
         )
     found = (ListEntry(name, _value(value), Bound(bound or Bound.IS)) for name, bound, value in _ENTRY.findall(text))

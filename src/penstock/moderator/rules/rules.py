@@ -64,7 +64,7 @@ class PublishRule(Claim):
 
     @property
     def speakers(self) -> frozenset[Principal]:
-        """Whoever stated the rule, and those whom it binds with it."""
+        """The principal that stated the rule, and those that it binds too."""
         return frozenset({self.stated_by, *self.publishers})
 
     def rests(self, away: Collection[Principal]) -> bool:
@@ -168,7 +168,7 @@ def _check_id(rule_id: str) -> None:
     if not _ID.fullmatch(rule_id):
         raise MalformedError(
             "moderator.rule",
-            f"`{rule_id[:80]}` is no id of a rule",
+            f"`{rule_id[:80]}` is not a rule id",
             hint="allowed: ASCII letters, digits, `.`, `_`, `:` and `-`, beginning with a letter or a digit",
         )
     if len(rule_id) > DEFAULT_LIMITS.moderator_id_length:

@@ -31,7 +31,7 @@ class RuleStatus(StrEnum):
     """How a rule stands."""
 
     IN_FORCE = "in-force"
-    #: asked for, and collides
+    #: asked for, and conflicts
     REJECTED = "rejected"
     #: its period has not begun
     WAITING = "waiting"
@@ -63,7 +63,7 @@ class RuleState:
 
 @dataclass(frozen=True, slots=True)
 class SubscriberRule:
-    """A subscriber's rule. It collides with no other, so it is in force as it was stated, and never rejected."""
+    """A subscriber's rule. It conflicts with no other, so it is in force as it was stated, and never rejected."""
 
     stated: SubscribeRule
     status: RuleStatus
@@ -260,7 +260,7 @@ def _joined(one: Mapping[K, RuleChange[T]], other: Mapping[K, RuleChange[T]]) ->
 
 
 class Strategy(StrEnum):
-    """The ways out of a conflict (paper 1, section IV)."""
+    """The proposals for a conflict (paper 1, section IV)."""
 
     #: the candidate alone changes, to what the rules in force allow
     FOLLOW = "follow"
@@ -299,7 +299,7 @@ class StateSubscriberRule:
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """A way out of a conflict is chosen for a rule that was rejected; these publishers agree that theirs is relaxed."""
+    """Choose a proposal for a rule that was rejected; these publishers consent to the relaxation of their rules."""
 
     rule_id: str
     strategy: Strategy
@@ -344,7 +344,7 @@ class AddType:
 class MoveType:
     """An event type, with all below it, goes elsewhere.
 
-    Where rules would collide then, somebody chooses a way out; these publishers agree that theirs is relaxed.
+    Where rules would conflict then, somebody chooses a proposal; these publishers consent to the relaxation of theirs.
     """
 
     event: TypeKey

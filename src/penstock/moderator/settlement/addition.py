@@ -1,7 +1,7 @@
-"""Stating a rule, and choosing a way out when it collides.
+"""Stating a rule, and choosing a proposal when it conflicts.
 
-A rule that collides is rejected, and kept in the log. Nothing else is changed unless somebody chooses a resolution, or
-the customs of the domain name the one to be tried at once.
+A rule that conflicts is rejected, and kept in the log. Nothing else is changed unless somebody chooses a resolution, or
+the customs of the domain name the one to try immediately.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from penstock.trust.validity import State
 class Tightening(StrEnum):
     """How rules of others than who asks for it may be tightened."""
 
-    #: by whoever stated the rule that they collide with, or by the moderator
+    #: by whoever stated the rule that they conflict with, or by the moderator
     FREE = "free"
     #: by the moderator, with a poll that chose it
     POLL = "poll"
@@ -34,7 +34,7 @@ class Tightening(StrEnum):
 class Customs:
     """What a domain has agreed on beforehand."""
 
-    #: tried at once when a rule collides; None: somebody chooses
+    #: tried immediately when a rule conflicts; None: somebody chooses
     resolve: Strategy | None = None
     #: what comes back from the log first
     heuristic: Heuristic = NEWEST
@@ -54,7 +54,7 @@ class Plan:
     """What a request would come to: a step that can be applied, and what there is to know before."""
 
     step: Step
-    #: what the rule collides with
+    #: what the rule conflicts with
     conflicts: tuple[Conflict, ...] = ()
     #: how that was, or would be, resolved
     resolution: Resolution | None = None
@@ -98,7 +98,7 @@ def enter(draft: RuleBaseDraft, rule: PublishRule, customs: Customs) -> Resoluti
 
 
 def plan_resolve(base: RuleBase, request: Resolve, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
-    """Plan the way out that was chosen for a rule that was rejected.
+    """Plan the proposal that was chosen for a rule that was rejected.
 
     Raises `MalformedError` (`moderator.unknown-rule`), `RefusedError`: `moderator.not-rejected`,
     `moderator.unresolved` when that way leads nowhere (its field `proposals` has those that do), `moderator.consent`

@@ -81,7 +81,7 @@ def poll_reason(poll: bytes) -> str:
 
 
 def resolution_digest(rule_id: str, strategy: Strategy, forms: Mapping[str, PublishRule]) -> bytes:
-    """Return what a consent to a way out is to; the forms are those of the candidate and of all rules that change."""
+    """Return what a consent to a proposal is to; the forms are those of the candidate and of all rules that change."""
     written = (form.to_sexp() for _, form in sorted(forms.items()))
     return digest((b"resolution", rule_id.encode(), strategy.encode(), *written))
 

@@ -37,7 +37,7 @@ from penstock.trust.validity import State
 # The life of subscribers' rules: stated, withdrawn, begun and ended by time, at rest while who stated them is away.
 #
 # They have no conflicts among each other, and none with publishers' rules that anything would have to be done about:
-# who suits whom is asked when somebody subscribes (`allow`).
+# whether the two sides match is decided when somebody subscribes (`allow`).
 
 
 _GONE = (RuleStatus.WITHDRAWN, RuleStatus.ENDED)

@@ -1,4 +1,4 @@
-"""Proposals: all ways out of a conflict, those that change least first, each with what it changes and for whom.
+"""Proposals: all ways to settle a conflict, those that change least first, each with its effects.
 
 One that opens an event type to everybody comes after all that do not.
 
@@ -22,7 +22,7 @@ from penstock.moderator.rules.steps import Delta, Logged, RuleState, RuleStatus,
 from penstock.selector import ALWAYS, Selector, conjunction, evaluate
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Ways out of a conflict: which rules would change, and to what (paper 1, section IV).
+# Which rules would change, and to what (paper 1, section IV).
 #
 # Each strategy looks at the conflicts of a candidate and says what all involved would have to state; the rule base then
 # says whether that fits. It does as a whole, with all that stands below and above, or not at all: a part of a
@@ -82,7 +82,7 @@ def _add(base: RuleBase, candidate: PublishRule) -> Forms:
 
 
 def _delete(base: RuleBase, candidate: PublishRule) -> Forms:
-    """Delete attributes (Algorithm 4): the candidate, and the rules it collides with, keep what they have in common.
+    """Delete attributes (Algorithm 4): the candidate, and the rules it conflicts with, keep what they have in common.
 
     What the candidate demands no longer may be what implied something else, which is then not common either.
     """
@@ -119,7 +119,7 @@ def _follow(base: RuleBase, candidate: PublishRule) -> Forms:
     return {candidate.id: form}
 
 
-#: lists that differ in bounds, and additions that collide with deletions, could go round for ever
+#: lists that differ in bounds, and additions that conflict with deletions, could cycle indefinitely
 _ROUNDS: Final = 4
 _STRATEGIES: Final[Mapping[Strategy, Callable[[RuleBase, PublishRule], Forms]]] = {
     Strategy.ADD: _add,
@@ -177,7 +177,7 @@ def _without(base: RuleBase, rule: PublishRule, function: RuleFunction, deleted:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Proposals: all ways out of a conflict, those that change least first, each with what it changes and for whom.
+# Proposals, those that change least first.
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,7 +203,7 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class Resolution:
-    """One way out."""
+    """One proposal."""
 
     strategy: Strategy
     forms: Forms
@@ -211,7 +211,7 @@ class Resolution:
     revisions: tuple[Revision, ...]
     #: rules in force that change
     touched: int
-    #: publishers whose rule would admit somebody whom it admits neither now nor as they stated it
+    #: publishers whose rule would admit a profile that it admits neither now nor as they stated it
     relaxed: frozenset[Principal]
     #: the rules, by their ids, that would do so
     wider: frozenset[str] = frozenset()
@@ -234,7 +234,7 @@ class Resolution:
 
 
 def propose(base: RuleBase, candidate: PublishRule, subscribers: Sequence[Profile] = ()) -> tuple[Resolution, ...]:
-    """Return all ways in which a candidate that collides could come into force, the one that changes least first.
+    """Return all ways in which a candidate that conflicts could come into force, the one that changes least first.
 
     Of strategies that come to the same, the first is named.
 
@@ -252,7 +252,7 @@ def propose(base: RuleBase, candidate: PublishRule, subscribers: Sequence[Profil
 
 
 def find(base: RuleBase, candidate: PublishRule, strategy: Strategy) -> Resolution | None:
-    """Return one way out, if it is one. Raises as `propose`."""
+    """Return one proposal, if it is one. Raises as `propose`."""
     forms = resolve(base, candidate, strategy)
     return None if forms is None else _resolution(base, candidate, strategy, forms, ())
 
@@ -281,7 +281,7 @@ def weigh(
     revisions: Sequence[Revision],
     subscribers: Sequence[Profile] = (),
 ) -> Resolution:
-    """Return a way out with what it costs: which rules change, who has to agree, and how many gain and lose."""
+    """Return a proposal with what it costs: which rules change, who has to agree, and how many gain and lose."""
     wider = [
         revision.before
         for revision in revisions
@@ -296,7 +296,7 @@ def weigh(
 
 
 def relaxed_by(base: RuleBase, delta: Delta) -> frozenset[Principal]:
-    """Return those whose rules come into a form that admits somebody whom they admit neither now nor as stated."""
+    """Return those whose rules come into a form that admits a profile that they admit neither now nor as stated."""
     found: set[Principal] = set()
     for change in delta.rules.values():
         before, after = change.before, change.after
@@ -308,7 +308,7 @@ def relaxed_by(base: RuleBase, delta: Delta) -> frozenset[Principal]:
 
 
 def tightened_by(base: RuleBase, delta: Delta) -> frozenset[Principal]:
-    """Return who stated rules in force whose new form shuts out somebody whom they admit now and as stated."""
+    """Return who stated rules in force whose new form shuts out a profile that they admit now and as stated."""
     changed = ((change.before, change.after) for change in delta.rules.values())
     return frozenset(
         after.stated.stated_by

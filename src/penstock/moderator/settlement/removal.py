@@ -92,7 +92,7 @@ def take_out(draft: RuleBaseDraft, going: dict[str, RuleStatus], now: datetime, 
     gone = [base.standings[rule_id] for rule_id in sorted(going)]
     events = sorted({standing.stated.event for standing in gone if standing.form is not None})
     before = {event: base.on(event) for event in events}
-    # (1) Nothing can collide for want of a rule.
+    # (1) Nothing can conflict for want of a rule.
     draft.stand({standing.stated.id: RuleState(standing.stated, going[standing.stated.id]) for standing in gone})
     for standing in gone:
         _drop_requests(draft, standing.stated)

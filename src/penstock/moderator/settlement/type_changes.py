@@ -40,16 +40,16 @@ from penstock.moderator.settlement.removal import bring_back, take_out
 # ----------------------------------------------------------------------------------------------------------------------
 # An event type goes elsewhere in the tree, with all below it and with the rules on them.
 #
-# Rules that moved may collide with those above their new place. That is known before anything is done, and so are the
-# ways out: the same as for a rule that is stated again, for all rules that would collide. Nothing is moved unless
+# Rules that moved may conflict with those above their new place. That is known before anything is done, and so are the
+# proposals: the same as for a rule that is stated again, for all rules that would conflict. Nothing is moved unless
 # somebody chooses one of them.
 
 
 def plan_move(base: RuleBase, request: MoveType, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
-    """Plan a move, and the way out that was chosen if rules would collide.
+    """Plan a move, and the proposal that was chosen if rules would conflict.
 
     Raises `MalformedError` (`moderator.unknown-type`, `type.cycle`), `LimitError` (`type.limit`), `RefusedError`:
-    `moderator.conflict` when rules would collide and no way out was chosen, `moderator.unresolved` when the one that
+    `moderator.conflict` when rules would conflict and no proposal was chosen, `moderator.unresolved` when the one that
     was chosen leads nowhere (both have the field `proposals`), `moderator.consent`.
     """
     found = tuple(conflict for _, conflicts in collisions(base, request) for conflict in conflicts)
@@ -67,7 +67,7 @@ def plan_move(base: RuleBase, request: MoveType, note: Note, customs: Customs = 
     elif found:
         raise RefusedError(
             "moderator.conflict",
-            f"rules in force would collide if `{request.event.name}` were moved there",
+            f"rules in force would conflict if `{request.event.name}` were moved there",
             hint="choose one of the proposals",
             conflicts=found,
             proposals=propose_move(base, request, customs.subscribers),
@@ -79,9 +79,9 @@ def plan_move(base: RuleBase, request: MoveType, note: Note, customs: Customs = 
 
 
 def collisions(base: RuleBase, request: MoveType) -> tuple[tuple[PublishRule, tuple[Conflict, ...]], ...]:
-    """Return the rules that would collide after a move, each with what it would collide with; those above come first.
+    """Return the rules that would conflict after a move, each with what it would conflict with; those above come first.
 
-    Only rules in the subtree that moves can collide, and only with those on its new path to the root.
+    Only rules in the subtree that moves can conflict, and only with those on its new path to the root.
 
     Raises as `plan_move`, but for `RefusedError`.
     """
@@ -97,7 +97,7 @@ def collisions(base: RuleBase, request: MoveType) -> tuple[tuple[PublishRule, tu
 
 
 def propose_move(base: RuleBase, request: MoveType, subscribers: Sequence[Profile] = ()) -> tuple[Resolution, ...]:
-    """Return all ways in which a move could be done though rules would collide, the one that changes least first.
+    """Return all ways in which a move could be done though rules would conflict, the one that changes least first.
 
     Of strategies that come to the same, the first is named. Raises as `collisions`.
     """
@@ -120,13 +120,13 @@ def _find(base: RuleBase, request: MoveType, strategy: Strategy, subscribers: Se
 
 
 def _settle(draft: RuleBaseDraft, request: MoveType, strategy: Strategy | None) -> bool:
-    """Move a type, and settle what collides; say whether there is a way.
+    """Move a type, and settle what conflicts; say whether there is a way.
 
-    (1) The rules that would collide go, and (2) their type is moved. (3) They are stated again where they are now, one
+    (1) The rules that would conflict go, and (2) their type is moved. (3) They are stated again where they are now, one
     after the other, each resolved in the way that was chosen. (4) What they and others stated before is logged.
     """
     base = draft.base
-    # (1) What stays does not collide: within the subtree nothing has changed.
+    # (1) What stays does not conflict: within the subtree nothing has changed.
     moving = [rule for rule, _ in collisions(base, request)]
     stated = {rule.id: base.standings[rule.id].stated for rule in moving}
     draft.stand({rule_id: RuleState(rule, RuleStatus.REJECTED) for rule_id, rule in stated.items()})

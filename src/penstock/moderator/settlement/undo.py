@@ -1,7 +1,7 @@
 """Undoing steps, never blindly.
 
 A step is undone by the opposite of what it changed, which is another step: the log only grows. That is done where
-nothing that came later has changed the same things, and the rules in force do not collide without it; otherwise it is
+nothing that came later has changed the same things, and the rules in force do not conflict without it; otherwise it is
 refused, and the later steps are named. Nothing else is changed, so that a step and its undoing are together nothing;
 but no rule goes on to demand what then nobody states.
 
@@ -155,7 +155,7 @@ def _replay(draft: RuleBaseDraft, step: Step, customs: Customs) -> None:
 
 
 def _check_consents(step: Step, again: Step) -> None:
-    """Check that others agreed to what comes of a step now: to the same forms, and not just to the way out."""
+    """Check that others agreed to what comes of a step now: to the same forms, and not just to the proposal."""
     match step.request:
         case Resolve() | MoveType() as chosen:
             others = chosen.consents - {step.note.who}

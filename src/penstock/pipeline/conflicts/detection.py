@@ -1,13 +1,13 @@
 """All conflicts in a rule base of any size (paper 1, section III-B), without comparing each rule with each.
 
-Rules on one event type whose function means the same are one *statement*. Statements collide on the same type if they
+Rules on one event type whose function means the same are one *statement*. Statements conflict on the same type if they
 mean different things, and with one on a type above if the lower one does not imply the upper one, or in a tree of
 downward scope the other way round (`moderator.conflicts.demands`).
 
 1. *Summaries.* What all statements on a type demand, attribute by attribute: where all of these intervals meet, and
    what lies around them.
 2. *Edges.* The summary of each type against that of the nearest type above it that has rules. Implication is
-   transitive, so that whoever has no edge that fails on its way up collides with nothing above.
+   transitive, so that whoever has no edge that fails on its way up conflicts with nothing above.
 3. *Check each statement once*, against the summaries above edges that fail.
 4. *Expand* only those that fail there: to all types above them, put together by what they mean, so that a million rules
    that state the same are one row below a type.
@@ -70,7 +70,7 @@ GROUPS: Final = StructType(
         StructField("certain", BooleanType()),
     ]
 )
-"""A statement on a type, and all statements below that type which mean one and the same and collide with it."""
+"""A statement on a type, and all statements below that type which mean one and the same and conflict with it."""
 SAME: Final = StructType(
     [
         StructField("node", LongType()),
@@ -149,7 +149,7 @@ def attributes_of(demands: Column) -> Column:
 
 
 def summaries(statements: DataFrame) -> DataFrame:
-    """Return what is known of all statements on a type at once: `node`, `function`, `path`, `count`, `demands`."""
+    """Return a summary of all statements on a type: `node`, `function`, `path`, `count`, `demands`."""
     by_type = statements.groupBy(*_PLACE).agg(
         F.count(F.lit(1)).alias("count"), F.first("demands").alias("demands"), F.first("path").alias("path")
     )
@@ -226,7 +226,7 @@ def below(statements: DataFrame) -> DataFrame:
 
 
 def candidates(statements: DataFrame, lower: DataFrame, scope: TreeScope) -> DataFrame:
-    """Return each statement with what stands below its type and may collide with it (`GROUPS`, and `sure`)."""
+    """Return each statement with what stands below its type and may conflict with it (`GROUPS`, and `sure`)."""
     upper = statements.select(*_PLACE, *(F.col(name).alias(f"upper_{name}") for name in _CARRIED))
     under = lower.select(*_PLACE, *(F.col(name).alias(f"lower_{name}") for name in (*_CARRIED, "types")))
     at_fault = _against(F.col("lower_demands"), F.col("upper_demands"), scope)
@@ -254,7 +254,7 @@ _CARRIED: Final = ("word", "rules", "example", "stated", "exact", "demands")
 
 
 def decided(found: DataFrame, terms: RuleTerms) -> DataFrame:
-    """Return the candidates that collide (`GROUPS`); where intervals do not settle it, a judge is asked once a pair."""
+    """Return the candidates that conflict (`GROUPS`); a judge decides each pair that intervals do not settle."""
     sides = ("lower_stated", "upper_stated") if terms.scope is TreeScope.UPWARD else ("upper_stated", "lower_stated")
     one, other = (F.col(side).alias(name) for side, name in zip(sides, ("one", "other"), strict=True))
     open_ = found.where("NOT sure")
@@ -297,7 +297,7 @@ def _answer(judge: QuickJudge, row: dict[str, str], *, both: bool) -> dict[str, 
 def same_type(statements: DataFrame, found: DataFrame, equal: DataFrame) -> DataFrame:
     """Return the statements that others on the same type differ from (`SAME`).
 
-    No pairs are made: a statement collides with all rules on its type but those that mean the same.
+    No pairs are made: a statement conflicts with all rules on its type but those that mean the same.
     """
     several = found.where("count > 1").select(*_PLACE, _differing().alias("attributes"))
     here = statements.select(*_PLACE, "word", "rules", "example").join(several, list(_PLACE))

@@ -434,6 +434,6 @@ def _entry(name: str, value: object, bound: Bound) -> ListEntry:
 def _no_list() -> MalformedError:
     return MalformedError(
         "moderator.list",
-        "this is no attribute list in JSON",
+        "this is not an attribute list in JSON",
         hint='write `{"role": "engineer", "age": {"min": 18}}`, or a selector',
     )

@@ -3,7 +3,7 @@
     rules   id  event  stated_by  [publishers]  [fnc_p]  [fnc_s]  [valid_from]  [valid_until]
     types   type  [parent]
 
-`docs/reference/rule-tables.md` says what the columns hold. A row that is no rule keeps its original and gets a reason.
+`docs/reference/rule-tables.md` describes the columns. A row that is not a rule keeps its original and gets a reason.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -59,7 +59,7 @@ TYPES: Final = StructType(
     [*(StructField(name, _TEXT) for name in TYPE_COLUMNS), StructField(_ORIGINAL, _TEXT), StructField("problem", _TEXT)]
 )
 QUARANTINE: Final = StructType([StructField(name, _TEXT) for name in ("reason", "words", "source", "original")])
-"""What is no rule, or no type: `source` says which of the two it should have been."""
+"""Rows that are not rules or types: `source` says which of the two they should have been."""
 
 
 class StorageFormat(StrEnum):

@@ -55,7 +55,7 @@ def joint_statements(stated: DataFrame, functions: DataFrame, tree: DataFrame) -
 
 
 def literal_groups(statements: DataFrame, terms: RuleTerms) -> DataFrame:
-    """Return statements with what collides with them below (`GROUPS`)."""
+    """Return statements with what conflicts with them below (`GROUPS`)."""
     spread = statements.select(F.explode("path").alias("node"), *_MINE)
     lower = spread.groupBy("node", "word").agg(
         F.sum("rules").alias("rules"),
@@ -71,7 +71,7 @@ def literal_groups(statements: DataFrame, terms: RuleTerms) -> DataFrame:
 
 
 def literal_same(statements: DataFrame, terms: RuleTerms) -> tuple[DataFrame, DataFrame]:
-    """Return statements that others on the same type collide with (`SAME`), and pairs that do not (`EQUAL`)."""
+    """Return statements that others on the same type conflict with (`SAME`), and pairs that do not (`EQUAL`)."""
     over = statements.select("node", *(F.col(name).alias(f"upper_{name}") for name in _MINE))
     under = statements.select("node", *(F.col(name).alias(f"lower_{name}") for name in _MINE))
     pairs = over.join(under, "node").where("upper_word <> lower_word")
@@ -135,7 +135,7 @@ def _differing(pairs: DataFrame, side: str, terms: RuleTerms) -> DataFrame:
 # ----------------------------------------------------------------------------------------------------------------------
 # What was found, told in as many rows as there are statements, and expanded where somebody asks.
 #
-# A rule at the root may collide with a million below it. So a conflict is told from each side once (`CONFLICTS`): a
+# A rule at the root may conflict with a million below it. A conflict is reported from each side once (`CONFLICTS`): a
 # statement, where the others stand, and how many rules they are. `pairs` has them one by one, for a rule or for all.
 
 
@@ -157,7 +157,7 @@ CONFLICTS: Final = StructType(
     ]
 )
 """`rules` rules on a type state one function, `rule` is one of them; `others` is with how many rules each of them
-collides: on the same type (`same`), on types above (`up`) or below (`down`), such as `other`."""
+conflicts: on the same type (`same`), on types above (`up`) or below (`down`), such as `other`."""
 PAIRS: Final = StructType(
     [
         StructField("rule", _TEXT),

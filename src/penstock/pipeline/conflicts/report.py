@@ -1,10 +1,10 @@
-"""What a rule base comes to: between whom its conflicts are, where they stand, and which rules cause most of them.
+"""Report on a rule base: which parties' rules conflict, where, and which rules cause most conflicts.
 
     organisations   who states the two rules           one  other  conflicts
     subtrees        below which type the upper stands  subtree  between_types  same_type
-    causes          whose rules collide with most      rule  type  kind  function  others  attributes  …
+    causes          whose rules conflict with most      rule  type  kind  function  others  attributes  …
 
-A conflict is a pair of rules and the function that they collide over; in the mode `literal`, a pair.
+A conflict is a pair of rules and the function that they conflict over; in the mode `literal`, a pair.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -129,7 +129,7 @@ def subtrees(of: ConflictTables) -> DataFrame:
 
 
 def causes(of: ConflictTables) -> DataFrame:
-    """Return the statements of which each rule collides with others, those with most first."""
+    """Return the statements of which each rule conflicts with others, those with most first."""
     order = [F.desc("others"), F.desc("rules"), *map(F.col, ("rule", "function", "kind"))]
     named = F.concat_ws(", ", "attributes").alias("attributes")
     return of.conflicts.select(*(named if name == "attributes" else name for name in _CAUSES)).orderBy(*order)
@@ -176,7 +176,7 @@ def conflicts_html(
 ) -> str:
     """Return a report as a page; `names` is for display, `at` when it was made.
 
-    Raises `MalformedError` (`value.zone`, `value.range`) when `at` is no instant.
+    Raises `MalformedError` (`value.zone`, `value.range`) when `at` is not an instant.
     """
     shown = pages.PrincipalNames(names)
 
@@ -200,7 +200,7 @@ def conflicts_html(
     ]
     parts = [
         part(
-            "Between whom",
+            "Between which parties",
             "Conflicts by who states the two rules.",
             found.organisations,
             pages.bars("f1", "Conflicts by organisations", by_pair, "b"),
@@ -213,15 +213,15 @@ def conflicts_html(
         ),
         part(
             "Which rules",
-            "Those that collide with most others: on the same type, on types above (up) or below (down). `rules` says "
+            "Those that conflict with most others: on the same type, on types above (up) or below (down). `rules` says "
             "how many on the type state the same function.",
             found.causes,
-            pages.bars("f3", "Rules that each of these collides with", by_rule, "b"),
+            pages.bars("f3", "Rules that each of these conflicts with", by_rule, "b"),
         ),
     ]
     if found.reasons:
         aside = ReportTable(("reason", "rows"), tuple(found.reasons.items()))
-        parts.append(part("Set aside", "Rows that are no rules or no types, by reason.", aside))
+        parts.append(part("Set aside", "Rows that are not rules or types, by reason.", aside))
     facts = {
         name: found.counts.get(key, 0)
         for name, key in {
@@ -237,14 +237,14 @@ def conflicts_html(
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a run of `conflicts` has found, opened: a report, the conflicts of one rule, and for whom they collide.
+# The output of a run of `conflicts`: a report, the conflicts of one rule, and witnesses.
 #
-# A pair of rules is shown with somebody whom one of them admits and the other does not, as the moderator names him
+# A pair of rules is shown with a profile that one of them admits and the other does not, as the moderator does
 # (`moderator.collide`). That is done for pairs that are shown, not for all that there are.
 
 
 class Pair(NamedTuple):
-    """Two rules that collide over a function; `other` stands where `kind` says, seen from `rule`."""
+    """Two rules that conflict over a function; `other` stands where `kind` says, seen from `rule`."""
 
     rule: str
     other: str
@@ -260,7 +260,7 @@ class Pair(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Witness:
-    """Somebody whom one of two rules admits, and the other does not."""
+    """A profile that one of two rules admits, and the other does not."""
 
     function: RuleFunction
     profile: Profile
@@ -310,7 +310,7 @@ class Found:
         return replace(made, causes=ReportTable((*made.causes.columns, "witness"), rows, made.causes.more))
 
     def witnesses(self, shown: Sequence[Pair]) -> list[list[Witness]]:
-        """Return for each pair for whom they collide; nobody where none was found in time, two if it is about both."""
+        """Return the witnesses of each pair; none if none was found in time, two if it is about both functions."""
         stated = self._stated({rule for pair in shown for rule in pair[:2]})
         judge = QuickJudge(self.terms.vocabulary, self.terms.mode)
         return [

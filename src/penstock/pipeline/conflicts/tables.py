@@ -1,17 +1,17 @@
 """The tables of a run of `conflicts`, one after the other: each is written once, and read by what comes after it.
 
-rules/       every row that was read, with the reason where it is no rule
-numbers/     the rows of the table of types, with a number for each, and the reason where it is no type
+rules/       every row that was read, with the reason where it is not a rule
+numbers/     the rows of the table of types, with a number for each, and the reason where it is not a type
 functions/   every text that was stated, and what it means
 stated/      which texts rules state on which type
 types/       the tree: the types above each type that have rules
 statements/  what is stated on each type, by how many rules
 summaries/   what all statements on a type have in common
-groups/      statements, and what collides with them below
+groups/      statements, and what conflicts with them below
 same/        statements that others on the same type differ from
 equal/       functions that were asked about by hand, as it were
 conflicts/   all conflicts from each side
-quarantine/  what is no rule, and no type
+quarantine/  rows that are not rules or types
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -313,7 +313,7 @@ class Bench:
     batch: int
     few: bool
     reasons: dict[str, int] = field(default_factory=dict)
-    #: functions of which not all rules mean the same: others cannot collide
+    #: functions of which not all rules mean the same: others cannot conflict
     varied: list[str] = field(default_factory=list)
     #: tables that were written, as they are read
     written: dict[str, DataFrame] = field(default_factory=dict)
@@ -378,7 +378,7 @@ class Bench:
         self.put("rules", table.withColumn("original", F.when(F.col("reason").isNotNull(), F.col("original"))))
 
     def tree(self, rows: DataFrame, terms: RuleTerms) -> None:
-        """Build the tree of types, and set aside what is no type and no rule."""
+        """Build the tree of types, and set aside rows that are not types or rules."""
         numbers = self.put("numbers", number_types(check_types(self.gathered(rows))))
         good = self.read("rules").where("reason IS NULL AND in_force")
         if terms.mode is not Mode.LITERAL:
@@ -416,7 +416,7 @@ class Bench:
     def counted(self) -> dict[str, int]:
         """Count everything that was read."""
         one, words = F.lit(1), self.read("functions").where("reason IS NULL")
-        # All at once: each of these takes longer to begin than to do.
+        # All together: each of these takes longer to start than to run.
         asked = {
             "aside": (self.read("quarantine"), F.concat_ws(" ", "source", "reason"), one),
             "idle": (self.read("rules").where("reason IS NULL AND NOT in_force"), F.lit(""), one),
@@ -500,7 +500,7 @@ class Bench:
         self.put("conflicts", told(joint, joint, groups, same, self.read("types")))
 
     def conflicts(self) -> dict[str, int]:
-        """Count what was found: pairs of rules and functions that collide."""
+        """Count what was found: pairs of rules and functions that conflict."""
         product = F.col("rules") * F.col("others")
         sums = {
             str(row[0]): int(row[1]) for row in self.read("conflicts").groupBy("kind").agg(F.sum(product)).collect()

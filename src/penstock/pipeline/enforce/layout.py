@@ -40,7 +40,7 @@ ROWS: Final = "rows"
 VIEWS: Final = "views"
 WITHOUT_RIGHTS: Final = "without_rights"
 FOLDERS: Final = 100
-"""More programs than this stand in one table: a task would write as many files at once."""
+"""More programs than this share one table: a task would write that many files at the same time."""
 _FORMAT: Final = 1
 _WRITERS: Final = "spark.sql.maxConcurrentOutputFileWriters"
 _PLACE: Final = (SUBSCRIBER, BATCH, POLICY)
@@ -171,7 +171,7 @@ def _layout(name: str) -> Layout:
         return Layout(name)
     except ValueError:
         raise MalformedError(
-            "layout.unknown", f"`{name[:40]}` is no layout", hint=f"choose {' or '.join(Layout)}"
+            "layout.unknown", f"`{name[:40]}` is not a layout", hint=f"choose {' or '.join(Layout)}"
         ) from None
 
 

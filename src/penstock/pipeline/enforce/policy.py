@@ -189,7 +189,7 @@ class PipelinePolicy:
         return (one for one in self.types if key in (one.event_type.key, *one.event_type.ancestors))
 
     def principals(self) -> tuple[Principal, ...]:
-        """Return everyone of whom something is said: by credentials, agreed rules, policies, and as owners of types.
+        """Return every principal that is mentioned: by credentials, agreed rules, policies, and as owners of types.
 
         Of types those that are subscribed to, and of policies who is at home somewhere.
         """
@@ -346,7 +346,7 @@ def load_policy(path: str, now: datetime, *, limits: Limits = DEFAULT_LIMITS) ->
 def read_policy_file(data: str | bytes, *, limits: Limits = DEFAULT_LIMITS) -> PolicyFile:
     """Read a policy file.
 
-    Raises `MalformedError`: `policy.syntax` when it is no TOML, `policy.unknown-key`, `policy.missing`, `policy.value`,
+    Raises `MalformedError`: `policy.syntax` if it is not TOML, `policy.unknown-key`, `policy.missing`, `policy.value`,
     `policy.zone`, `policy.twice` for two subscribers of one name, `environment.reserved` for a fact that every broker
     knows, `petname.malformed`; `LimitError` (`policy.limit`); and `SelectorError`.
     """

@@ -49,7 +49,7 @@ _EXACT: Final = 2**53
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One thing to evaluate, and the readers whom it is for."""
+    """One program to evaluate, and its readers."""
 
     number: int
     restriction: Restriction

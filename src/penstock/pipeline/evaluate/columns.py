@@ -2,7 +2,7 @@
 
 A class is a number. Values of one class are alike to a policy (`penstock.policy.engine.vectors.constants_of`), 0 is
 that of requests without the attribute, and what cannot be read is of none (`BROKEN`). Where all that matters is how a
-value compares with constants, classes are found for a whole column at once; otherwise each value that differs is read
+value compares with constants, classes are found for a whole column; otherwise each distinct value is read
 once.
 """
 
@@ -130,7 +130,7 @@ def _text(scalar: Any) -> str:
 
 
 def _double(number: float) -> float:
-    # Of what is no number there is one object.
+    # There is one NaN object.
     return nan if isnan(number) else float(number)
 
 

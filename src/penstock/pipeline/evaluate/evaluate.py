@@ -2,7 +2,7 @@
 
     row   the columns of the request   @decision  @status  @obligations  @advice  @policies
 
-Rows are decided in Python, whole columns at once (`vectors`). Policies are sent to the tasks as a file beside
+Rows are decided in Python, whole columns together (`vectors`). Policies are sent to the tasks as a file beside
 the job: in the function that tasks run they would stand in requests to a Spark Connect server, which logs those.
 """
 
@@ -88,7 +88,7 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, thing: object) -> Any:
         if isinstance(thing, Function):
             return function_of, (thing.id,)
-        if isinstance(thing, PolicyLiteral) and thing.value != thing.value:  # what is no number
+        if isinstance(thing, PolicyLiteral) and thing.value != thing.value:  # NaN
             return _no_number, (thing.gives,)
         if isinstance(thing, MappingProxyType):
             # The class itself has no name by which it could be found.
@@ -97,7 +97,7 @@ class _Pickler(pickle.Pickler):
 
 
 def _no_number(of: DataType) -> PolicyLiteral:
-    """Return what is no number: there is one object, which bags find by itself."""
+    """Return NaN: there is one object, which bags find by identity."""
     return PolicyLiteral(nan, of)
 
 
@@ -107,7 +107,7 @@ def _unchanging(found: dict[Any, Any]) -> MappingProxyType[Any, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """What a task is told: where the policies are, which columns are which attributes, and what time it is."""
+    """Arguments of a task: where the policies are, which columns are which attributes, and the time."""
 
     file: str
     columns: tuple[RequestColumn, ...]

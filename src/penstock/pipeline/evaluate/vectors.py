@@ -41,7 +41,7 @@ POLICIES: Final = "@policies"
 
 
 class RequestDecision(NamedTuple):
-    """What is said of a request. What is to be done, and which policies applied, is JSON.
+    """The answer to a request. Obligations, advice and the applied policies are JSON.
 
     Where there is nothing to say, it is null: most rows get a decision and no more, and texts cost more than all else.
     """
@@ -117,7 +117,7 @@ Numbers: TypeAlias = NDArray[np.signedinteger[Any]]
 """States, classes and answers, by their numbers."""
 
 UNREADABLE: Final = PolicyOutcome(
-    XacmlDecision.INDETERMINATE_DP, DecisionStatus(SYNTAX_ERROR, "a column holds what is no value of its data type")
+    XacmlDecision.INDETERMINATE_DP, DecisionStatus(SYNTAX_ERROR, "a column has a value that is not of its data type")
 )
 """What is said of a row that cannot be read, whatever the policy says."""
 _UNKNOWN: Final = -1

@@ -177,7 +177,7 @@ def _outside(what: str, spec: AttributeSpec, value: Column) -> list[RecordProble
 def instant(text: Column, formats: Sequence[TimeFormat], zone: str | None) -> Column:
     """Read a timestamp in the first format that fits; null where none does.
 
-    A text without a zone is in `zone`; where that is None it is no instant. Of an hour that autumn shows twice the
+    A text without a zone is in `zone`; where that is None it is not an instant. Of an hour that autumn shows twice the
     first is meant, and what spring leaves out counts on from before.
     """
     written = F.lit(None).cast("string")

@@ -28,7 +28,7 @@ QUARANTINE: Final = (REASON, WORDS, FILE, POSITION, ORIGINAL, INGESTED)
 
 _PROBLEM: Final = "@problem"
 _PRINCIPAL: Final = r"\A(?:ed25519|threshold):[a-z2-7]{51}[aq]\z"
-"""52 characters of base32 for 256 bits: the four spare bits of the last one are zero."""
+"""52 characters of base32 for 256 bits: the four unused bits of the last one are zero."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,8 +44,8 @@ class Version:
 class CheckedRecords:
     """A frame of records and columns over it: the metadata of events, what is wrong, and the versions they may be of.
 
-    `type` is the text of a version's name, or null. What is wrong with the record is told first, then what is wrong
-    with its metadata and its type, then `content`, and then what is wrong with its attributes.
+    `type` is the text of a version's name, or null. Problems with the record come first, then those
+    with its metadata and its type, then `content`, and then those with its attributes.
     """
 
     frame: DataFrame
@@ -59,7 +59,7 @@ class CheckedRecords:
 
 
 def tag(checked: CheckedRecords, at: datetime) -> DataFrame:
-    """Return one row for each record, with `@reason` where it is no event.
+    """Return one row for each record, with `@reason` where it is not an event.
 
     The attributes stand under their ids, as in transit. Raises `MalformedError` (`ingest.types`) when two types have
     the same attribute with different kinds, or a type stands twice.
@@ -117,11 +117,11 @@ def _metadata_problems(checked: CheckedRecords) -> list[RecordProblem]:
     never = F.lit(False)
     principal = F.coalesce(quoted(SOURCE).rlike(_PRINCIPAL), never)
     time = [
-        RecordProblem(p.where, "ingest.time", "the time is no instant") for p in checked.time.problems(quoted(TIME))
+        RecordProblem(p.where, "ingest.time", "the time is not an instant") for p in checked.time.problems(quoted(TIME))
     ]
     return [
         RecordProblem(~F.coalesce(F.length(quoted(ID)) > 0, never), "ingest.id", "the id is absent or no text"),
-        RecordProblem(~principal, "ingest.source", "the source is no principal"),
+        RecordProblem(~principal, "ingest.source", "the source is not a principal"),
         *time,
         RecordProblem(quoted(TIME).isNull(), "ingest.time", "the time is absent"),
         RecordProblem(quoted(TYPE).isNull(), "ingest.type", "of no type and version that is known"),

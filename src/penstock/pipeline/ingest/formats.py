@@ -113,7 +113,7 @@ def check_envelopes(records: DataFrame, types: Iterable[EventType]) -> CheckedRe
         source=_string("source"),
         problems=_line_problems(),
         versions=[_version(event_type) for event_type in versions],
-        content=[RecordProblem(no_data, "ingest.data", "`data` is no JSON object")],
+        content=[RecordProblem(no_data, "ingest.data", "`data` is not a JSON object")],
     )
 
 
@@ -151,7 +151,7 @@ def _type(versions: Iterable[EventType]) -> Column:
 def _line_problems() -> list[RecordProblem]:
     text, unread = quoted(_LINE), ~quoted(_OUTER)
     half = F.regexp_replace(text, _ESCAPES, " ").rlike(_HALF)
-    # Asked of every line, because a session can be told to let the last of two equal names win.
+    # Checked for every line, because a session can be configured to let the last of two equal names win.
     repeated = _repeated(text) | _repeated(F.get_json_object(text, "$.data"))
     return [
         RecordProblem(text.isNull(), "ingest.utf8", "not UTF-8"),
@@ -208,8 +208,8 @@ def files_lacking(spark: SparkSession, path: str, columns: Iterable[str], seen: 
     if len(new) > DEFAULT_LIMITS.table_files:
         raise LimitError(
             "ingest.files",
-            f"`{path}` has {len(new):,} files, each of which is to be asked for its columns",
-            hint=f"at most {DEFAULT_LIMITS.table_files:,} are read at once: give one folder after the other",
+            f"`{path}` has {len(new):,} files whose columns must be read",
+            hint=f"at most {DEFAULT_LIMITS.table_files:,} can be read together: read one folder after the other",
         )
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
         found = pool.map(lambda row: _columns(spark, row[0]), new)

@@ -185,7 +185,7 @@ def _check_options(what: str, kind: Kind, origin: FromColumn) -> None:
 def read_mapping(data: str | bytes) -> Mapping:
     """Read a mapping file.
 
-    Raises `MalformedError`: `mapping.syntax` when it is no TOML, `mapping.unknown-key`, `mapping.missing`,
+    Raises `MalformedError`: `mapping.syntax` when it is not TOML, `mapping.unknown-key`, `mapping.missing`,
     `mapping.value` for a value of a wrong shape, `mapping.format` for a time format, `mapping.zone`,
     `mapping.constant` and `mapping.option` for the id, the time and the source.
     """
@@ -202,7 +202,7 @@ def read_mapping(data: str | bytes) -> Mapping:
     _FILE.known("event", event, {"id", "time", "source"})
     identity = _origin("event.id", _FILE.needed("event", event, "id"), defaults)
     if not isinstance(identity, FromColumn):
-        raise _FILE.wrong("event.id", "a column: events with equal ids cannot be told apart")
+        raise _FILE.wrong("event.id", "a column: events with equal ids cannot be distinguished")
     time = _origin("event.time", _FILE.needed("event", event, "time"), defaults)
     source = _origin("event.source", _FILE.needed("event", event, "source"), defaults)
     _check_options("the id", Kind.STRING, identity)
@@ -281,7 +281,7 @@ def _csv(table: MappingOf[str, object]) -> CsvLayout:
     delimiter = _FILE.text("csv.delimiter", table.get("delimiter", ","))
     quote = table.get("quote", '"')
     if len(delimiter) != 1 or not delimiter.isascii() or delimiter.isalnum() or delimiter in '\r\n\0"':
-        raise _FILE.wrong("csv.delimiter", "one ASCII character that is no letter, digit, line end or quote")
+        raise _FILE.wrong("csv.delimiter", "one ASCII character that is not a letter, digit, line end or quote")
     if not isinstance(quote, str) or quote not in ("", '"', "'") or quote == delimiter:
         raise _FILE.wrong("csv.quote", "`\"`, `'`, or empty where nothing is quoted")
     columns = None

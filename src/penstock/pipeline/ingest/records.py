@@ -69,7 +69,7 @@ def read_parquet(reader: Reader, path: str) -> DataFrame:
 
 
 def read_csv(reader: Reader, path: str, layout: CsvLayout) -> DataFrame:
-    """Return the records of CSV files, split into fields. The header is no record.
+    """Return the records of CSV files, split into fields. The header is not a record.
 
     Records end at a line feed, with or without a carriage return, outside of quotes. Where a record cannot be read so,
     because a quote is not closed or stands where it must not, its first line is a record that is bad, and reading goes
@@ -130,7 +130,7 @@ def _numbered(content: Column) -> Column:
 def _single_lines(reader: Reader, path: str, layout: CsvLayout) -> DataFrame:
     lines = read_lines(reader, path)
     names = F.array(*map(F.lit, layout.columns or ()))
-    # Bytes that are no text cannot be matched; such a line has no fields, and its reason is another one.
+    # Bytes that are not text cannot be matched; such a line has no fields, and its reason is another one.
     text = F.when(F.is_valid_utf8(quoted(ORIGINAL).cast("string")), line_text(quoted(ORIGINAL)))
     found = lines.select(
         *(quoted(name) for name in PLACE),

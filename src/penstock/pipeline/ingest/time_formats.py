@@ -110,7 +110,7 @@ def time_format(text: str) -> TimeFormat:
             parts.append(re.escape("%" if piece == "%%" else piece))
             continue
         if piece not in _DIRECTIVES:
-            raise _problem(text, f"`{piece}` is no directive of a time format")
+            raise _problem(text, f"`{piece}` is not a directive of a time format")
         name, pattern = _DIRECTIVES[piece]
         if name in groups:
             raise _problem(text, f"the {name} stands twice in a time format")

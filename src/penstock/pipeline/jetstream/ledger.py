@@ -309,8 +309,7 @@ class PublishLedger:
     def _gap(self, what: str) -> FailedError:
         return FailedError(
             "jetstream.sink-gap",
-            f"stream `{self._options.stream}` {what}, so that what is missing of batch {self.attempt.batch} "
-            "cannot be told",
+            f"stream `{self._options.stream}` {what}, so it is unknown what is missing of batch {self.attempt.batch}",
             hint="keep messages longer than a restart takes; `failOnDataLoss` false risks a loss or a second copy",
             batch=self.attempt.batch,
         )

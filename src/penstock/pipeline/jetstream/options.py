@@ -27,7 +27,7 @@ _KNOWN: Final = frozenset(
 
 @dataclass(frozen=True)
 class Options:
-    """What one reader or writer was told. Paths of secrets stay out of its `repr`."""
+    """The options of one reader or writer. Its `repr` does not show the paths of secrets."""
 
     login: NatsLogin
     stream: str
@@ -159,7 +159,7 @@ def _whole(text: Mapping[str, str], key: str, default: int, *, least: int = 1) -
     if given is None:
         return default
     if not (given.isascii() and given.isdigit()) or int(given) < least:
-        raise _bad(key, f"`{given}` is no whole number of at least {least}")
+        raise _bad(key, f"`{given}` is not a whole number of at least {least}")
     return int(given)
 
 
@@ -170,7 +170,7 @@ def _seconds(text: Mapping[str, str], key: str, default: float) -> float:
     try:
         value = float(given)
     except ValueError as error:
-        raise _bad(key, f"`{given}` is no number of seconds") from error
+        raise _bad(key, f"`{given}` is not a number of seconds") from error
     if not 0 < value < 86_400:
         raise _bad(key, f"`{given}` seconds are not more than 0 and less than a day")
     return value

@@ -207,11 +207,11 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         if self._options.fail_on_data_loss:
             raise FailedError(
                 "jetstream.data-lost",
-                f"stream `{self._options.stream}` was deleted and made anew since the checkpoint",
+                f"stream `{self._options.stream}` was deleted and created again since the checkpoint",
                 hint="start with a new checkpoint, or set `failOnDataLoss` to false to read the new stream from 1",
                 stream=self._options.stream,
             )
-        _log.warning("stream `%s` was made anew: reading it from 1 [jetstream.data-lost]", self._options.stream)
+        _log.warning("stream `%s` was created again: reading it from 1 [jetstream.data-lost]", self._options.stream)
         return 1
 
     def partitions(self, start: dict[str, Any], end: dict[str, Any]) -> Sequence[InputPartition]:

@@ -193,7 +193,7 @@ class _Publisher:
         for name, row in left.items():
             headers = self._headers(name, row)
             if len(row.payload) + sum(len(k) + len(v) * 4 + 4 for k, v in headers.items()) + 16 > limit:
-                raise LimitError("jetstream.too-large", f"row `{row.id}` is larger than the server's {limit} octets")
+                raise LimitError("jetstream.too-large", f"row `{row.id}` is larger than the server's {limit} bytes")
             # The reply's last part is the digest: an answer that comes late can only speak for the same message.
             reply = f"{self._inbox[1]}.{name.rpartition(':')[2]}"
             await client.publish(row.subject, row.payload, reply=reply, headers=headers)

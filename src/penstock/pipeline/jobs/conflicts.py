@@ -23,7 +23,7 @@ Source = Callable[[SparkSession], DataFrame]
 class Conflicts:
     """The job `conflicts`, over tables of rules (`conflicts_input.RULES`) and of types (`TYPES`).
 
-    `at` is the time at which rules are in force; without it all are. No stream: a rule may collide with any other.
+    `at` is the time at which rules are in force; without it all are. No stream: a rule may conflict with any other.
     """
 
     rules: Source
@@ -70,6 +70,6 @@ class Conflicts:
 def _no_stream() -> FailedError:
     return FailedError(
         "conflicts.stream",
-        "conflicts are looked for in all rules at once",
+        "conflicts are found among all rules together",
         hint="run the job again when rules have changed",
     )

@@ -85,7 +85,7 @@ class Evaluate:
                 rows = csv_rows(read_csv(reader, path, CsvLayout()), columns)
                 return _whole(rows).select(*map(quoted, columns))
             case StorageFormat.JSON:
-                # What is none counts for no column here, and is told when it is read.
+                # An invalid value counts for no column here, and is reported when it is read.
                 known = reading(spark).options(mode="DROPMALFORMED").json(path).schema
                 wanted = StructType([*known, StructField(PROBLEM, StringType())])
                 text = line_text(quoted(ORIGINAL))
@@ -113,7 +113,7 @@ class Evaluate:
             raise FailedError(
                 "pipeline.no-input",
                 f"`{self.files}` is one file, and a stream reads the files that arrive in a folder",
-                hint="give the folder, or read the file at once, without --stream",
+                hint="pass the folder, or read the file without --stream",
             )
         return self._read(spark, streaming)
 
@@ -147,7 +147,7 @@ class Evaluate:
         return {"counts": {"read": read, **counts}, "reasons": reasons, "revision": self.policies.revision}
 
     def _records(self, decided: DataFrame, run: str, now: datetime, took: int) -> DataFrame:
-        """Return a CloudEvent for each decision, as a line: about whom and what, and no other attributes."""
+        """Return a CloudEvent for each decision, as a line: subject, action and resource, and no other attributes."""
         subject, action, resource = (
             self._text(category, name)
             for category, name in ((SUBJECT, SUBJECT_ID), (ACTION, ACTION_ID), (RESOURCE, RESOURCE_ID))

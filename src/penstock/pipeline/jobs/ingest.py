@@ -104,7 +104,7 @@ class MappedTables:
         # Of files that differ in their columns, those which lack some are put aside with all that they have.
         merge = {"mergeSchema": str(bool(self._lacking(spark))).lower()}
         if streaming is not None:
-            # A stream of Parquet files must be told its schema; it is that of the files that are there.
+            # A stream of Parquet files needs a schema: that of the existing files.
             reader = reader.schema(reading(spark).options(**merge).parquet(self.path).schema)
         return read_parquet(reader.options(**merge), self.path)
 
@@ -152,7 +152,7 @@ class Ingest:
             raise FailedError(
                 "pipeline.no-input",
                 f"`{self.files}` is one file, and a stream reads the files that arrive in a folder",
-                hint="give the folder, or read the file at once, without --stream",
+                hint="pass the folder, or read the file without --stream",
             )
         return self.records.read(spark, streaming)
 

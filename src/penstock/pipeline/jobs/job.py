@@ -1,4 +1,4 @@
-"""Jobs: what the pipeline does, from one path to another, at once or as a stream.
+"""Run the pipeline's jobs from one path to another, as a batch or as a stream.
 
     ingest    records          ->  events/  quarantine/
     admit     events           ->  events/  refused/  decisions/
@@ -7,7 +7,7 @@
     audit     decision logs    ->  log/  quarantine/
 
 An output consists of batches. Each part of it is a folder with a folder `@batch=N` for each of them, and `commits/` has
-what is said of those that are complete, which is written last (`commits`). A run at once is batch 0.
+the description of the complete ones, which is written last (`commits`). A run without a stream is batch 0.
 
 A stream numbers its batches; Spark's checkpoint, in `checkpoint/` of the output, says what belongs to which. A batch
 that is complete is never written again, and one that is not is written again, over what there is of it. So every event
@@ -41,7 +41,7 @@ from penstock.pipeline.outputs.outputs import (
 from penstock.pipeline.outputs.task_errors import raised_by_task
 
 Progress: TypeAlias = Callable[[Said], None]
-"""Is told what was said of each batch that is complete."""
+"""Receives the description of each complete batch."""
 
 
 def _nothing(_: Said) -> None:
@@ -80,7 +80,7 @@ class Job(Protocol):
         """Return what has arrived with a batch of that stream."""
 
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
-        """Write all parts of a batch, and return what is to be committed of it."""
+        """Write all parts of a batch, and return its description for the commit."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,7 +112,7 @@ class RunningStream:
 
 
 def run(job: Job, spark: SparkSession, path: str, *, overwrite: bool = False, progress: Progress = _nothing) -> Said:
-    """Run a job at once, and return what is said of its one batch.
+    """Run a job as one batch, and return the description of that batch.
 
     Raises as `check_apart`, `Output.open` and the job's step do, and `FailedError` (`pipeline.no-input`,
     `pipeline.spark`).
@@ -197,7 +197,7 @@ def spark_errors() -> Iterator[None]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Jobs that go by a policy file: as a stream they read it again with each batch.
+# Jobs that use a policy file: as a stream they read it again with each batch.
 #
 # What a policy file says may change while a stream runs: a right is given, or revoked. So before each batch the file
 # and everything that it names are looked at, and where one of them is not as it was, all of it is read and verified
@@ -210,7 +210,7 @@ REVISIONS: Final = "policies"
 
 J = TypeVar("J", bound=Job)
 Make: TypeAlias = Callable[[tuple[PipelinePolicy, ...]], J]
-"""Makes a job that goes by some policies."""
+"""Make a job that uses some policies."""
 
 
 @dataclass(slots=True)
@@ -249,7 +249,7 @@ class Watched:
 
 @dataclass(slots=True)
 class ByPolicy(Generic[J]):
-    """A job that goes by policy files; see the module.
+    """A job that uses policy files; see the module.
 
     One whose source says by which policies it goes stops where they are others: its batches are added up. Raises what
     reading a policy and making the job raise.
@@ -304,8 +304,8 @@ class ByPolicy(Generic[J]):
             if self.job.source != before.source:
                 raise RefusedError(
                     "pipeline.policy-changed",
-                    f"a policy that `{self.name}` goes by has changed, and what was found so far is of the one before",
-                    hint="begin anew, in another folder or with --overwrite",
+                    f"a policy of `{self.name}` has changed, and the results so far belong to the old one",
+                    hint="start again in another folder or with --overwrite",
                 )
         return self.job.arrived(batch)
 

@@ -111,7 +111,7 @@ def _records(spark: SparkSession, path: str) -> DataFrame:
 
 
 def safe_text(data: bytes) -> str:
-    r"""Return bytes as text; what is no UTF-8, or does not print, is escaped.
+    r"""Return bytes as text; bytes that are not UTF-8 or not printable are escaped.
 
     >>> safe_text(b'caf\xc3\xa9 \xff\x1b[2J\n')
     'café \\xff\\x1b[2J\\n'

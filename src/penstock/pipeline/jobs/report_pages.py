@@ -21,7 +21,7 @@ def whatif_html(
 ) -> str:
     """Return a comparison of two policies as a page; `names` is for display, `at` when it was made.
 
-    Raises `MalformedError` (`value.zone`, `value.range`) when `at` is no instant.
+    Raises `MalformedError` (`value.zone`, `value.range`) when `at` is not an instant.
     """
     shown = pages.PrincipalNames(names)
     seen, put = (
@@ -99,7 +99,7 @@ def audit_html(
 ) -> str:
     """Return an audit as a page; `names` is for display, `at` when it was made.
 
-    Raises `MalformedError` (`value.zone`, `value.range`) when `at` is no instant.
+    Raises `MalformedError` (`value.zone`, `value.range`) when `at` is not an instant.
     """
     shown = pages.PrincipalNames(names)
     refused = sum(pages.number(row[2]) + pages.number(row[3]) for row in report.over_time.rows)

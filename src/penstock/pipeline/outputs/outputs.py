@@ -339,9 +339,9 @@ class Followed:
         return cls(next((str(one[FOLLOWS]) for one in said if FOLLOWS in one), None))
 
     def check(self, commits: DataFrame) -> dict[str, object]:
-        """Check that some commits are of the output that was followed before, and return what is to be said of it.
+        """Check that some commits are of the output that was followed before, and return its description.
 
-        Nothing is said of frames that are no commits. Raises `RefusedError` (`pipeline.replaced`).
+        Frames that are not commits have none. Raises `RefusedError` (`pipeline.replaced`).
         """
         if _OF not in commits.columns:
             return {}
@@ -351,7 +351,7 @@ class Followed:
         if found - {self.first}:
             raise RefusedError(
                 "pipeline.replaced",
-                "the output that this stream follows was written anew since the stream began",
-                hint="its events would be there twice: say --overwrite here as well, or choose another folder",
+                "the output that this stream follows was written again since the stream began",
+                hint="its events would be there twice: use --overwrite here as well, or choose another folder",
             )
         return {} if self.first is None else {FOLLOWS: self.first}

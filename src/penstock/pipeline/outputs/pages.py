@@ -114,7 +114,7 @@ def moment(value: object) -> str:
 
 
 def made(at: datetime | None) -> str:
-    """Say when a page was made, if that is told."""
+    """Say when a page was made, if that is known."""
     return "" if at is None else f"Made {moment(at)} UTC. "
 
 

@@ -218,7 +218,7 @@ def _read_strings(octets: Octets, rows: int, width: int) -> Any:
 def strings(ends: NDArray[np.signedinteger[Any]], octets: Octets) -> Any:
     """Return an array of strings, of which it is said where they end, one after the other.
 
-    Raises `pa.ArrowInvalid` for ends that do not rise to that of the bytes, and for what is no UTF-8.
+    Raises `pa.ArrowInvalid` for ends that do not rise to that of the bytes, and for bytes that are not UTF-8.
     """
     # Lengths are the sender's, and their sum may have passed all numbers. Nobody behind this looks again: see
     # `jobs.session_settings`.
@@ -232,7 +232,7 @@ def strings(ends: NDArray[np.signedinteger[Any]], octets: Octets) -> Any:
 
 
 def _with_nulls(found: Any, kind: Kind, valid: NDArray[np.bool_]) -> Any:
-    # The zero of each kind; a float's other zero is no slot.
+    # The zero of each kind; a float's other zero is not a slot.
     absent = found.filter(pa.array(~valid))
     if kind is Kind.STRING:
         clean = not pc.any(pc.not_equal(pc.binary_length(absent), 0)).as_py()

@@ -293,7 +293,7 @@ def part(blocks: DataFrame, copies: int, taken: DataFrame | None) -> Parted:
         before = taken.select(name).distinct().withColumn(AGAIN, F.lit(True))
         again = F.coalesce(quoted(AGAIN), F.lit(False)).alias(AGAIN)
         suspect = counted.join(before, _NAME, "left").where(f"`@twice` OR `{AGAIN}`").select(name, again)
-    # They are few, and asked for more than once. Names are no secret.
+    # They are few, and asked for more than once. Names are not secret.
     suspect = suspect.persist()
     if suspect.isEmpty():
         suspect.unpersist()

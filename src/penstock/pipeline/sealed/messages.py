@@ -1,6 +1,6 @@
 """Sealed blocks as messages of JetStream, which are the blocks that brokers send, and as rows of a sealed log.
 
-What is no block, or has attributes that the log has no column for, stands in `@block` as it came, and in no column.
+A message that is not a block, or has attributes without a column in the log, is in `@block` unchanged.
 Blocks of blinded types say names in a log that `seal` writes, and labels once they are messages.
 """
 
@@ -54,14 +54,14 @@ def block_messages(blocks: DataFrame, blinded: "Blinding | None" = None) -> Data
 
 @dataclass(frozen=True, slots=True)
 class Blinding:
-    """What tasks are told of blinded types: which they are, and where the keys of their labels are."""
+    """Arguments of tasks about blinded types: which they are, and where their label keys are."""
 
     types: frozenset[TypeKey]
     keys: KeyFiles
 
     @classmethod
     def of(cls, types: Iterable[EventType], keys: KeyFiles) -> "Blinding | None":
-        """Return what is to be told, if some are blinded. Raises `RefusedError` (`seal.unknown-label`)."""
+        """Return the arguments, if some are blinded. Raises `RefusedError` (`seal.unknown-label`)."""
         found = frozenset(one.key for one in types if one.blinded)
         if not found:
             return None

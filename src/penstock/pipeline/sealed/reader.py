@@ -1,6 +1,6 @@
-"""Sealed blocks become events again, as many columns of them as keys are held for.
+"""Open sealed blocks into events, with the columns for which there are keys.
 
-The keys are read where a task runs, once for each. What does not open is told apart by its code: blocks that can wait
+The keys are read where a task runs, once for each. Blocks that do not open are classified by code: those that can wait
 (`WAITING`: the key, or the type, may come) and those that are to be set aside. Of an attribute without any key the
 values are null; one of which there are keys, and not that of the block's epoch, makes the block wait: otherwise nobody
 could tell events of one epoch without a value from those of another. Where signatures are demanded, by the
@@ -74,7 +74,7 @@ def events_schema(types: Iterable[EventType]) -> StructType:
 def numbered_schema(types: Sequence[EventType], senders: Sequence[str] | None) -> StructType:
     """Return the schema in which events leave tasks: a number stands for their type, known senders, and nulls.
 
-    Whether a value is null, Spark asks Arrow for each one, and that is dear: what never is, is declared so.
+    Spark asks Arrow for each value whether it is null, which is expensive: columns without nulls are declared so.
     """
     if max(len(types), len(senders or ())) > _LOWER + 1:
         raise ValueError("more types or senders than a number tells apart")
@@ -180,7 +180,7 @@ _SIGNED: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class BlockReader:
-    """What tasks are told: where their keys are, which types there are, and which attributes are wanted."""
+    """Arguments of tasks: where their keys are, which types there are, and which attributes are wanted."""
 
     keys: KeyFiles
     types: tuple[EventType, ...]
@@ -402,7 +402,7 @@ def _cell(column: Any, row: int) -> bytes | None:
 
 
 def _are_signed(headers: Any) -> NDArray[np.bool_]:
-    """Say of each header whether a signature belongs to it; of what is no header, something."""
+    """Say of each header whether it is signed. The answer is arbitrary for data that is not a header."""
     ends, octets = places(headers)
     flags = np.minimum(ends[:-1] + 1, max(len(octets) - 1, 0))
     found: NDArray[np.bool_] = (octets[flags] & _SIGNED) != 0 if len(octets) else np.zeros(len(flags), np.bool_)
@@ -448,8 +448,8 @@ def sealed_events(
 ) -> DataFrame:
     """Return the events of a sealed log as if they had been stored as they are.
 
-    A job that reads them fails where a block does not open (`seal.closed-log`): `unseal` sets such blocks aside. Where
-    a block stands twice, that is told here.
+    A job that reads them fails if a block cannot be opened (`seal.closed-log`): `unseal` sets such blocks aside. A
+    copy of a block is reported here.
     """
     found = count_blocks(blocks)
     if found.copies:

@@ -1,8 +1,8 @@
-"""Who may sign the blocks of a log: decided here, by a policy, and told to tasks.
+"""Decide by a policy who may sign the blocks of a log, and pass the result to tasks.
 
 A signature counts only if its signer may publish such events: the type and each attribute of the block, in all
 versions, without conditions, at the time at which the block was sealed (as brokers demand it). Dates of a policy are
-not told to tasks. What they are told is which of the times that stand in headers are good, from the first to the last.
+not passed to tasks. They receive which of the times in headers are valid, from the first to the last.
 """
 
 from collections.abc import Iterable, Iterator
@@ -170,7 +170,7 @@ class _Heads:
             of_type = directory.resolve(read_route(parts.route)).type
             instant(time)
         except PenstockError:
-            # Whoever opens it will be told.
+            # Opening it reports the error.
             return None
         return {_SENDER: fixed.sender, _TYPE: str(of_type), _TIME: time}
 

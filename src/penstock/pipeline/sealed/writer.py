@@ -57,7 +57,7 @@ _BATCH_ROWS: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """What tasks are told: where their keys are, as whom and at what time they seal, and how many events at once."""
+    """Arguments of tasks: where their keys are, the sender and time to seal with, and how many events per block."""
 
     keys: KeyFiles
     types: tuple[EventType, ...]
@@ -279,7 +279,7 @@ class LogRows:
 #
 # Blocks are put together that have everything in common but incarnation, number and time: sender, type, attributes,
 # level, algorithm, padding, and the epochs of all columns. They are resealed under the keys of those same epochs, so
-# that nobody can read afterwards who could not before, in the name of the same sender, whose word it was and is.
+# that nobody can read afterwards who could not before, in the name of the same sender.
 #
 # What is left as it is: blocks that are long enough, blocks that are signed, since nobody else can sign them, and
 # blocks of which a column does not open here, or is none. See ADR 20.
@@ -290,7 +290,7 @@ _KINDS: Final = {code: kind for kind, code in CODES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Compacting:
-    """What tasks are told: where their keys are, and how many events a block should have."""
+    """Arguments of tasks: where their keys are, and how many events a block should have."""
 
     keys: KeyFiles
     rows: int = BLOCK_ROWS
@@ -389,7 +389,7 @@ class _Merger:
                 return None
             found = [_decoded(column or b"", rows) for column in (ids, times, *rest)]
         except PenstockError:
-            # Whoever unseals the log will be told.
+            # Unsealing the log reports the error.
             return None
         key = _Key(read_fixed(parts.fixed)._replace(incarnation=b""), parts.route)
         return _Opened(row, key, names, rows, parts.time, found)
@@ -427,7 +427,7 @@ class _Merger:
 
 
 def _decoded(octets: bytes, rows: int) -> tuple[Kind | None, Any]:
-    """Read a column of whatever kind. Raises `MalformedError` (`block.column`): nothing is sealed that is no column."""
+    """Read a column of any kind. Raises `MalformedError` (`block.column`): only columns are sealed."""
     if octets == NULL:
         return None, pa.nulls(rows)
     kind = _KINDS.get(octets[0] & KINDS) if octets else None

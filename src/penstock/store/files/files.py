@@ -94,7 +94,7 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def replace_file_by(path: Path, parts: Iterable[bytes]) -> None:
-    """Put a file in the place of another, as `replace_file` does, from parts that need not be there all at once.
+    """Put a file in the place of another, as `replace_file` does, from parts that need not all be in memory.
 
     Raises `FailedError` (`file.unwritable`), and what making a part raises; the file is then as it was.
     """
@@ -163,7 +163,7 @@ def check_size(name: str, data: bytes, limit: int = MAX_BYTES) -> None:
 
 def reason(error: OSError | ValueError) -> str:
     """Say in words why a file could not be used."""
-    return (error.strerror if isinstance(error, OSError) else None) or "it is no usable path"
+    return (error.strerror if isinstance(error, OSError) else None) or "it is not a usable path"
 
 
 def _open_regular(name: str) -> int:
@@ -174,5 +174,5 @@ def _open_regular(name: str) -> int:
         return handle
     os.close(handle)
     raise OSError(
-        errno.EINVAL, "it is a folder" if stat.S_ISDIR(mode) else "it is no regular file; `-` is standard input"
+        errno.EINVAL, "it is a folder" if stat.S_ISDIR(mode) else "it is not a regular file; `-` is standard input"
     )

@@ -37,7 +37,7 @@ _KEY: Final = Struct(f">Q{SECRET_BYTES}s")
 def read_key_ring(path: Path, kek: Secret, *, limits: Limits = DEFAULT_LIMITS) -> KeyRing:
     """Read a key ring.
 
-    Raises `FailedError` and `LimitError` (codes of `read_file`), `MalformedError` (`keys.ring`) for what is no key ring
+    Raises `FailedError` and `LimitError` (codes of `read_file`), `MalformedError` (`keys.ring`) if it is not a key ring
     of this version, and `RefusedError`: `keys.wrong-kek` for one under another key-encryption key, `keys.unopened` for
     one that was changed or cut.
     """
@@ -80,7 +80,7 @@ def decode_key_ring(data: bytes, kek: Secret) -> KeyRing:
 
 
 def kek_of(data: bytes) -> bytes | None:
-    """Return the id of the key-encryption key that the bytes of a key ring lie under; None where they are no ring."""
+    """Return the id of the key that a key ring is encrypted with; None if the bytes are not a key ring."""
     return data[len(MAGIC) : _HEAD] if data.startswith(MAGIC) and len(data) > _HEAD else None
 
 
@@ -109,7 +109,7 @@ def _read(content: bytes) -> Iterator[tuple[str, int, Secret]]:
                 place += _KEY.size
                 yield scope, epoch, Secret(key)
     except (_StructError, UnicodeDecodeError):
-        raise MalformedError("keys.ring", "what lies in this key ring is no key ring") from None
+        raise MalformedError("keys.ring", "the content of this key ring is not a key ring") from None
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Whom a written word means: a principal, a petname, or a file with a key or a quorum in it.
+"""Resolve a written word: a principal, a petname, or a file with a key or a quorum in it.
 
 Petnames stand in a TOML file, one a line: `met = "ed25519:…"`. They are the reader's own, for display and for
 typing less; nothing that is signed contains one.
@@ -52,7 +52,7 @@ class NameBook:
             return text
 
     def subject(self, text: str) -> Subject:
-        """Return whom a word means: a principal, or the quorum that a file describes.
+        """Return the principal that a word names: a principal itself, or the quorum that a file describes.
 
         Raises `MalformedError` (`principal.unknown`, `principal.malformed` and what reading a file raises) and
         `RefusedError` (`principal.ambiguous`).
@@ -73,7 +73,7 @@ class NameBook:
             known = ", ".join(sorted(self.by_name)[:10]) or "none"
             raise MalformedError(
                 "principal.unknown",
-                f"`{text[:80]}` is no principal, no name and no file",
+                f"`{text[:80]}` is not a principal, a name or a file",
                 hint=f"write `ed25519:…`, a key file, or one of the names: {known}",
             )
         return found
@@ -90,7 +90,9 @@ class NameBook:
         """Read `owner/name`, the owner in any form. Raises `MalformedError` (`name.malformed`) and as `subject`."""
         owner, name = self.owned(text, "network")
         if owner is None or name is None:
-            raise MalformedError("name.malformed", f"`{text[:80]}` is no one network", hint="write `owner/name`")
+            raise MalformedError(
+                "name.malformed", f"`{text[:80]}` is not exactly one network", hint="write `owner/name`"
+            )
         return NetworkName(owner, name)
 
     def type(self, text: str) -> TypeName:
@@ -115,7 +117,9 @@ class NameBook:
         rest, hash_sign, uid = text.rpartition("#")
         owner, slash, type_name = rest.rpartition("/")
         if not hash_sign or not slash:
-            raise MalformedError("name.malformed", f"`{text[:80]}` is no attribute id", hint="write `owner/type#uid`")
+            raise MalformedError(
+                "name.malformed", f"`{text[:80]}` is not an attribute id", hint="write `owner/type#uid`"
+            )
         return AttributeId(self.principal(owner), type_name, uid)
 
 
@@ -125,7 +129,7 @@ def principal_of(subject: Subject) -> Principal:
         return subject
     if isinstance(subject, Threshold):
         return subject.principal
-    raise MalformedError("principal.malformed", "a name is no principal")
+    raise MalformedError("principal.malformed", "a name is not a principal")
 
 
 def _in_file(text: str) -> Subject | None:

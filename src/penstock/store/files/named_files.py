@@ -54,7 +54,7 @@ class NameErrors:
 
 @dataclass(frozen=True, slots=True)
 class NamedPrincipals:
-    """The petnames that a file goes by. Those of whoever reads it do not count, so that it means the same to all."""
+    """The petnames that a file uses. Those of its reader do not count, so that it means the same to all."""
 
     names: Mapping[str, Principal]
     naming: NameErrors
@@ -76,7 +76,7 @@ class NamedPrincipals:
         known = ", ".join(sorted(self.names)[:_LISTED]) or "there are none"
         raise MalformedError(
             self.naming.principal,
-            f"{where}: `{text[:80]}` is no principal, and none of the names of the {self.naming.file}",
+            f"{where}: `{text[:80]}` is neither a principal nor one of the names of the {self.naming.file}",
             hint=f"write `ed25519:…`, or one of the names: {known}",
         )
 
@@ -110,7 +110,7 @@ _NONE: Final[TypeFiles] = MappingProxyType({})
 class NamedFiles:
     """See the module. Several files are named by themselves, by patterns, or by folders, of which all files are taken.
 
-    A pattern or a folder without files raises `MalformedError` with the code for no match: what goes by half of its
+    A pattern or a folder without files raises `MalformedError` with the code for no match: a policy with half of its
     credentials looks like something that refuses. More files than there may be raise `LimitError`, and what cannot be
     read raises `FailedError` (`file.*`).
     """

@@ -1,4 +1,4 @@
-"""The table `policies` of a file: which policies a domain goes by, and what they mean beside certificates.
+"""The table `policies` of a file: which policies a domain uses, and how they combine with certificates.
 
 [policies]
 files = ["plates.policy"]      # each decides; in XML, JSON or as a text

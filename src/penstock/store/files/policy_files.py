@@ -1,6 +1,6 @@
 """The chain of an owner's policy events as a file, which only grows: a line for each, signed, in transport form.
 
-1. An event is on the disk before anybody is told of it. So what was cut off while it was written was told to nobody,
+1. An event is on the disk before it is sent. So an event that was cut off while it was written was never sent,
    and another one may be signed in its place; anything else would fork the policy.
 2. One process at a time goes on with a chain (`hold`); the lock ends with the process.
 3. A checkpoint of several events is there as a whole, or not at all.
@@ -135,7 +135,7 @@ class ChainState:
                 return cls(read_count(number))
             case (b"chain-state", (b"handed-in", bytes(number)), tuple(stamp)):
                 return cls(read_count(number), read_signed(stamp, TimeStamp).verify())
-        hint = "remove the file, and everything is handed in anew"
+        hint = "remove the file, and everything is submitted again"
         raise MalformedError("evolution.chain-state", "not the state of a chain", hint=hint)
 
 
@@ -192,7 +192,7 @@ def _whole(events: list[SignedValue[PolicyEvent]], ends: list[int], problem: Ref
 
 
 def _torn() -> RefusedError:
-    hint = "the next change of policy cuts it off, where it was told to nobody"
+    hint = "the next change of policy cuts it off, if it was never sent"
     return RefusedError("evolution.torn", "the last policy event was not written to its end", hint=hint)
 
 
@@ -284,7 +284,7 @@ class HeldChain:
     def check(self, owner: Principal) -> None:
         """Check that the owner may go on from here, as far as can be seen from the files.
 
-        (1) It is the owner's chain. (2) Nothing was told to anybody that is not in it. (3) What was cut off was told
+        (1) It is the owner's chain. (2) Everything that was sent is in it. (3) What was cut off was sent
         to nobody: each event is handed in before the next one is signed, which is noted beside the chain.
 
         Raises `RefusedError`: `evolution.other-owner`, `evolution.old-chain`, `evolution.torn`.
@@ -303,9 +303,7 @@ class HeldChain:
             raise RefusedError("evolution.old-chain", message, hint=_FETCH)
         # (3) Without a note nobody knows.
         if chain.torn and chain.events and self._state is None:
-            raise _about(
-                path, RefusedError("evolution.torn", "who was told of the last event is not known", hint=_FETCH)
-            )
+            raise _about(path, RefusedError("evolution.torn", "it is unknown who received the last event", hint=_FETCH))
 
     def cut(self) -> bool:
         """Cut off what was not written to its end; say whether there was anything. Raises `FailedError`."""

@@ -29,7 +29,7 @@ def write_sealed(stream: IO[bytes], block: bytes) -> int:
 def read_sealed(stream: BinaryIO, *, limits: Limits = DEFAULT_LIMITS) -> Iterator[bytes]:
     """Yield the blocks of a file, none of them looked into.
 
-    Raises `MalformedError`: `seal.file` for what is no file of blocks, `seal.truncated` where it ends inside of one;
+    Raises `MalformedError`: `seal.file` if it is not a file of blocks, `seal.truncated` where it ends inside of one;
     and `OSError`. Nothing can be read behind that.
     """
     while head := _read(stream, _LENGTH.size):
@@ -65,7 +65,9 @@ def _truncated() -> MalformedError:
 
 def _no_file() -> MalformedError:
     return MalformedError(
-        "seal.file", "what stands here is no sealed block", hint="`penstock seal` writes such files, and brokers do"
+        "seal.file",
+        "this part of the file is not a sealed block",
+        hint="`penstock seal` writes such files, and brokers do",
     )
 
 
@@ -78,7 +80,7 @@ def _no_file() -> MalformedError:
 # be put together by writing one behind the other. So many are kept, and so many bytes; when there are more, the oldest
 # goes of the broker from which most bytes are here: nobody pushes out what came from others by sending more.
 #
-# What is kept is not made safe against a crash at once: whoever sends blocks that are refused must not slow the broker.
+# Kept blocks are not synced immediately: a sender of refused blocks must not slow the broker.
 
 
 SUFFIX: Final = ".sealed"

@@ -38,7 +38,7 @@ def read_petnames(table: Mapping[str, object]) -> dict[str, Principal]:
     for name, written in table.items():
         check_petname(name)
         if not isinstance(written, str):
-            raise MalformedError("petname.malformed", f"`{name}` is no text", hint='met = "ed25519:…"')
+            raise MalformedError("petname.malformed", f"`{name}` is not a text", hint='met = "ed25519:…"')
         found[name] = Principal.parse(written)
     return found
 
@@ -139,7 +139,7 @@ class Strict:
         except (zoneinfo.ZoneInfoNotFoundError, ValueError, OSError) as error:
             raise MalformedError(
                 self.zone,
-                f"`{where}`: `{text[:80]}` is no time zone",
+                f"`{where}`: `{text[:80]}` is not a time zone",
                 hint="write `UTC` or a region such as `Europe/Amsterdam`",
             ) from error
 

@@ -169,14 +169,14 @@ def _row(line: SExp) -> Row:
                     *(_number(number), _number(at), text(who), text(kind), text(why)),
                     *(found.get(b"before"), found.get(b"after"), digest),
                 )
-    raise _no_backup("a line is no change")
+    raise _no_backup("a line is not a change")
 
 
 def _state(state: SExp) -> tuple[bytes, bytes]:
     match state:
         case (b"before" | b"after" as name, bytes(value)):
             return name, value
-    raise _no_backup("a line is no change")
+    raise _no_backup("a line is not a change")
 
 
 def _number(digits: bytes) -> int:

@@ -22,7 +22,7 @@ from penstock.store.ledgers.records import (
 )
 
 Told = Callable[[int], None]
-"""Is told the number of each change when it is done with, for who waits."""
+"""Receives the number of each change when it is done, for progress output."""
 
 
 def quiet(_number: int) -> None:
@@ -115,7 +115,7 @@ class Ledger:
     def keep_snapshot(self, fold: str, head: LedgerHead, data: bytes) -> None:
         """Keep the state of a fold at a head. Raises `LimitError` (`store.limit`)."""
         if len(data) > self._limits.store_snapshot_bytes:
-            raise LimitError("store.limit", f"a snapshot of {len(data)} octets")
+            raise LimitError("store.limit", f"a snapshot of {len(data)} bytes")
         self._records.keep_snapshot(FoldSnapshot(self.name, fold, head, data))
 
     def _at(self, number: int) -> LedgerHead:

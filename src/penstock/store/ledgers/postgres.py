@@ -1,7 +1,7 @@
 """Records in PostgreSQL, for stores that several machines share. Needs the extra `penstock[postgres]`.
 
 `READ COMMITTED` is enough: the head's row is swapped by one UPDATE, on which a second writer waits, and then looks
-again. A server that is set to acknowledge before its disk does is told to wait for our transactions.
+again. A server that is set to acknowledge before its disk does is made to wait for our transactions.
 """
 
 import psycopg

@@ -79,7 +79,7 @@ class NewChange:
         )
         for what, size, limit in sizes:
             if size > limit:
-                raise LimitError("store.limit", f"the {what} of a change has {size} octets, where {limit} are kept")
+                raise LimitError("store.limit", f"the {what} of a change has {size} bytes, where {limit} are kept")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,7 +125,7 @@ def chain(
 ) -> list[Change]:
     """Return entries as the changes that follow a head. Raises `LimitError` (`store.limit`)."""
     if len(entries) > limits.store_batch:
-        raise LimitError("store.limit", f"{len(entries)} changes at once", hint=f"at most {limits.store_batch}")
+        raise LimitError("store.limit", f"{len(entries)} changes in one call", hint=f"at most {limits.store_batch}")
     found: list[Change] = []
     for entry in entries:
         entry.check(limits)

@@ -1,6 +1,6 @@
 """Records in an SQL database: the same statements for all; what differs is how one is connected to.
 
-Writers are told apart by the head: the row of `penstock_ledgers` is swapped for the new one only where it is still the
+Concurrent writers are detected by the head: the row of `penstock_ledgers` is replaced only if it is still the
 expected one, in the transaction that adds the changes. The database lets one of several do so; the others find it gone.
 """
 

@@ -250,8 +250,8 @@ def test_a_rule_that_cannot_come_back_says_why(book: Shell) -> None:
     for more in (("--dry-run",), ()):
         told = book.ok("moderator", "return", "acme", "--key", "acme.key", *more).out
         assert "press on Line.Press: left → rejected" in told
-        assert "press on Line.Press collides with rule line-2 on Line" in told
-        assert "`penstock moderator propose press` shows ways out" in told
+        assert "press on Line.Press conflicts with rule line-2 on Line" in told
+        assert "`penstock moderator propose press` shows proposals" in told
 
 
 def test_the_moderator_sets_the_time_of_a_book(book: Shell) -> None:

@@ -56,13 +56,13 @@ def test_check_names_every_conflict(filed: Shell) -> None:
     assert (ran.status, ran.code) == (1, "moderator.conflict")
     assert "✗ line (line 20): bolt: only subscribers with company bolt receive Line." in ran.out
     assert (
-        "line on Line collides with rule press on Line.Press, below it, in what it demands of subscribers." in ran.out
+        "line on Line conflicts with rule press on Line.Press, below it, in what it demands of subscribers." in ran.out
     )
     assert "line demands company bolt, which rule press does not." in ran.out
     assert (
         "somebody with company acme and role engineer could receive Line.Press by rule press, but not Line" in ran.out
     )
-    # The third collides with the second, though that collides itself.
+    # The third conflicts with the second, though that conflicts itself.
     assert "paint does not demand company bolt, which rule line does." in ran.out
     assert "propose line --file rules.yaml" in ran.err
     found = filed("moderator", "check", "rules.yaml", "-o", "json").json
@@ -167,7 +167,7 @@ def test_propose_ranks_ways_out_and_counts_people(filed: Shell) -> None:
 
 def test_explain_a_rule_and_a_step(filed: Shell) -> None:
     out = filed.ok("moderator", "explain", "line", "--file", "rules.yaml").out
-    assert "It was rejected, because it collides" in out
+    assert "It was rejected, because it conflicts" in out
     assert "line demands company bolt, which rule press does not." in out
     assert "step 2, 2026-05-01 12:00:00 UTC: bolt asked to state line on Line" in out
     told = filed.ok("moderator", "explain", "press", "--file", "rules.yaml", "-o", "json").json
@@ -187,7 +187,7 @@ def test_explain_two_rules(filed: Shell) -> None:
     pair = ("moderator", "explain", "line", "--file", "rules.yaml", "--with")
     assert "line demands company bolt, which rule press does not." in filed.ok(*pair, "press").out
     assert [each["kind"] for each in filed.ok(*pair, "paint", "-o", "json").json["conflicts"]] == ["down"]
-    assert "They do not collide." in filed.ok(*pair, "line").out
+    assert "They do not conflict." in filed.ok(*pair, "line").out
     apart = filed.ok("moderator", "explain", "press", "--with", "paint", "--file", "rules.yaml").out
     assert "They have nothing to do with each other" in apart
 

@@ -64,7 +64,7 @@ penstock moderator add --from rules.yaml --key acme.key --continue
 """
 )
 def add(session: CommandSession, options: _Add) -> CommandAnswer:
-    """State RULE; the status is 1 if it collides.
+    """State RULE; the status is 1 if it conflicts.
 
     Then it is rejected, and kept in the log of what may come back.
 
@@ -189,7 +189,7 @@ def remove(session: CommandSession, options: _Remove) -> CommandAnswer:
 @option_class
 class _Resolve:
     rule: str = argument(**RULE)
-    strategy: str = option("--by", type=STRATEGIES, required=True, help="The way out that is chosen.")
+    strategy: str = option("--by", type=STRATEGIES, required=True, help="The proposal that is chosen.")
     acting: ActingOptions
 
 
@@ -200,7 +200,7 @@ penstock moderator resolve r2 --by delete-attributes --key acme.key --consent bo
 """
 )
 def resolve(session: CommandSession, options: _Resolve) -> CommandAnswer:
-    """Choose a way out for RULE, which collides.
+    """Choose a proposal for RULE, which conflicts.
 
     All of it is applied, or nothing.
     Where rules would demand less than their publishers stated, each of these has to agree (`penstock moderator agree`).
@@ -210,7 +210,7 @@ def resolve(session: CommandSession, options: _Resolve) -> CommandAnswer:
 
 
 def resolving(act: Acting, rule: str, strategy: Strategy) -> Resolve:
-    """Return the request for a way out, with all who have to agree."""
+    """Return the request for a proposal, with all who have to agree."""
     with act.book.rehearsal(act.session.now):
         candidate = known_standing(act.book.base, rule).stated
         found = find(act.book.base, candidate, strategy)

@@ -23,7 +23,7 @@ from penstock.moderator.files.scenarios import StepResult, read_scenario, run
 
 @click.group(cls=Verbs)
 def moderator() -> None:
-    """Conflicts between rules of publishers, and ways out."""
+    """Conflicts between rules of publishers, and proposals."""
 
 
 for verb in (
@@ -44,7 +44,7 @@ class _Test:
 def test(options: _Test) -> CommandAnswer:
     """Run the scenario in FILE, and compare what comes of each step with what it expects.
 
-    A scenario is a tree of event types, profiles, steps, and what must have come of each: which rules collide and over
+    A scenario is a tree of event types, profiles, steps, and what must have come of each: which rules conflict and over
     which attributes, what is in force then, what enters the log and what comes back from it. Nothing is kept.
     """
     with within(options.file):

@@ -35,7 +35,7 @@ _DAYS = 7
 @option_class
 class _Agree:
     rule: str | None = argument(required=False)
-    strategy: str | None = option("--by", type=STRATEGIES, help="The way out for RULE that you agree to.")
+    strategy: str | None = option("--by", type=STRATEGIES, help="The proposal for RULE that you agree to.")
     request_file: str | None = option("--request", metavar="FILE", help="A request that somebody else signed (--out).")
     undo: int | None = option("--undo", type=click.IntRange(min=1), metavar="STEP", help="That STEP is undone.")
     days: int = option(
@@ -57,7 +57,7 @@ penstock moderator agree --undo 7 --key bolt.key --out bolt.consent
 def agree(session: CommandSession, options: _Agree) -> CommandAnswer:
     """Agree to what somebody else asks for.
 
-    That is a way out by which your rule demands less, a request that needs more than one, or that a step is undone
+    That is a proposal by which your rule demands less, a request that needs more than one, or that a step is undone
     because of which your rule demands more now.
     What would come of it is shown, and that alone is agreed to: it does not count where something else would by then.
     """

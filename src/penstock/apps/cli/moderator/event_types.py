@@ -46,7 +46,7 @@ class _Move:
     below: str | None = option("--below", metavar="TYPE", **EVENT, help="The type that it hangs on from then on.")
     root: bool = option("--root", is_flag=True, help="Let it hang on no type.")
     strategy: str | None = option(
-        "--by", type=STRATEGIES, help="The way out that is chosen, where rules would collide."
+        "--by", type=STRATEGIES, help="The proposal that is chosen, where rules would conflict."
     )
     acting: ActingOptions
 
@@ -55,7 +55,7 @@ class _Move:
 def move(session: CommandSession, options: _Move) -> CommandAnswer:
     """Move an event type, with all below it.
 
-    Conflicts that this would create are shown, with ways out, and nothing is moved unless one of these is chosen.
+    Conflicts that this would create are shown, with proposals, and nothing is moved unless one of these is chosen.
     """
     if (options.below is None) is not options.root:
         raise click.UsageError("say where it goes: --below TYPE, or --root")
@@ -70,7 +70,7 @@ def move(session: CommandSession, options: _Move) -> CommandAnswer:
 
 
 def _by(act: Acting, to: MoveType, strategy: Strategy) -> MoveType:
-    """Return the request for a move by a way out, with all who have to agree."""
+    """Return the request for a move by a proposal, with all who have to agree."""
     with act.book.rehearsal(act.session.now):
         ways = propose_move(act.book.base, to)
     relaxed = next((way.relaxed for way in ways if way.strategy is strategy), frozenset())

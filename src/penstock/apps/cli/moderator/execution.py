@@ -30,7 +30,7 @@ from penstock.moderator.settlement.addition import Plan
 from penstock.moderator.settlement.consents import Consent
 from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
 
-#: what a rule that collides is told as
+#: what a rule that conflicts is told as
 REJECTED = "rejected"
 #: the number of rules in one write if they need not be written together
 _BATCH: Final = 1_000
@@ -281,7 +281,7 @@ def nobody() -> MalformedError:
 
 
 def rejection(source: RuleSource, *plans: Plan, written: bool) -> RefusedError | None:
-    """Return the error (`moderator.rejected`) if a rule was stated that collides."""
+    """Return the error (`moderator.rejected`) if a rule was stated that conflicts."""
     ids = [
         plan.step.request.rule.id
         for plan in plans
@@ -292,6 +292,6 @@ def rejection(source: RuleSource, *plans: Plan, written: bool) -> RefusedError |
     rules = ", ".join(f"`{rule_id}`" for rule_id in ids[:10])
     return RefusedError(
         "moderator.rejected",
-        f"{rules} {'was' if written else 'would be'} rejected, because it collides",
-        hint=f"`penstock moderator propose {ids[0]}` shows ways out" if written else "",
+        f"{rules} {'was' if written else 'would be'} rejected, because it conflicts",
+        hint=f"`penstock moderator propose {ids[0]}` shows proposals" if written else "",
     )

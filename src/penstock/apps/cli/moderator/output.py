@@ -59,14 +59,14 @@ def rule_data(rule: Rule, cast: Cast) -> Data:
 
 
 def show_rule_conflicts(rule: PublishRule, conflicts: Sequence[Conflict], source: RuleSource) -> Iterator[Shown]:
-    """Yield a rule and what it collides with, to people."""
+    """Yield a rule and what it conflicts with, to people."""
     where = f" (line {source.lines[rule.id]})" if source.lines.get(rule.id) else ""
     yield f"✗ {rule.id}{where}: {rule_sentence(rule, source.cast.show)}"
     yield from show_conflicts(rule, conflicts, source)
 
 
 def show_conflicts(rule: PublishRule, conflicts: Sequence[Conflict], source: RuleSource) -> Iterator[Shown]:
-    """Yield what a rule collides with, to people."""
+    """Yield what a rule conflicts with, to people."""
     for conflict in conflicts[:_MANY]:
         first, *rest = conflict_sentences(rule, conflict, source.base.tree.scope)
         yield f"  {first}"
@@ -77,7 +77,7 @@ def show_conflicts(rule: PublishRule, conflicts: Sequence[Conflict], source: Rul
 
 
 def conflicts_data(rule: PublishRule, conflicts: Sequence[Conflict], source: RuleSource) -> Data:
-    """Return what a rule collides with, as plain data."""
+    """Return what a rule conflicts with, as plain data."""
     sentences = [[*conflict_sentences(rule, conflict, source.base.tree.scope)] for conflict in conflicts]
     facts = zip(conflict_facts(conflicts), sentences, strict=True)
     line = source.lines.get(rule.id)
@@ -88,11 +88,11 @@ def conflicts_data(rule: PublishRule, conflicts: Sequence[Conflict], source: Rul
     }
 
 
-# --- ways out -------------------------------------------------------------------------------------------------------
+# --- proposals -------------------------------------------------------------------------------------------------------
 
 
 def show_proposals(candidate: str, proposals: Sequence[Resolution], source: RuleSource) -> Iterator[Shown]:
-    """Yield ways out as diffs, the one that changes least first."""
+    """Yield proposals as diffs, the one that changes least first."""
     counted = bool(source.customs.subscribers)
     for number, resolution in enumerate(proposals, 1):
         said = resolution_sentence(resolution, candidate, source.cast.show, counted=counted)
@@ -114,7 +114,7 @@ def show_revision(revision: Revision) -> Iterator[Shown]:
 
 
 def proposal_data(resolution: Resolution, cast: Cast) -> Data:
-    """Return a way out as plain data."""
+    """Return a proposal as plain data."""
     return {
         **proposal_facts(resolution, cast.show),
         "means": [*resolution_meaning(resolution, cast.show)],
@@ -137,11 +137,11 @@ def show_plan(plan: Plan, source: RuleSource, *, done: bool) -> Iterator[Shown]:
     yield f"{mark} {head}: {request_sentence(step.request, cast.show)}: {said}"
     if said == "rejected" and isinstance(step.request, Add) and isinstance(step.request.rule, PublishRule):
         yield from show_conflicts(step.request.rule, plan.conflicts, source)
-        yield f"  `penstock moderator propose {step.request.rule.id}` shows ways out"
+        yield f"  `penstock moderator propose {step.request.rule.id}` shows proposals"
     yield from show_changes(step, cast)
     for rule, conflicts in newly_rejected(plan, source.base):
         yield from show_conflicts(rule, conflicts, source)
-        yield f"  `penstock moderator propose {rule.id}` shows ways out"
+        yield f"  `penstock moderator propose {rule.id}` shows proposals"
 
 
 def newly_rejected(plan: Plan, base: RuleBase) -> Iterator[tuple[PublishRule, Sequence[Conflict]]]:

@@ -1,4 +1,4 @@
-"""`penstock moderator poll|tally|polls`: a moderator asks those affected by a way out; `vote` is in `votes`."""
+"""`penstock moderator poll|tally|polls`: a moderator asks those affected by a proposal; `vote` is in `votes`."""
 
 import re
 from collections.abc import Iterable, Iterator
@@ -79,9 +79,9 @@ penstock moderator poll --key plant.key --nats nats://localhost:4222
 """
 )
 def poll(session: CommandSession, options: _Poll) -> CommandAnswer | None:
-    """Ask those affected how RULE, which collides, is settled.
+    """Ask those affected how RULE, which conflicts, is settled.
 
-    Asked are all whose rules a way out would change. A way out is taken if more than half of those who stated them
+    Asked are all whose rules a proposal would change. A proposal is taken if more than half of those who stated them
     approve of it, and each whose own rule it relaxes has signed a consent. Silence refuses. With --nats they are asked
     there, and what was chosen is done at the deadline; a poll that was interrupted goes on by the same command without
     RULE. Otherwise the question goes to a file, and `tally` takes the votes.

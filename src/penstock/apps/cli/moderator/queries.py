@@ -136,7 +136,7 @@ def _pairs_answer(pairs: Sequence[Allowance], cast: Cast, event: str) -> Command
 # `penstock moderator check`: every conflict there is, with whom it makes a difference to.
 
 
-#: as many rules that collide are told to people
+#: as many rules that conflict are told to people
 _MANY = 100
 
 
@@ -159,7 +159,7 @@ def check(session: CommandSession, options: _Check) -> CommandAnswer:
 
     Each is told with the rules, where they stand to each other, the attributes at fault, and somebody for whom it makes
     a difference. FILE is a rule base in YAML, or a bundle of signed rules. Without it: the rules of the rule book that
-    were rejected, and what they collide with now. Rules in force there never collide.
+    were rejected, and what they conflict with now. Rules in force there never conflict.
     """
     if options.file is not None:
         return _check_file(options.file, options.book.names.load())
@@ -212,7 +212,7 @@ def _check_answer(source: RuleSource, rules: int, found: Sequence[CheckedRule]) 
         for each in colliding[:_MANY]:
             yield from show_rule_conflicts(each.rule, each.conflicts, source)
         if len(colliding) > _MANY:
-            yield f"and {len(colliding) - _MANY:,} more rules collide; -o json has them all"
+            yield f"and {len(colliding) - _MANY:,} more rules conflict; -o json has them all"
         if not found:
             yield f"✓ {counted(rules, 'rule')}, no conflict"
 
@@ -228,7 +228,7 @@ def _check_answer(source: RuleSource, rules: int, found: Sequence[CheckedRule]) 
         error = RefusedError(
             "moderator.conflict",
             f"{counted(number, 'conflict')} among {counted(rules, 'rule')}",
-            hint=f"`penstock moderator propose {colliding[0].rule.id}{source.option}` shows ways out",
+            hint=f"`penstock moderator propose {colliding[0].rule.id}{source.option}` shows proposals",
         )
     return CommandAnswer(data, shown(), error)
 
@@ -282,7 +282,7 @@ class _Propose:
 
 @command(name="propose", example="penstock moderator propose r2 --file rules.yaml")
 def propose_(session: CommandSession, options: _Propose) -> CommandAnswer:
-    """Show ways out for RULE, which collides, as diffs.
+    """Show proposals for RULE, which conflicts, as diffs.
 
     Those that change least come first. Where profiles of subscribers are known, each says how many of them would gain
     and lose events, and always who would have to agree that its rule demands less. Nothing is applied: choose one with
@@ -306,7 +306,7 @@ def propose_(session: CommandSession, options: _Propose) -> CommandAnswer:
 
     def shown() -> Iterator[Shown]:
         if not conflicts:
-            yield f"{rule} collides with nothing any more; state it again"
+            yield f"{rule} conflicts with nothing any more; state it again"
             return
         yield from show_proposals(candidate.id, found, source)
         if found and not source.option:
@@ -379,9 +379,9 @@ def _explain_rule(standing: RuleState, source: RuleSource) -> CommandAnswer:
             yield from diff_lines(f"  {line}" for line in Revision(stated, standing.form).diff())
         if colliding:
             yield from show_conflicts(stated, colliding, source)
-            yield f"`penstock moderator propose {stated.id}{source.option}` shows ways out."
+            yield f"`penstock moderator propose {stated.id}{source.option}` shows proposals."
         elif standing.status is RuleStatus.REJECTED:
-            yield "It collides with nothing any more, and can be stated again."
+            yield "It conflicts with nothing any more, and can be stated again."
         for step in touched:
             yield f"step {step.number}, {instant_text(step.note.when)}: {_asked(step, source)}"
 
@@ -397,7 +397,7 @@ def _explain_pair(source: RuleSource, one: PublishRule, two: PublishRule) -> Com
         if found:
             yield from show_conflicts(one, found, source)
         elif source.base.tree.related(one.event, two.event):
-            yield "They do not collide."
+            yield "They do not conflict."
         else:
             yield "They have nothing to do with each other: neither event type is above the other."
 

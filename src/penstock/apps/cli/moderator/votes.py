@@ -63,7 +63,7 @@ class NatsOptions:
             return NatsLogin(tuple(map(address, self.servers)), **files) if self.servers else None
         except LoginError as error:
             raise MalformedError(
-                "cli.usage", "--nats is no address of a server", hint="such as nats://localhost:4222"
+                "cli.usage", "--nats is not an address of a server", hint="such as nats://localhost:4222"
             ) from error
 
 
@@ -90,7 +90,7 @@ _POLICIES: Final[dict[str, Policy]] = {"tighten": tightenings, "refuse": refusal
 class _Vote:
     question: str | None = argument(required=False)
     accept: tuple[str, ...] = option(
-        "--accept", multiple=True, type=STRATEGIES, help="A way out that you approve of; repeat it."
+        "--accept", multiple=True, type=STRATEGIES, help="A proposal that you approve of; repeat it."
     )
     relax: tuple[str, ...] = option(
         "--relax", multiple=True, type=STRATEGIES, help="One by which your own rule may demand less; repeat it."

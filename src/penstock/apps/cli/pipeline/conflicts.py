@@ -51,7 +51,7 @@ def witnesses_option() -> Any:
         type=click.IntRange(0, 1_000),
         default=20,
         show_default=True,
-        help="Name somebody for whom rules collide, for so many of those that are listed.",
+        help="Name somebody for whom rules conflict, for so many of those that are listed.",
     )
 
 
@@ -92,7 +92,7 @@ def conflicts(session: CommandSession, options: _Conflicts) -> CommandAnswer:
     """Find all conflicts in a rule base of any size, in one job.
 
     RULES is a table: Parquet, JSON lines or CSV. The rule base, a file or a rule book in a store, says which way rights
-    reach and which attributes profiles have; its types and rules count too. Rows that are no rules go to quarantine,
+    reach and which attributes profiles have; its types and rules count too. Rows that are not rules go to quarantine,
     with the reason. The report says between whom the conflicts are, where, and which rules cause most of them;
     `penstock pipeline conflicts-of` lists those of one rule.
     """
@@ -120,7 +120,7 @@ def conflicts(session: CommandSession, options: _Conflicts) -> CommandAnswer:
         write_bytes(options.html, page.encode(), overwrite=how.overwrite)
     error = None
     if options.fail_on_conflict and found.counts.get("conflicts"):
-        error = RefusedError("conflicts.found", "rules collide", hint="see the table")
+        error = RefusedError("conflicts.found", "rules conflict", hint="see the table")
     data = {**found.as_dict(), "out": how.out, "seconds": round(done.seconds, 3)}
     return CommandAnswer(data, _show(found, done, how.out), error)
 

@@ -173,7 +173,7 @@ def define(session: CommandSession, options: _Define) -> CommandAnswer:
     principal = making.owner(options.owner, key)
     definition = TypeDefinition(
         TypeName(principal, options.type_name, options.version),
-        # Paper 5, section 4.3.2: in the first version there is nobody to collide with, and short ids read well.
+        # Paper 5, section 4.3.2: in the first version there is nobody to conflict with, and short ids read well.
         tuple(parse_attribute(written, str(number)) for number, written in enumerate(options.attributes)),
         None if above is None else above.name,
         sealing=above.sealing if above else Sealing.NONE,
