@@ -109,7 +109,7 @@ class NameBook:
         # Names of networks and types have no `/`, paths of key files may.
         owner, slash, name = text.rpartition("/")
         if not slash or not owner or not name:
-            raise MalformedError("name.malformed", f"`{text[:80]}` is no {what}", hint=f"write `owner/{what} name`")
+            raise MalformedError("name.malformed", f"`{text[:80]}` is not a {what} name", hint="write `owner/name`")
         return None if owner == "*" else self.principal(owner), None if name == "*" else name
 
     def attribute(self, text: str) -> AttributeId:
