@@ -38,7 +38,6 @@ WORDS = re.compile(r"\b(?:" + "|".join(BANNED) + r")\b", re.IGNORECASE)
 ALLOWED = re.compile(r"`[^`\n]*`|LENGTH:octets|collision-resistant|\b(?:sample|SELECT|INSERT)\b.*\boctets\b")
 #: files and folders that are not clean yet; remove what you have cleaned
 UNCLEAN = {
-    "docs/adr",
     "docs/how-to/run-a-broker.md",
     "docs/how-to/write-policies-over-events.md",
     "docs/reference/cli.md",

@@ -13,7 +13,7 @@ __all__ = ["LocalNetwork", "network"]
 
 
 def __getattr__(name: str) -> object:
-    # Not at once: the servers and suites beside it need no broker.
+    # Loaded lazily: the servers and suites beside it need no broker.
     if name not in __all__:
         raise AttributeError(f"module `{__name__}` has no attribute `{name}`")
     from penstock.testing import local_network  # noqa: PLC0415  # see above
