@@ -4,7 +4,7 @@ import math
 from random import Random
 from typing import Any
 
-from penstock.policy.combining.algorithms import POLICY_ALGORITHMS, RULE_ALGORITHMS
+from penstock.policy.combining.registry import POLICY_ALGORITHMS, RULE_ALGORITHMS
 from penstock.policy.language.datatypes import BOOLEAN, DOUBLE, INTEGER, STRING, DataType
 from penstock.policy.language.expressions import Designator, Expression, PolicyLiteral, Reference, apply, function_of
 from penstock.policy.language.functions import V1, V3

@@ -6,8 +6,7 @@ from functools import cache
 from random import Random
 from typing import Any, Final
 
-from penstock.policy.combining.algorithms import POLICY_ALGORITHMS, RULE_ALGORITHMS
-from penstock.policy.combining.registry import with_priorities
+from penstock.policy.combining.registry import POLICY_ALGORITHMS, RULE_ALGORITHMS, with_priorities
 from penstock.policy.combining.tuples import DecisionTuple
 from penstock.policy.language.datatypes import (
     BOOLEAN,

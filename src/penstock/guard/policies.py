@@ -40,7 +40,7 @@ from penstock.model.domains import Domain
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.values import Schema
-from penstock.policy.combining.registry import policy_algorithm
+from penstock.policy.combining.registry import POLICY_COMBINING, RULE_COMBINING, policy_algorithm
 from penstock.policy.engine.repository import Repository, check_policies
 from penstock.policy.language.event_attributes import event_names
 from penstock.policy.language.policies import Policy, PolicySet, Root, Rule, RuleEffect, designators
@@ -51,9 +51,9 @@ from penstock.trust.event_types import VerifiedType
 KnownTypes: TypeAlias = Callable[[TypeKey, datetime | None], Iterable[VerifiedType]]
 """Says which versions are known of a type and of all that extends it; where a time is given, those valid then."""
 
-DENY_OVERRIDES: Final = "urn:oasis:names:tc:xacml:3.0:policy-combining-algorithm:deny-overrides"
-_FIRST: Final = "urn:oasis:names:tc:xacml:1.0:policy-combining-algorithm:first-applicable"
-_RULES: Final = "urn:oasis:names:tc:xacml:3.0:rule-combining-algorithm:permit-unless-deny"
+DENY_OVERRIDES: Final = POLICY_COMBINING["deny-overrides"]
+_FIRST: Final = POLICY_COMBINING["first-applicable"]
+_RULES: Final = RULE_COMBINING["permit-unless-deny"]
 _OTHERWISE: Final = Policy(f"{ALL}:otherwise", "1.0", _RULES, (Rule("otherwise", RuleEffect.PERMIT),))
 _RIGHTS: Final = frozenset({Right.PUBLISH, Right.SUBSCRIBE})
 

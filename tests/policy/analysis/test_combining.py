@@ -7,7 +7,7 @@ import pytest
 
 from penstock.policy.analysis.combining import algorithm
 from penstock.policy.analysis.formulas import EncodedChild, TruthFormula
-from penstock.policy.combining.algorithms import POLICY_ALGORITHMS, RULE_ALGORITHMS
+from penstock.policy.combining.registry import POLICY_ALGORITHMS, RULE_ALGORITHMS
 from penstock.policy.language.results import PolicyOutcome, XacmlDecision
 
 ALGORITHMS = {**RULE_ALGORITHMS, **POLICY_ALGORITHMS}
@@ -47,7 +47,7 @@ def test_formulas_say_what_the_algorithm_says(name: str) -> None:
     rules = "rule-combining" in name
     possible = [one for one in POSSIBLE if not (rules and one.decision is XacmlDecision.INDETERMINATE_DP)]
     for children in (some for count in range(4) for some in product(possible, repeat=count)):
-        expected = ALGORITHMS[name](children, None).decision
+        expected = ALGORITHMS[name].combine(children, None).decision
         found = combine([child.formulas() for child in children])
         assert [decision for decision, holds in found.items() if holds] == [expected], children
 

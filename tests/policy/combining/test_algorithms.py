@@ -7,7 +7,7 @@ from itertools import product
 import pytest
 
 from penstock.errors import MalformedError
-from penstock.policy.combining.algorithms import POLICY_ALGORITHMS, RULE_ALGORITHMS, algorithm
+from penstock.policy.combining.registry import policy_algorithm, rule_algorithm
 from penstock.policy.language.results import (
     MISSING_ATTRIBUTE,
     DecisionStatus,
@@ -95,20 +95,20 @@ NAMED: dict[str, Callable[[Sequence[XacmlDecision]], XacmlDecision]] = {
 
 @pytest.mark.parametrize("name", NAMED)
 def test_rules_are_combined_as_the_standard_says(name: str) -> None:
-    combine = algorithm(name, RULE_ALGORITHMS)
+    combine = rule_algorithm(name)
     for sequence in SEQUENCES:
         assert combine([Said(one) for one in sequence], None).decision is NAMED[name](sequence), sequence
 
 
 @pytest.mark.parametrize("name", NAMED)
 def test_policies_are_combined_as_rules_are(name: str) -> None:
-    combine = algorithm(name.replace(":rule-", ":policy-"), POLICY_ALGORITHMS)
+    combine = policy_algorithm(name.replace(":rule-", ":policy-"))
     for sequence in SEQUENCES:
         assert combine([Said(one) for one in sequence], None).decision is NAMED[name](sequence), sequence
 
 
 def test_only_one_may_be_applicable() -> None:
-    combine = algorithm(f"{V1}policy-combining-algorithm:only-one-applicable", POLICY_ALGORITHMS)
+    combine = policy_algorithm(f"{V1}policy-combining-algorithm:only-one-applicable")
     for sequence in SEQUENCES:
         found = combine([Said(one) for one in sequence], None).decision
         applicable = [one for one in sequence if one is not NA]
@@ -121,14 +121,14 @@ def test_only_one_may_be_applicable() -> None:
 
 
 def test_before_3_a_policy_that_fails_denies() -> None:
-    combine = algorithm(f"{V1}policy-combining-algorithm:deny-overrides", POLICY_ALGORITHMS)
+    combine = policy_algorithm(f"{V1}policy-combining-algorithm:deny-overrides")
     for sequence in SEQUENCES:
         denied = any(one is D or one.indeterminate for one in sequence)
         assert combine([Said(one) for one in sequence], None).decision is (D if denied else P if P in sequence else NA)
 
 
 def test_before_3_a_rule_that_fails_counts_for_its_effect() -> None:
-    combine = algorithm(f"{V1}rule-combining-algorithm:deny-overrides", RULE_ALGORITHMS)
+    combine = rule_algorithm(f"{V1}rule-combining-algorithm:deny-overrides")
     rules = [sequence for sequence in SEQUENCES if IN_DP not in sequence]
     for sequence in rules:
         found = combine([Said(one) for one in sequence], None).decision
@@ -143,7 +143,7 @@ def test_before_3_a_rule_that_fails_counts_for_its_effect() -> None:
 
 
 def test_the_second_is_applied_where_the_first_permits() -> None:
-    combine = algorithm(f"{V3}policy-combining-algorithm:on-permit-apply-second", POLICY_ALGORITHMS)
+    combine = policy_algorithm(f"{V3}policy-combining-algorithm:on-permit-apply-second")
     for first, second, third in product(XacmlDecision, repeat=3):
         children = [Said(first), Said(second), Said(third)]
         found = combine(children, None).decision
@@ -158,7 +158,7 @@ def test_the_second_is_applied_where_the_first_permits() -> None:
 
 
 def test_the_first_of_on_permit_apply_second_is_named_among_the_applicable() -> None:
-    combine = algorithm(f"{V3}policy-combining-algorithm:on-permit-apply-second", POLICY_ALGORITHMS)
+    combine = policy_algorithm(f"{V3}policy-combining-algorithm:on-permit-apply-second")
 
     def named(*decisions: XacmlDecision) -> list[str]:
         children = [Said(one, name) for one, name in zip(decisions, "abc", strict=False)]
@@ -173,7 +173,7 @@ def test_the_first_of_on_permit_apply_second_is_named_among_the_applicable() -> 
 
 
 def test_what_agrees_goes_along() -> None:
-    combine = algorithm(f"{V3}rule-combining-algorithm:deny-overrides", RULE_ALGORITHMS)
+    combine = rule_algorithm(f"{V3}rule-combining-algorithm:deny-overrides")
     found = combine([Said(P, "a"), Said(NA, "b"), Said(D, "c"), Said(D, "d")], None)
     assert [told.id for told in found.obligations] == ["c"]
     found = combine([Said(P, "a"), Said(P, "b")], None)
@@ -182,16 +182,16 @@ def test_what_agrees_goes_along() -> None:
 
 def test_nobody_is_asked_without_need() -> None:
     children = [Said(P), Said(D)]
-    algorithm(f"{V1}rule-combining-algorithm:first-applicable", RULE_ALGORITHMS)(children, None)
+    rule_algorithm(f"{V1}rule-combining-algorithm:first-applicable")(children, None)
     assert [one.asked for one in children] == [True, False]
 
 
 def test_the_reason_is_that_of_the_first_that_failed() -> None:
-    combine = algorithm(f"{V3}rule-combining-algorithm:permit-overrides", RULE_ALGORITHMS)
+    combine = rule_algorithm(f"{V3}rule-combining-algorithm:permit-overrides")
     assert combine([Said(D), Said(IN_P)], None).status.code == MISSING_ATTRIBUTE
 
 
 def test_others_are_refused() -> None:
     with pytest.raises(MalformedError) as caught:
-        algorithm("urn:nonsense", RULE_ALGORITHMS)
+        rule_algorithm("urn:nonsense")
     assert caught.value.code == "xacml.combining"

@@ -12,8 +12,8 @@ from tests.policy.kit import FIRST, NOW, policy, request, rule
 from tests.trust.kit import refused
 
 from penstock.errors import MalformedError, PenstockError
-from penstock.policy.combining.algorithms import POLICY_ALGORITHMS
 from penstock.policy.combining.registry import (
+    POLICY_ALGORITHMS,
     combined,
     combined_responses,
     policy_algorithm,

@@ -11,8 +11,8 @@ from tests.policy.combining.test_algorithms import Said
 from tests.policy.kit import NOW, policy, request, rule
 
 from penstock.errors import MalformedError, PenstockError, RefusedError
-from penstock.policy.combining.algorithms import POLICY_ALGORITHMS, RULE_ALGORITHMS
-from penstock.policy.combining.tuples import PLAIN, STANDARD, Automaton, DecisionTuple
+from penstock.policy.combining.registry import POLICY_ALGORITHMS, RULE_ALGORITHMS
+from penstock.policy.combining.tuples import PLAIN, Automaton, DecisionTuple
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.decide import decide
 from penstock.policy.language.results import XacmlDecision
@@ -115,7 +115,8 @@ def test_automata_accept_what_expressions_mean(text: str) -> None:
 
 
 BUILT_IN = {**RULE_ALGORITHMS, **POLICY_ALGORITHMS}
-COUNTED = {name: elements for name, elements in STANDARD.items() if "#" in elements["P"]}
+ELEMENTS = {name: one.elements for name, one in BUILT_IN.items()}
+COUNTED = {name: elements for name, elements in ELEMENTS.items() if "#" in elements["P"]}
 
 
 @cache
@@ -124,11 +125,7 @@ def made(elements: tuple[tuple[str, str], ...]) -> DecisionTuple:
 
 
 def built_in(name: str, sequence: Sequence[XacmlDecision]) -> XacmlDecision:
-    return BUILT_IN[name]([Said(one) for one in sequence], None).decision
-
-
-def test_every_algorithm_of_the_standard_is_a_tuple() -> None:
-    assert set(STANDARD) == set(BUILT_IN)
+    return BUILT_IN[name].combine([Said(one) for one in sequence], None).decision
 
 
 @pytest.mark.parametrize("name", COUNTED)
@@ -147,10 +144,10 @@ def _atoms(text: str) -> list[str]:
     return [] if text == "none" else text.replace(" or ", " and ").split(" and ")
 
 
-@pytest.mark.parametrize("name", sorted(STANDARD.keys() - COUNTED.keys()))
+@pytest.mark.parametrize("name", sorted(ELEMENTS.keys() - COUNTED.keys()))
 def test_those_that_go_by_order_are_equal(name: str) -> None:
     """None goes by more than the first two that are applicable, or by places after the third: five are enough."""
-    found = made(tuple(STANDARD[name].items()))
+    found = made(tuple(ELEMENTS[name].items()))
     assert found.gap() is None
     for length in range(6):
         for sequence in product(XacmlDecision, repeat=length):

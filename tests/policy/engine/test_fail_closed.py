@@ -8,7 +8,7 @@ import pytest
 from tests.policy.kit import FIRST, NOW, apply, designator, policy_text, request, rule, value
 
 from penstock.errors import EvaluationError
-from penstock.policy.combining import algorithms as combine
+from penstock.policy.combining.registry import RULE_ALGORITHMS
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.decide import SCOPE, Evaluator, decide, plainly
 from penstock.policy.engine.lookup import NoSources
@@ -93,7 +93,8 @@ def test_functions_that_fail(
 def test_combining_that_fails(
     error: Exception, way: Callable[[Root], Evaluator], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setitem(table(combine.RULE_ALGORITHMS), FIRST, raising(error))
+    failing = replace(RULE_ALGORITHMS[FIRST], combine=raising(error), otherwise=None)
+    monkeypatch.setitem(table(RULE_ALGORITHMS), FIRST, failing)
     assert one_result(PERMITTING, request(), way).decision is XacmlDecision.INDETERMINATE_DP
 
 

@@ -11,10 +11,10 @@ from tests.policy.kit import NOW
 from tests.policy.random_policies import Maker
 
 from penstock.errors import EvaluationError
-from penstock.policy.combining.algorithms import POLICY_ALGORITHMS, RULE_ALGORITHMS
+from penstock.policy.combining.registry import POLICY_ALGORITHMS, RULE_ALGORITHMS
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.evaluate import evaluate
-from penstock.policy.engine.fast_path import Involved, straight
+from penstock.policy.engine.fast_path import FastPolicy, NoFastAnswer
 from penstock.policy.engine.index import Comparisons, leads_of_policy, leads_of_rule
 from penstock.policy.engine.lookup import Context, NoSources
 from penstock.policy.engine.repository import Repository
@@ -76,7 +76,7 @@ class Comparing(Maker):
 def test_the_index_says_what_the_plain_evaluator_says(seed: int) -> None:
     maker = Comparing(seed)
     root, sources = maker.many(), Elsewhere(())
-    compiled, quick = CompiledPolicy(root, sources), straight(root, Repository())
+    compiled, quick = CompiledPolicy(root, sources), FastPolicy.of(root, Repository())
     for _ in range(8):
         sources.values = maker.random.choice([(), (1,), None])
         asked = maker.facts()
@@ -86,7 +86,7 @@ def test_the_index_says_what_the_plain_evaluator_says(seed: int) -> None:
         assert compiled.ask_request(named, NOW) == expected
         try:
             decided = None if quick is None else quick.decide(asked, NOW)
-        except (EvaluationError, Involved):
+        except (EvaluationError, NoFastAnswer):
             decided = None
         assert decided in (None, evaluate(root, Context(None, NOW, NoSources(), asked)).decision)
 

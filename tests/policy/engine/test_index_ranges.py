@@ -10,7 +10,7 @@ from tests.budget import examples
 from tests.policy.kit import NOW
 from tests.policy.random_policies import Maker
 
-from penstock.policy.combining.algorithms import RULE_ALGORITHMS
+from penstock.policy.combining.registry import RULE_ALGORITHMS
 from penstock.policy.engine import index as index_ranges
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.evaluate import evaluate

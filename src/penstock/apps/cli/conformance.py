@@ -15,6 +15,7 @@ from penstock.apps.cli.shared.groups import Verbs
 from penstock.apps.cli.shared.session import CommandSession
 from penstock.apps.cli.shared.terminal import Shown, grid_table
 from penstock.errors import FailedError, PenstockError, RefusedError
+from penstock.policy.combining.registry import POLICY_COMBINING
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.decide import decide
 from penstock.policy.engine.evaluate import status_of
@@ -35,7 +36,7 @@ from penstock.policy.syntax.xml.requests import read_request, read_response
 DEFECTIVE: Final = {
     "IIA023": "a time zone of -14:30, which XML Schema does not have, in the request and in the expected response",
 }
-_ONLY_ONE: Final = "urn:oasis:names:tc:xacml:1.0:policy-combining-algorithm:only-one-applicable"
+_ONLY_ONE: Final = POLICY_COMBINING["only-one-applicable"]
 _REQUEST: Final = "Request.xml"
 _CHILDREN: Final = ("urn:root:child1", "urn:root:child2")
 _ABOVE: Final = {one: ["urn:root"] for one in _CHILDREN} | {

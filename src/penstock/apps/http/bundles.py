@@ -17,11 +17,11 @@ from typing import Final, TypeAlias
 
 from penstock.apps.http.entities import Entities, read_entities
 from penstock.apps.http.journal import Decided
-from penstock.apps.http.quick import ALWAYS, Quick
+from penstock.apps.http.question_reader import ALWAYS, Answer, fast_answers
 from penstock.errors import EvaluationError, FailedError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.engine.compiler import CompiledPolicy
-from penstock.policy.engine.fast_path import Involved, Straight, straight
+from penstock.policy.engine.fast_path import FastPolicy, NoFastAnswer
 from penstock.policy.engine.repository import Repository, check_policies
 from penstock.policy.language.expressions import Designator
 from penstock.policy.language.policies import PolicyReference, Root, designators
@@ -49,8 +49,8 @@ class Bundle:
     #: whether no policy asks what time it is: then the same question has the same answer as long as this bundle decides
     timeless: bool = False
     #: the policy for usual questions, and what answers them; the others are for `policy` as a whole
-    straight: Straight | None = None
-    quick: Quick | None = None
+    fast: FastPolicy | None = None
+    answer: Answer | None = None
     #: the policy that decides, as records name it: a list in JSON
     because: str = "[]"
     #: answers that took longer, by endpoint and question
@@ -63,10 +63,10 @@ class Bundle:
 
     def ask(self, facts: Facts, now: datetime) -> PolicyOutcome:
         """Return what the policy says, in the quickest way that there is. Raises as `CompiledPolicy.ask`."""
-        if self.straight is not None:
+        if self.fast is not None:
             try:
-                return _SIMPLE[self.straight.decide(facts, now)]
-            except (EvaluationError, Involved):
+                return _SIMPLE[self.fast.decide(facts, now)]
+            except (EvaluationError, NoFastAnswer):
                 pass
         return self.policy.ask(facts, now)
 
@@ -135,15 +135,15 @@ def build(
     if ENTITIES in files:
         with within(ENTITIES):
             entities = read_entities(files[ENTITIES], limits, trust_properties=trust_properties)
-    ask = straight(first, others, *ALWAYS)
+    fast = FastPolicy.of(first, others, *ALWAYS)
     return Bundle(
         _revision(files),
         CompiledPolicy(first, others),
         others,
         entities,
         timeless=not any(map(_asks_time, designators([first, *others.policies]))),
-        straight=ask,
-        quick=None if ask is None else Quick(ask, entities),
+        fast=fast,
+        answer=None if fast is None else fast_answers(fast, entities),
         because=json.dumps([f"policy:{first.id}"]),
     )
 

@@ -28,7 +28,7 @@ from penstock.apps.http.bundles import Bundle
 from penstock.apps.http.decisions import NOT_NOW, Deciding
 from penstock.apps.http.journal import Decided, DecisionContext, Journal
 from penstock.apps.http.openapi import document
-from penstock.apps.http.quick import QuickQuestion
+from penstock.apps.http.question_reader import PlainQuestion
 from penstock.apps.http.server import (
     AUTHORIZE,
     DISCOVERY,
@@ -311,11 +311,11 @@ class DecisionService:
     def _evaluation(self, asked: HttpRequest, caller: str | None) -> HttpResponse:
         """Answer one question: the usual ones here, and the others as all that AuthZEN asks."""
         settings, bundle, counting = self.settings, self.bundle, self.counting
-        began, quick = settings.timer(), bundle.quick
+        began, answer = settings.timer(), bundle.answer
         is_json = asked.headers.get(b"content-type") == _JSON or _media_type(asked, b"content-type") == JSON
-        if quick is None or not is_json:
+        if answer is None or not is_json:
             return self._evaluation_at_length(asked, caller)
-        found = quick.decide(asked.body, _UNASKED if bundle.timeless else settings.clock())
+        found = answer(asked.body, _UNASKED if bundle.timeless else settings.clock())
         if found is None:
             return self._evaluation_at_length(asked, caller)
         decision, question = found
@@ -452,7 +452,7 @@ def _named(asked: HttpRequest, answer: HttpResponse) -> HttpResponse:
     return HttpResponse(answer.body, answer.status, answer.content_type, headers)
 
 
-def _decided(question: QuickQuestion, decision: XacmlDecision) -> Decided:
+def _decided(question: PlainQuestion, decision: XacmlDecision) -> Decided:
     subject, resource = question.subject, question.resource
     return Decided(decision, (subject.type, subject.id), question.action.name, (resource.type, resource.id))
 

@@ -16,6 +16,7 @@ from penstock.policy.analysis.formulas import (
     some,
 )
 from penstock.policy.combining.algorithms import IN_D, IN_DP, IN_P, NA, D, P
+from penstock.policy.combining.registry import standard
 from penstock.policy.language.results import XacmlDecision
 
 Combine: TypeAlias = Callable[[Sequence[EncodedChild]], Outcomes]
@@ -23,8 +24,8 @@ Combine: TypeAlias = Callable[[Sequence[EncodedChild]], Outcomes]
 
 def algorithm(name: str) -> Combine | None:
     """Return an algorithm by its id; none for those that are not of the standard."""
-    version, _, short = name.removeprefix("urn:oasis:names:tc:xacml:").partition(":")
-    return _ALGORITHMS.get(f"{'3' if version == '3.0' else '1'} {short.replace('ordered-', '')}")
+    found = standard(name)
+    return None if found is None else _ALGORITHMS[found.name]
 
 
 def _said(children: Sequence[EncodedChild], *decisions: XacmlDecision) -> Formula:
@@ -108,17 +109,16 @@ def _legacy_permit_policies(children: Sequence[EncodedChild]) -> Outcomes:
     return first((P, _said(children, P)), (D, _said(children, D)), (IN_DP, spoiled))
 
 
-_RULES, _POLICIES = "rule-combining-algorithm:", "policy-combining-algorithm:"
 _ALGORITHMS: Final[Mapping[str, Combine]] = {
-    **{f"3 {kind}deny-overrides": _overrides(D) for kind in (_RULES, _POLICIES)},
-    **{f"3 {kind}permit-overrides": _overrides(P) for kind in (_RULES, _POLICIES)},
-    **{f"3 {kind}deny-unless-permit": _unless(P) for kind in (_RULES, _POLICIES)},
-    **{f"3 {kind}permit-unless-deny": _unless(D) for kind in (_RULES, _POLICIES)},
-    **{f"1 {kind}first-applicable": _first for kind in (_RULES, _POLICIES)},
-    f"3 {_POLICIES}on-permit-apply-second": _on_permit_second,
-    f"1 {_POLICIES}only-one-applicable": _only_one,
-    f"1 {_RULES}deny-overrides": _legacy_rules(D),
-    f"1 {_RULES}permit-overrides": _legacy_rules(P),
-    f"1 {_POLICIES}deny-overrides": _legacy_deny_policies,
-    f"1 {_POLICIES}permit-overrides": _legacy_permit_policies,
+    "deny-overrides": _overrides(D),
+    "permit-overrides": _overrides(P),
+    "deny-unless-permit": _unless(P),
+    "permit-unless-deny": _unless(D),
+    "first-applicable": _first,
+    "on-permit-apply-second": _on_permit_second,
+    "only-one-applicable": _only_one,
+    "deny-overrides of rules before 3.0": _legacy_rules(D),
+    "permit-overrides of rules before 3.0": _legacy_rules(P),
+    "deny-overrides of policies before 3.0": _legacy_deny_policies,
+    "permit-overrides of policies before 3.0": _legacy_permit_policies,
 }

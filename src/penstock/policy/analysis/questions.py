@@ -18,8 +18,13 @@ from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
 from penstock.errors import MalformedError, PenstockError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.policy.combining.algorithms import POLICY_ALGORITHMS, RULE_ALGORITHMS
-from penstock.policy.combining.registry import split_priorities, with_priorities
+from penstock.policy.combining.registry import (
+    POLICY_COMBINING,
+    RULE_COMBINING,
+    split_priorities,
+    standard,
+    with_priorities,
+)
 from penstock.policy.engine.index import necessary
 from penstock.policy.engine.lookup import NoSources, PolicySources
 from penstock.policy.language.datatypes import Value
@@ -52,11 +57,6 @@ if TYPE_CHECKING:
 
 Needs: TypeAlias = Mapping[Key, frozenset[Value]]
 """Values of which attributes must have one, as long as they have one value."""
-
-#: algorithms to which children that are not applicable make no difference
-_INDIFFERENT: Final = {*RULE_ALGORITHMS, *POLICY_ALGORITHMS} - {
-    "urn:oasis:names:tc:xacml:3.0:policy-combining-algorithm:on-permit-apply-second"
-}
 
 
 def needs(targets: Sequence[Target], *, present: bool = False) -> Needs:
@@ -94,7 +94,9 @@ class Slices:
         """Return a policy without what is not applicable where attributes have what is wanted."""
         if not wanted:
             return root
-        leave_out = root.combining in _INDIFFERENT
+        algorithm = standard(root.combining)
+        # Children that are not applicable make no difference to the others.
+        leave_out = algorithm is not None and not algorithm.by_place
         if isinstance(root, Policy):
             rules = [one for one in root.rules if not leave_out or not self._apart(wanted, one.target)]
             return replace(root, rules=tuple(rules))
@@ -115,7 +117,7 @@ PERMIT, DENY = XacmlDecision.PERMIT.plain, XacmlDecision.DENY.plain
 DECISIONS: Final = tuple(dict.fromkeys(decision.plain for decision in XacmlDecision))
 #: requests with two values are looked at where there are so many rules at most
 _MOST_RULES: Final = 40
-_FIRST: Final = "urn:oasis:names:tc:xacml:1.0:{}-combining-algorithm:first-applicable"
+_FIRST: Final = "first-applicable"
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,9 +344,9 @@ def _placed(
                 yield from _placed(member, within, (*path, place), (*around, root))
         return
     for place, rule in enumerate(root.rules):
-        alone: Root = replace(root, rules=(rule,), combining=_FIRST.format("rule"), duties=Duties())
+        alone: Root = replace(root, rules=(rule,), combining=RULE_COMBINING[_FIRST], duties=Duties())
         for outer in reversed(around):
-            alone = replace(outer, members=(alone,), combining=_FIRST.format("policy"), duties=Duties())
+            alone = replace(outer, members=(alone,), combining=POLICY_COMBINING[_FIRST], duties=Duties())
         targets = (*(one.target for one in around), root.target, rule.target)
         yield PlacedRule(rule, within, (*path, place), targets, alone)
 

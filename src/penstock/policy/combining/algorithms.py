@@ -5,11 +5,10 @@ counts is which decisions came and in which order; the obligations and advice of
 with it (section 7.18).
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
-from typing import Final, Protocol, TypeVar
+from typing import Protocol, TypeVar
 
-from penstock.errors import MalformedError
 from penstock.policy.language.results import (
     NOT_APPLICABLE,
     PROCESSING_ERROR,
@@ -70,7 +69,7 @@ def _asked(children: Sequence[Child[C]], context: C, enough: Callable[[XacmlDeci
     return outcomes
 
 
-def _overrides(strong: XacmlDecision) -> CombiningAlgorithm:
+def overrides(strong: XacmlDecision) -> CombiningAlgorithm:
     """C.2, C.4: the strong decision wins, and where it could have come, the answer is not known."""
     weak = P if strong is D else D
     strong_spoiled, weak_spoiled = (IN_D, IN_P) if strong is D else (IN_P, IN_D)
@@ -90,7 +89,7 @@ def _overrides(strong: XacmlDecision) -> CombiningAlgorithm:
     return combine
 
 
-def _unless(strong: XacmlDecision) -> CombiningAlgorithm:
+def unless(strong: XacmlDecision) -> CombiningAlgorithm:
     """C.6, C.7: the strong decision where anybody says so, otherwise the other one."""
     other = D if strong is P else P
 
@@ -101,13 +100,13 @@ def _unless(strong: XacmlDecision) -> CombiningAlgorithm:
     return combine
 
 
-def _first(children: Sequence[Child[C]], context: C) -> PolicyOutcome:
+def first(children: Sequence[Child[C]], context: C) -> PolicyOutcome:
     """C.8: the first that is applicable."""
     outcomes = _asked(children, context, lambda decision: decision is not NA)
     return gathered(outcomes[-1].decision if outcomes else NA, outcomes)
 
 
-def _only_one(children: Sequence[Child[C]], context: C) -> PolicyOutcome:
+def only_one(children: Sequence[Child[C]], context: C) -> PolicyOutcome:
     """C.9: the only one whose target matches; more than one is an error."""
     chosen: Child[C] | None = None
     for child in children:
@@ -121,7 +120,7 @@ def _only_one(children: Sequence[Child[C]], context: C) -> PolicyOutcome:
     return NOT_APPLICABLE if chosen is None else chosen.evaluate(context)
 
 
-def _on_permit_second(children: Sequence[Child[C]], context: C) -> PolicyOutcome:
+def on_permit_second(children: Sequence[Child[C]], context: C) -> PolicyOutcome:
     """Apply the second where the first permits, and the third, if there is one, where it does not."""
     if len(children) not in (2, 3):
         return PolicyOutcome(
@@ -157,7 +156,7 @@ def _either(first: PolicyOutcome, children: Sequence[Child[C]], context: C) -> P
 # --- before 3.0 ------------------------------------------------------------------------------------------------------
 
 
-def _legacy_rules(strong: XacmlDecision) -> CombiningAlgorithm:
+def legacy_rules(strong: XacmlDecision) -> CombiningAlgorithm:
     """C.10, C.12: as rules were combined before; a rule that fails counts for what its effect is."""
     weak, spoiled = (P, IN_D) if strong is D else (D, IN_P)
 
@@ -176,7 +175,7 @@ def _legacy_rules(strong: XacmlDecision) -> CombiningAlgorithm:
     return combine
 
 
-def _legacy_deny_policies(children: Sequence[Child[C]], context: C) -> PolicyOutcome:
+def legacy_deny_policies(children: Sequence[Child[C]], context: C) -> PolicyOutcome:
     """C.11: as policies were combined before: a policy that fails denies."""
     outcomes = _asked(children, context, lambda decision: decision is D or decision.indeterminate)
     seen = {one.decision for one in outcomes}
@@ -185,7 +184,7 @@ def _legacy_deny_policies(children: Sequence[Child[C]], context: C) -> PolicyOut
     return gathered(P if P in seen else NA, outcomes)
 
 
-def _legacy_permit_policies(children: Sequence[Child[C]], context: C) -> PolicyOutcome:
+def legacy_permit_policies(children: Sequence[Child[C]], context: C) -> PolicyOutcome:
     """C.13: as policies were combined before: a policy that fails is an error where none permits or denies."""
     outcomes = _asked(children, context, lambda decision: decision is P)
     seen = {one.decision for one in outcomes}
@@ -193,41 +192,3 @@ def _legacy_permit_policies(children: Sequence[Child[C]], context: C) -> PolicyO
         if decision in seen:
             return gathered(decision, outcomes)
     return gathered(IN_DP if any(one.indeterminate for one in seen) else NA, outcomes)
-
-
-_RULES: Final = "rule-combining-algorithm:"
-_POLICIES: Final = "policy-combining-algorithm:"
-_V1, _V11, _V3 = (f"urn:oasis:names:tc:xacml:{version}:" for version in ("1.0", "1.1", "3.0"))
-
-RULE_ALGORITHMS: Final[Mapping[str, CombiningAlgorithm]] = {
-    **{f"{_V3}{_RULES}{ordered}deny-overrides": _overrides(D) for ordered in ("", "ordered-")},
-    **{f"{_V3}{_RULES}{ordered}permit-overrides": _overrides(P) for ordered in ("", "ordered-")},
-    f"{_V3}{_RULES}deny-unless-permit": _unless(P),
-    f"{_V3}{_RULES}permit-unless-deny": _unless(D),
-    f"{_V1}{_RULES}first-applicable": _first,
-    f"{_V1}{_RULES}deny-overrides": _legacy_rules(D),
-    f"{_V11}{_RULES}ordered-deny-overrides": _legacy_rules(D),
-    f"{_V1}{_RULES}permit-overrides": _legacy_rules(P),
-    f"{_V11}{_RULES}ordered-permit-overrides": _legacy_rules(P),
-}
-POLICY_ALGORITHMS: Final[Mapping[str, CombiningAlgorithm]] = {
-    **{f"{_V3}{_POLICIES}{ordered}deny-overrides": _overrides(D) for ordered in ("", "ordered-")},
-    **{f"{_V3}{_POLICIES}{ordered}permit-overrides": _overrides(P) for ordered in ("", "ordered-")},
-    f"{_V3}{_POLICIES}deny-unless-permit": _unless(P),
-    f"{_V3}{_POLICIES}permit-unless-deny": _unless(D),
-    f"{_V3}{_POLICIES}on-permit-apply-second": _on_permit_second,
-    f"{_V1}{_POLICIES}first-applicable": _first,
-    f"{_V1}{_POLICIES}only-one-applicable": _only_one,
-    f"{_V1}{_POLICIES}deny-overrides": _legacy_deny_policies,
-    f"{_V11}{_POLICIES}ordered-deny-overrides": _legacy_deny_policies,
-    f"{_V1}{_POLICIES}permit-overrides": _legacy_permit_policies,
-    f"{_V11}{_POLICIES}ordered-permit-overrides": _legacy_permit_policies,
-}
-
-
-def algorithm(name: str, known: Mapping[str, CombiningAlgorithm]) -> CombiningAlgorithm:
-    """Return an algorithm by its id. Raises `MalformedError` (`xacml.combining`)."""
-    found = known.get(name)
-    if found is None:
-        raise MalformedError("xacml.combining", f"`{name[:120]}` is no combining algorithm for this")
-    return found

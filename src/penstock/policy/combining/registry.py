@@ -10,19 +10,14 @@ algorithm.
 """
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, Generic, TypeVar
 
 from penstock.errors import MalformedError
-from penstock.policy.combining.algorithms import (
-    POLICY_ALGORITHMS,
-    RULE_ALGORITHMS,
-    Child,
-    CombiningAlgorithm,
-    algorithm,
-)
+from penstock.policy.combining import algorithms, tuples
+from penstock.policy.combining.algorithms import IN_D, IN_DP, IN_P, NA, Child, CombiningAlgorithm, D, P
 from penstock.policy.combining.tuples import PREFIX, tuple_algorithm
 from penstock.policy.language.results import (
     PROCESSING_ERROR,
@@ -35,6 +30,160 @@ from penstock.policy.language.results import (
 
 C = TypeVar("C")
 
+# ----------------------------------------------------------------------------------------------------------------------
+# The algorithms of the standard (appendix C): one row for each, with all that is known of it.
+
+
+@dataclass(frozen=True, slots=True)
+class StandardAlgorithm:
+    """A combining algorithm of the standard."""
+
+    #: its short name; those that 3.0 has replaced say so
+    name: str
+    combine: CombiningAlgorithm
+    #: when each decision comes, as a decision tuple
+    elements: tuples.Elements
+    ids: tuple[str, ...]
+    #: after which decisions of a child no other is asked
+    decisive: frozenset[XacmlDecision] = frozenset()
+    #: the decision where nothing fails and no child says anything that counts; not known for the rare ones
+    otherwise: XacmlDecision | None = None
+    #: whether the places of children count, and those that are not applicable
+    by_place: bool = False
+    #: whether targets alone say which children apply
+    by_target: bool = False
+
+    @property
+    def plain(self) -> bool:
+        """Whether a single child decides alone, and nothing is applicable where no child is."""
+        return self.otherwise is NA
+
+
+_RULE, _POLICY = "rule-combining-algorithm", "policy-combining-algorithm"
+
+
+def _ids(version: str, *names: str, kinds: Sequence[str] = (_RULE, _POLICY)) -> tuple[str, ...]:
+    return tuple(f"urn:oasis:names:tc:xacml:{version}:{kind}:{name}" for kind in kinds for name in names)
+
+
+def _before(kind: str, name: str) -> tuple[str, ...]:
+    """Return the ids of an algorithm as it was before 3.0."""
+    return (*_ids("1.0", name, kinds=[kind]), *_ids("1.1", f"ordered-{name}", kinds=[kind]))
+
+
+STANDARD: Final = (
+    StandardAlgorithm(
+        "deny-overrides",
+        algorithms.overrides(D),
+        tuples.overrides_tuple("D", "P"),
+        _ids("3.0", "deny-overrides", "ordered-deny-overrides"),
+        frozenset({D}),
+        NA,
+    ),
+    StandardAlgorithm(
+        "permit-overrides",
+        algorithms.overrides(P),
+        tuples.overrides_tuple("P", "D"),
+        _ids("3.0", "permit-overrides", "ordered-permit-overrides"),
+        frozenset({P}),
+        NA,
+    ),
+    StandardAlgorithm(
+        "deny-unless-permit",
+        algorithms.unless(P),
+        tuples.unless_tuple("P", "D"),
+        _ids("3.0", "deny-unless-permit"),
+        frozenset({P}),
+        D,
+    ),
+    StandardAlgorithm(
+        "permit-unless-deny",
+        algorithms.unless(D),
+        tuples.unless_tuple("D", "P"),
+        _ids("3.0", "permit-unless-deny"),
+        frozenset({D}),
+        P,
+    ),
+    StandardAlgorithm(
+        "first-applicable",
+        algorithms.first,
+        tuples.FIRST_TUPLE,
+        _ids("1.0", "first-applicable"),
+        frozenset({P, D, IN_P, IN_D, IN_DP}),
+        NA,
+    ),
+    StandardAlgorithm(
+        "only-one-applicable",
+        algorithms.only_one,
+        tuples.ONLY_ONE_TUPLE,
+        _ids("1.0", "only-one-applicable", kinds=[_POLICY]),
+        by_target=True,
+    ),
+    StandardAlgorithm(
+        "on-permit-apply-second",
+        algorithms.on_permit_second,
+        tuples.on_permit_second_tuple(),
+        _ids("3.0", "on-permit-apply-second", kinds=[_POLICY]),
+        by_place=True,
+    ),
+    StandardAlgorithm(
+        "deny-overrides of rules before 3.0",
+        algorithms.legacy_rules(D),
+        tuples.legacy_rules_tuple("D", "P"),
+        _before(_RULE, "deny-overrides"),
+        frozenset({D}),
+    ),
+    StandardAlgorithm(
+        "permit-overrides of rules before 3.0",
+        algorithms.legacy_rules(P),
+        tuples.legacy_rules_tuple("P", "D"),
+        _before(_RULE, "permit-overrides"),
+        frozenset({P}),
+    ),
+    StandardAlgorithm(
+        "deny-overrides of policies before 3.0",
+        algorithms.legacy_deny_policies,
+        tuples.LEGACY_DENY_TUPLE,
+        _before(_POLICY, "deny-overrides"),
+        frozenset({D, IN_P, IN_D, IN_DP}),
+    ),
+    StandardAlgorithm(
+        "permit-overrides of policies before 3.0",
+        algorithms.legacy_permit_policies,
+        tuples.LEGACY_PERMIT_TUPLE,
+        _before(_POLICY, "permit-overrides"),
+        frozenset({P}),
+    ),
+)
+"""The algorithms of the standard; of those with one name the newest comes first."""
+
+_BY_ID: Final = {name: one for one in STANDARD for name in one.ids}
+RULE_ALGORITHMS: Final[Mapping[str, StandardAlgorithm]] = {id_: one for id_, one in _BY_ID.items() if _RULE in id_}
+POLICY_ALGORITHMS: Final[Mapping[str, StandardAlgorithm]] = {id_: one for id_, one in _BY_ID.items() if _POLICY in id_}
+
+
+def _short(ids: Mapping[str, object]) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for one in ids:
+        found.setdefault(one.rpartition(":")[2], one)
+    return found
+
+
+RULE_COMBINING: Final[Mapping[str, str]] = _short(RULE_ALGORITHMS)
+"""Ids of algorithms for rules by their short names: the newest of one name."""
+POLICY_COMBINING: Final[Mapping[str, str]] = _short(POLICY_ALGORITHMS)
+"""Ids of algorithms for policies by their short names."""
+
+
+def standard(name: str) -> StandardAlgorithm | None:
+    """Return the algorithm of the standard that has an id, for rules or for policies."""
+    return RULE_ALGORITHMS.get(name) or POLICY_ALGORITHMS.get(name)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Ids that say more: decision tuples, and priorities.
+
+
 PRIORITIES: Final = "urn:penstock:priorities:"
 """How the id of an algorithm by priorities begins: they follow, and after a colon the id of the algorithm."""
 
@@ -46,16 +195,25 @@ def rule_algorithm(name: str) -> CombiningAlgorithm:
 
     Raises `MalformedError` (`xacml.combining`, `combining.priorities`), and as tuples do.
     """
-    if name.startswith(PRIORITIES):
-        return _by_priority(name, rule_algorithm)
-    return tuple_algorithm(name) if name.startswith(PREFIX) else algorithm(name, RULE_ALGORITHMS)
+    return _algorithm(name, RULE_ALGORITHMS, rule_algorithm)
 
 
 def policy_algorithm(name: str) -> CombiningAlgorithm:
     """Return the algorithm that combines policies. Raises as `rule_algorithm`."""
+    return _algorithm(name, POLICY_ALGORITHMS, policy_algorithm)
+
+
+def _algorithm(
+    name: str, known: Mapping[str, StandardAlgorithm], inner: Callable[[str], CombiningAlgorithm]
+) -> CombiningAlgorithm:
     if name.startswith(PRIORITIES):
-        return _by_priority(name, policy_algorithm)
-    return tuple_algorithm(name) if name.startswith(PREFIX) else algorithm(name, POLICY_ALGORITHMS)
+        return _by_priority(name, inner)
+    if name.startswith(PREFIX):
+        return tuple_algorithm(name)
+    found = known.get(name)
+    if found is None:
+        raise MalformedError("xacml.combining", f"`{name[:120]}` is no combining algorithm for this")
+    return found.combine
 
 
 def with_priorities(priorities: Sequence[int], name: str) -> str:
@@ -148,7 +306,7 @@ class _Asked(Generic[C]):
 @lru_cache(maxsize=256)
 def _by_priority(name: str, known: Callable[[str], CombiningAlgorithm]) -> CombiningAlgorithm:
     priorities, inner = split_priorities(name)
-    algorithm = known(inner)
+    combine_those = known(inner)
 
     def combine(children: Sequence[Child[C]], context: C) -> PolicyOutcome:
         if len(children) != len(priorities):
@@ -159,8 +317,8 @@ def _by_priority(name: str, known: Callable[[str], CombiningAlgorithm]) -> Combi
             places = [place for place, priority in enumerate(priorities) if priority == level]
             those = {place: _Asked(children[place], children[place].evaluate(context)) for place in places}
             if any(one.outcome.decision is not XacmlDecision.NOT_APPLICABLE for one in those.values()):
-                return algorithm([*those.values()], context)
+                return combine_those([*those.values()], context)
             asked |= those
-        return algorithm([asked[place] for place in range(len(children))], context)
+        return combine_those([asked[place] for place in range(len(children))], context)
 
     return combine

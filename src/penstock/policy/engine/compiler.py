@@ -14,14 +14,8 @@ from functools import partial
 from typing import Final, TypeAlias
 
 from penstock.errors import EvaluationError, PenstockError
-from penstock.policy.combining.algorithms import (
-    POLICY_ALGORITHMS,
-    RULE_ALGORITHMS,
-    Child,
-    CombiningAlgorithm,
-    algorithm,
-)
-from penstock.policy.combining.registry import policy_algorithm, rule_algorithm
+from penstock.policy.combining.algorithms import Child, CombiningAlgorithm
+from penstock.policy.combining.registry import policy_algorithm, rule_algorithm, standard
 from penstock.policy.engine.evaluate import EvaluationScope, doubted, duties_told, status_of, target_matches
 from penstock.policy.engine.index import Index, Leads, Needs, leads_of_policy, leads_of_rule, necessary
 from penstock.policy.engine.lookup import Context, NoSources, PolicySources
@@ -195,11 +189,13 @@ class _Container(_Unit):
         super().__init__(root.target, variables)
         self._children = children
         self._combine = combine
+        known = standard(root.combining)
         #: what a single child says is what it says alone
-        self._single = combine in _SINGLE
+        self._single = _plain(root.combining)
         self._duties = root.duties if root.duties.obligations or root.duties.advice else None
         self._name = PolicyId(root.id, root.version, isinstance(root, PolicySet))
-        self._index = None if _by_place(combine) else _indexed(children, by_target=combine in _BY_TARGET)
+        # Decision tuples may count children that are not applicable, and priorities go by places.
+        self._index = None if known is None or known.by_place else _indexed(children, by_target=known.by_target)
 
     def _combined(self, context: Context) -> PolicyOutcome:
         children: Sequence[Child[Context]] = self._children
@@ -297,7 +293,7 @@ def _compile_policy(policy: Policy) -> _Unit:
     unit = _Container(policy, children, rule_algorithm(policy.combining), policy.variables)
     unit.needs = needs_of_policy(policy, unit.needs, [child.needs for child in children])
     unit.leads = leads_where(policy)
-    if len(children) == 1 and children[0].target and rule_algorithm(policy.combining) in _SINGLE:
+    if len(children) == 1 and children[0].target and _plain(policy.combining):
         unit.reach = (*policy.target, *children[0].target)
     return unit
 
@@ -316,29 +312,11 @@ def _told(duties: Duties, effect: RuleEffect) -> bool:
 
 _PERMITTED: Final = PolicyOutcome(XacmlDecision.PERMIT)
 _DENIED: Final = PolicyOutcome(XacmlDecision.DENY)
-_V1: Final = "urn:oasis:names:tc:xacml:1.0:"
-_V3: Final = "urn:oasis:names:tc:xacml:3.0:"
-#: what goes by the places of children, of which none may be left out
-_POSITIONAL: Final = (algorithm(f"{_V3}policy-combining-algorithm:on-permit-apply-second", POLICY_ALGORITHMS),)
-#: what asks targets alone which children apply, whatever is in them
-_BY_TARGET: Final = (algorithm(f"{_V1}policy-combining-algorithm:only-one-applicable", POLICY_ALGORITHMS),)
-_KNOWN: Final = (*RULE_ALGORITHMS.values(), *POLICY_ALGORITHMS.values())
-_SINGLE: Final = tuple(
-    algorithm(name.replace(":rule-", f":{kind}-"), known)
-    for kind, known in (("rule", RULE_ALGORITHMS), ("policy", POLICY_ALGORITHMS))
-    for name in (
-        f"{_V3}rule-combining-algorithm:deny-overrides",
-        f"{_V3}rule-combining-algorithm:ordered-deny-overrides",
-        f"{_V3}rule-combining-algorithm:permit-overrides",
-        f"{_V3}rule-combining-algorithm:ordered-permit-overrides",
-        f"{_V1}rule-combining-algorithm:first-applicable",
-    )
-)
 
 
-def _by_place(combine: CombiningAlgorithm) -> bool:
-    """Say whether it matters which children there are besides those that are applicable; tuples may count those too."""
-    return combine in _POSITIONAL or not any(combine is one for one in _KNOWN)
+def _plain(combining: str) -> bool:
+    known = standard(combining)
+    return known is not None and known.plain
 
 
 def no_leads() -> None:
@@ -347,12 +325,12 @@ def no_leads() -> None:
 
 def leads_where(policy: Policy) -> Callable[[], Leads | None]:
     """Return what says how the rules of a policy begin, where it is not applicable if none of them is."""
-    return partial(leads_of_policy, policy) if rule_algorithm(policy.combining) in _SINGLE else no_leads
+    return partial(leads_of_policy, policy) if _plain(policy.combining) else no_leads
 
 
 def needs_of_policy(policy: Policy, needs: Needs, of_rules: Sequence[Needs]) -> Needs:
     """Add what all rules need, where a policy whose rules are not applicable is not applicable itself."""
-    if not of_rules or rule_algorithm(policy.combining) not in _SINGLE:
+    if not of_rules or not _plain(policy.combining):
         return needs
     common = set(of_rules[0]).intersection(*of_rules[1:])
     # What the target wants of an attribute stays: who has several values may have others for the rules.

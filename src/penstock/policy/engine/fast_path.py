@@ -1,22 +1,22 @@
-"""Whole policies as Python, for the usual case: nothing fails, and nothing is to be done besides what is decided.
+"""Policies as Python functions, for the usual case: nothing fails, and no obligations or advice come with the decision.
 
 Each policy becomes one function of bags of values, with its rules in it, and each policy set one that calls those of
-its members; of many, those are called that the index finds. What it says is what `CompiledPolicy.ask` says, or it
-raises: `EvaluationError` for what failed, and `Involved` where obligations or rarer algorithms come in. Then the
-compiled policy has to be asked, which knows what that comes to.
+its members; of many, those are called that the index finds. A function is put together from lines that are templates:
+all that a policy says is an argument of the function, and never in its text. A `FastPolicy` says what
+`CompiledPolicy.ask` says, or it raises: `EvaluationError` for what failed, and `NoFastAnswer` where obligations or
+rarer algorithms come in. Then the compiled policy has to be asked, which knows what that comes to.
 
 Attributes come from the facts alone, and policies from a repository that does not change.
 """
 
-import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence, Set
+from dataclasses import dataclass
 from datetime import datetime
-from enum import Enum
 from functools import partial
-from textwrap import indent
 from typing import Final, NoReturn, TypeAlias
 
 from penstock.errors import EvaluationError, PenstockError
+from penstock.policy.combining.registry import standard
 from penstock.policy.engine.compiler import leads_where, needs_of_policy, no_leads
 from penstock.policy.engine.index import Index, Leads, Needs, leads_of_rule, necessary
 from penstock.policy.engine.lookup import Context, is_clock
@@ -39,81 +39,28 @@ from penstock.policy.language.requests import Facts, Key
 from penstock.policy.language.results import XacmlDecision
 from penstock.policy.syntax.text.policy_writer import inner
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What combining algorithms come to where nothing fails, and nothing is to be done besides (`straight`).
-
-
 P, D, NA = XacmlDecision.PERMIT, XacmlDecision.DENY, XacmlDecision.NOT_APPLICABLE
-
-
-class FastCombining(Enum):
-    """What an algorithm comes to where nothing fails."""
-
-    DENY_OVERRIDES = D
-    PERMIT_OVERRIDES = P
-    FIRST = NA
-    DENY_UNLESS_PERMIT = "permit or else deny"
-    PERMIT_UNLESS_DENY = "deny or else permit"
-
-    @property
-    def decisive(self) -> frozenset[XacmlDecision]:
-        """What decides at once, whatever else is said."""
-        match self:
-            case FastCombining.FIRST:
-                return frozenset((P, D))
-            case FastCombining.DENY_OVERRIDES | FastCombining.PERMIT_UNLESS_DENY:
-                return frozenset((D,))
-            case FastCombining.PERMIT_OVERRIDES | FastCombining.DENY_UNLESS_PERMIT:
-                return frozenset((P,))
-
-    @property
-    def otherwise(self) -> XacmlDecision:
-        """What is said where no child decides."""
-        if self is FastCombining.DENY_UNLESS_PERMIT:
-            return D
-        return P if self is FastCombining.PERMIT_UNLESS_DENY else NA
-
-
-_ALGORITHM: Final = re.compile(r"urn:oasis:names:tc:xacml:([13])\.0:(?:rule|policy)-combining-algorithm:([a-z-]+)")
-_KNOWN: Final = {
-    ("3", "deny-overrides"): FastCombining.DENY_OVERRIDES,
-    ("3", "ordered-deny-overrides"): FastCombining.DENY_OVERRIDES,
-    ("3", "permit-overrides"): FastCombining.PERMIT_OVERRIDES,
-    ("3", "ordered-permit-overrides"): FastCombining.PERMIT_OVERRIDES,
-    ("1", "first-applicable"): FastCombining.FIRST,
-    ("3", "deny-unless-permit"): FastCombining.DENY_UNLESS_PERMIT,
-    ("3", "permit-unless-deny"): FastCombining.PERMIT_UNLESS_DENY,
-}
-
-
-def combining_of(name: str) -> FastCombining | None:
-    """Return what an algorithm comes to; none for the rarer ones."""
-    found = _ALGORITHM.fullmatch(name)
-    return None if found is None else _KNOWN.get((found[1], found[2]))
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Whole policies as Python, for the usual case: nothing fails, and nothing is to be done besides what is decided.
-
+_NAMES: Final = {P: "P", D: "D", NA: "NA"}
 
 Bags: TypeAlias = list[tuple[Value, ...]]
 """The values of the attributes that policies name, each in its place."""
 
 Ask: TypeAlias = Callable[[Bags, datetime], XacmlDecision]
-"""What says Permit, Deny or NotApplicable. Raises `EvaluationError`, `Involved`."""
+"""What says Permit, Deny or NotApplicable. Raises `EvaluationError`, `NoFastAnswer`."""
+
+Lines: TypeAlias = list[str]
+"""Lines of a function; those within a statement begin with a space more than it."""
 
 #: more children than this are found by an index
 _FEW: Final = 12
-_RETURN: Final = re.compile(r"^( +)return (\w+)$", re.MULTILINE)
-_CONTEXT: Final = re.compile(r"\bC\b")
 
 
-class Involved(Exception):  # noqa: N818  # nothing went wrong
-    """There is no straight answer."""
+class NoFastAnswer(Exception):  # noqa: N818  # nothing went wrong
+    """The compiled policy has to be asked."""
 
 
-class Straight:
-    """A policy, with the places of the attributes that it may ask for."""
+class FastPolicy:
+    """A policy as a function, with the places of the attributes that it may ask for."""
 
     __slots__ = ("ask", "places")
 
@@ -121,8 +68,16 @@ class Straight:
         self.ask = ask
         self.places = places
 
+    @classmethod
+    def of(cls, root: Root, known: Repository, *always: Key) -> "FastPolicy | None":
+        """Return a policy as a function; none where it could never answer. Some attributes have the first places."""
+        if _combining(root.combining) is None:
+            return None
+        compiler = _Compiler(known, {key: place for place, key in enumerate(always)})
+        return cls(compiler.unit(root, ()).ask, compiler.places)
+
     def decide(self, facts: Facts, now: datetime) -> XacmlDecision:
-        """Return what it says. Raises `EvaluationError`, `Involved`."""
+        """Return what it says. Raises `EvaluationError`, `NoFastAnswer`."""
         bags: Bags = [()] * len(self.places)
         for key, bag in facts.items():
             place = self.places.get(key)
@@ -131,12 +86,28 @@ class Straight:
         return self.ask(bags, now)
 
 
-def straight(root: Root, known: Repository, *always: Key) -> Straight | None:
-    """Return a policy as a function; none where it could never answer. Some attributes have the first places."""
-    if combining_of(root.combining) is None:
-        return None
-    compiler = _Compiler(known, {key: place for place, key in enumerate(always)})
-    return Straight(compiler.unit(root, ()).ask, compiler.places)
+@dataclass(frozen=True, slots=True)
+class _Combining:
+    """What an algorithm comes to where nothing fails."""
+
+    #: the decisions after which no other child is asked
+    decisive: frozenset[XacmlDecision]
+    #: what is said where no child is decisive, and none says anything weaker
+    otherwise: XacmlDecision
+
+    @property
+    def weak(self) -> list[XacmlDecision]:
+        """What counts where nothing is decisive."""
+        return [one for one in (P, D) if one not in self.decisive] if self.otherwise is NA else []
+
+
+def _combining(name: str) -> _Combining | None:
+    """Return what an algorithm comes to; none for the rarer ones."""
+    found = standard(name)
+    return None if found is None or found.otherwise is None else _Combining(found.decisive, found.otherwise)
+
+
+_FIRST: Final = _Combining(frozenset((P, D)), NA)
 
 
 class _Unit:
@@ -151,7 +122,7 @@ class _Unit:
         self.needs = _needs(target)
         self.leads: Callable[[], Leads | None] = no_leads
         #: what writes it where it is wanted, instead of calling it
-        self.block: Callable[[_Writer], str] | None = None
+        self.block: Callable[[_Writer], Lines] | None = None
 
 
 def _needs(target: Target) -> Needs:
@@ -185,8 +156,10 @@ class _Writer(Writer):
         super().__init__(variables, programs)
         self._bags: dict[Designator, str] = {}
         self._told = 0
+        #: whether the lines are within others, and say `d` instead of returning
+        self._inside = False
         self._places = compiler.places
-        self.names.update(P=P, D=D, NA=NA, V=Involved, X=compiler.context)
+        self.names.update(P=P, D=D, NA=NA, V=NoFastAnswer, X=compiler.context)
 
     def bag(self, attribute: Designator) -> str:
         if is_clock(attribute):
@@ -198,34 +171,47 @@ class _Writer(Writer):
             return f"({found} or {self.name(_missing)}({self.name(attribute)}))"
         return found
 
-    def looked_up(self) -> str:
+    def looked_up(self) -> Lines:
         """Return the lines that look up what was written since they were returned last."""
         those = [*self._bags.items()][self._told :]
         self._told = len(self._bags)
         places = self._places
-        return "".join(f" {name} = B[{places.setdefault(one.key, len(places))}]\n" for one, name in those)
+        return [f"{name} = B[{places.setdefault(one.key, len(places))}]" for one, name in those]
 
-    def block(self, write: "Callable[[_Writer], str]") -> str:
+    def end(self, decision: XacmlDecision, involved: Set[XacmlDecision] = frozenset()) -> Lines:
+        """Return the lines that end with a decision, or without one where something else comes with it."""
+        if decision in involved:
+            return ["raise V"]
+        name = _NAMES[decision]
+        return [f"d = {name}", "break"] if self._inside else [f"return {name}"]
+
+    def block(self, write: "Callable[[_Writer], Lines]") -> Lines:
         """Return lines that do what a function does, and say `d` instead of returning it."""
         # What was looked up before may not have been, where something ended early.
         self._bags, self._told = {}, 0
-        lines = _RETURN.sub(r"\1d = \2\n\1break", write(self))
-        return f" while True:\n{indent(lines, ' ')}"
+        self._inside = True
+        lines = write(self)
+        self._inside = False
+        return _under("while True:", lines)
 
-    def function(self, body: str) -> Ask:
+    def function(self, lines: Lines) -> Ask:
         """Return a function of bags and a moment."""
-        context = " C = X(B, N)\n F = C.facts\n" if _CONTEXT.search(body) else ""
-        memory = " M = C.memory\n" if "M[" in body else ""
-        found: Ask = built("B, N", context + memory + body, self.names)
+        context = ["C = X(B, N)", "F = C.facts"] if self.uses_context else []
+        memory = ["M = C.memory"] if self.uses_memory else []
+        found: Ask = built("B, N", [*context, *memory, *lines], self.names)
         return found
+
+
+def _under(head: str, lines: Lines) -> Lines:
+    return [head, *(f" {line}" for line in lines)]
 
 
 def _missing(attribute: Designator) -> NoReturn:
     raise EvaluationError("xacml.missing", f"attribute `{attribute.id[:120]}` is not there")
 
 
-def _involved(_bags: Bags, _now: datetime) -> NoReturn:
-    raise Involved
+def _not_fast(_bags: Bags, _now: datetime) -> NoReturn:
+    raise NoFastAnswer
 
 
 class _Compiler:
@@ -239,7 +225,7 @@ class _Compiler:
         self.places = places
 
     def context(self, bags: Bags, now: datetime) -> Context:
-        """Return where what has no straight form is evaluated."""
+        """Return where what has no fast form is evaluated."""
         facts = {key: bag for key, place in self.places.items() if (bag := bags[place])}
         return Context(None, now, self._known, facts)
 
@@ -257,11 +243,11 @@ class _Compiler:
         try:
             found = self._known.policy(reference)
         except PenstockError:
-            return _Unit(_involved, _involved, ())
+            return _Unit(_not_fast, _not_fast, ())
         if reference.to_set:
             self._sets.add(versioned(found))
         if reference.to_set and versioned(found) in around:
-            return _Unit(_involved, _involved, ())
+            return _Unit(_not_fast, _not_fast, ())
         if id(found) not in self._done:
             outside, self._sets = self._sets, set()
             self._done[id(found)] = found, self.unit(found, around), frozenset(self._sets)
@@ -269,7 +255,7 @@ class _Compiler:
         _, unit, sets = self._done[id(found)]
         self._sets |= sets
         # It may have been compiled elsewhere, where none of the sets around it is in it.
-        return unit if sets.isdisjoint(around) else _Unit(_involved, _involved, ())
+        return unit if sets.isdisjoint(around) else _Unit(_not_fast, _not_fast, ())
 
     def _place(self, policy: Policy) -> None:
         """Give each attribute a place that is asked for where it is not written: by variables, and by the plain way."""
@@ -279,12 +265,12 @@ class _Compiler:
                 self.places.setdefault(one.key, len(self.places))
 
     def _policy(self, policy: Policy) -> _Unit:
-        combining, says = combining_of(policy.combining), _says(policy.duties)
+        combining, involved = _combining(policy.combining), _involved(policy.duties)
         if combining is None:
-            return self._made(policy.target, {}, lambda _: " raise V\n")
+            return self._made(policy.target, {}, lambda _: ["raise V"])
         self._place(policy)
         if len(policy.rules) <= _FEW:
-            write = partial(_rules, policy.rules, combining, says)
+            write = partial(_rules, policy.rules, combining, involved)
             unit = self._made(policy.target, policy.variables, write)
             unit.block = None if policy.variables else partial(_lines, policy.target, write)
             needs = [_needs(rule.target) for rule in policy.rules]
@@ -300,26 +286,32 @@ class _Compiler:
         unit = self._made(
             rule.target,
             policy.variables,
-            lambda to: _rules([_untargeted(rule)], FastCombining.FIRST, _says(Duties()), to),
+            partial(_rules, [_untargeted(rule)], _FIRST, frozenset()),
         )
         unit.leads = partial(leads_of_rule, rule, policy.variables)
         return unit
 
     def _set(self, policies: PolicySet, around: tuple[str, ...]) -> _Unit:
-        combining, says = combining_of(policies.combining), _says(policies.duties)
+        combining, involved = _combining(policies.combining), _involved(policies.duties)
         if combining is None:
-            return self._made(policies.target, {}, lambda _: " raise V\n")
+            return self._made(policies.target, {}, lambda _: ["raise V"])
         members = [self.unit(one, around) for one in policies.members]
         if len(members) > _FEW:
             return self._many(policies, members, combining)
-        return self._made(policies.target, {}, lambda to: _members(members, combining, says, to))
+        return self._made(policies.target, {}, partial(_members, members, combining, involved))
 
-    def _many(self, root: Root, members: Sequence[_Unit], combining: FastCombining) -> _Unit:
-        many, says = _Many(members, combining, self.places), _says(root.duties)
-        lines = f" d = {{}}(B, N)\n if d is P:\n  {says[P]}\n if d is D:\n  {says[D]}\n return NA\n"
-        return self._made(root.target, {}, lambda to: lines.format(to.name(many)))
+    def _many(self, root: Root, members: Sequence[_Unit], combining: _Combining) -> _Unit:
+        many, involved = _Many(members, combining, self.places), _involved(root.duties)
 
-    def _made(self, target: Target, variables: Mapping[str, Expression], write: Callable[[_Writer], str]) -> _Unit:
+        def write(to: _Writer) -> Lines:
+            lines = [f"d = {to.name(many)}(B, N)"]
+            for decision in (P, D):
+                lines += _under(f"if d is {_NAMES[decision]}:", to.end(decision, involved))
+            return lines + to.end(NA)
+
+        return self._made(root.target, {}, write)
+
+    def _made(self, target: Target, variables: Mapping[str, Expression], write: Callable[[_Writer], Lines]) -> _Unit:
         """Return a unit whose functions have the lines that `write` writes, one of them with the target before."""
         inner, outer = _Writer(variables, self), _Writer(variables, self)
         matched = inner.function(_lines((), write, inner))
@@ -327,50 +319,45 @@ class _Compiler:
         return _Unit(ask, matched, target)
 
 
-def _lines(target: Target, write: Callable[[_Writer], str], to: _Writer) -> str:
+def _lines(target: Target, write: Callable[[_Writer], Lines], to: _Writer) -> Lines:
     """Return the lines of a function: what they look up, the target, and what `write` writes."""
-    before = ""
+    before: Lines = []
     if target:
         test = to.target(target)
-        before = f"{to.looked_up()} if not ({test}):\n  return NA\n"
+        before = [*to.looked_up(), *_under(f"if not ({test}):", to.end(NA))]
     body = write(to)
-    return before + to.looked_up() + body
+    return [*before, *to.looked_up(), *body]
 
 
-def _says(duties: Duties) -> Mapping[XacmlDecision, str]:
-    """Return how a function ends with each decision: where there is something to be done besides, it does not say."""
-    involved = {one.on for one in (*duties.obligations, *duties.advice)}
-    return {
-        P: "raise V" if RuleEffect.PERMIT in involved else "return P",
-        D: "raise V" if RuleEffect.DENY in involved else "return D",
-        NA: "return NA",
-    }
+def _involved(duties: Duties) -> frozenset[XacmlDecision]:
+    """Return the decisions with which something is to be done besides."""
+    return frozenset(XacmlDecision.of(one.on) for one in (*duties.obligations, *duties.advice))
 
 
 def _untargeted(rule: Rule) -> Rule:
     return Rule(rule.id, rule.effect, (), rule.condition, rule.duties)
 
 
-def _rules(rules: Sequence[Rule], combining: FastCombining, says: Mapping[XacmlDecision, str], to: _Writer) -> str:
+def _rules(rules: Sequence[Rule], combining: _Combining, involved: Set[XacmlDecision], to: _Writer) -> Lines:
     """Write the rules of a policy: those that decide first come first, the others only where they could count."""
-    lines = []
+    lines: Lines = []
     for rule in _in_turn(rules, combining):
         decision = XacmlDecision.of(rule.effect)
-        end = says[decision]
+        end = to.end(decision, involved)
         if _asks_more(rule):
-            end = "raise V"
+            end = ["raise V"]
         elif decision is combining.otherwise:
             # It would change nothing.
             continue
         tests = [f"({to.target(rule.target)})"] if rule.target else []
         if rule.condition is not None:
             tests.append(to.expression(rule.condition))
-        lines.append(f" if {' and '.join(tests) or 'True'}:\n  {end}\n")
-    return "".join(lines) + f" {says[combining.otherwise]}\n"
+        lines += _under(f"if {' and '.join(tests) or 'True'}:", end)
+    return lines + to.end(combining.otherwise, involved)
 
 
-def _in_turn(rules: Sequence[Rule], combining: FastCombining) -> Iterator[Rule]:
-    if combining is FastCombining.FIRST:
+def _in_turn(rules: Sequence[Rule], combining: _Combining) -> Iterator[Rule]:
+    if combining.decisive >= {P, D}:
         yield from rules
         return
     strong = RuleEffect.DENY if D in combining.decisive else RuleEffect.PERMIT
@@ -385,26 +372,20 @@ def _asks_more(rule: Rule) -> bool:
     return any(one.on is rule.effect for one in (*rule.duties.obligations, *rule.duties.advice))
 
 
-def _members(members: Sequence[_Unit], combining: FastCombining, says: Mapping[XacmlDecision, str], to: _Writer) -> str:
+def _members(members: Sequence[_Unit], combining: _Combining, involved: Set[XacmlDecision], to: _Writer) -> Lines:
     """Write the members of a policy set."""
-    lines = [" s = NA\n"]
+    weak = combining.weak
+    lines = ["s = NA"] if weak else []
     for member in members:
-        lines.append(f" d = {to.name(member.ask)}(B, N)\n" if member.block is None else to.block(member.block))
-        match combining:
-            case FastCombining.FIRST:
-                lines.append(f" if d is P:\n  {says[P]}\n if d is D:\n  {says[D]}\n")
-            case FastCombining.DENY_UNLESS_PERMIT:
-                lines.append(f" if d is P:\n  {says[P]}\n")
-            case FastCombining.PERMIT_UNLESS_DENY:
-                lines.append(f" if d is D:\n  {says[D]}\n")
-            case FastCombining.DENY_OVERRIDES:
-                lines.append(f" if d is D:\n  {says[D]}\n if d is P:\n  s = P\n")
-            case FastCombining.PERMIT_OVERRIDES:
-                lines.append(f" if d is P:\n  {says[P]}\n if d is D:\n  s = D\n")
-    other = combining.otherwise
-    if other is NA:
-        lines.append(f" if s is P:\n  {says[P]}\n if s is D:\n  {says[D]}\n")
-    return "".join(lines) + f" {says[other]}\n"
+        lines += [f"d = {to.name(member.ask)}(B, N)"] if member.block is None else to.block(member.block)
+        for decision in (P, D):
+            if decision in combining.decisive:
+                lines += _under(f"if d is {_NAMES[decision]}:", to.end(decision, involved))
+        for decision in weak:
+            lines += _under(f"if d is {_NAMES[decision]}:", [f"s = {_NAMES[decision]}"])
+    for decision in weak:
+        lines += _under(f"if s is {_NAMES[decision]}:", to.end(decision, involved))
+    return lines + to.end(combining.otherwise, involved)
 
 
 class _Many:
@@ -412,7 +393,7 @@ class _Many:
 
     __slots__ = ("_all", "_asks", "_index", "_otherwise", "_places", "_strong")
 
-    def __init__(self, children: Sequence[_Unit], combining: FastCombining, places: dict[Key, int]) -> None:
+    def __init__(self, children: Sequence[_Unit], combining: _Combining, places: dict[Key, int]) -> None:
         found = Index.of(
             [child.needs for child in children],
             children,

@@ -438,7 +438,7 @@ class Comparisons:
         if found is None:
             to = _Looking({}, {})
             text = to.expression(self._tests[number])
-            found = self._programs[number] = built("C, F", f" return {text}\n", to.names)
+            found = self._programs[number] = built("C, F", [f"return {text}"], to.names)
         return found
 
     def _written(self, needed: Needed) -> Callable[..., Sequence[object] | None]:
@@ -448,14 +448,14 @@ class Comparisons:
         """
         names = {attribute: f"a{number}" for number, attribute in enumerate(needed)}
         to = _Writer(names)
-        looked = "".join(
-            f" {name} = F.get({to.name(attribute.key)}) or C.bag({to.name(attribute)})\n"
+        looked = [
+            f"{name} = F.get({to.name(attribute.key)}) or C.bag({to.name(attribute)})"
             for attribute, name in names.items()
-        )
+        ]
         wanted = [f"len({names[one]}) == 1" if how == _SINGLE else names[one] for one, how in needed.items() if how]
         tests = "".join(f"{to.expression(test)}, " for test in self._tests)
-        check = f" if not ({' and '.join(wanted)}):\n  return None\n" if wanted else ""
-        return built("C, F", f"{looked}{check} return ({tests})\n", to.names)
+        check = [f"if not ({' and '.join(wanted)}):", " return None"] if wanted else []
+        return built("C, F", [*looked, *check, f"return ({tests})"], to.names)
 
 
 def _entered(lead: Lead, numbers: Mapping[Expression, int], counted: Mapping[Expression, int]) -> tuple[int, ...]:

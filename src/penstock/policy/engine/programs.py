@@ -50,6 +50,9 @@ class Writer:
         self._kept: dict[int, str] = {}
         self._variables = variables
         self._programs = programs
+        #: whether what was written asks the context `C` and its facts `F`, and what it remembers, `M`
+        self.uses_context = False
+        self.uses_memory = False
 
     def name(self, thing: object) -> str:
         """Return a name for an object; the same text has the same."""
@@ -81,6 +84,7 @@ class Writer:
     def bag(self, attribute: Designator) -> str:
         """Write an attribute, whoever has issued it."""
         known = "designated" if attribute.must_be_present else "bag"
+        self.uses_context = True
         return f"(F.get({self.name(attribute.key)}) or C.{known}({self.name(attribute)}))"
 
     def target(self, target: Target) -> str:
@@ -135,6 +139,7 @@ class Writer:
             self._programs[name] = program = condition_program(self._variables[name], self._variables, self._programs)
         # What was worked out is kept under the program itself, of which there is one for each variable of a policy.
         known = self.name(program)
+        self.uses_context = self.uses_memory = True
         return f"(M[{known}] if {known} in M else M.setdefault({known}, {known}(C, F)))"
 
     def _plainly(self, expression: Expression) -> str:
@@ -143,6 +148,7 @@ class Writer:
         def value(context: Context) -> Value:
             return EvaluationScope(context, variables).value(expression)
 
+        self.uses_context = True
         return f"{self.name(value)}(C)"
 
     def _match(self, match: Match) -> str:
@@ -152,6 +158,7 @@ class Writer:
         sign = _SIGNS.get(match.function.call)
         value = self.name(match.value)
         within = "C, " if match.function.within else ""
+        self.uses_context |= match.function.within
         called = f"{self.name(match.function.call)}({within}{value}, one)"
         holds = called if sign is None else f"{value} {sign} one"
         return f"any([{holds} for one in {attribute}])"
@@ -219,7 +226,7 @@ def condition_program(
     """Return an expression as a function. What it raises is what evaluating it raises."""
     writer = Writer(variables, programs)
     writer.share(expression)
-    return _built(writer.expression(expression), writer.names)
+    return _built(writer, writer.expression(expression))
 
 
 def target_program(target: Target) -> Program | None:
@@ -230,17 +237,18 @@ def target_program(target: Target) -> Program | None:
     if not target:
         return None
     writer = Writer({}, {})
-    return _built(writer.target(target), writer.names)
+    return _built(writer, writer.target(target))
 
 
-def _built(text: str, names: Mapping[str, object]) -> Program:
-    memory = " M = C.memory\n" if "M[" in text else ""
-    program: Program = built("C, F", f"{memory} return {text}\n", names)
+def _built(writer: Writer, text: str) -> Program:
+    memory = ["M = C.memory"] if writer.uses_memory else []
+    program: Program = built("C, F", [*memory, f"return {text}"], writer.names)
     return program
 
 
-def built(parameters: str, body: str, names: Mapping[str, object]) -> Callable[..., Any]:
-    """Return a function with this body, in which names are what they are said to be."""
+def built(parameters: str, lines: Sequence[str], names: Mapping[str, object]) -> Callable[..., Any]:
+    """Return a function with these lines, in which names are what they are said to be."""
+    body = "".join(f" {line}\n" for line in lines)
     source = f"def program({parameters}{''.join(f', {name}' for name in names)}):\n{body}"
     return FunctionType(_code(source), _BUILTINS, "program", tuple(names.values()))
 

@@ -33,7 +33,7 @@ from penstock.policy.analysis.formulas import (
     some,
 )
 from penstock.policy.combining.algorithms import IN_DP, CombiningAlgorithm, P
-from penstock.policy.combining.registry import policy_algorithm, rule_algorithm
+from penstock.policy.combining.registry import StandardAlgorithm, policy_algorithm, rule_algorithm, standard
 from penstock.policy.engine.lookup import NoSources, PolicySources
 from penstock.policy.language.datatypes import DATE_TIME, Bag, Value
 from penstock.policy.language.event_attributes import ENVIRONMENT_FACT, EVENT, EventNames, data_type_of
@@ -58,11 +58,6 @@ from penstock.selector import ALWAYS, Selector
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Policies and policy sets as formulas over an event: when each says what, and what is to be done where it permits.
-
-
-#: algorithms that ask no more once one permits: what has to be done is what that one says
-_UP_TO_FIRST: Final = ("permit-overrides", "deny-unless-permit", "first-applicable")
-_BY_PLACE: Final = "on-permit-apply-second"
 
 
 @dataclass(frozen=True, slots=True)
@@ -151,12 +146,11 @@ class ResidualPolicies:
     def _combined(self, root: Root, parts: Sequence[ResidualPart]) -> tuple[Outcomes, list[Formula]]:
         """Return what parts say together, and when what each has to do is told with a permission (section 7.18)."""
         children = [part.child for part in parts]
-        combine = algorithm(root.combining)
-        if combine is None:
+        combine, known = algorithm(root.combining), standard(root.combining)
+        if combine is None or known is None:
             named = rule_algorithm if isinstance(root, Policy) else policy_algorithm
             return _by_cases(named(root.combining), children)
-        short = root.combining.rpartition(":")[2].removeprefix("ordered-")
-        return combine(children), _told_with(short, [child.says[P] for child in children])
+        return combine(children), _told_with(known, [child.says[P] for child in children])
 
     # --- obligations and advice ---------------------------------------------------------------------------------
 
@@ -216,15 +210,16 @@ class ResidualPolicies:
 # --- combining -------------------------------------------------------------------------------------------------------
 
 
-def _told_with(short: str, permits: Sequence[Formula]) -> list[Formula]:
+def _told_with(known: StandardAlgorithm, permits: Sequence[Formula]) -> list[Formula]:
     """Return when what each child has to do goes with a permission that an algorithm of the standard gives."""
-    if short == _BY_PLACE and len(permits) in (2, 3):
+    if known.by_place and len(permits) in (2, 3):
         return [False, permits[0], negated(permits[0])][: len(permits)]
     found: list[Formula] = []
     before: Formula = False
     for one in permits:
         found.append(both(one, negated(before)))
-        if short in _UP_TO_FIRST:
+        if P in known.decisive:
+            # Once one permits it asks no more: what has to be done is what that one says.
             before = some([before, one])
     return found
 

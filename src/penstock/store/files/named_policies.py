@@ -16,9 +16,9 @@ from typing import Final
 from penstock.errors import MalformedError
 from penstock.guard.policies import NO_POLICIES, Policies, PolicyCombining
 from penstock.model.domains import Domain
+from penstock.policy.combining.registry import POLICY_COMBINING
 from penstock.policy.language.policies import Root
 from penstock.policy.syntax.forms import read_policies
-from penstock.policy.syntax.text.names import POLICY_COMBINING
 from penstock.store.files.files import within
 from penstock.store.files.named_files import NamedFiles, NamedPrincipals
 from penstock.store.files.strict_tables import Strict

@@ -9,12 +9,11 @@ import click
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.files import read_bytes, within
 from penstock.errors import MalformedError
-from penstock.policy.combining.registry import combined, combined_responses
+from penstock.policy.combining.registry import POLICY_COMBINING, combined, combined_responses
 from penstock.policy.combining.tuples import PREFIX, DecisionTuple
 from penstock.policy.language.results import PolicyOutcome, Response, Result, XacmlDecision
 from penstock.policy.syntax.json import requests as json_requests
 from penstock.policy.syntax.json import requests as json_written
-from penstock.policy.syntax.text.names import POLICY_COMBINING
 from penstock.policy.syntax.xml import requests as xml_requests
 
 _DECISIONS: Final[Mapping[str, XacmlDecision]] = {

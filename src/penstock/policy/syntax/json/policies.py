@@ -12,6 +12,7 @@ from typing import Final
 
 from penstock.errors import MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.policy.combining.registry import RULE_COMBINING
 from penstock.policy.language.datatypes import STRING, XPATH, DataType, Function, Value, XPathExpression, data_type
 from penstock.policy.language.expressions import (
     Apply,
@@ -48,7 +49,7 @@ from penstock.policy.syntax.json.requests import Json, read_json
 from penstock.policy.syntax.text.policy_writer import in_order
 from penstock.policy.syntax.xml.policy_writer import function_id
 
-_FIRST: Final = "urn:oasis:names:tc:xacml:1.0:rule-combining-algorithm:first-applicable"
+_FIRST: Final = RULE_COMBINING["first-applicable"]
 _RULES, _POLICIES = ":rule-combining-algorithm:", ":policy-combining-algorithm:"
 _COMMON: Final = ("id", "version", "desc", "target", "pepActionExprs")
 _ATTRIBUTES: Final = ("attrDesignator", "attrSelector")

@@ -7,7 +7,7 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from penstock.policy.combining.registry import split_priorities
+from penstock.policy.combining.registry import RULE_COMBINING, split_priorities
 from penstock.policy.combining.tuples import PREFIX, DecisionTuple
 from penstock.policy.language.expressions import PolicyLiteral, Reference
 from penstock.policy.language.policies import Policy, Root, Rule, inner_policies
@@ -80,7 +80,7 @@ def _rules(policy: Policy) -> Iterator[Finding]:
         if count > 1:
             yield Finding("duplicate-rule", policy.id, name, f"{count} rules have the id `{name}`")
     priorities, name = split_priorities(policy.combining)
-    if priorities or not name.endswith(":first-applicable"):
+    if priorities or name != RULE_COMBINING["first-applicable"]:
         return
     for place, rule in enumerate(policy.rules):
         first = next((one for one in policy.rules[:place] if _before(one, rule)), None)

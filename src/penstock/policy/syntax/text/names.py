@@ -1,10 +1,9 @@
-"""Short names of the text form: of categories, functions, combining algorithms and operators, and back."""
+"""Short names of the text form: of categories, functions and operators, and back."""
 
 from collections.abc import Mapping
 from typing import Final
 
 from penstock.errors import MalformedError
-from penstock.policy.combining.algorithms import POLICY_ALGORITHMS, RULE_ALGORITHMS
 from penstock.policy.language.datatypes import DOUBLE, INTEGER, STRING, Bag, DataType, Function, Kind
 from penstock.policy.language.functions import FUNCTIONS, V1, V2, V3
 from penstock.policy.language.requests import ACTION, CATEGORIES, ENVIRONMENT, RESOURCE, SUBJECT
@@ -51,9 +50,6 @@ def _shortest(found: Mapping[str, object], orders: tuple[str, ...]) -> dict[str,
 
 
 _FUNCTION: Final = _shortest(FUNCTIONS, (V1, V2, V3))
-_NEWEST: Final = tuple(f"urn:oasis:names:tc:xacml:{version}:" for version in ("3.0", "1.0", "1.1"))
-RULE_COMBINING: Final = _shortest(RULE_ALGORITHMS, _NEWEST)
-POLICY_COMBINING: Final = _shortest(POLICY_ALGORITHMS, _NEWEST)
 
 
 def function_id(name: str) -> str:

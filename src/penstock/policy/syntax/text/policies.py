@@ -17,7 +17,14 @@ from dataclasses import dataclass, field
 
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.policy.combining.registry import policy_algorithm, rule_algorithm, split_priorities, with_priorities
+from penstock.policy.combining.registry import (
+    POLICY_COMBINING,
+    RULE_COMBINING,
+    policy_algorithm,
+    rule_algorithm,
+    split_priorities,
+    with_priorities,
+)
 from penstock.policy.combining.tuples import PREFIX, DecisionTuple
 from penstock.policy.language.expressions import Designator
 from penstock.policy.language.policies import PolicySet, Root, RuleEffect
@@ -39,8 +46,6 @@ from penstock.policy.syntax.text.expressions import Declared, Expressions
 from penstock.policy.syntax.text.names import (
     COMPARISONS,
     FLIPPED,
-    POLICY_COMBINING,
-    RULE_COMBINING,
     function_id,
     one_and_only,
 )

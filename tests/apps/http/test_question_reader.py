@@ -114,8 +114,8 @@ def told(which: Bundle, body: bytes) -> tuple[dict[str, Any], list[Decided]] | N
 
 def quickly(which: Bundle, body: bytes) -> bool:
     """Say whether there is a quick answer; where there is, it is the long one."""
-    assert which.quick is not None
-    found = which.quick.decide(body, NOW)
+    assert which.answer is not None
+    found = which.answer(body, NOW)
     if found is None:
         return False
     service = DecisionService(which, ServiceSettings("https://pdp.example.com"))
@@ -165,6 +165,33 @@ def test_what_is_spoiled_is_never_answered_otherwise(place: int, cut: int, put: 
 )
 def test_what_is_unusual_takes_the_long_way(body: bytes) -> None:
     assert not quickly(BUNDLES[1], body)
+
+
+def dumped_twice(value: Any, where: list[str], space: str) -> str:
+    """Return JSON in which one member is there twice; `where` leads to its object, and ends with its name."""
+    if not isinstance(value, dict):
+        return json.dumps(value)
+    members = [(key, dumped_twice(one, where[1:] if where[:1] == [key] else [], space)) for key, one in value.items()]
+    if len(where) == 1:
+        members.append((where[0], json.dumps(value[where[0]])))
+    return "{" + ("," + space).join(f"{json.dumps(key)}:{space}{text}" for key, text in members) + "}"
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(
+    data=st.data(), question=questions(NAMES[:3], TEXTS, PLAIN | NUMBERS, {}), space=st.sampled_from(["", " ", "\t "])
+)
+def test_a_member_that_is_there_twice_is_never_read(data: st.DataObject, question: dict[str, Any], space: str) -> None:
+    where, inside = [], question
+    while True:
+        where.append(data.draw(st.sampled_from(sorted(inside))))
+        inside = inside[where[-1]]
+        if not isinstance(inside, dict) or not inside or data.draw(st.booleans()):
+            break
+    assert json.loads(dumped_twice(question, [], space)) == question
+    body = dumped_twice(question, where, space).encode()
+    assert told(ALONE, body) is None
+    assert not quickly(ALONE, body)
 
 
 @pytest.mark.parametrize(
