@@ -42,8 +42,8 @@ types: setup
 contracts: setup
 	@$(run) lint-imports
 
-# Tests that share a Spark session stay in one process; ARGS="-n0" runs all of them in one, say for a debugger.
-PYTEST = python -m pytest -n auto --maxprocesses=4 --no-loadscope-reorder --max-worker-restart=0 --durations=30
+# Tests that share a Spark session stay in one process; ARGS="--processes=0" runs all of them in one, say for a debugger.
+PYTEST = python -m pytest --processes=auto --durations=30
 
 # Made anew for each new environment, in which `setup` leaves the stamp.
 .venv/penstock.stamp: | setup ;

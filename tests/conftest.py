@@ -7,14 +7,13 @@ import re
 import sys
 from collections.abc import Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from hypothesis import HealthCheck, settings
 from tests import copies, event_loop, java
 from tests.budget import USUAL
-from xdist.remote import Producer  # type: ignore[import-untyped]  # it ships no types
-from xdist.scheduler import LoadScopeScheduling  # type: ignore[import-untyped]  # it ships no types
+from tests.processes import Crew
 
 from penstock.testing.nats import NatsServer
 from penstock.testing.postgres import PostgresServer
@@ -64,23 +63,27 @@ def group_of(nodeid: str) -> str | None:
     return found[0] if found else None
 
 
-class Together(LoadScopeScheduling):  # type: ignore[misc]  # it ships no types
-    """Keeps a group in one process, and gives all other tests to whichever is free."""
-
-    def _split_scope(self, nodeid: str) -> str:
-        return group_of(nodeid) or nodeid
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Let a run have several processes."""
+    parser.addoption("--processes", default="0", help="run tests in so many processes; `auto` is two more than cores")
 
 
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_auto_num_workers() -> int:
-    """Start one process more than there are cores: tests wait a good deal for processes and servers of theirs."""
-    return (os.cpu_count() or 1) + 1
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> Together:
-    """Distribute tests by groups. The groups of xdist have no effect with pytest 9.2, which keeps ids elsewhere."""
-    return Together(config, log)
+@pytest.hookimpl(tryfirst=True)
+def pytest_runtestloop(session: pytest.Session) -> bool | None:
+    """Run tests in several processes, where that is wanted."""
+    wanted = session.config.getoption("processes")
+    # Tests wait a good deal for processes and servers of theirs.
+    count = (os.cpu_count() or 1) + 2 if wanted == "auto" else int(wanted)
+    if not count or session.testsfailed or session.config.option.collectonly:
+        return None
+    reporter: Any = session.config.pluginmanager.getplugin("terminalreporter")
+    reporter.showfspath = False
+    Crew(session, count, group_of).run()
+    if session.shouldfail:
+        raise session.Failed(session.shouldfail)
+    if session.shouldstop:
+        raise session.Interrupted(session.shouldstop)
+    return True
 
 
 @pytest.hookimpl(tryfirst=True)

@@ -33,7 +33,7 @@ def prepare() -> None:
     global _maker  # noqa: PLW0603  # one for each process of a run
     if _maker is None:
         here, there = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-        if _fork() == 0:
+        if fork() == 0:
             _serve(os.dup2(there.fileno(), 3))
         there.close()
         atexit.register(here.close)
@@ -88,7 +88,8 @@ class Copy(subprocess.Popen[AnyStr]):
         return self.returncode
 
 
-def _fork() -> int:
+def fork() -> int:
+    """Make a copy of this process. Return its number, and 0 to the copy itself."""
     with warnings.catch_warnings():
         # Other threads wait for what a run says to this process; the copy has no need of them.
         warnings.simplefilter("ignore", DeprecationWarning)

@@ -9,8 +9,6 @@ from tests.apps.node_kit import LONGEST, TYPE, Running, ask, lay_out, node_file,
 
 from penstock.apps.cli.shared.events import EventDraft, Unreadable, of_lines
 
-pytestmark = pytest.mark.xdist_group("pub-sub")
-
 
 @pytest.fixture(scope="module")
 def network(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
