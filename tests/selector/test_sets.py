@@ -64,6 +64,18 @@ def test_set_operations(first: Spans, second: Spans, value: int) -> None:
 
 
 @settings(deadline=None, max_examples=examples(200))
+@given(SMALL, SMALL, st.tuples(*[st.booleans()] * 4))
+def test_a_set_holds_another_as_their_difference_says(first: Spans, second: Spans, marks: tuple[bool, ...]) -> None:
+    one, other = ValueSet(Kind.INTEGER, first, *marks[:2]), ValueSet(Kind.INTEGER, second, *marks[2:])
+    for mine, theirs in ((one, other), (one, one), (one | other, one), (one, one & other)):
+        assert mine.holds(theirs) is (theirs - mine).empty
+
+
+def test_no_set_holds_one_of_another_kind() -> None:
+    assert not universe(AttributeSpec(Kind.FLOAT)).holds(universe(AttributeSpec(Kind.INTEGER)))
+
+
+@settings(deadline=None, max_examples=examples(200))
 @given(st.text(max_size=3), st.text(max_size=5))
 def test_prefixes(prefix: str, text: str) -> None:
     assert contains(prefixed(prefix), text) is text.startswith(prefix)

@@ -8,11 +8,11 @@ one predicate, arithmetic, patterns other than a prefix), or too many of them, i
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from penstock.errors import EvaluationError
-from penstock.model.values import Kind, Scalar, Schema, Value
+from penstock.model.values import Scalar, Schema, Value
 from penstock.selector.ast import (
     And,
     AttributeReference,
@@ -42,8 +42,16 @@ from penstock.selector.sets import Spans, ValueSet, complement, intersect, point
 Part = TypeVar("Part")
 
 
+class TooHardError(Exception):
+    """A condition is not about one attribute and constants, or has too many parts."""
+
+
 class Sides(ABC, Generic[Part]):
-    """Reads a condition as a union of parts: NOT changes sides, and on the other side AND is OR."""
+    """Reads a condition as a union of parts: NOT changes sides, and on the other side AND is OR.
+
+    This is the only place where predicates become sets of values. What a set is, and how many parts there may be, is up
+    to who asks: analysis has sets under a schema, matching has those that fit any. Raises `TooHardError`.
+    """
 
     def read(self, node: Condition, *, wanted: bool) -> list[Part]:
         """Return the parts on which a condition is TRUE, or with `wanted=False` those on which it is FALSE."""
@@ -53,9 +61,9 @@ class Sides(ABC, Generic[Part]):
         """Return what `read` returns, unless that has more to do."""
         match node:
             case Literal(value):
-                return [self.everything()] if value is wanted else []
+                return self.always(holds=value is wanted)
             case AttributeReference(name):
-                return self.truth(name, wanted=wanted)
+                return self.compared(name, ComparisonOperator.EQ, wanted)
             case Not(operand):
                 return self.read(operand, wanted=not wanted)
             case And(operands):
@@ -65,49 +73,111 @@ class Sides(ABC, Generic[Part]):
             case Between(value, low, high):
                 bounds = (Compare(ComparisonOperator.GE, value, low), Compare(ComparisonOperator.LE, value, high))
                 return self.junction(bounds, wanted=wanted, every=wanted)
-            case Compare():
-                return self.comparison(node, wanted=wanted)
+            case Compare(operator, left, right):
+                return self._comparison(operator, left, right, wanted=wanted)
             case In():
-                return self.membership(node, wanted=wanted)
+                return self._membership(node, wanted=wanted)
             case Like():
-                return self.like(node, wanted=wanted)
+                return self._like(node, wanted=wanted)
+            case IsNull(AttributeReference(name)):
+                return self.null(name, wanted=wanted)
             case IsNull(value):
-                return self.null(value, wanted=wanted)
+                defined, constant = _constant(value)
+                return self.always(holds=defined and (constant is None) is wanted)
+
+    def always(self, *, holds: bool) -> list[Part]:
+        """Return everything, or nothing."""
+        return [self.everything()] if holds else []
+
+    def _comparison(self, operator: ComparisonOperator, left: Term, right: Term, *, wanted: bool) -> list[Part]:
+        if isinstance(right, AttributeReference) and not isinstance(left, AttributeReference):
+            operator, left, right = operator.flipped, right, left
+        defined, constant = _constant(right)
+        if not isinstance(left, AttributeReference):
+            also_defined, other = _constant(left)
+            return self.always(holds=defined and also_defined and _compare(operator, other, constant) is wanted)
+        if not defined or constant is None:
+            return []
+        return self.compared(left.name, operator if wanted else operator.negated, constant)
+
+    def _membership(self, node: In, *, wanted: bool) -> list[Part]:
+        if not isinstance(node.value, AttributeReference):
+            _constant(node.value)
+            equalities = [Compare(ComparisonOperator.EQ, node.value, item) for item in node.items]
+            return self.junction(equalities, wanted=wanted, every=not wanted)
+        items = [_constant(item) for item in node.items]
+        values: list[Value] = [value for defined, value in items if defined and value is not None]
+        if not wanted and len(values) < len(items):
+            # With a null or an error among the items, NOT IN is never TRUE.
+            return []
+        return self.among(node.value.name, values, wanted=wanted)
+
+    def _like(self, node: Like, *, wanted: bool) -> list[Part]:
+        if not isinstance(node.value, AttributeReference):
+            raise TooHardError
+        shape, argument = compile_pattern(node.pattern, node.escape)
+        if isinstance(argument, str) and shape == "equal":
+            return self.among(node.value.name, [argument], wanted=wanted)
+        if isinstance(argument, str) and shape == "prefix":
+            return self.prefixed(node.value.name, argument, wanted=wanted)
+        return self.pattern(node.value.name, node, wanted=wanted)
 
     @abstractmethod
     def everything(self) -> Part:
         """Return the part that excludes nothing."""
 
     @abstractmethod
-    def truth(self, name: str, *, wanted: bool) -> list[Part]:
-        """Return where an attribute that is a condition itself has that value."""
-
-    @abstractmethod
     def junction(self, operands: Iterable[Condition], *, wanted: bool, every: bool) -> list[Part]:
         """Return where every, or some, of the operands is on the wanted side."""
 
     @abstractmethod
-    def comparison(self, node: Compare, *, wanted: bool) -> list[Part]:
-        """Return where a comparison is on the wanted side."""
+    def compared(self, name: str, operator: ComparisonOperator, value: Value) -> list[Part]:
+        """Return where an attribute compares so with a value."""
 
     @abstractmethod
-    def membership(self, node: In, *, wanted: bool) -> list[Part]:
-        """Return where a value is, or is not, among some."""
+    def among(self, name: str, values: Sequence[Value], *, wanted: bool) -> list[Part]:
+        """Return where an attribute has, or has not, one of some values; null is neither."""
 
     @abstractmethod
-    def like(self, node: Like, *, wanted: bool) -> list[Part]:
-        """Return where a text fits a pattern, or does not."""
+    def prefixed(self, name: str, prefix: str, *, wanted: bool) -> list[Part]:
+        """Return where an attribute is a text that begins so, or one that does not."""
 
     @abstractmethod
-    def null(self, value: Term, *, wanted: bool) -> list[Part]:
-        """Return where a term is null, or is not."""
+    def pattern(self, name: str, node: Like, *, wanted: bool) -> list[Part]:
+        """Return where an attribute fits any other pattern, or does not."""
+
+    @abstractmethod
+    def null(self, name: str, *, wanted: bool) -> list[Part]:
+        """Return where an attribute is null, or is not."""
+
+
+def _constant(term: Term) -> tuple[bool, Scalar]:
+    """Return whether a term without attributes has a value, and that value.
+
+    Raises `TooHardError` where there are attributes.
+    """
+    if isinstance(term, Literal):
+        return True, term.value
+    if any(isinstance(node, AttributeReference) for node in walk(term)):
+        raise TooHardError
+    try:
+        return True, evaluate_term(term, {})
+    except EvaluationError:
+        return False, None
+
+
+def _compare(operator: ComparisonOperator, left: Scalar, right: Scalar) -> bool | None:
+    try:
+        return compare(operator, left, right)
+    except EvaluationError:
+        return None
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Answer questions about simple selectors by set algebra.
 
 
-Box: TypeAlias = dict[str, ValueSet]
+Box: TypeAlias = Mapping[str, ValueSet]
 """The values that are in, attribute by attribute; an attribute that is not listed may have any."""
 
 #: Boxes that one selector may have, and pieces that a difference may fall into, before the solver is asked.
@@ -115,8 +185,17 @@ _BOXES: Final = 64
 _PIECES: Final = 256
 
 
-class TooHardError(Exception):
-    """The question needs the solver."""
+def meet(first: Box, second: Box) -> Box | None:
+    """Return what both boxes allow, or None where that is nothing."""
+    if not first:
+        return second
+    box = dict(first)
+    for name, values in second.items():
+        common = box[name] & values if name in box else values
+        if common.empty:
+            return None
+        box[name] = common
+    return box
 
 
 def search(question: RowQuestion) -> dict[str, Scalar] | None:
@@ -169,18 +248,7 @@ class _Algebra(Sides[Box]):
     def meet(self, first: list[Box], second: list[Box]) -> list[Box]:
         if len(first) * len(second) > _BOXES:
             raise TooHardError
-        return [box for one in first for other in second if (box := self._meet(one, other)) is not None]
-
-    def _meet(self, first: Box, second: Box) -> Box | None:
-        if not first:
-            return second
-        box = dict(first)
-        for name, values in second.items():
-            common = box[name] & values if name in box else values
-            if common.empty:
-                return None
-            box[name] = common
-        return box
+        return [box for one in first for other in second if (box := meet(one, other)) is not None]
 
     def join(self, parts: Iterable[list[Box]]) -> list[Box]:
         boxes: list[Box] = []
@@ -221,16 +289,9 @@ class _Algebra(Sides[Box]):
     def everything(self) -> Box:
         return {}
 
-    def truth(self, name: str, *, wanted: bool) -> list[Box]:
-        return self.box(name, points(Kind.BOOLEAN, [wanted]))
-
-    def null(self, value: Term, *, wanted: bool) -> list[Box]:
-        if isinstance(value, AttributeReference):
-            known = self.universe(value.name)
-            null = ValueSet(known.kind, (), null=True)
-            return [{value.name: null}] if wanted else self.box(value.name, known.spans)
-        defined, constant = _constant(value)
-        return [{}] if defined and (constant is None) is wanted else []
+    def null(self, name: str, *, wanted: bool) -> list[Box]:
+        known = self.universe(name)
+        return [{name: ValueSet(known.kind, (), null=True)}] if wanted else self.box(name, known.spans)
 
     def junction(self, operands: Iterable[Condition], *, wanted: bool, every: bool) -> list[Box]:
         if not every:
@@ -245,54 +306,17 @@ class _Algebra(Sides[Box]):
         values = ValueSet(known.kind, intersect(known.spans, spans))
         return [] if values.empty else [{name: values}]
 
-    def comparison(self, node: Compare, *, wanted: bool) -> list[Box]:
-        operator, left, right = node.operator, node.left, node.right
-        if isinstance(right, AttributeReference) and not isinstance(left, AttributeReference):
-            operator, left, right = operator.flipped, right, left
-        defined, constant = _constant(right)
-        if not isinstance(left, AttributeReference):
-            also_defined, other = _constant(left)
-            holds = compare(operator, other, constant) if defined and also_defined else None
-            return [{}] if holds is wanted else []
-        if not defined or constant is None:
-            return []
-        return self.box(
-            left.name, select(self.universe(left.name).kind, operator if wanted else operator.negated, constant)
-        )
+    def compared(self, name: str, operator: ComparisonOperator, value: Value) -> list[Box]:
+        return self.box(name, select(self.universe(name).kind, operator, value))
 
-    def membership(self, node: In, *, wanted: bool) -> list[Box]:
-        if not isinstance(node.value, AttributeReference):
-            equalities = [Compare(ComparisonOperator.EQ, node.value, item) for item in node.items]
-            return self.junction(equalities, wanted=wanted, every=not wanted)
-        items = [_constant(item) for item in node.items]
-        values: list[Value] = [value for defined, value in items if defined and value is not None]
-        kind = self.universe(node.value.name).kind
-        members = points(kind, values)
-        if wanted:
-            return self.box(node.value.name, members)
-        # With a null or an error among the items, NOT IN is never TRUE.
-        return self.box(node.value.name, complement(kind, members)) if len(values) == len(items) else []
+    def among(self, name: str, values: Sequence[Value], *, wanted: bool) -> list[Box]:
+        return self._in_spans(name, points(self.universe(name).kind, values), wanted=wanted)
 
-    def like(self, node: Like, *, wanted: bool) -> list[Box]:
-        if not isinstance(node.value, AttributeReference):
-            raise TooHardError
-        shape, argument = compile_pattern(node.pattern, node.escape)
-        if not isinstance(argument, str) or shape not in ("equal", "prefix"):
-            raise TooHardError
-        spans = points(Kind.STRING, [argument]) if shape == "equal" else prefixed(argument)
-        return self.box(node.value.name, spans if wanted else complement(Kind.STRING, spans))
+    def prefixed(self, name: str, prefix: str, *, wanted: bool) -> list[Box]:
+        return self._in_spans(name, prefixed(prefix), wanted=wanted)
 
-
-def _constant(term: Term) -> tuple[bool, Scalar]:
-    """Return whether a term without attributes has a value, and that value.
-
-    Raises `TooHardError` where there are attributes.
-    """
-    if isinstance(term, Literal):
-        return True, term.value
-    if any(isinstance(node, AttributeReference) for node in walk(term)):
+    def pattern(self, _name: str, _node: Like, *, wanted: bool) -> list[Box]:  # noqa: ARG002  # no pattern has boxes
         raise TooHardError
-    try:
-        return True, evaluate_term(term, {})
-    except EvaluationError:
-        return False, None
+
+    def _in_spans(self, name: str, spans: Spans, *, wanted: bool) -> list[Box]:
+        return self.box(name, spans if wanted else complement(self.universe(name).kind, spans))

@@ -63,6 +63,24 @@ class ValueSet:
         spans = intersect(self.spans, complement(self.kind, other.spans))
         return ValueSet(self.kind, spans, self.null and not other.null, self.nan and not other.nan)
 
+    def holds(self, other: "ValueSet") -> bool:
+        """Say whether all of another set is in this one, as `(other - self).empty` does, which takes longer."""
+        if other is self:
+            return True
+        if other.kind is not self.kind or (other.null and not self.null) or (other.nan and not self.nan):
+            return False
+        at = 0
+        for low, high in other.spans:
+            # Spans are in order and do not touch: one that holds this one is the first that does not end before it.
+            while at < len(self.spans) and self.spans[at][1] is not None and self.spans[at][1] <= low:
+                at += 1
+            if at == len(self.spans):
+                return False
+            start, end = self.spans[at]
+            if low < start or (end is not None and (high is None or high > end)):
+                return False
+        return True
+
     def example(self) -> Scalar:
         """Return a member, a value rather than null or NaN if there is one. The set must not be empty."""
         if not self.spans:

@@ -11,7 +11,7 @@ schema is treated as `evaluate` treats it. An OR with too many clauses stays who
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import NoneType
@@ -19,29 +19,25 @@ from typing import Any, Final, TypeAlias
 
 from penstock.errors import EvaluationError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
-from penstock.model.values import AttributeSpec, Kind, Scalar, Schema, kind_of
+from penstock.model.values import AttributeSpec, Kind, Scalar, Schema, Value, kind_of
 from penstock.selector import Selector
-from penstock.selector.algebra import Sides
+from penstock.selector.algebra import Sides, TooHardError
 from penstock.selector.ast import (
     And,
     AttributeReference,
     Compare,
     ComparisonOperator,
     Condition,
-    In,
     IsNull,
     Like,
-    Literal,
     Not,
     Or,
-    Term,
     flatten,
     literal,
     render,
-    walk,
 )
-from penstock.selector.evaluate import compare, evaluate_term, read
-from penstock.selector.like import compile_pattern, parse_pattern
+from penstock.selector.evaluate import read
+from penstock.selector.like import parse_pattern
 from penstock.selector.sets import Span, Spans, ValueSet, above, at_least, intersect, prefixed, unite, universe
 
 End: TypeAlias = tuple[Any, ...]
@@ -167,10 +163,6 @@ def clauses(selector: Selector, limits: Limits = DEFAULT_LIMITS) -> tuple[Clause
     return tuple(_Reader(limits.matching_clauses).read(selector.root, wanted=True))
 
 
-class _OpaqueError(Exception):
-    """A condition is not about one attribute and constants."""
-
-
 class _Reader(Sides[Clause]):
     def __init__(self, bound: int) -> None:
         self.bound = bound
@@ -179,19 +171,14 @@ class _Reader(Sides[Clause]):
         """Return the clauses on which a condition is TRUE, or with `wanted=False` those on which it is FALSE."""
         try:
             return self.parts(node, wanted=wanted)
-        except _OpaqueError:
+        except TooHardError:
             return [Clause(opaque=(node if wanted else Not(node),))]
 
     def everything(self) -> Clause:
         return Clause()
 
-    def truth(self, name: str, *, wanted: bool) -> list[Clause]:
-        return self.one(name, Allowed(bool, _spans(ComparisonOperator.EQ, wanted)))
-
-    def null(self, value: Term, *, wanted: bool) -> list[Clause]:
-        if not isinstance(value, AttributeReference):
-            raise _OpaqueError
-        return self.one(value.name, ABSENT if wanted else PRESENT)
+    def null(self, name: str, *, wanted: bool) -> list[Clause]:
+        return self.one(name, ABSENT if wanted else PRESENT)
 
     def one(self, name: str, allowed: Allowed) -> list[Clause]:
         return [Clause({name: allowed})] if allowed.spans else []
@@ -219,50 +206,32 @@ class _Reader(Sides[Clause]):
                 found.append(clause)
         found += (Clause({name: Allowed(family, unite(tuple(spans)))}) for (name, family), spans in alone.items())
         if len(found) > self.bound:
-            raise _OpaqueError
+            raise TooHardError
         return found
 
-    def comparison(self, node: Compare, *, wanted: bool) -> list[Clause]:
-        operator, left, right = node.operator, node.left, node.right
-        if isinstance(right, AttributeReference) and not isinstance(left, AttributeReference):
-            operator, left, right = operator.flipped, right, left
-        constant = _constant(right)
-        if not isinstance(left, AttributeReference):
-            return [Clause()] if _holds(operator, _constant(left), constant) is wanted else []
-        if constant is None:
-            return []
-        if isinstance(constant, bool) and operator not in (ComparisonOperator.EQ, ComparisonOperator.NE):
-            raise _OpaqueError
-        spans = _spans(operator if wanted else operator.negated, constant)
-        return self.one(left.name, Allowed(fact(constant)[0], spans))
+    def compared(self, name: str, operator: ComparisonOperator, value: Value) -> list[Clause]:
+        if isinstance(value, bool) and operator not in (ComparisonOperator.EQ, ComparisonOperator.NE):
+            raise TooHardError
+        return self.one(name, Allowed(fact(value)[0], _spans(operator, value)))
 
-    def membership(self, node: In, *, wanted: bool) -> list[Clause]:
-        if not isinstance(node.value, AttributeReference):
-            raise _OpaqueError
-        items = [_constant(item) for item in node.items]
-        values = [item for item in items if item is not None]
+    def among(self, name: str, values: Sequence[Value], *, wanted: bool) -> list[Clause]:
         families = {fact(value)[0] for value in values}
-        if not wanted and len(values) < len(items):
-            # With a null or an error among the items, NOT IN is never TRUE.
-            return []
         if len(families) > 1:
-            raise _OpaqueError
+            raise TooHardError
         spans = unite(tuple(span for value in values for span in _spans(ComparisonOperator.EQ, value)))
-        family = families.pop() if families else NoneType
-        return self.one(node.value.name, Allowed(family, spans if wanted else _outside(spans)))
+        return self._in_spans(name, families.pop() if families else NoneType, spans, wanted=wanted)
 
-    def like(self, node: Like, *, wanted: bool) -> list[Clause]:
-        if not isinstance(node.value, AttributeReference):
-            raise _OpaqueError
-        name = node.value.name
-        shape, argument = compile_pattern(node.pattern, node.escape)
-        if isinstance(argument, str) and shape in ("equal", "prefix"):
-            spans = _spans(ComparisonOperator.EQ, argument) if shape == "equal" else _prefix(argument)
-            return self.one(name, Allowed(str, spans if wanted else _outside(spans)))
+    def prefixed(self, name: str, prefix: str, *, wanted: bool) -> list[Clause]:
+        return self._in_spans(name, str, _prefix(prefix), wanted=wanted)
+
+    def pattern(self, name: str, node: Like, *, wanted: bool) -> list[Clause]:
         head = _head(node) if wanted else ""
         if not head:
-            raise _OpaqueError
+            raise TooHardError
         return [Clause({name: Allowed(str, _prefix(head))}, (node,))]
+
+    def _in_spans(self, name: str, family: type, spans: Spans, *, wanted: bool) -> list[Clause]:
+        return self.one(name, Allowed(family, spans if wanted else _outside(spans)))
 
 
 def _spans(operator: ComparisonOperator, value: Scalar) -> Spans:
@@ -299,25 +268,6 @@ def _head(node: Like) -> str:
     return "".join(character or "" for character in first[: first.index(None) if None in first else None])
 
 
-def _constant(term: Term) -> Scalar:
-    """Return the value of a term without attributes; null also for one in error, since neither is TRUE nor FALSE."""
-    if isinstance(term, Literal):
-        return term.value
-    if any(isinstance(node, AttributeReference) for node in walk(term)):
-        raise _OpaqueError
-    try:
-        return evaluate_term(term, {})
-    except EvaluationError:
-        return None
-
-
-def _holds(operator: ComparisonOperator, left: Scalar, right: Scalar) -> bool | None:
-    try:
-        return compare(operator, left, right)
-    except EvaluationError:
-        return None
-
-
 # ----------------------------------------------------------------------------------------------------------------------
 # Clauses as sets of values under a schema: what one interest has in common with another.
 #
@@ -336,7 +286,7 @@ class Box:
     def within(self, other: "Box") -> bool:
         """Say whether every row of this box is one of the other, which must be exact."""
         return other.exact and all(
-            name in self.values and _inside(self.values[name], theirs) for name, theirs in other.values.items()
+            name in self.values and theirs.holds(self.values[name]) for name, theirs in other.values.items()
         )
 
     def contains(self, row: Mapping[str, Scalar]) -> bool:
@@ -346,16 +296,6 @@ class Box:
     def example(self) -> dict[str, Scalar]:
         """Return a row that lies in all the sets."""
         return {name: values.example() for name, values in self.values.items()}
-
-
-def _inside(mine: ValueSet, theirs: ValueSet) -> bool:
-    if mine.kind is not theirs.kind:
-        return False
-    if len(mine.spans) == len(theirs.spans) == 1 and not (mine.null or mine.nan):
-        # Nearly always; a difference of sets takes ten times as long.
-        (low, high), (least, most) = mine.spans[0], theirs.spans[0]
-        return bool(least <= low and (most is None or (high is not None and high <= most)))
-    return (mine - theirs).empty
 
 
 def _contains(values: ValueSet, value: Any) -> bool:  # a scalar

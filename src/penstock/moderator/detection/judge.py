@@ -20,7 +20,7 @@ from penstock.moderator.rules.lists import ListEntry, listed, parts
 from penstock.moderator.rules.rules import PublishRule
 from penstock.moderator.rules.vocabulary import Vocabulary
 from penstock.selector import AnalysisVerdict, Selector, covers, evaluate, satisfiable
-from penstock.selector.algebra import single_box
+from penstock.selector.algebra import Box, meet, single_box
 from penstock.selector.ast import And, Condition
 from penstock.selector.sets import ValueSet, universe
 from penstock.trust.caches import Recent
@@ -32,9 +32,6 @@ from penstock.trust.caches import Recent
 # attribute each is its box, exactly; every attribute list is. Of other functions some parts remain beside the box
 # (`rest`), which only their texts tell apart.
 
-
-Box: TypeAlias = Mapping[str, ValueSet]
-"""The values that are allowed, attribute by attribute; one that is not listed may have any, or none."""
 
 Row: TypeAlias = Mapping[str, Scalar]
 """A profile as a selector reads it."""
@@ -97,7 +94,7 @@ class Forms:
         rest: set[Selector] = set()
         forms = [self.form(piece) for piece in pieces]
         for form in forms:
-            met = _met(box, form.box)
+            met = meet(box, form.box)
             rest.update(form.rest if met is not None else form.parts)
             box = box if met is None else met
         return FunctionForm(selector, pieces, texts, box, frozenset(rest), self._entries(selector, forms))
@@ -160,7 +157,7 @@ class Forms:
 
     def within(self, inner: Box, outer: Box) -> bool:
         """Say whether all that one box allows another allows."""
-        return all(holds(values, self.values(inner, name)) for name, values in outer.items())
+        return all(values.holds(self.values(inner, name)) for name, values in outer.items())
 
 
 def is_true(selector: Selector, row: Row) -> bool:
@@ -171,38 +168,8 @@ def is_true(selector: Selector, row: Row) -> bool:
         return False
 
 
-def holds(outer: ValueSet, inner: ValueSet) -> bool:
-    """Say whether one set holds another, as `(inner - outer).empty` does, which takes longer."""
-    if inner is outer:
-        return True
-    if (inner.null and not outer.null) or (inner.nan and not outer.nan):
-        return False
-    at = 0
-    for low, high in inner.spans:
-        # Spans are in order and do not touch: one that holds this one is the first that does not end before it.
-        while at < len(outer.spans) and outer.spans[at][1] is not None and outer.spans[at][1] <= low:
-            at += 1
-        if at == len(outer.spans):
-            return False
-        start, end = outer.spans[at]
-        if low < start or (end is not None and (high is None or high > end)):
-            return False
-    return True
-
-
 def _member(values: ValueSet) -> tuple[Scalar] | None:
     return None if values.empty else (values.example(),)
-
-
-def _met(one: Box, other: Box) -> Box | None:
-    """Return what both boxes allow, or None where that is nothing."""
-    met = dict(one)
-    for name, values in other.items():
-        common = met[name] & values if name in met else values
-        if common.empty:
-            return None
-        met[name] = common
-    return met
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -17,10 +17,11 @@ from functools import reduce
 from typing import Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar
 
 from penstock.model.tree import TreeScope
-from penstock.moderator.detection.judge import Box, FunctionForm, Side, holds
+from penstock.moderator.detection.judge import FunctionForm, Side
 from penstock.moderator.rules.conflicts import ConflictKind, Mode, demands
 from penstock.moderator.rules.lists import ListEntry
 from penstock.selector import Selector
+from penstock.selector.algebra import Box
 
 # ----------------------------------------------------------------------------------------------------------------------
 # An ordered map from places to summaries of what is stated there, with a summary for each stretch of it.
@@ -254,7 +255,7 @@ class Around:
         box, same = dict(self.box), rest is self.rest
         for name, values in self.box.items():
             theirs = other.box.get(name)
-            if theirs is not None and holds(values, theirs):
+            if theirs is not None and values.holds(theirs):
                 continue
             same = False
             union = None if theirs is None else values | theirs
@@ -289,7 +290,7 @@ class Inside:
         box, same = dict(self.box), rest is self.rest
         for name, values in other.box.items():
             ours = self.box.get(name)
-            if ours is not None and holds(values, ours):
+            if ours is not None and values.holds(ours):
                 continue
             same = False
             common = values if ours is None else ours & values
