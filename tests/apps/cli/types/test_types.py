@@ -1,5 +1,6 @@
 """`penstock type`: define, edit, show, verify."""
 
+import sys
 from pathlib import Path
 
 import pytest
@@ -44,6 +45,44 @@ def test_define_prints_or_writes_or_rehearses(owner: Shell) -> None:
     owner.ok(*line, "--out", "c.type", "--dry-run")
     assert not Path("c.type").exists()
     assert owner.ok(*line, "-o", "json").json["attributes"] == [{"name": "x", "uid": "1", "kind": "boolean"}]
+
+
+def test_define_from_an_event_class(owner: Shell) -> None:
+    Path("readings.py").write_text(
+        "from dataclasses import dataclass\n"
+        "import penstock\n"
+        '@penstock.event("owner/org.Metered@7")\n'
+        "@dataclass\n"
+        "class Metered:\n"
+        "    id: str\n"
+        "    power: float | None = None\n"
+        "@penstock.event\n"
+        "@dataclass\n"
+        "class Detailed(Metered):\n"
+        "    note: str = ''\n"
+        "class Plain: ...\n"
+    )
+    before = list(sys.path)
+    line = ("type", "define", "--key", "owner.key", "--from")
+    owner.ok(*line, "readings:Metered", "--seal", "attribute", "--out", "metered.type")
+    made = owner.ok("type", "show", "metered.type", "-o", "json").json
+    assert (made["name"], made["version"], made["sealing"]) == ("org.Metered", "7", "attribute")
+    assert [(a["name"], a["uid"], a["kind"]) for a in made["attributes"]] == [
+        ("id", "0", "string"),
+        ("power", "1", "float"),
+    ]
+    below = owner.ok(*line, "readings:Detailed", "--extends", "metered.type", "-o", "json").json
+    assert (below["name"], [a["name"] for a in below["attributes"]]) == ("Detailed", ["note"])
+    assert owner(*line, "readings:Detailed").code == "event.class"
+    assert owner(*line, "readings:Plain").code == "event.class"
+    for written in ("readings:Nobody", "nowhere:Metered", "readings", "", "readings:penstock"):
+        assert owner(*line, written).code == "cli.class", written
+    wrong = owner("type", "define", "--key", "stranger.key", "--from", "readings:Metered")
+    assert wrong.code == "event.class"
+    for more in (("org.Other",), ("--attribute", "x:string"), ("--version", "8")):
+        assert owner(*line, "readings:Metered", *more).code == "cli.usage"
+    assert owner("type", "define", "--key", "owner.key").code == "cli.usage"
+    assert sys.path == before
 
 
 def test_edit(owner: Shell) -> None:

@@ -1,7 +1,10 @@
 """`penstock type`: define event types, make new versions of them, look at them, verify them."""
 
+import sys
 from dataclasses import replace
-from typing import Final
+from importlib import import_module
+from pathlib import Path
+from typing import Any, Final
 
 import click
 
@@ -18,6 +21,7 @@ from penstock.apps.cli.shared.commands import (
 from penstock.apps.cli.shared.credentials import load_credentials, load_type, show_type
 from penstock.apps.cli.shared.describe import Wording, name_data, spec_text, type_data, validity_data
 from penstock.apps.cli.shared.groups import Verbs
+from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.options import (
     SEXP,
     WHO,
@@ -39,7 +43,9 @@ from penstock.apps.cli.types.signatures import (
 from penstock.codec.sexp import advanced
 from penstock.errors import MalformedError
 from penstock.model.changes import AttributeChange, changes
+from penstock.model.event_classes import EventClass, event_class_of
 from penstock.model.names import TypeName
+from penstock.model.principals import Principal
 from penstock.model.types import Sealing, TypeDefinition
 from penstock.trust.event_types import UnverifiedType, sign_type
 
@@ -136,8 +142,11 @@ def type_() -> None:
 
 @option_class
 class _Define:
-    type_name: str = argument(metavar="NAME")
+    type_name: str | None = argument(metavar="[NAME]", required=False)
     key: KeyOptions
+    event_class: str | None = option(
+        "--from", metavar="MODULE:CLASS", help="Take the name and the attributes from an event class of your program."
+    )
     attributes: tuple[str, ...] = option(
         "--attribute", multiple=True, metavar="NAME:KIND[:DOMAIN]", help="An attribute; repeat it."
     )
@@ -151,6 +160,50 @@ class _Define:
     output: str = output_option()
     names: NamesOption
 
+    def definition(self, owner: Principal, extends: TypeName | None, names: NameBook) -> TypeDefinition:
+        """Return the type that is meant. Raises `MalformedError` (`cli.usage`, `event.class`, and as the parts)."""
+        if self.event_class is not None and (self.attributes or self.type_name is not None or self.version != "0"):
+            raise MalformedError(
+                "cli.usage",
+                "an event class gives the name, the version and the attributes",
+                hint="leave NAME, --version and --attribute out, or --from",
+            )
+        if self.event_class is not None:
+            known = load_event_class(self.event_class)
+            if known.owner and names.principal(known.owner) != owner:
+                raise MalformedError(
+                    "event.class",
+                    f"`{self.event_class[:80]}` says that `{known.owner}` owns the type, and {names.show(owner)} would",
+                    hint=f"sign with the key of `{known.owner}`, or change the class",
+                )
+            return known.definition(owner, extends)
+        if self.type_name is None:
+            raise MalformedError("cli.usage", "which event type?", hint="give NAME, or an event class with --from")
+        # Paper 5, section 4.3.2: in the first version there is nobody to conflict with, and short ids read well.
+        attributes = (parse_attribute(written, str(number)) for number, written in enumerate(self.attributes))
+        return TypeDefinition(TypeName(owner, self.type_name, self.version), tuple(attributes), extends)
+
+
+def load_event_class(written: str) -> EventClass[Any]:
+    """Import `module:Class`, from the working folder too. Raises `MalformedError` (`cli.class`, `event.class`)."""
+    module, _, name = written.partition(":")
+    # As `python -m` does.
+    folder = str(Path.cwd())
+    sys.path.insert(0, folder)
+    try:
+        found = getattr(import_module(module), name)
+    except Exception as error:  # a program may raise anything
+        raise MalformedError(
+            "cli.class",
+            f"`{written[:80]}` cannot be imported: {type(error).__name__}: {str(error)[:200]}",
+            hint="write MODULE:CLASS, as in `from MODULE import CLASS`, in the folder that it is imported from",
+        ) from error
+    finally:
+        sys.path.remove(folder)
+    if not isinstance(found, type):
+        raise MalformedError("cli.class", f"`{written[:80]}` is not a class", hint="write MODULE:CLASS")
+    return event_class_of(found)
+
 
 @command(
     type_,
@@ -158,24 +211,23 @@ class _Define:
 penstock type define uk.gov.pito.Numberplate --key pito.key --attribute numberplate:string \\
     --attribute timestamp:timestamp --attribute speed:integer:0..200 \\
     --attribute 'zone:string:north|south' --out numberplate.type
+penstock type define --from london.events:Numberplate --key pito.key --out numberplate.type
 """,
 )
 def define(session: CommandSession, options: _Define) -> CommandAnswer:
     """Define the event type NAME and sign it.
 
     Kinds are string, integer, float, boolean and timestamp. A domain is a range or a list of values. Each attribute
-    gets an id that stays when it is renamed; write NAME#ID:KIND to choose it yourself.
+    gets an id that stays when it is renamed; write NAME#ID:KIND to choose it yourself. With --from, an event class
+    (`@penstock.event`) gives the name and the attributes; it is imported from the working folder.
     """
     making = TypeSigner.of(options.key, options.signing, options.destination, options.names)
     shelf = options.shelf.load(*([] if options.extends is None else [options.extends]))
     above = None if options.extends is None else load_type(options.extends).definition
     key = making.key.open()
     principal = making.owner(options.owner, key)
-    definition = TypeDefinition(
-        TypeName(principal, options.type_name, options.version),
-        # Paper 5, section 4.3.2: in the first version there is nobody to conflict with, and short ids read well.
-        tuple(parse_attribute(written, str(number)) for number, written in enumerate(options.attributes)),
-        None if above is None else above.name,
+    definition = replace(
+        options.definition(principal, None if above is None else above.name, making.names),
         sealing=above.sealing if above else Sealing.NONE,
         blinded=above is not None and above.blinded,
         signed=above is not None and above.signed,
