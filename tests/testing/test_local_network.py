@@ -131,11 +131,20 @@ def test_programs_that_connect_by_their_environment(tmp_path: Path, monkeypatch:
     async def main() -> None:
         async with network(Reading) as net:
             net.grant("planner", "subscribe", Reading)
+            net.grant("meter", "publish", Reading)
             for name, value in net.environment("planner", tmp_path).items():
                 monkeypatch.setenv(name, value)
-            async with penstock.connect() as client:
-                assert client.principal == net.key("planner").principal
-                await client.subscribe(Reading)
+
+            async def program() -> Reading:
+                async with penstock.connect() as client:
+                    assert client.principal == net.key("planner").principal
+                    return await (await client.subscribe(Reading)).next(LONG)
+
+            running = asyncio.create_task(program())
+            async with net.connect("meter") as meter:
+                await net.wait_for_subscriber(Reading)
+                await meter.publish(Reading(1.0))
+            assert await running == Reading(1.0)
 
     run(main())
     assert (tmp_path / "planner.key").stat().st_mode & 0o077 == 0

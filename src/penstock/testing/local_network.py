@@ -4,6 +4,7 @@ The broker listens on a free port of the loopback interface, so that everything 
 TLS, handshakes, certificates. It starts within some milliseconds.
 """
 
+import asyncio
 import json
 from collections.abc import AsyncIterator, Iterable, Mapping
 from contextlib import asynccontextmanager
@@ -38,6 +39,8 @@ from penstock.trust.event_types import UnverifiedType, sign_type
 #: the petnames of the network's owner, who owns types without an owner too, and of its broker
 OWNER: Final = "owner"
 BROKER: Final = "broker"
+#: seconds between two looks
+_PAUSE: Final = 0.002
 
 NetworkType: TypeAlias = type[Any] | TypeName | str
 """A type of the network: its event class, or its name with the owner's principal or petname."""
@@ -164,6 +167,12 @@ class LocalNetwork:
             self._change([*self._certificates, may])
         given = {"key": self.key(who), "network": self.name, "names": self.names, "credentials": Credentials()}
         return connect(self.url, **{**given, "types": tuple(self._types.values()), **options})
+
+    async def wait_for_subscriber(self, on: NetworkType) -> None:
+        """Return when somebody has subscribed to a type: what a program under test publishes then is delivered."""
+        key = self.type(on).key
+        while key not in self.node.core.router.wanted():
+            await asyncio.sleep(_PAUSE)
 
     def environment(self, who: str, folder: str | PathLike[str]) -> dict[str, str]:
         """Write somebody's key and the petnames into a folder. Return the variables that `penstock.connect()` reads."""

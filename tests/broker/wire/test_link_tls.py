@@ -48,6 +48,21 @@ from penstock.model.limits import Limits
 way = Tls()
 
 
+def test_small_messages_do_not_wait_for_acknowledgements_in_either_direction() -> None:
+    async def main() -> None:
+        async with broker(way) as at:
+            link = await at.link()
+            for one in (link, *at.served):
+                transport = one._channel._transport
+                assert transport is not None
+                connection = transport.get_extra_info("socket")
+                assert connection.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            assert at.served
+            await link.close()
+
+    run(main())
+
+
 def test_nobody_there() -> None:
     async def main() -> None:
         async with broker(way) as at:

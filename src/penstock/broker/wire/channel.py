@@ -405,6 +405,8 @@ class Channel(asyncio.BufferedProtocol):
         if connection is not None:
             # Where a system does not let it be bounded, urgent messages wait for more of the others.
             with suppress(OSError):
+                # asyncio does so for connections that it made or accepted itself; a listener accepts its own.
+                connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
                 connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, self._limits.link_buffer)
                 connection.setsockopt(socket.IPPROTO_TCP, _UNSENT, self._limits.link_buffer)
 
