@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 FILE = Path(__file__).resolve().parents[1] / "tests" / "public_api.txt"
-MODULES = ("penstock", "penstock.errors", "penstock.spark", "penstock.testing")
+MODULES = ("penstock", "penstock.errors", "penstock.selector", "penstock.spark", "penstock.testing")
 #: classes that programs do not make themselves
 MADE = ("Client", "Feed", "LocalNetwork", "Subscription")
 #: forms of values on the way, and what the parts of a client need of each other
@@ -33,7 +33,7 @@ def public_api() -> str:
 
 def _described(name: str, value: object) -> Iterator[str]:
     if not inspect.isclass(value):
-        yield f"{name}{_signature(value)}"
+        yield f"{name}{_signature(value)}" if callable(value) else f"{name}: {type(value).__name__}"
         return
     if issubclass(value, enum.Enum):
         yield f"enum {name}: {', '.join(f'{one.name}={one.value!r}' for one in value)}"

@@ -3,9 +3,9 @@
 Owners sign their event types; domains hold capabilities and delegate them; a local broker turns whatever
 authority a client can show into one value, a `Restriction`, and enforces it on every event.
 
-The public API is what `__all__` lists here, in `penstock.errors`, `penstock.spark` and `penstock.testing`:
-docs/reference/api.md says what that promises. Everything else is internal, and can change in any version. Names are
-imported when they are first used, so that `import penstock` is fast.
+The public API is what `__all__` lists here and in `penstock.errors`, `penstock.selector`, `penstock.spark` and
+`penstock.testing`: docs/reference/api.md says what that promises. Everything else is internal, and can change in any
+version. Names are imported when they are first used, so that `import penstock` is fast.
 """
 
 from importlib import import_module
@@ -27,22 +27,28 @@ if TYPE_CHECKING:
     from penstock.fabric.nats_login import NatsLogin as NatsLogin
     from penstock.guard import CapabilityAuthority as CapabilityAuthority
     from penstock.guard import Decision as Decision
+    from penstock.guard import DecisionRecord as DecisionRecord
     from penstock.guard import Delivery as Delivery
     from penstock.guard import Effect as Effect
+    from penstock.guard import EventCounts as EventCounts
     from penstock.guard import EventRequest as EventRequest
     from penstock.guard import NetworkRequest as NetworkRequest
     from penstock.guard import Publication as Publication
+    from penstock.guard import Recorder as Recorder
     from penstock.guard import Restriction as Restriction
     from penstock.guard import decide as decide
     from penstock.guard import environment as environment
+    from penstock.guard.decision_log import read_record as read_record
     from penstock.model import AttributeDefinition as AttributeDefinition
     from penstock.model import AttributeId as AttributeId
     from penstock.model import AttributeSpec as AttributeSpec
+    from penstock.model import Domain as Domain
     from penstock.model import Enumerated as Enumerated
     from penstock.model import Event as Event
     from penstock.model import EventType as EventType
     from penstock.model import Kind as Kind
     from penstock.model import NetworkName as NetworkName
+    from penstock.model import Petnames as Petnames
     from penstock.model import Principal as Principal
     from penstock.model import Ranged as Ranged
     from penstock.model import Sealing as Sealing
@@ -50,11 +56,13 @@ if TYPE_CHECKING:
     from penstock.model import TypeName as TypeName
     from penstock.model.event_classes import EventField as EventField
     from penstock.model.event_classes import event as event
+    from penstock.store import DecisionFile as DecisionFile
     from penstock.store.files.client_files import load_credentials as load_credentials
     from penstock.store.files.client_files import load_key as load_key
     from penstock.store.files.client_files import load_type as load_type
     from penstock.store.files.name_book import NameBook as NameBook
     from penstock.store.files.name_book import load_names as load_names
+    from penstock.trust import BROKER_RIGHTS as BROKER_RIGHTS
     from penstock.trust import Authorisation as Authorisation
     from penstock.trust import Certificate as Certificate
     from penstock.trust import Credentials as Credentials
@@ -65,11 +73,14 @@ if TYPE_CHECKING:
     from penstock.trust import event_tag as event_tag
     from penstock.trust import issue as issue
     from penstock.trust import network_tag as network_tag
+    from penstock.trust import read_credentials as read_credentials
+    from penstock.trust import read_type as read_type
     from penstock.trust import sign_type as sign_type
     from penstock.trust import verify_type as verify_type
 
 __version__ = "0.1.0"
 __all__ = [
+    "BROKER_RIGHTS",
     "AttributeDefinition",
     "AttributeId",
     "AttributeSpec",
@@ -79,11 +90,15 @@ __all__ = [
     "Client",
     "Credentials",
     "Decision",
+    "DecisionFile",
+    "DecisionRecord",
     "Delivery",
+    "Domain",
     "Effect",
     "Enumerated",
     "EvaluationError",
     "Event",
+    "EventCounts",
     "EventField",
     "EventRequest",
     "EventType",
@@ -97,9 +112,11 @@ __all__ = [
     "NetworkName",
     "NetworkRequest",
     "PenstockError",
+    "Petnames",
     "Principal",
     "Publication",
     "Ranged",
+    "Recorder",
     "RefusedError",
     "Restriction",
     "Right",
@@ -123,6 +140,9 @@ __all__ = [
     "load_names",
     "load_type",
     "network_tag",
+    "read_credentials",
+    "read_record",
+    "read_type",
     "sign_type",
     "verify_type",
 ]
@@ -144,11 +164,14 @@ _HOMES: Final = {
     "penstock.guard": (
         "CapabilityAuthority",
         "Decision",
+        "DecisionRecord",
         "Delivery",
         "Effect",
+        "EventCounts",
         "EventRequest",
         "NetworkRequest",
         "Publication",
+        "Recorder",
         "Restriction",
         "decide",
         "environment",
@@ -157,11 +180,13 @@ _HOMES: Final = {
         "AttributeDefinition",
         "AttributeId",
         "AttributeSpec",
+        "Domain",
         "Enumerated",
         "Event",
         "EventType",
         "Kind",
         "NetworkName",
+        "Petnames",
         "Principal",
         "Ranged",
         "Sealing",
@@ -173,6 +198,7 @@ _HOMES: Final = {
     "penstock.store.files.name_book": ("NameBook", "load_names"),
     "penstock.trust": (
         "Authorisation",
+        "BROKER_RIGHTS",
         "Certificate",
         "Credentials",
         "Right",
@@ -182,9 +208,13 @@ _HOMES: Final = {
         "event_tag",
         "issue",
         "network_tag",
+        "read_credentials",
+        "read_type",
         "sign_type",
         "verify_type",
     ),
+    "penstock.store": ("DecisionFile",),
+    "penstock.guard.decision_log": ("read_record",),
 }
 
 

@@ -24,3 +24,19 @@ from penstock.selector.selector import disjunction as disjunction
 from penstock.selector.selector import equals as equals
 from penstock.selector.selector import negation as negation
 from penstock.selector.selector import parse as parse
+
+#: the public names; the others are for other packages of Penstock
+__all__ = [
+    "ALWAYS",
+    "NEVER",
+    "AnalysisVerdict",
+    "Selector",
+    "SelectorAnalysis",
+    "compile_selector",
+    "covers",
+    "equivalent",
+    "evaluate",
+    "overlaps",
+    "parse",
+    "satisfiable",
+]
