@@ -1,5 +1,8 @@
 """The One-way Function Tree of the paper (section 7.6.1; Sherman and McGrew, 2003). For comparison, and unsafe.
 
+No other module imports it: it is here so that its tests can carry out the attack that the logical key hierarchy
+withstands (docs/explanation/key-groups.md).
+
 The key of a node is a function of its children's keys, blinded: key = f(g(left) ⊕ g(right)). A member knows its own
 leaf key and the blinded keys of the siblings along its path, and computes everything above. A change makes the keys
 along one path new, and sends each of them, blinded, to the sibling: ⌈log2 n⌉ + 1 wrapped keys or so.

@@ -122,7 +122,10 @@ class AgreedRules:
     def may_receive(
         self, event: TypeKey, publisher: Principal, subscriber: Principal, now: datetime | None = None
     ) -> bool:
-        """Say whether a subscriber gets what a publisher may publish of a type. Raises as `may_publish`."""
+        """Say whether a subscriber gets what a publisher may publish of a type. Raises as `may_publish`.
+
+        It is the plain form of `readings`, which tests are held against.
+        """
         validity = self._known(subscriber, publisher=False).validity
         found = self._publications.allow(event, publisher)
         return found.allowed and _in(both(self._suited(found, subscriber), (validity,)), now)

@@ -21,7 +21,6 @@ lead to it, and what leads back to itself is refused.
 """
 
 import base64
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, Protocol
@@ -439,6 +438,3 @@ class _Proof:
         self.validity = both
         self.because += because
         return True
-
-
-TypeVerifier = Callable[[UnverifiedType, datetime], VerifiedType]

@@ -1,7 +1,7 @@
 """What a node file names: read, verified, and put together into the settings of a node."""
 
 import os
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from importlib import import_module
@@ -53,9 +53,6 @@ _NAMING: Final = NameErrors(
     principal="node.principal",
     help=HELP,
 )
-
-OpenKey = Callable[[str], SigningKey]
-"""Reads a private key, and asks for its passphrase where it has one."""
 
 
 @dataclass(frozen=True, slots=True)

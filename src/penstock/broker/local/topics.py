@@ -2,6 +2,9 @@
 
 A broker's library is the registry of topics that section 5.5 of paper 5 asks for: definitions come to it by `add_type`,
 from somebody who may install, and every broker verifies them for itself.
+
+Programs call these functions (docs/how-to/use-topics.md). No other module does: brokers route by event types, and
+topics are a layer above them.
 """
 
 from collections.abc import Iterable

@@ -289,6 +289,8 @@ class Coverage(Generic[K]):
     def __contains__(self, key: K) -> bool:
         return key in self._interests
 
+    # Both of these tell tests what `add` and `remove` have come to; brokers act on what those return.
+
     @property
     def forwarded(self) -> tuple[Interest, ...]:
         """What is to be forwarded, in the order in which it came to be."""

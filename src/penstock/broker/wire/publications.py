@@ -251,13 +251,6 @@ def _write_columns(numbers: tuple[int, ...], events: tuple[TransitEvent, ...]) -
 _WIDE: Final = Limits(frame_bytes=1 << 62, wire_items=1 << 30)
 
 
-def read_columns(header: object, columns: object) -> tuple[tuple[int, ...], tuple[TransitEvent, ...]]:
-    """Return the numbers and events of a header and columns. Raises `MalformedError`, `LimitError`."""
-    if type(columns) is not bytes:
-        malformed("the columns of events")
-    return _read_columns(PublicationHeader.read(header), columns)
-
-
 def _read_columns(header: PublicationHeader, octets: bytes) -> tuple[tuple[int, ...], tuple[TransitEvent, ...]]:
     if len(octets) > DEFAULT_LIMITS.route_block_bytes:
         too_many("octets of events", DEFAULT_LIMITS.route_block_bytes)

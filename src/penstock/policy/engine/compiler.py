@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import datetime
 from functools import partial
-from typing import Final, TypeAlias
+from typing import Final
 
 from penstock.errors import EvaluationError, PenstockError
 from penstock.policy.combining.algorithms import Child, CombiningAlgorithm
@@ -77,9 +77,6 @@ def _uncollected() -> Iterator[None]:
     finally:
         if enabled:
             gc.enable()
-
-
-Scoped: TypeAlias = Callable[[Context], EvaluationScope]
 
 
 class _Unit(ABC):
