@@ -14,16 +14,15 @@ those of the rule book's moderator. There are no snapshots: one could leave vote
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from enum import StrEnum
-from typing import ClassVar, Final, Never, TypeAlias, TypeVar
+from typing import Annotated, ClassVar, Final, Never, TypeAlias, TypeVar
 
-from penstock.codec.sexp import SExp, canonical, parse_canonical, text
-from penstock.codec.sexp import field as sexp_field
+from penstock.codec.sexp import BARE, Form, SExp, canonical, parse_canonical, text
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.principals import Principal
 from penstock.moderator.files.founding import Founding
 from penstock.moderator.polls import Poll, PollOutcome, PollQuestion, Vote
 from penstock.store.ledgers.records import Change
-from penstock.trust.signed import Claim, SignedValue, one, read_count, read_digest, read_owner, read_signed
+from penstock.trust.signed import DIGEST, Claim, SignedValue, malformed, read_count, read_signed
 
 V = TypeVar("V", bound=Claim)
 
@@ -46,40 +45,34 @@ class Settlement:
     code: str = ""
 
 
+def _write_settlement(settlement: Settlement) -> SExp:
+    step = settlement.step
+    return (b"code", settlement.code.encode()) if step is None else (b"step", b"%d" % step)
+
+
+def _read_settlement(value: SExp) -> Settlement:
+    match value:
+        case (b"code", code):
+            return Settlement(None, text(code))
+        case (b"step", step):
+            return Settlement(read_count(step))
+    raise malformed("a poll is settled by a step, or by the code of a refusal")
+
+
 @dataclass(frozen=True, slots=True)
 class SettledPoll(Claim):
     """What came of a poll, by the word of its moderator."""
 
     HEAD: ClassVar = b"poll-settled"
+    SIGNER: ClassVar = "moderator"
     moderator: Principal
-    poll: bytes = field(repr=False)
-    settlement: Settlement
-
-    @property
-    def signer(self) -> Principal:
-        """The moderator that asked."""
-        return self.moderator
+    poll: Annotated[bytes, DIGEST] = field(repr=False)
+    settlement: Annotated[Settlement, Form(_write_settlement, _read_settlement), BARE]
 
     @property
     def kind(self) -> PollRecordKind:
         """What happens to the poll by it."""
         return PollRecordKind.UNSETTLED if self.settlement.step is None else PollRecordKind.SETTLED
-
-    def to_sexp(self) -> SExp:
-        """Return the body that is signed."""
-        step, code = self.settlement.step, self.settlement.code
-        came: SExp = (b"code", code.encode()) if step is None else (b"step", b"%d" % step)
-        return (self.HEAD, (b"moderator", str(self.moderator).encode()), (b"poll", self.poll), came)
-
-    @classmethod
-    def from_sexp(cls, body: SExp) -> "SettledPoll":
-        """Read a body. Raises `MalformedError` (`evolution.malformed`, and what the parts raise)."""
-        settlement = (
-            Settlement(None, text(one(body, b"code")))
-            if sexp_field(body, b"step") is None
-            else Settlement(read_count(one(body, b"step")))
-        )
-        return cls(read_owner(one(body, b"moderator")), read_digest(one(body, b"poll")), settlement)
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from functools import lru_cache
 from hashlib import sha256
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
 from penstock.authority.signed_requests import ModeratorRequest, SignedRequest
 from penstock.codec.sexp import SExp, canonical, parse_canonical
@@ -34,16 +34,7 @@ from penstock.moderator.rules.steps import CLOCK, Note, Pass, Step
 from penstock.moderator.settlement.consents import Consent
 from penstock.store.ledgers.ledgers import Ledger
 from penstock.store.ledgers.records import EMPTY, Change, LedgerHead, NewChange, from_ticks, ticks
-from penstock.trust.signed import (
-    Claim,
-    UnverifiedValue,
-    one,
-    read_count,
-    read_digest,
-    read_owner,
-    read_signed,
-    sign_value,
-)
+from penstock.trust.signed import DIGEST, Claim, UnverifiedValue, read_count, read_signed, sign_value
 
 PART: Final = "part"
 FOUND: Final = "found"
@@ -242,44 +233,18 @@ class Vouched(Claim):
     """What a rule book has come to at a head, by the word of its moderator, or of whoever keeps it for itself."""
 
     HEAD: ClassVar = b"rule-book-snapshot"
-    book: bytes = field(repr=False)
+    SIGNER: ClassVar = "by"
+    book: Annotated[bytes, DIGEST] = field(repr=False)
     by: Principal
     number: int
-    hash: bytes = field(repr=False)
+    hash: Annotated[bytes, DIGEST] = field(repr=False)
     #: the digest of the state
-    state: bytes = field(repr=False)
+    state: Annotated[bytes, DIGEST] = field(repr=False)
 
     @classmethod
     def of(cls, founding: Founding, head: LedgerHead, data: bytes, by: Principal | None = None) -> "Vouched":
         """Return the bytes to sign, for the moderator unless another signer is named."""
         return cls(founding.digest, by or founding.moderator, head.number, head.hash, sha256(data).digest())
-
-    @property
-    def signer(self) -> Principal:
-        """The moderator, or whoever it counts for alone."""
-        return self.by
-
-    def to_sexp(self) -> SExp:
-        """Return the body that is signed."""
-        return (
-            self.HEAD,
-            (b"book", self.book),
-            (b"by", str(self.by).encode()),
-            (b"number", b"%d" % self.number),
-            (b"hash", self.hash),
-            (b"state", self.state),
-        )
-
-    @classmethod
-    def from_sexp(cls, body: SExp) -> "Vouched":
-        """Read a body. Raises `MalformedError` (`evolution.malformed`, and what the parts raise)."""
-        return cls(
-            read_digest(one(body, b"book")),
-            read_owner(one(body, b"by")),
-            read_count(one(body, b"number")),
-            read_digest(one(body, b"hash")),
-            read_digest(one(body, b"state")),
-        )
 
 
 class Snapshots:

@@ -15,20 +15,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar, Final
 
-from penstock.codec.sexp import SExp, head, text
+from penstock.codec.sexp import Named
 from penstock.errors import MalformedError
 from penstock.model.names import check_attribute_name
 from penstock.model.principals import Principal
 from penstock.model.profiles import Profile
 from penstock.model.types import EventType
 from penstock.moderator.rules.conflicts import Mode
-from penstock.moderator.rules.rules import PublishRule, Rule, SubscribeRule
-from penstock.moderator.rules.vocabulary import Vocabulary, read_vocabulary, rows, vocabulary_fields
+from penstock.moderator.rules.rules import PublishRule, Rule
+from penstock.moderator.rules.vocabulary import Vocabulary, VocabularyField
 from penstock.trust.policy.events import check_agreement_name
 from penstock.trust.profiles import ProfileClaim
-from penstock.trust.signed import Claim, SignedValue, malformed, one, read_owner
+from penstock.trust.signed import Claim, SignedValue
 from penstock.trust.validity import ALWAYS, Validity
 
 PUBLISHER: Final = "publisher"
@@ -51,12 +51,23 @@ class Agreement(Claim):
     """
 
     HEAD: ClassVar = b"agreement"
+    ORDER: ClassVar = (
+        "owner",
+        "name",
+        "mode",
+        "combining",
+        "publisher_attribute",
+        "described_by",
+        "vocabulary",
+        "rules",
+    )
+    SIGNER: ClassVar = "owner"
     owner: Principal
     name: str
-    vocabulary: Vocabulary = field(repr=False)
+    vocabulary: VocabularyField = field(repr=False)
     rules: tuple[Rule, ...] = field(repr=False)
     mode: Mode = Mode.SCOPED
-    combining: AgreementMode = AgreementMode.BOTH
+    combining: Annotated[AgreementMode, Named(b"rights")] = AgreementMode.BOTH
     #: of the events of its types: says who published them, because brokers have it say so
     publisher_attribute: str = PUBLISHER
     #: who may sign profiles, besides the owner
@@ -80,11 +91,6 @@ class Agreement(Claim):
         object.__setattr__(self, "described_by", tuple(sorted(set(self.described_by))))
 
     @property
-    def signer(self) -> Principal:
-        """The owner of the types."""
-        return self.owner
-
-    @property
     def publish_rules(self) -> tuple[PublishRule, ...]:
         """What publishers state."""
         return tuple(rule for rule in self.rules if isinstance(rule, PublishRule))
@@ -99,50 +105,6 @@ class Agreement(Claim):
     def believes(self, claim: ProfileClaim) -> bool:
         """Say whether the word of who describes somebody counts."""
         return claim.said_by == self.owner or claim.said_by in self.described_by
-
-    def to_sexp(self) -> SExp:
-        """Return the body that is signed."""
-        return (
-            self.HEAD,
-            (b"owner", str(self.owner).encode()),
-            (b"name", self.name.encode()),
-            (b"mode", self.mode.encode()),
-            (b"rights", self.combining.encode()),
-            (b"publisher-attribute", self.publisher_attribute.encode()),
-            (b"described-by", *(str(who).encode() for who in self.described_by)),
-            *vocabulary_fields(self.vocabulary),
-            (b"rules", *(rule.to_sexp() for rule in self.rules)),
-        )
-
-    @classmethod
-    def from_sexp(cls, body: SExp) -> "Agreement":
-        """Read a body. Raises `MalformedError` (`evolution.malformed`, `agreement.*`, and what the parts raise)."""
-        return cls(
-            read_owner(one(body, b"owner")),
-            text(one(body, b"name")),
-            read_vocabulary(body),
-            tuple(_read_rule(rule) for rule in rows(body, b"rules")),
-            Mode(_word(body, b"mode", Mode)),
-            AgreementMode(_word(body, b"rights", AgreementMode)),
-            text(one(body, b"publisher-attribute")),
-            tuple(read_owner(who) for who in rows(body, b"described-by")),
-        )
-
-
-def _read_rule(value: SExp) -> Rule:
-    match head(value):
-        case PublishRule.HEAD:
-            return PublishRule.from_sexp(value)
-        case SubscribeRule.HEAD:
-            return SubscribeRule.from_sexp(value)
-    raise malformed("an agreement has a rule of a kind that is not known")
-
-
-def _word(body: SExp, name: bytes, words: type[Mode] | type[AgreementMode]) -> str:
-    found = text(one(body, name))
-    if found not in [*words]:
-        raise malformed(f"an agreement has a `{name.decode()}` that is not known")
-    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,13 +18,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from typing import ClassVar, Final
+from typing import Annotated, ClassVar
 
-from penstock.codec.sexp import SExp, text
-from penstock.codec.sexp import field as sexp_field
+from penstock.codec.sexp import Form, ListForm, SExp, text
 from penstock.crypto import SigningKey, digest
 from penstock.errors import LimitError, RefusedError
-from penstock.model.instants import format_date, parse_date
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
 from penstock.model.profiles import Profile
@@ -34,18 +32,15 @@ from penstock.moderator.rules.steps import RuleStatus, Strategy
 from penstock.moderator.settlement.consents import Consent, resolution_digest
 from penstock.moderator.settlement.proposals import Resolution, find, propose
 from penstock.trust.signed import (
+    DIGEST,
+    PRINCIPAL,
     Claim,
     SignedValue,
     UnverifiedValue,
     malformed,
-    one,
-    read_count,
-    read_digest,
     read_owner,
-    read_signed,
-    read_time,
     sign_value,
-    time_field,
+    signed_form,
 )
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -65,9 +60,6 @@ from penstock.trust.signed import (
 # relaxed adds a consent for this poll, which a rule book uses. `poll` computes the outcome of the votes.
 
 
-_AUTOMATIC: Final = b"automatic"
-
-
 @dataclass(frozen=True, slots=True)
 class Touched:
     """A rule that some proposal would change: as it is in force, and as it was stated. A candidate is both."""
@@ -85,6 +77,48 @@ class Option:
     forms: tuple[PublishRule, ...] = field(repr=False)
 
 
+def _write_touched(rule: Touched) -> SExp:
+    return (rule.form.to_sexp(),) if rule.form == rule.stated else (rule.form.to_sexp(), rule.stated.to_sexp())
+
+
+def _read_touched(value: SExp) -> Touched:
+    match value:
+        case (tuple(form), *stated) if len(stated) <= 1:
+            read = PublishRule.from_sexp(form)
+            return Touched(read, PublishRule.from_sexp(stated[0]) if stated else read)
+    raise malformed("a rule has a form, and perhaps another that was stated")
+
+
+def _write_option(option: Option) -> SExp:
+    return (
+        option.strategy.encode(),
+        (b"relaxes", *map(PRINCIPAL.write, option.relaxes)),
+        (b"forms", *(form.to_sexp() for form in option.forms)),
+    )
+
+
+def _read_option(value: SExp) -> Option:
+    match value:
+        case (bytes(strategy), (b"relaxes", *relaxes), (b"forms", *forms)):
+            return Option(
+                _read_strategy(strategy), tuple(map(read_owner, relaxes)), tuple(map(PublishRule.from_sexp, forms))
+            )
+    raise malformed("a proposal has a strategy, the principals it relaxes, and forms")
+
+
+def _read_strategy(value: SExp) -> Strategy:
+    written = text(value)
+    if written not in [*Strategy]:
+        raise malformed("there is no such strategy")
+    return Strategy(written)
+
+
+def _read_chosen(chosen: tuple[SExp, ...]) -> Strategy | None:
+    if len(chosen) > 1:
+        raise malformed("a poll chooses one proposal, or none")
+    return _read_strategy(chosen[0]) if chosen else None
+
+
 @dataclass(frozen=True, slots=True)
 class PollQuestion(Claim):
     """The question to those affected: the proposals, who asks, and until when.
@@ -93,14 +127,15 @@ class PollQuestion(Claim):
     """
 
     HEAD: ClassVar = b"poll-question"
+    SIGNER: ClassVar = "moderator"
     moderator: Principal
     #: the digest of the founding of the rule base, and how many steps it had
-    book: bytes = field(repr=False)
+    book: Annotated[bytes, DIGEST] = field(repr=False)
     since: int
     candidate: str
-    rules: tuple[Touched, ...]
+    rules: Annotated[tuple[Touched, ...], Form(_write_touched, _read_touched)]
     #: in the order in which they change least
-    options: tuple[Option, ...]
+    options: Annotated[tuple[Option, ...], Form(_write_option, _read_option)]
     voters: tuple[Principal, ...]
     time: datetime
     deadline: datetime
@@ -124,11 +159,6 @@ class PollQuestion(Claim):
             raise malformed("a question has a deadline after it is asked, and consents do not end before")
         if len(self.voters) > DEFAULT_LIMITS.poll_voters:
             raise LimitError("poll.limit", f"{len(self.voters)} publishers would have to be asked")
-
-    @property
-    def signer(self) -> Principal:
-        """The moderator that asks."""
-        return self.moderator
 
     @property
     def id(self) -> bytes:
@@ -157,38 +187,6 @@ class PollQuestion(Claim):
         """Return what consents to one of the proposals are to."""
         return resolution_digest(self.candidate, option.strategy, {form.id: form for form in option.forms})
 
-    def to_sexp(self) -> SExp:
-        """Return the body that is signed."""
-        return (
-            self.HEAD,
-            (b"moderator", _who(self.moderator)),
-            (b"book", self.book),
-            (b"since", b"%d" % self.since),
-            (b"candidate", self.candidate.encode()),
-            (b"rules", *map(_touched, self.rules)),
-            (b"options", *map(_ballot_option, self.options)),
-            (b"voters", *map(_who, self.voters)),
-            time_field(self.time),
-            (b"deadline", format_date(self.deadline)),
-            (b"until", format_date(self.until)),
-        )
-
-    @classmethod
-    def from_sexp(cls, body: SExp) -> "PollQuestion":
-        """Read a body. Raises `MalformedError` (`evolution.malformed`, and what the parts raise)."""
-        return cls(
-            read_owner(one(body, b"moderator")),
-            read_digest(one(body, b"book")),
-            read_count(one(body, b"since")),
-            text(one(body, b"candidate")),
-            tuple(map(_read_touched, _all(body, b"rules"))),
-            tuple(map(_read_option, _all(body, b"options"))),
-            tuple(map(read_owner, _all(body, b"voters"))),
-            read_time(body),
-            _read_date(body, b"deadline"),
-            _read_date(body, b"until"),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class Vote(Claim):
@@ -198,11 +196,12 @@ class Vote(Claim):
     """
 
     HEAD: ClassVar = b"poll-vote"
-    poll: bytes = field(repr=False)
+    SIGNER: ClassVar = "voter"
+    poll: Annotated[bytes, DIGEST] = field(repr=False)
     voter: Principal
     number: int
     approves: frozenset[Strategy] = frozenset()
-    consents: tuple[UnverifiedValue[Consent], ...] = field(default=(), repr=False)
+    consents: Annotated[tuple[UnverifiedValue[Consent], ...], signed_form(Consent)] = field(default=(), repr=False)
     #: cast by a policy, without anybody looking
     automatic: bool = False
 
@@ -210,133 +209,18 @@ class Vote(Claim):
         if not 1 <= self.number <= DEFAULT_LIMITS.poll_votes:
             raise malformed(f"votes are numbered from 1 to {DEFAULT_LIMITS.poll_votes}")
 
-    @property
-    def signer(self) -> Principal:
-        """The voter."""
-        return self.voter
-
-    def to_sexp(self) -> SExp:
-        """Return the body that is signed."""
-        return (
-            self.HEAD,
-            (b"poll", self.poll),
-            (b"voter", _who(self.voter)),
-            (b"number", b"%d" % self.number),
-            (b"approves", *(strategy.encode() for strategy in sorted(self.approves))),
-            (b"consents", *(consent.to_sexp() for consent in self.consents)),
-            *([(_AUTOMATIC,)] if self.automatic else []),
-        )
-
-    @classmethod
-    def from_sexp(cls, body: SExp) -> "Vote":
-        """Read a body. Raises `MalformedError` (`evolution.malformed`, and what the parts raise)."""
-        return cls(
-            read_digest(one(body, b"poll")),
-            read_owner(one(body, b"voter")),
-            read_count(one(body, b"number")),
-            frozenset(map(_read_strategy, _all(body, b"approves"))),
-            tuple(read_signed(consent, Consent) for consent in _all(body, b"consents")),
-            sexp_field(body, _AUTOMATIC) is not None,
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class PollOutcome(Claim):
     """What a poll came to, with the votes that it follows from."""
 
     HEAD: ClassVar = b"poll-outcome"
+    SIGNER: ClassVar = "moderator"
     moderator: Principal
-    poll: bytes = field(repr=False)
+    poll: Annotated[bytes, DIGEST] = field(repr=False)
     time: datetime
-    chosen: Strategy | None
-    votes: tuple[UnverifiedValue[Vote], ...] = field(repr=False)
-
-    @property
-    def signer(self) -> Principal:
-        """The moderator that asked."""
-        return self.moderator
-
-    def to_sexp(self) -> SExp:
-        """Return the body that is signed."""
-        return (
-            self.HEAD,
-            (b"moderator", _who(self.moderator)),
-            (b"poll", self.poll),
-            time_field(self.time),
-            (b"chosen",) if self.chosen is None else (b"chosen", self.chosen.encode()),
-            (b"votes", *(vote.to_sexp() for vote in self.votes)),
-        )
-
-    @classmethod
-    def from_sexp(cls, body: SExp) -> "PollOutcome":
-        """Read a body. Raises `MalformedError` (`evolution.malformed`), `RefusedError` (what the votes raise)."""
-        chosen = _all(body, b"chosen")
-        if len(chosen) > 1:
-            raise malformed("a poll chooses one proposal, or none")
-        return cls(
-            read_owner(one(body, b"moderator")),
-            read_digest(one(body, b"poll")),
-            read_time(body),
-            _read_strategy(chosen[0]) if chosen else None,
-            tuple(read_signed(vote, Vote) for vote in _all(body, b"votes")),
-        )
-
-
-# --- parts ----------------------------------------------------------------------------------------------------------
-
-
-def _touched(rule: Touched) -> SExp:
-    return (rule.form.to_sexp(),) if rule.form == rule.stated else (rule.form.to_sexp(), rule.stated.to_sexp())
-
-
-def _read_touched(value: SExp) -> Touched:
-    match value:
-        case (tuple(form), *stated) if len(stated) <= 1:
-            read = PublishRule.from_sexp(form)
-            return Touched(read, PublishRule.from_sexp(stated[0]) if stated else read)
-    raise malformed("a rule has a form, and perhaps another that was stated")
-
-
-def _ballot_option(option: Option) -> SExp:
-    return (
-        option.strategy.encode(),
-        (b"relaxes", *map(_who, option.relaxes)),
-        (b"forms", *(form.to_sexp() for form in option.forms)),
-    )
-
-
-def _read_option(value: SExp) -> Option:
-    match value:
-        case (bytes(strategy), (b"relaxes", *relaxes), (b"forms", *forms)):
-            return Option(
-                _read_strategy(strategy), tuple(map(read_owner, relaxes)), tuple(map(PublishRule.from_sexp, forms))
-            )
-    raise malformed("a proposal has a strategy, the principals it relaxes, and forms")
-
-
-def _read_date(body: SExp, name: bytes) -> datetime:
-    date = one(body, name)
-    if not isinstance(date, bytes):
-        raise malformed("a date is an atom")
-    return parse_date(date)
-
-
-def _read_strategy(value: SExp) -> Strategy:
-    written = text(value)
-    if written not in [*Strategy]:
-        raise malformed("there is no such strategy")
-    return Strategy(written)
-
-
-def _all(body: SExp, name: bytes) -> tuple[SExp, ...]:
-    found = sexp_field(body, name)
-    if found is None:
-        raise malformed(f"a statement has one `({name.decode()} …)`")
-    return found[1:]
-
-
-def _who(principal: Principal) -> bytes:
-    return str(principal).encode()
+    chosen: Annotated[Strategy | None, ListForm(lambda it: () if it is None else (it.encode(),), _read_chosen)]
+    votes: Annotated[tuple[UnverifiedValue[Vote], ...], signed_form(Vote)] = field(repr=False)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

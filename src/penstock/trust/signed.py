@@ -13,7 +13,6 @@ from datetime import datetime
 from typing import ClassVar, Final, Generic, TypeVar
 
 from penstock.codec.sexp import Form, SExp, SexpRecord, canonical, parse, text
-from penstock.codec.sexp import field as sexp_field
 from penstock.codec.sexp import head as sexp_head
 from penstock.crypto import PublicKey, SigningKey, digest
 from penstock.errors import MalformedError, RefusedError
@@ -45,20 +44,15 @@ def read_count(value: SExp, most: int = DEFAULT_LIMITS.policy_number) -> int:
     return int(value)
 
 
-def _read_bytes(value: SExp) -> bytes:
-    if not isinstance(value, bytes):
-        raise malformed("bytes are an atom")
-    return value
-
-
 def bytes_form(*lengths: int) -> Form[bytes]:
     """Return how bytes are written that have one of these lengths, or any."""
 
     def read(value: SExp) -> bytes:
-        found = _read_bytes(value)
-        if lengths and len(found) not in lengths:
+        if not isinstance(value, bytes):
+            raise malformed("bytes are an atom")
+        if lengths and len(value) not in lengths:
             raise malformed(f"not {' or '.join(map(str, lengths))} bytes")
-        return found
+        return value
 
     return Form(lambda value: value, read)
 
@@ -75,37 +69,7 @@ def count_form(most: int, least: int = 0) -> Form[int]:
     return Form(b"%d".__mod__, read)
 
 
-# The fields that statements have in common.
-
-
-def one(body: SExp, name: bytes) -> SExp:
-    """Return the one value of a field. Raises `MalformedError` (`evolution.malformed`)."""
-    found = sexp_field(body, name)
-    if found is None or len(found) != 2:
-        raise malformed(f"a statement has one `({name.decode()} …)` with one value")
-    return found[1]
-
-
-def time_field(time: datetime) -> SExp:
-    """Return the field `time`. Raises `MalformedError` for a time that cannot be written."""
-    return (b"time", format_date(time))
-
-
-def read_time(body: SExp) -> datetime:
-    """Read the field `time`. Raises `MalformedError` (`evolution.malformed`, `date.malformed`)."""
-    time = one(body, b"time")
-    if not isinstance(time, bytes):
-        raise malformed("a time is an atom")
-    return parse_date(time)
-
-
-def read_digest(value: SExp) -> bytes:
-    """Read a SHA-256. Raises `MalformedError` (`evolution.malformed`)."""
-    if not isinstance(value, bytes) or len(value) != DIGEST_BYTES:
-        raise malformed(f"a digest has {DIGEST_BYTES} octets")
-    return value
-
-
+_BYTES: Final = bytes_form()
 PRINCIPAL: Final[Form[Principal]] = Form(lambda principal: str(principal).encode(), read_owner)
 DIGEST: Final = bytes_form(DIGEST_BYTES)
 
@@ -116,10 +80,10 @@ class StatementRecord(SexpRecord):
     __slots__ = ()
     FORMS: ClassVar = {
         Principal: PRINCIPAL,
-        datetime: Form(format_date, lambda value: parse_date(_read_bytes(value))),
+        datetime: Form(format_date, lambda value: parse_date(_BYTES.read(value))),
         int: count_form(DEFAULT_LIMITS.policy_number),
         str: Form(str.encode, text),
-        bytes: bytes_form(),
+        bytes: _BYTES,
     }
 
     @staticmethod

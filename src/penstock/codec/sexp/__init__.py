@@ -15,6 +15,7 @@ from penstock.codec.sexp.records import OMITTED as OMITTED
 from penstock.codec.sexp.records import Form as Form
 from penstock.codec.sexp.records import ListForm as ListForm
 from penstock.codec.sexp.records import Named as Named
+from penstock.codec.sexp.records import RecordParts as RecordParts
 from penstock.codec.sexp.records import SexpRecord as SexpRecord
 from penstock.codec.sexp.records import read_fields as read_fields
 from penstock.codec.sexp.records import read_record as read_record

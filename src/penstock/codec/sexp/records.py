@@ -20,8 +20,8 @@ with `-` for `_`, in the order of the class or of its `ORDER`. The type says wha
 
 `Annotated` says what differs: how the value is written (`Form`) or all that stands in the field (`ListForm`), another
 name (`Named`), `OMITTED` for a field that is not there if it has its default, and `BARE` for what stands in the record
-itself: one value, all that is left, or the fields of another record. Attributes that follow each other under one name
-are the values of one field.
+itself: one value, all that is left, or the fields of another record. With `RecordParts` another record is written in
+the place of the value. Attributes that follow each other under one name are the values of one field.
 
 Reading is strict: each field once, in its place, and nothing else. Whether a value was written in its one form is for
 the caller to check, by writing again what was read.
@@ -66,6 +66,15 @@ class Named:
     name: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class RecordParts(Generic[T]):
+    """A value that is written as the fields of a record: how it is taken apart, and put together."""
+
+    record: "type[SexpRecord]"
+    apart: Callable[[T], Any]
+    together: Callable[[Any], T]
+
+
 class FieldMark(Enum):
     """See `OMITTED` and `BARE` in the module."""
 
@@ -105,18 +114,20 @@ class SexpRecord:
         """Raise if a record that was read has fields that do not fit each other."""
 
 
-def written_fields(record: SexpRecord) -> Iterator[SExp]:
-    """Yield the fields of a record as they are written."""
+def written_fields(record: SexpRecord) -> list[SExp]:
+    """Return the fields of a record as they are written."""
+    written: list[SExp] = []
     for each in _layout(type(record)):
-        value = each.get(record)
-        if each.record is not None:
-            yield from written_fields(value)
-        elif value != each.default:
-            elements = each.form.write(value)
-            if each.name:
-                yield (each.name, *elements)
-            else:
-                yield from elements
+        value, form = each.get(record), each.form
+        if each.default is not _WRITTEN and value == each.default:
+            continue
+        if isinstance(form, Form):
+            written.append((each.name, form.write(value)) if each.name else form.write(value))
+        elif isinstance(form, ListForm):
+            written += ((each.name, *form.write(value)),) if each.name else form.write(value)
+        else:
+            written += written_fields(form.apart(value))
+    return written
 
 
 def read_record(cls: type[R], body: SExp) -> R:
@@ -138,21 +149,30 @@ def read_fields(cls: type[R], body: tuple[SExp, ...]) -> tuple[R, tuple[SExp, ..
 def _read(cls: type[R], body: tuple[SExp, ...], at: int, outer: type[SexpRecord]) -> tuple[R, int]:
     values: dict[str, Any] = {}
     for each in _layout(cls):
-        if each.record is not None:
-            values[each.attributes[0]], at = _read(each.record, body, at, outer)
+        form, found = each.form, body[at] if at < len(body) else None
+        if isinstance(form, RecordParts):
+            parts, at = _read(form.record, body, at, outer)
+            values[each.attributes[0]] = form.together(parts)
             continue
-        if each.name:
-            there = at < len(body) and head(body[at]) == each.name
-        else:
-            there = at < len(body) or each.default is _WRITTEN
-        if not there and each.default is not _WRITTEN:
+        if each.name and type(found) is tuple and found and found[0] == each.name:
+            elements, at = found[1:], at + 1
+        elif (each.name or found is None) and each.default is not _WRITTEN:
             continue
-        if not there:
+        elif each.name:
             raise _misplaced(outer, body, each.name)
-        end = at + 1 if each.name or each.single else len(body)
-        listed = body[at] if each.name else (b"", *body[at:end])
-        read, at = each.form.read(listed[1:] if isinstance(listed, tuple) else ()), end
-        values |= zip(each.attributes, read if len(each.attributes) > 1 else (read,), strict=True)
+        else:
+            elements = body[at : at + 1] if isinstance(form, Form) else body[at:]
+            at += len(elements)
+        if not isinstance(form, Form):
+            value = form.read(elements)
+        elif len(elements) == 1:
+            value = form.read(elements[0])
+        else:
+            raise cls.malformed(f"`({each.name.decode()} …)` has one value")
+        if len(each.attributes) == 1:
+            values[each.attributes[0]] = value
+        else:
+            values |= zip(each.attributes, value, strict=True)
     record = cls(**values)
     record.verify_fields()
     return record, at
@@ -178,22 +198,15 @@ def _misplaced(cls: type[SexpRecord], body: tuple[SExp, ...], missing: bytes | N
 
 #: the default of a field that is always there
 _WRITTEN: Final = object()
-#: in the place of the form of a field that is the fields of another record
-_NOTHING: Final[ListForm[Any]] = ListForm(lambda _: (), lambda _: None)
 
 
 @dataclass(frozen=True, slots=True)
 class _Field:
-    """A field, and the attributes that are its values.
-
-    It has no name if it is bare: it is one value then (`single`), the fields of a `record`, or all that is left.
-    """
+    """A field, and the attributes that are its values. It has no name if it is bare."""
 
     attributes: tuple[str, ...]
     name: bytes
-    form: ListForm[Any]
-    single: bool = False
-    record: type[SexpRecord] | None = None
+    form: Form[Any] | ListForm[Any] | RecordParts[Any]
     default: object = _WRITTEN
     get: Callable[[SexpRecord], Any] = dataclass_field(init=False)
 
@@ -205,9 +218,10 @@ _LAYOUTS: Final[dict[type[SexpRecord], tuple[_Field, ...]]] = {}
 
 
 def _layout(cls: type[SexpRecord]) -> tuple[_Field, ...]:
-    if cls not in _LAYOUTS:
-        _LAYOUTS[cls] = _describe_all(cls)
-    return _LAYOUTS[cls]
+    found = _LAYOUTS.get(cls)
+    if found is None:
+        found = _LAYOUTS[cls] = _describe_all(cls)
+    return found
 
 
 def _describe_all(cls: type[SexpRecord]) -> tuple[_Field, ...]:
@@ -218,55 +232,46 @@ def _describe_all(cls: type[SexpRecord]) -> tuple[_Field, ...]:
     return tuple(_together(cls, [each for _, each in group]) for _, group in groups)
 
 
+def _same(value: Any) -> Any:
+    return value
+
+
 def _names(cls: type[SexpRecord]) -> Iterator[bytes]:
     for each in _layout(cls):
-        yield from _names(each.record) if each.record else (each.name,)
+        yield from _names(each.form.record) if isinstance(each.form, RecordParts) else filter(None, (each.name,))
 
 
 def _together(cls: type[SexpRecord], group: list[_Field]) -> _Field:
     """Return one field for attributes that share one."""
     if len(group) == 1:
         return group[0]
-    forms = [each.form for each in group]
-
-    def write(values: tuple[Any, ...]) -> tuple[SExp, ...]:
-        return tuple(element for form, value in zip(forms, values, strict=True) for element in form.write(value))
-
-    def read(elements: tuple[SExp, ...]) -> tuple[Any, ...]:
-        if len(elements) != len(forms):
-            raise cls.malformed(f"`({name.decode()} …)` has {len(forms)} values")
-        return tuple(form.read((element,)) for form, element in zip(forms, elements, strict=True))
-
-    name = group[0].name
-    return _Field(tuple(each.attributes[0] for each in group), name, ListForm(write, read))
+    forms = [each.form for each in group if isinstance(each.form, Form)]
+    return _Field(tuple(each.attributes[0] for each in group), group[0].name, _row(cls, forms))
 
 
 def _describe(cls: type[SexpRecord], attribute: "Field[Any]", hint: Any) -> _Field:
-    marks: tuple[object, ...] = ()
+    marks: list[object] = []
     if get_origin(hint) is Annotated:
-        hint, *found = get_args(hint)
-        marks = tuple(found)
+        hint, *marks = get_args(hint)
     name = attribute.name.replace("_", "-").encode()
     name = next((mark.name for mark in marks if isinstance(mark, Named)), name)
-    given = next((mark for mark in marks if isinstance(mark, Form | ListForm)), None)
+    form = next((mark for mark in marks if isinstance(mark, Form | ListForm | RecordParts)), None)
     omitted = OMITTED in marks
     if get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint) and attribute.default is None:
         omitted = True
         [hint] = (each for each in get_args(hint) if each is not NoneType)
-    if BARE in marks and given is None and isinstance(hint, type) and issubclass(hint, SexpRecord):
-        return _Field((attribute.name,), b"", _NOTHING, record=hint)
-    single = False
-    match given, get_origin(hint), get_args(hint):
-        case ListForm(), _, _:
-            form = given
-        case _, origin, (value, *_) if origin is frozenset or (origin is tuple and get_args(hint)[-1] is ...):
-            form = _many(given or _value_form(cls, value), frozenset if origin is frozenset else tuple)
-        case None, None, () if hint is bool:
+    origin, args = get_origin(hint), get_args(hint)
+    if not isinstance(form, ListForm | RecordParts):
+        if origin is frozenset or (origin is tuple and args[-1] is ...):
+            form = _many(form or _value_form(cls, args[0]), frozenset if origin is frozenset else tuple)
+        elif form is None and hint is bool:
             form, omitted = _flag(cls, name), True
-        case _:
-            form, single = _one(cls, name, given or _value_form(cls, hint)), True
+        elif form is None and BARE in marks and isinstance(hint, type) and issubclass(hint, SexpRecord):
+            form = RecordParts(hint, _same, _same)
+        else:
+            form = form or _value_form(cls, hint)
     default = attribute.default if omitted else _WRITTEN
-    return _Field((attribute.name,), b"" if BARE in marks else name, form, single, None, default)
+    return _Field((attribute.name,), b"" if BARE in marks or isinstance(form, RecordParts) else name, form, default)
 
 
 def _value_form(cls: type[SexpRecord], hint: Any) -> Form[Any]:
@@ -282,19 +287,11 @@ def _value_form(cls: type[SexpRecord], hint: Any) -> Form[Any]:
         case origin if origin is Annotated:
             return next(mark for mark in args[1:] if isinstance(mark, Form))
         case origin if origin is tuple:
-            return _pair(cls, [_value_form(cls, arg) for arg in args])
+            row = _row(cls, [_value_form(cls, arg) for arg in args])
+            return Form(row.write, lambda value: row.read(value if isinstance(value, tuple) else ()))
         case origin if origin in (Union, UnionType) and all(issubclass(arg, SexpRecord) for arg in args):
             return _one_of(cls, {arg.HEAD: arg for arg in args})
     raise TypeError(f"{cls.__name__} has an attribute of a type without a form: {hint}")
-
-
-def _one(cls: type[SexpRecord], name: bytes, form: Form[Any]) -> ListForm[Any]:
-    def read(elements: tuple[SExp, ...]) -> object:
-        if len(elements) != 1:
-            raise cls.malformed(f"`({name.decode()} …)` has one value")
-        return form.read(elements[0])
-
-    return ListForm(lambda value: (form.write(value),), read)
 
 
 def _many(form: Form[Any], collect: Callable[[Iterator[Any]], Any]) -> ListForm[Any]:
@@ -304,13 +301,15 @@ def _many(form: Form[Any], collect: Callable[[Iterator[Any]], Any]) -> ListForm[
     )
 
 
-def _pair(cls: type[SexpRecord], forms: list[Form[Any]]) -> Form[Any]:
-    def read(value: SExp) -> tuple[Any, ...]:
-        if not isinstance(value, tuple) or len(value) != len(forms):
-            raise cls.malformed(f"not a list of {len(forms)} values")
-        return tuple(form.read(element) for form, element in zip(forms, value, strict=True))
+def _row(cls: type[SexpRecord], forms: list[Form[Any]]) -> ListForm[Any]:
+    """Return how several values are written one behind the other."""
 
-    return Form(lambda values: tuple(form.write(value) for form, value in zip(forms, values, strict=True)), read)
+    def read(elements: tuple[SExp, ...]) -> tuple[Any, ...]:
+        if len(elements) != len(forms):
+            raise cls.malformed(f"not {len(forms)} values")
+        return tuple(form.read(element) for form, element in zip(forms, elements, strict=True))
+
+    return ListForm(lambda values: tuple(form.write(value) for form, value in zip(forms, values, strict=True)), read)
 
 
 def _word(cls: type[SexpRecord], words: type[StrEnum]) -> Form[Any]:

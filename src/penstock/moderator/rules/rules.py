@@ -15,20 +15,37 @@ import re
 from collections.abc import Collection
 from dataclasses import dataclass, field, replace
 from functools import lru_cache
-from typing import ClassVar, Final, TypeAlias
+from typing import Annotated, ClassVar, Final, TypeAlias
 
-from penstock.codec.sexp import SExp, text
-from penstock.codec.sexp import field as sexp_field
+from penstock.codec.sexp import Form, ListForm, SExp, text
 from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.selector import ALWAYS, Selector, parse
-from penstock.trust.signed import Claim, malformed, one, read_owner
+from penstock.trust.signed import Claim, malformed, read_owner
 from penstock.trust.validity import ALWAYS as FOREVER
-from penstock.trust.validity import Validity, parse_validity, validity_to_sexp
+from penstock.trust.validity import ValidityField
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*", re.ASCII)
+
+
+# A log says the same again and again: what was stated, asked for, in force before and after.
+@lru_cache(maxsize=DEFAULT_LIMITS.moderator_functions)
+def _parsed(function: str) -> Selector:
+    return parse(function)
+
+
+def _read_event(parts: tuple[SExp, ...]) -> TypeKey:
+    match parts:
+        case (owner, name):
+            return TypeKey(read_owner(owner), text(name))
+    raise malformed("a rule is about one `(event <owner> <name>)`")
+
+
+EventField = Annotated[TypeKey, ListForm(lambda event: (str(event.owner).encode(), event.name.encode()), _read_event)]
+"""The `(event <owner> <name>)` of a rule."""
+_FUNCTION: Final[Form[Selector]] = Form(lambda function: function.text.encode(), lambda value: _parsed(text(value)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,14 +56,16 @@ class PublishRule(Claim):
     """
 
     HEAD: ClassVar = b"publish-rule"
+    ORDER: ClassVar = ("id", "event", "publishers", "fnc_p", "fnc_s", "validity", "stated_by")
+    SIGNER: ClassVar = "stated_by"
     id: str
-    event: TypeKey
+    event: EventField
     publishers: tuple[Principal, ...]
     stated_by: Principal
     # What somebody demands of others stands in these, which no log may show.
-    fnc_p: Selector = field(default=ALWAYS, repr=False)
-    fnc_s: Selector = field(default=ALWAYS, repr=False)
-    validity: Validity = FOREVER
+    fnc_p: Annotated[Selector, _FUNCTION] = field(default=ALWAYS, repr=False)
+    fnc_s: Annotated[Selector, _FUNCTION] = field(default=ALWAYS, repr=False)
+    validity: ValidityField = FOREVER
 
     def __post_init__(self) -> None:
         _check_id(self.id)
@@ -56,11 +75,6 @@ class PublishRule(Claim):
             raise LimitError(
                 "moderator.limit", f"a rule is of more than {DEFAULT_LIMITS.moderator_publishers} publishers"
             )
-
-    @property
-    def signer(self) -> Principal:
-        """Whoever stated the rule."""
-        return self.stated_by
 
     @property
     def speakers(self) -> frozenset[Principal]:
@@ -77,55 +91,23 @@ class PublishRule(Claim):
             return self
         return replace(self, publishers=tuple(publisher for publisher in self.publishers if publisher not in away))
 
-    def to_sexp(self) -> SExp:
-        """Return the body that is signed."""
-        return (
-            self.HEAD,
-            (b"id", self.id.encode()),
-            _event(self.event),
-            (b"publishers", *(str(publisher).encode() for publisher in self.publishers)),
-            (b"fnc-p", self.fnc_p.text.encode()),
-            (b"fnc-s", self.fnc_s.text.encode()),
-            *_valid(self.validity),
-            (b"stated-by", str(self.stated_by).encode()),
-        )
-
-    @classmethod
-    def from_sexp(cls, body: SExp) -> "PublishRule":
-        """Read a body. Raises `MalformedError` (`evolution.malformed`, and what the parts raise)."""
-        publishers = sexp_field(body, b"publishers")
-        if publishers is None:
-            raise malformed("a rule has publishers")
-        return cls(
-            text(one(body, b"id")),
-            _read_event(body),
-            tuple(read_owner(publisher) for publisher in publishers[1:]),
-            read_owner(one(body, b"stated-by")),
-            _read_function(body, b"fnc-p"),
-            _read_function(body, b"fnc-s"),
-            _read_validity(body),
-        )
-
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRule(Claim):
     """`S.subscribe(e, fnc_p)`. Raises `MalformedError` (`moderator.rule`), `LimitError` (`moderator.limit`)."""
 
     HEAD: ClassVar = b"subscribe-rule"
+    ORDER: ClassVar = ("id", "event", "subscriber", "fnc_p", "validity", "stated_by")
+    SIGNER: ClassVar = "stated_by"
     id: str
-    event: TypeKey
+    event: EventField
     subscriber: Principal
     stated_by: Principal
-    fnc_p: Selector = field(default=ALWAYS, repr=False)
-    validity: Validity = FOREVER
+    fnc_p: Annotated[Selector, _FUNCTION] = field(default=ALWAYS, repr=False)
+    validity: ValidityField = FOREVER
 
     def __post_init__(self) -> None:
         _check_id(self.id)
-
-    @property
-    def signer(self) -> Principal:
-        """Whoever stated the rule."""
-        return self.stated_by
 
     @property
     def speakers(self) -> frozenset[Principal]:
@@ -135,30 +117,6 @@ class SubscribeRule(Claim):
     def rests(self, away: Collection[Principal]) -> bool:
         """Say whether it rests while some are away: whoever stated it, or whoever is subscribed by it."""
         return self.stated_by in away or self.subscriber in away
-
-    def to_sexp(self) -> SExp:
-        """Return the body that is signed."""
-        return (
-            self.HEAD,
-            (b"id", self.id.encode()),
-            _event(self.event),
-            (b"subscriber", str(self.subscriber).encode()),
-            (b"fnc-p", self.fnc_p.text.encode()),
-            *_valid(self.validity),
-            (b"stated-by", str(self.stated_by).encode()),
-        )
-
-    @classmethod
-    def from_sexp(cls, body: SExp) -> "SubscribeRule":
-        """Read a body. Raises `MalformedError` (`evolution.malformed`, and what the parts raise)."""
-        return cls(
-            text(one(body, b"id")),
-            _read_event(body),
-            read_owner(one(body, b"subscriber")),
-            read_owner(one(body, b"stated-by")),
-            _read_function(body, b"fnc-p"),
-            _read_validity(body),
-        )
 
 
 Rule: TypeAlias = PublishRule | SubscribeRule
@@ -173,34 +131,3 @@ def _check_id(rule_id: str) -> None:
         )
     if len(rule_id) > DEFAULT_LIMITS.moderator_id_length:
         raise LimitError("moderator.limit", f"an id is longer than {DEFAULT_LIMITS.moderator_id_length}")
-
-
-def _event(event: TypeKey) -> SExp:
-    return (b"event", str(event.owner).encode(), event.name.encode())
-
-
-def _read_event(body: SExp) -> TypeKey:
-    match sexp_field(body, b"event"):
-        case (_, owner, name):
-            return TypeKey(read_owner(owner), text(name))
-    raise malformed("a rule is about one `(event <owner> <name>)`")
-
-
-def _read_function(body: SExp, name: bytes) -> Selector:
-    return _parsed(text(one(body, name)))
-
-
-# A log says the same again and again: what was stated, asked for, in force before and after.
-@lru_cache(maxsize=DEFAULT_LIMITS.moderator_functions)
-def _parsed(function: str) -> Selector:
-    return parse(function)
-
-
-def _valid(validity: Validity) -> tuple[SExp, ...]:
-    written = validity_to_sexp(validity)
-    return () if written is None else (written,)
-
-
-def _read_validity(body: SExp) -> Validity:
-    found = sexp_field(body, b"valid")
-    return FOREVER if found is None else parse_validity(found[1:])

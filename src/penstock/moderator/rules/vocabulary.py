@@ -1,11 +1,11 @@
 """What rules may speak about: the event types and their tree, and the attributes of both kinds of profiles."""
 
-from collections.abc import Callable, Container, Iterator
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass
 from itertools import groupby
+from typing import Annotated, Final
 
-from penstock.codec.sexp import SExp, text
-from penstock.codec.sexp import field as sexp_field
+from penstock.codec.sexp import ListForm, RecordParts, SExp, text
 from penstock.codec.values import spec_from_sexp, spec_to_sexp
 from penstock.errors import MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
@@ -18,7 +18,7 @@ from penstock.moderator.rules.conflicts import RuleFunction
 from penstock.moderator.rules.rules import PublishRule, Rule
 from penstock.selector import AnalysisVerdict, Selector, satisfiable
 from penstock.selector.ast import AttributeReference, Between, Compare, In, Literal, Term, walk
-from penstock.trust.signed import malformed, one, read_owner
+from penstock.trust.signed import StatementRecord, malformed, read_owner
 
 
 def _never(function: RuleFunction, selector: Selector) -> bool:  # noqa: ARG001  # nobody is shown
@@ -152,37 +152,9 @@ def _pairs(term: Term, others: tuple[Term, ...]) -> Iterator[tuple[str, Value]]:
 # <attribute>  (<name> <kind> <domain>)
 
 
-def vocabulary_fields(words: Vocabulary) -> tuple[SExp, ...]:
-    """Return the fields that say what rules may speak about."""
-    return (
-        (b"scope", words.tree.scope.encode()),
-        (b"types", *_types(words.tree)),
-        (b"publishers", *_attributes(words.publishers)),
-        (b"subscribers", *_attributes(words.subscribers)),
-    )
-
-
-def read_vocabulary(body: SExp) -> Vocabulary:
-    """Read the fields of a body. Raises `MalformedError` (`evolution.malformed`, and what the parts raise)."""
-    scope = text(one(body, b"scope"))
-    if scope not in [*TreeScope]:
-        raise malformed("a tree has a scope that is not known")
-    tree = TypeTree.of(dict(_read_types(rows(body, b"types"))), TreeScope(scope))
-    publishers, subscribers = (_read_attributes(rows(body, name)) for name in (b"publishers", b"subscribers"))
-    return Vocabulary(tree, publishers, subscribers)
-
-
-def rows(body: SExp, name: bytes) -> tuple[SExp, ...]:
-    """Return the values of a field that must be there. Raises `MalformedError` (`evolution.malformed`)."""
-    found = sexp_field(body, name)
-    if found is None:
-        raise malformed(f"a statement has one `({name.decode()} …)`")
-    return found[1:]
-
-
-def _types(tree: TypeTree) -> Iterator[SExp]:
-    for owner, events in groupby(sorted(tree.parents), key=lambda event: event.owner):
-        yield (b"of", str(owner).encode(), *(_hung(event, tree.parents[event]) for event in events))
+def _write_types(parents: Mapping[TypeKey, TypeKey | None]) -> Iterator[SExp]:
+    for owner, events in groupby(sorted(parents), key=lambda event: event.owner):
+        yield (b"of", str(owner).encode(), *(_hung(event, parents[event]) for event in events))
 
 
 def _hung(event: TypeKey, parent: TypeKey | None) -> SExp:
@@ -213,9 +185,8 @@ def _read_hung(owner: Principal, value: SExp) -> tuple[TypeKey, TypeKey | None]:
     raise malformed("a type has a name, and perhaps a parent")
 
 
-def _attributes(schema: ProfileSchema) -> Iterator[SExp]:
-    for name, spec in sorted(schema.attributes.items()):
-        yield (name.encode(), *spec_to_sexp(spec))
+def _write_attributes(schema: ProfileSchema) -> tuple[SExp, ...]:
+    return tuple((name.encode(), *spec_to_sexp(spec)) for name, spec in sorted(schema.attributes.items()))
 
 
 def _read_attributes(listed: tuple[SExp, ...]) -> ProfileSchema:
@@ -227,3 +198,30 @@ def _read_attributes(listed: tuple[SExp, ...]) -> ProfileSchema:
             case _:
                 raise malformed("an attribute has a name and a kind")
     return ProfileSchema(found)
+
+
+_ATTRIBUTES: Final = ListForm(_write_attributes, _read_attributes)
+
+
+@dataclass(frozen=True, slots=True)
+class _VocabularyFields(StatementRecord):
+    """What rules may speak about, as it is written."""
+
+    scope: TreeScope
+    types: Annotated[
+        Mapping[TypeKey, TypeKey | None],
+        ListForm(lambda parents: tuple(_write_types(parents)), lambda groups: dict(_read_types(groups))),
+    ]
+    publishers: Annotated[ProfileSchema, _ATTRIBUTES]
+    subscribers: Annotated[ProfileSchema, _ATTRIBUTES]
+
+
+VocabularyField = Annotated[
+    Vocabulary,
+    RecordParts(
+        _VocabularyFields,
+        lambda words: _VocabularyFields(words.tree.scope, words.tree.parents, words.publishers, words.subscribers),
+        lambda read: Vocabulary(TypeTree.of(read.types, read.scope), read.publishers, read.subscribers),
+    ),
+]
+"""The fields of a statement that say what rules may speak about."""

@@ -13,17 +13,15 @@ with the votes that chose it, and is of no use to anybody else who has seen the 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
-from penstock.codec.sexp import SExp
-from penstock.codec.sexp import field as sexp_field
+from penstock.codec.sexp import Named, SExp
 from penstock.crypto import digest
-from penstock.model.instants import format_date, parse_date
 from penstock.model.principals import Principal
 from penstock.moderator.base.records import request_to_sexp
 from penstock.moderator.rules.rules import PublishRule, Rule
 from penstock.moderator.rules.steps import MoveType, Request, Resolve, Step, Strategy, Undo
-from penstock.trust.signed import Claim, malformed, one, read_count, read_digest, read_owner
+from penstock.trust.signed import DIGEST, Claim
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,48 +29,17 @@ class Consent(Claim):
     """Somebody agrees to what somebody else asks for."""
 
     HEAD: ClassVar = b"moderator-consent"
+    SIGNER: ClassVar = "by"
     #: the digest of the founding of the rule base
-    book: bytes = field(repr=False)
+    book: Annotated[bytes, DIGEST] = field(repr=False)
     by: Principal
     #: what it is to: `resolution_digest` or `request_digest`
-    to: bytes = field(repr=False)
+    to: Annotated[bytes, DIGEST] = field(repr=False)
     #: how many steps the rule base had
     since: int
     until: datetime
     #: the poll that it was given in, by its id; None where it was given to whoever asks
-    poll: bytes | None = field(default=None, repr=False)
-
-    @property
-    def signer(self) -> Principal:
-        """Whoever agrees."""
-        return self.by
-
-    def to_sexp(self) -> SExp:
-        """Return the body that is signed. Raises `MalformedError` for a time that cannot be written."""
-        return (
-            self.HEAD,
-            (b"book", self.book),
-            (b"by", str(self.by).encode()),
-            (b"to", self.to),
-            (b"since", b"%d" % self.since),
-            (b"until", format_date(self.until)),
-            *(() if self.poll is None else ((b"for", self.poll),)),
-        )
-
-    @classmethod
-    def from_sexp(cls, body: SExp) -> "Consent":
-        """Read a body. Raises `MalformedError` (`evolution.malformed`, and what the parts raise)."""
-        until = one(body, b"until")
-        if not isinstance(until, bytes):
-            raise malformed("a time is an atom")
-        return cls(
-            read_digest(one(body, b"book")),
-            read_owner(one(body, b"by")),
-            read_digest(one(body, b"to")),
-            read_count(one(body, b"since")),
-            parse_date(until),
-            None if sexp_field(body, b"for") is None else read_digest(one(body, b"for")),
-        )
+    poll: Annotated[bytes | None, DIGEST, Named(b"for")] = field(default=None, repr=False)
 
 
 def poll_reason(poll: bytes) -> str:
