@@ -20,10 +20,12 @@ from pathlib import Path
 from threading import Lock
 from typing import AnyStr, Final, NoReturn
 
-from tests.docs.forks import LENGTH, become, load, run
+from tests.docs.forks import LENGTH, become, load, run, serve
 
 _NUMBER: Final = struct.Struct("i")
 _TURN: Final = Lock()
+SERVE: Final = "serve copies at"
+"""Stands before the path at which a copy serves others: see `tests.docs.forks`."""
 #: the way to the process that makes copies
 _maker: socket.socket | None = None
 
@@ -136,6 +138,8 @@ def _serve(asked: int) -> NoReturn:
                 if pid == 0:
                     become(streams[:3], folder, environment)
                     os.closerange(3, 1 << 16)
+                    if words[:1] == [SERVE]:
+                        serve(words[1])
                     run(words)
                 for stream in streams[:3]:
                     os.close(stream)

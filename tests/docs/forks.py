@@ -1,6 +1,5 @@
 """A `penstock` that starts at once: a process in which all commands are loaded makes a copy of itself for each.
 
-    python -m tests.docs.forks SOCKET                 the process that makes copies
     python -I -S tests/docs/forks.py SOCKET WORD …    one command: it is handed over with its folder, its environment
                                                       and its streams, and ends as the copy ends
 
@@ -37,9 +36,8 @@ def ask(path: str, *words: str) -> int:
     return status
 
 
-def serve(path: str) -> None:
+def serve(path: str) -> NoReturn:
     """Make a copy for everybody who asks, until this process is ended."""
-    load()
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.bind(path)
@@ -100,8 +98,10 @@ def become(streams: list[int], folder: str, environment: dict[str, str]) -> None
     os.environ.clear()
     os.environ.update(environment)
     by_line = 1 if environment.get("PYTHONUNBUFFERED") else -1
-    sys.stdin, sys.stdout = os.fdopen(0, encoding="utf-8"), os.fdopen(1, "w", by_line, encoding="utf-8")
-    sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8")
+    # These numbers outlive the objects, of which a copy of a copy makes others.
+    sys.stdin = os.fdopen(0, encoding="utf-8", closefd=False)
+    sys.stdout = os.fdopen(1, "w", by_line, encoding="utf-8", closefd=False)
+    sys.stderr = os.fdopen(2, "w", buffering=1, encoding="utf-8", closefd=False)
 
 
 def run(words: list[str]) -> NoReturn:
@@ -125,6 +125,4 @@ def run(words: list[str]) -> NoReturn:
 
 
 if __name__ == "__main__":
-    if __spec__ is None:
-        sys.exit(ask(sys.argv[1], *sys.argv[2:]))
-    serve(sys.argv[1])
+    sys.exit(ask(sys.argv[1], *sys.argv[2:]))

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from _pytest.mark import ParameterSet
 from tests import java
+from tests.copies import SERVE, Copy
 from tests.docs import forks
 
 from penstock.pipeline.jobs.session_settings import INTERPRETED
@@ -53,8 +54,7 @@ def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     asking = shlex.join([sys.executable, "-I", "-S", forks.__file__, str(path)])
     program.write_text(f'#!/bin/sh\nexec {asking} "$@"\n', encoding="utf-8")
     program.chmod(0o700)
-    command = [sys.executable, "-m", forks.__name__, str(path)]
-    with subprocess.Popen(command, cwd=ROOT, stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as server:
+    with Copy[bytes]([SERVE, str(path)], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE) as server:
         assert server.stdout is not None
         assert server.stdout.readline() == b"ready\n"
         yield folder

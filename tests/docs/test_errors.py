@@ -19,8 +19,9 @@ def codes_in_source() -> set[str]:
     literals: set[str] = set()
     families: set[str] = set()
     for path in (ROOT / "src").rglob("*.py"):
-        tree = ast.parse(path.read_text(encoding="utf-8"))
-        for node in ast.walk(tree):
+        text = path.read_text(encoding="utf-8")
+        # To read a module as a tree takes long, and not all of them have something that looks like a code.
+        for node in ast.walk(ast.parse(text)) if CODE.search(text) else ():
             if isinstance(node, ast.Constant) and isinstance(node.value, str) and CODE.fullmatch(node.value):
                 literals.add(node.value)
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
