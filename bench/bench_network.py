@@ -1,15 +1,25 @@
-"""Events from end to end: through one broker and through two, against nats-py through one NATS server.
+"""Events from end to end: through one broker and through two, against nats-py and zenoh through one server.
 
 Publisher, brokers, server and subscriber are processes of their own, and take turns: in each round every set-up carries
 the same events. Both sides give their reader events it can use: with NATS the program packs and unpacks them, as a
 program must; the figure with bare bytes, which nobody could use, stands beside it.
+
+zenoh's Python client is not among the locked dependencies. `ZENOH_PYTHON` names a Python that has `eclipse-zenoh` and
+`msgpack`; without one, its lines are skipped.
 """
 
+import os
 import statistics
+import subprocess
+import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
 from datetime import UTC, datetime
 from itertools import count
+from pathlib import Path
+
+import trustme
 
 from harness import Result, at_least, at_most, microseconds, observed, seconds
 from network_parts import NETWORK, OWNER, READER, SIGHTING, SIGNED, TYPE, credentials
@@ -21,14 +31,18 @@ from penstock.model.names import TypeKey, TypeName
 from penstock.model.types import EventType
 from penstock.selector import parse
 from penstock.testing.nats import NatsServer
+from penstock.testing.server_process import free_port
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import VerifiedType, read_type
 from penstock.trust.validity import ALWAYS
 from processes import Part, Way
 
 EVENTS = 60_000
+SINGLE = 500
 ROUNDS = 5
 PARTS = "network_parts.py"
+ZENOH_PARTS = "zenoh_parts.py"
+ZENOH = os.environ.get("ZENOH_PYTHON", sys.executable)
 
 
 def through_nats(stack: ExitStack, port: str, *words: str) -> Way:
@@ -42,6 +56,18 @@ def through_brokers(stack: ExitStack, brokers: int, *words: str) -> Way:
         ports.append(Part(stack, PARTS, "broker", number, *ports[:1], *words).hear())
     subscriber = Part(stack, PARTS, "subscriber", ports[0], *words)
     return Way(Part(stack, PARTS, "publisher", ports[-1], *words), subscriber)
+
+
+def has_zenoh() -> bool:
+    """Say whether there is a zenoh to compare with."""
+    return not subprocess.run([ZENOH, "-c", "import zenoh, msgpack"], check=False, capture_output=True).returncode  # noqa: S603  # an interpreter
+
+
+def through_zenoh(stack: ExitStack, *words: str) -> Way:
+    address = f"tcp/127.0.0.1:{free_port()}"
+    Part(stack, ZENOH_PARTS, "router", address, python=ZENOH).hear()
+    subscriber = Part(stack, ZENOH_PARTS, "subscriber", address, *words, python=ZENOH)
+    return Way(Part(stack, ZENOH_PARTS, "publisher", address, *words, python=ZENOH), subscriber)
 
 
 class Unsigned(Library):
@@ -107,7 +133,35 @@ def subscriptions() -> list[Result]:
 
 
 def run() -> list[Result]:
-    return [*throughput(), *subscriptions()]
+    return [*throughput(), *latency(), *subscriptions()]
+
+
+def latency() -> list[Result]:
+    """Compare the time from posting one event to reading it, over TLS; the next one is posted after that."""
+    with ExitStack() as stack:
+        folder = Path(stack.enter_context(tempfile.TemporaryDirectory()))
+        authority = trustme.CA()
+        certificate = authority.issue_cert("127.0.0.1")
+        authority.cert_pem.write_to_path(folder / "ca.pem")
+        certificate.private_key_pem.write_to_path(folder / "key.pem")
+        certificate.cert_chain_pems[0].write_to_path(folder / "cert.pem")
+        config = f'tls {{ cert_file: "{folder}/cert.pem", key_file: "{folder}/key.pem" }}'
+        port = stack.enter_context(NatsServer(config=config)).url.rpartition(":")[2]
+        broker = Part(stack, PARTS, "broker", 0).hear()
+        ways = [
+            Part(stack, PARTS, "both", broker),
+            Part(stack, PARTS, "nats-both", port, folder / "ca.pem"),
+        ]
+        for way in ways:
+            way.hear()
+        times: list[list[float]] = [[], []]
+        for _ in range(ROUNDS + 1):
+            for way, found in zip(ways, times, strict=True):
+                way.say(SINGLE)
+                found.append(float(way.hear()))
+    ours, theirs = (statistics.median(found[1:]) for found in times)
+    words = f"p50 {microseconds(ours)}, {microseconds(theirs)} with nats-py"
+    return [at_most("network: one event at a time / nats-py over TLS", ours / theirs, 2.0, words)]
 
 
 def throughput() -> list[Result]:
@@ -121,6 +175,10 @@ def throughput() -> list[Result]:
             "two": through_brokers(stack, 2),
             "off": through_brokers(stack, 1, "off"),
         }
+        zenoh = has_zenoh()
+        if zenoh:
+            ways["zenoh"] = through_zenoh(stack)
+            ways["bare zenoh"] = through_zenoh(stack, "bare")
         for way in ways.values():
             way.carry(EVENTS // 10)
         for _ in range(ROUNDS):
@@ -131,7 +189,16 @@ def throughput() -> list[Result]:
     def detail(name: str, other: str) -> str:
         return f"{rate[name]:,.0f} events/s, {rate[other]:,.0f} with {other}"
 
+    if zenoh:
+        against_zenoh = [
+            at_least("network: one broker / zenoh", rate["one"] / rate["zenoh"], 0.3, detail("one", "zenoh")),
+            observed("network: one broker / bare zenoh", rate["one"] / rate["bare zenoh"], detail("one", "bare zenoh")),
+        ]
+    else:
+        skipped = "skipped: set ZENOH_PYTHON to a Python with eclipse-zenoh and msgpack"
+        against_zenoh = [observed("network: one broker / zenoh", 0.0, skipped)]
     return [
+        *against_zenoh,
         at_least("network: one broker / nats-py", rate["one"] / rate["nats"], 0.5, detail("one", "nats")),
         at_least("network: two brokers / nats-py", rate["two"] / rate["nats"], 0.3, detail("two", "nats")),
         at_least("network: access control / off", rate["one"] / rate["off"], 0.9, detail("one", "off")),

@@ -4,6 +4,8 @@ Whoever publishes or reads waits for lines `<events>` on standard input and does
 """
 
 import asyncio
+import ssl
+import statistics
 import sys
 import time
 from datetime import UTC, datetime
@@ -20,6 +22,7 @@ from penstock.broker.node.node import Node
 from penstock.broker.wire.transports import PeerAddress
 from penstock.crypto import SigningKey
 from penstock.guard import Delivery, Publication, Recorder
+from penstock.guard.enforce import ShowRows
 from penstock.model import AttributeDefinition, AttributeSpec, Event, Kind, NetworkName, TypeDefinition, TypeName
 from penstock.model.events import TransitEvent
 from penstock.model.types import EventType
@@ -79,6 +82,7 @@ class UncheckedPublication(Publication):
     def __init__(self, *arguments: Any) -> None:
         super().__init__(*arguments)
         self._ids = tuple(attribute.id for attribute in self.event_type.attributes)
+        self.admit = lambda rows, _most, _ask: list(rows)
 
     def __call__(self, event: Event, _environment: object) -> TransitEvent:
         stated: dict[str, Any] = dict(zip(self._ids, event.values.values(), strict=True))
@@ -92,6 +96,9 @@ class UncheckedDelivery(Delivery):
         super().__init__(*arguments)
         self._ids = [str(attribute.id) for attribute in self.event_type.attributes]
         self._names = [attribute.name for attribute in self.event_type.attributes]
+
+    def for_rows(self, _source: EventType) -> ShowRows:
+        return lambda rows, _environment: list(rows)
 
     def __call__(self, event: TransitEvent, _environment: object) -> Event:
         seen = dict(zip(self._names, map(event.values.get, self._ids), strict=True))
@@ -146,6 +153,45 @@ async def subscriber(port: int) -> None:
             print(time.perf_counter() - start, flush=True)
 
 
+async def both(port: int) -> None:
+    """Publish one event and read it, again and again, over two connections; tell how long it took in the middle."""
+    url = f"penstock://127.0.0.1:{port}"
+    async with (
+        connect(url, key=WRITER, network=NETWORK) as writer,
+        connect(url, key=READER, network=NETWORK) as reader,
+    ):
+        feed, events = await writer.advertise(SIGNED), await reader.subscribe(SIGNED)
+        print("ready", flush=True)
+        while line := await asyncio.to_thread(sys.stdin.readline):
+            times: list[float] = []
+            for number in range(int(line)):
+                start = time.perf_counter()
+                await feed.post({**VALUES, "speed": 31 + number % 60})
+                await anext(events)
+                times.append(time.perf_counter() - start)
+            print(statistics.median(times), flush=True)
+
+
+async def nats_both(port: int, authority: str) -> None:
+    """Do the same through a NATS server over TLS: each event packed and unpacked."""
+    address, context = f"tls://127.0.0.1:{port}", ssl.create_default_context(cafile=authority)
+    writer, reader = await nats.connect(address, tls=context), await nats.connect(address, tls=context)
+    messages = (await reader.subscribe(SUBJECT)).messages
+    await reader.flush()
+    print("ready", flush=True)
+    names, numbers = list(KINDS), count(1)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        times: list[float] = []
+        for number in range(int(line)):
+            start = time.perf_counter()
+            row = [f"x-{next(numbers)}", datetime.now(UTC), *{**VALUES, "speed": 31 + number % 60}.values()]
+            await writer.publish(SUBJECT, msgpack.packb(row, datetime=True))
+            _, _, *values = msgpack.unpackb((await anext(messages)).data, timestamp=3)
+            dict(zip(names, values, strict=True))
+            times.append(time.perf_counter() - start)
+        print(statistics.median(times), flush=True)
+
+
 async def nats_publisher(port: int, bare: bool) -> None:
     """Publish through a NATS server: each event packed, or always the same bytes."""
     client = await nats.connect(f"nats://127.0.0.1:{port}")
@@ -195,6 +241,10 @@ def main(role: str, *words: str) -> None:
             asyncio.run(publisher(numbers[0]))
         case "subscriber":
             asyncio.run(subscriber(numbers[0]))
+        case "both":
+            asyncio.run(both(numbers[0]))
+        case "nats-both":
+            asyncio.run(nats_both(numbers[0], words[1]))
         case "nats-publisher":
             asyncio.run(nats_publisher(numbers[0], "bare" in words))
         case "nats-subscriber":

@@ -11,10 +11,10 @@ HERE = Path(__file__).resolve().parent
 class Part:
     """A process."""
 
-    def __init__(self, stack: ExitStack, program: str, *words: object) -> None:
+    def __init__(self, stack: ExitStack, program: str, *words: object, python: str = sys.executable) -> None:
         self._process = stack.enter_context(
             subprocess.Popen(  # noqa: S603  # our own program
-                [sys.executable, str(HERE / program), *map(str, words)],
+                [python, str(HERE / program), *map(str, words)],
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
                 text=True,

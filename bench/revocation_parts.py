@@ -91,16 +91,16 @@ async def broker(number: int, folder: str, *called: str) -> None:
         trust=TrustSettings(strict=True),
     )
     async with Node(settings, recorder, keep=PolicyFolder(state)) as node:
-        give, last, events = node.core._handlers[requests.Given], 0.0, 0  # noqa: SLF001  # to watch it deliver
+        give, last, events = node.core.path.write, 0.0, 0
 
         def noted(given: requests.Given) -> None:
             nonlocal last, events
-            session = node.core.local._session(given.session)  # noqa: SLF001  # to see to whom
+            session = node.core.local.session(given.session)
             if session.principal == TARGET.principal:
                 last, events = time.time(), events + len(given.events)
             give(given)
 
-        node.core.handle({requests.Given: noted})
+        node.core.path.write = noted  # type: ignore[method-assign]  # to watch it deliver
         print(node.port, flush=True)
         while await asyncio.to_thread(sys.stdin.readline):
             print(last, events, flush=True)

@@ -104,7 +104,7 @@ class GossipBroker:
     def state(self) -> str:
         state = self.policies.told(OWNER, 0)["state"]
         assert isinstance(state, str)
-        suspended = OWNER in self.core.local._passing.suspended
+        suspended = OWNER in self.core.local.suspended
         assert suspended is (state != "fresh")
         return state
 

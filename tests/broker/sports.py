@@ -1,17 +1,21 @@
 """A local broker with a router of its own, and the sports news service of the paper (section 7)."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import count
+from typing import TYPE_CHECKING
 
+from penstock.broker.core.event_path import EventPath, PathPorts
 from penstock.broker.local import requests
 from penstock.broker.local.decisions import AuthoritySources
 from penstock.broker.local.local_broker import LocalBroker
 from penstock.broker.local.requests import Output
 from penstock.broker.local.type_library import Library
-from penstock.broker.routing.outputs import Deliver
+from penstock.broker.routing.outputs import Cut, Deliver, Disclosed, Interested, Laid, Send, Unopened, Unsent
+from penstock.broker.routing.outputs import Output as Routed
 from penstock.broker.routing.router import Router
+from penstock.broker.wire.protocol import PublishMessage
 from penstock.crypto import SigningKey
 from penstock.guard import DecisionRecord, Recorder, Rules
 from penstock.model import (
@@ -31,6 +35,9 @@ from penstock.trust.certificates import Authorisation, Certificate, issue
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, sign_type
 from penstock.trust.validity import ALWAYS, Validity
+
+if TYPE_CHECKING:
+    from penstock.codec.wire import Wire
 
 AGENCY, PDA, REPORTER, STRANGER = (SigningKey(bytes([i]) * 32) for i in range(11, 15))
 NETWORK = NetworkName(AGENCY.principal, "Sports")
@@ -83,6 +90,16 @@ LIBRARY_TYPES = {one.name: stocked().get(one.name, NOW).event_type for one in TY
 CONNECT = tuple(grant(who, None, Right.CONNECT) for who in (PDA, REPORTER))
 
 
+class _Path(EventPath):
+    """An event path that ends in lists instead of links."""
+
+    told: tuple[list[Output], ...] = ()
+
+    def write(self, given: requests.Given) -> None:
+        for said in self.told:
+            said.append(given)
+
+
 @dataclass
 class Node:
     """A local broker and its router. What clients are told is kept in `told`, what its operator is in `reports`."""
@@ -108,11 +125,14 @@ class Node:
             ids=lambda: str(next(numbers)),
         )
         self.broker = LocalBroker(NETWORK, recorder, self.library, rules=self.rules, limits=self.limits)
+        ports = PathPorts(begin=lambda: self.now, settle=lambda outputs: self._said.extend(self.run(outputs)))
+        self.path = _Path(self.broker, self.library, self.router, ports, self.limits)
+        self.path.told = (self.told, self._said)
 
     def _write(self, record: DecisionRecord) -> None:
         (self.sink or self.records.append)(record)
 
-    def run(self, outputs: list[Output]) -> list[Output]:
+    def run(self, outputs: Iterable[Output | Routed]) -> list[Output]:
         """Carry out what the broker wants; return what it says to clients."""
         said: list[Output] = []
         for output in outputs:
@@ -127,9 +147,11 @@ class Node:
                     | requests.Publish()
                 ):
                     self.routed.append(output)
-                    for routed in requests.carry_out(output, self.router):
-                        if isinstance(routed, Deliver):
-                            said += self.run(self.broker.deliver(self.now, routed.deliveries))
+                    said += self.run(requests.carry_out(output, self.router))
+                case Deliver(deliveries):
+                    said += self.run([*self.broker.catch_up(self.now), *self.path.deliver(deliveries, self.now)])
+                case Cut() | Disclosed() | Interested() | Laid() | Send() | Unopened() | Unsent():
+                    pass
                 case _:
                     said.append(output)
         self.told += said
@@ -145,19 +167,23 @@ class Node:
 
     def publish(self, definition: TypeDefinition, id: str = "", **values: Scalar) -> list[Output]:  # noqa: A002  # as events call it
         event = Event.of(LIBRARY_TYPES[definition.name], values, id=id, time=self.now)
-        return self.run(self.broker.publish(self.now, "reporter", definition.name.name, (event,)))
+        return self.publish_as("reporter", definition.name.name, event)
+
+    def publish_as(self, session: str, advertisement: str, event: Event) -> list[Output]:
+        """Take an event the whole way, and return what clients are told and get."""
+        self._said.clear()
+        row: list[Wire] = [event.id, event.time, *event.values.values()]
+        self.path.publish(session, PublishMessage(0, advertisement, event.type.name, [row]))
+        return self._said.copy()
 
     def inject(self, event: TransitEvent) -> list[Output]:
         """Publish an event elsewhere in the network."""
         if event.key not in self._elsewhere:
             self._elsewhere.add(event.key)
             self.router.advertise(f"0.{event.key}", event.key, event.ancestors)
-        said: list[Output] = []
-        for routed in self.router.publish(f"0.{event.key}", (event,)):
-            if isinstance(routed, Deliver):
-                said += self.run(self.broker.deliver(self.now, routed.deliveries))
-        return said
+        return self.run(self.router.publish(f"0.{event.key}", (event,)))
 
+    _said: list[Output] = field(default_factory=list)
     _elsewhere: set[object] = field(default_factory=set)
 
 

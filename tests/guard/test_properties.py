@@ -24,8 +24,8 @@ from tests.guard.strategies import (
     values,
 )
 
-from penstock.errors import RefusedError
-from penstock.guard import ANYTIME, Delivery, Publication, Restriction, Rules
+from penstock.errors import MalformedError, RefusedError
+from penstock.guard import ANYTIME, Branch, Delivery, Publication, Restriction, Rules
 from penstock.model import Event, EventType, Scalar, TransitEvent
 from penstock.selector import ALWAYS, Selector
 from penstock.trust.capabilities import Right
@@ -261,3 +261,55 @@ def test_intersection_publishes_no_more_than_either(data: st.DataObject) -> None
             passed = send(alone, again, env)
             assert isinstance(passed, TransitEvent)
             assert {a: repr(v) for a, v in passed.values.items()} == {a: repr(v) for a, v in both.values.items()}
+
+
+def as_row(event: Event) -> list[Scalar]:
+    return [event.id, event.time, *event.values.values()]
+
+
+@often
+@given(st.data())
+def test_the_loop_shows_rows_as_events_are_shown_one_by_one(data: st.DataObject) -> None:
+    family = data.draw(families())
+    reader = data.draw(st.sampled_from(family.types))
+    below = [one for one in family.types if reader.key in (one.key, *one.ancestors)]
+    source = data.draw(st.sampled_from(below))
+    sent = data.draw(st.lists(events(source), max_size=3))
+    env = data.draw(environments())
+    restriction = data.draw(restrictions(family, Right.SUBSCRIBE))
+    question = data.draw(st.just(ALWAYS) | selectors(reader.schema))
+    problems: list[tuple[str, tuple[str, ...]]] = []
+    rules = replace(RULES, on_problem=lambda *problem: problems.append(problem))
+    delivery = Delivery(restriction, reader, question, rules)
+    plain = [seen for event in sent if (seen := delivery(event.to_transit(), env)) is not None]
+    expected, known = [repr(as_row(seen)) for seen in plain], problems.copy()
+    problems.clear()
+    assert [repr(row) for row in delivery.for_rows(source)([as_row(event) for event in sent], env)] == expected
+    assert problems == known
+
+
+@often
+@given(st.data())
+def test_the_loop_admits_rows_as_events_are_admitted_one_by_one(data: st.DataObject) -> None:
+    family = data.draw(families())
+    written = data.draw(st.sampled_from(family.types))
+    listed = data.draw(st.none() | st.frozensets(st.sampled_from([a.id for a in written.attributes])))
+    publication = Publication(Restriction((Branch(action=Right.PUBLISH, attributes=listed),)), written, RULES)
+    if publication.admit is None:
+        return
+    stated: st.SearchStrategy[dict[str, Scalar]] = st.fixed_dictionaries(
+        {a.name: st.none() | values(a.spec) | st.sampled_from(HOSTILE) for a in written.attributes}
+    )
+    rows: list[list[Scalar]] = [["", None, *one.values()] for one in data.draw(st.lists(stated, max_size=4))]
+
+    def plain(row: list[Scalar]) -> list[Scalar] | None:
+        try:
+            event = Event(written, dict(zip(written.by_name, row[2:], strict=True)))
+            sent = publication(event, {})
+        except MalformedError:
+            return None
+        return ["", None, *(sent.values.get(a.id) for a in written.attributes)]
+
+    expected = [repr(found) for row in rows if (found := plain(row)) is not None]
+    most = data.draw(st.sampled_from((0, 100, 1 << 20)))
+    assert [repr(row) for row in publication.admit(rows, most, plain)] == expected

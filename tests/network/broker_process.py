@@ -44,7 +44,7 @@ class LoggingNode(Node):
         # Line by line, so that nothing is lost when the process is killed.
         stream = file.open("a", buffering=1, encoding="utf-8")
         numbers = count(written + 1)
-        give = self.core._handlers[requests.Given]
+        give = self.core.path.write
         stamps: dict[str, datetime] = {}
 
         def write(**line: object) -> None:
@@ -56,12 +56,12 @@ class LoggingNode(Node):
                 if until is not None and stamps.get(str(owner)) != until:
                     stamps[str(owner)] = until
                     write(owner=str(owner), until=until.timestamp())
-            principal = self.core.local._session(given.session).principal
+            principal = self.core.local.session(given.session).principal
             write(to=str(principal), ids=[event.id for event in given.events])
             give(given)
 
         write(started=str(self.core.principal))
-        self.core.handle({requests.Given: logged})
+        self.core.path.write = logged  # type: ignore[method-assign]  # to watch it
 
 
 def wrong_clock(file: Path) -> Callable[[], datetime]:

@@ -12,6 +12,7 @@ from penstock.errors import EvaluationError
 from penstock.model.values import AttributeSpec, Scalar
 from penstock.selector import compile_selector, evaluate, parse
 from penstock.selector.ast import write_name, write_value
+from penstock.selector.compile import compile_for_rows
 
 #: every attribute has a value, mostly a special one: nulls would hide what arithmetic does
 FULL_ROWS = st.fixed_dictionaries({name: VALUES[spec.kind] for name, spec in SCHEMA.items()})
@@ -33,6 +34,16 @@ def test_agrees_with_the_interpreter(text: str, some: list[dict[str, Scalar]]) -
         expected = outcome(partial(evaluate, selector, row))
         for function in functions:
             assert outcome(partial(function, row)) == expected
+
+
+@settings(deadline=None, max_examples=examples(150))
+@given(conditions(), rows() | FULL_ROWS | wrong_rows(), st.sets(st.sampled_from(sorted(SCHEMA))))
+def test_rows_in_fixed_places_are_answered_as_maps_are(text: str, row: dict[str, Scalar], lacking: set[str]) -> None:
+    selector = parse(text)
+    known = [name for name in sorted(SCHEMA) if name not in lacking]
+    expected = outcome(partial(evaluate, selector, {name: row.get(name) for name in known}))
+    compiled = compile_for_rows(selector, {name: place for place, name in enumerate(known, 1)})
+    assert outcome(partial(compiled, ["before", *map(row.get, known)])) == expected
 
 
 @settings(deadline=None, max_examples=examples(200))

@@ -14,6 +14,7 @@ extension types, and keys that are not text or are duplicate, are all refused wi
 
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime  # noqa: TC003  # part of a public alias, which programs may look into
+from itertools import chain
 from struct import Struct
 from typing import Any, Final, NewType, TypeAlias, cast
 
@@ -45,8 +46,6 @@ _URGENT: Final = b"\xc1"
 Container: TypeAlias = list[object] | tuple[object, ...] | dict[object, object]
 _CONTAINERS: Final = frozenset((list, tuple, dict))
 _KEYS: Final = frozenset((str, AttributeId))
-#: up to so many items it is quicker to look at each than to ask about all
-_FEW: Final = 16
 
 
 def encode(value: Writable, *, limits: Limits = DEFAULT_LIMITS) -> Encoded:
@@ -61,6 +60,21 @@ def encode(value: Writable, *, limits: Limits = DEFAULT_LIMITS) -> Encoded:
     _check_items(_check_depth(value, limits.wire_depth), limits.wire_items)
     if len(data) + HEADER_BYTES + 1 > limits.frame_bytes:
         raise LimitError("wire.limit", f"a message of {len(data)} bytes does not fit into a frame", hint="split it")
+    return Encoded(data)
+
+
+def encode_rows(head: Sequence[Writable], rows: Sequence[Sequence[Any]], *, limits: Limits = DEFAULT_LIMITS) -> Encoded:
+    """Return the bytes of a message that ends with rows: lists of values, none of which is a list or a map.
+
+    The rows are not looked into, so that their values must have been checked. Raises as `encode`.
+    """
+    try:
+        data: bytes = msgpack.packb([*head, rows], datetime=True)
+    except (TypeError, ValueError, OverflowError):
+        raise _no_message() from None
+    _check_items((rows, rows[0] if rows else ()), limits.wire_items)  # type: ignore[arg-type]  # lists
+    if len(data) + HEADER_BYTES + 1 > limits.frame_bytes:
+        raise LimitError("wire.limit", f"a message of {len(data)} octets fits into no frame", hint="split it")
     return Encoded(data)
 
 
@@ -115,25 +129,26 @@ class FrameReader:
     make us remember much. The following ones have `most` bytes at most, until `widen` lets them be as large as any.
     """
 
-    __slots__ = ("_largest", "_limit", "_opening", "_opening_limit", "_pending", "_wanted")
+    __slots__ = ("_largest", "_limit", "_opening", "_opening_limit", "_wanted", "pending")
 
     def __init__(self, *, opening: int = 0, most: int | None = None, limits: Limits = DEFAULT_LIMITS) -> None:
         self._largest = limits.frame_bytes
         self._limit = self._largest if most is None else min(most, self._largest)
         self._opening = opening
         self._opening_limit = limits.handshake_bytes
-        self._pending = bytearray()
+        #: the beginning of a frame that has not ended
+        self.pending = bytearray()
         self._wanted = HEADER_BYTES
 
     @property
     def partial(self) -> bool:
         """Whether a frame has begun and not ended."""
-        return bool(self._pending)
+        return bool(self.pending)
 
     @property
     def held(self) -> int:
         """How many bytes of a frame that has not ended are kept."""
-        return len(self._pending)
+        return len(self.pending)
 
     def widen(self) -> None:
         """Let frames from the next one on be as large as any."""
@@ -146,11 +161,11 @@ class FrameReader:
         it copies. Raises `LimitError` (`frame.limit`) as soon as a length is known to be too large; the stream is of no
         use after that.
         """
-        if self._pending:
-            self._pending += data
-            if len(self._pending) < self._wanted:
+        if self.pending:
+            self.pending += data
+            if len(self.pending) < self._wanted:
                 return []
-            data, self._pending = self._pending, bytearray()
+            data, self.pending = self.pending, bytearray()
         view = memoryview(data)
         frames: list[memoryview] = []
         start, end, self._wanted = 0, len(view), HEADER_BYTES
@@ -165,12 +180,12 @@ class FrameReader:
             self._opening -= self._opening > 0 and following > body
             start = following
         if start < end:
-            self._pending += view[start:]
+            self.pending += view[start:]
         return frames
 
     def close(self) -> None:
         """Say that no more follows. Raises `MalformedError` (`frame.truncated`) inside of a frame."""
-        if self._pending:
+        if self.pending:
             raise MalformedError("frame.truncated", "the stream ends inside of a frame")
 
     def _length(self, view: memoryview, start: int) -> int:
@@ -218,17 +233,11 @@ def _check_depth(value: object, depth: int) -> list[Container]:
         if not depth:
             raise LimitError("wire.limit", "a message is nested too deep")
         depth -= 1
-        below: list[Container] = []
-        for container in level:
-            values: Iterable[Any] = container.values() if type(container) is dict else container
-            if len(container) < _FEW:
-                for item in values:
-                    if type(item) in _CONTAINERS:
-                        below.append(item)  # noqa: PERF401  # a list for each would take twice as long
-            elif not _CONTAINERS.isdisjoint(map(type, values)):
-                below += [item for item in values if type(item) in _CONTAINERS]
-        found = found + below if below else found
-        level = below
+        holds: list[Iterable[Any]] = [one.values() if type(one) is dict else one for one in level]
+        if _CONTAINERS.isdisjoint(map(type, chain.from_iterable(holds))):
+            break
+        level = [item for values in holds for item in values if type(item) in _CONTAINERS]
+        found = found + level
     return found
 
 

@@ -9,7 +9,7 @@ Whatever raises refuses: a selector without a value, a guard that fails, a guard
 once more on both ways, since an event may come from a client or a broker that checked nothing.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
@@ -35,6 +35,7 @@ from penstock.model.values import (
 )
 from penstock.selector import ALWAYS as TRUE
 from penstock.selector import Selector, compile_selector
+from penstock.selector.compile import compile_for_rows
 from penstock.trust.capabilities import Right
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -50,6 +51,16 @@ Show: TypeAlias = Callable[[Values, dict[str, Scalar]], None]
 
 State: TypeAlias = Callable[[Values], dict[Any, Scalar]]
 """Returns values that stand under names, by attribute id, which is text too, and without nulls."""
+
+Row: TypeAlias = list[Any]
+"""An event as it crosses a connection: its id, its time, and a value for each attribute of its version, in order."""
+
+ShowRows: TypeAlias = Callable[[Sequence[Row], Values], list[Row]]
+"""Returns what a reader sees of rows in an environment: the rows of its own version."""
+
+AdmitRows: TypeAlias = Callable[[Sequence[Row], int, Callable[[Row], Row | None]], list[Row]]
+"""Returns what may be published of rows. Rows that are not regular, or may have more bytes than given, are asked about
+one by one."""
 
 # The same questions as `quick_test` asks, written out: a call costs more than most of them.
 _TESTS: Final = {
@@ -95,6 +106,52 @@ def stater(attributes: Iterable[Attribute], passed: Callable[[Attribute], bool] 
     return _compiled([*lines, " return stated"], known)  # type: ignore[no-any-return]  # the function above
 
 
+def row_writer(attributes: Iterable[Attribute]) -> Callable[[Values], list[Scalar]]:
+    """Return the function that takes values under names and returns those of all attributes, in their order.
+
+    It raises `MalformedError` (`value.*`) for a value that does not fit.
+    """
+    lines, known, values = ["def write(values):", " get = values.get"], dict[str, Any](), list[str]()
+    for number, attribute in enumerate(attributes):
+        test = _bind(known, number, attribute, _checked).replace("value", f"v{number}")
+        values.append(f"v{number}")
+        lines += [
+            f" v{number} = get(name{number})",
+            f" if v{number} is not None and not ({test}):",
+            f"  v{number} = mended{number}(v{number})",
+        ]
+    return _compiled([*lines, f" return [{', '.join(values)}]"], known)  # type: ignore[no-any-return]  # the function above
+
+
+def admitter(attributes: Sequence[Attribute], passed: Callable[[Attribute], bool]) -> AdmitRows:
+    """Return the loop that lets rows pass whose values fit, without the attributes that may not pass.
+
+    The bytes of an event are counted as `Usages` counts them, with four for each character.
+    """
+    known: dict[str, Any] = {}
+    values = [f"v{number}" for number in range(len(attributes))]
+    tests = []
+    for number, attribute in enumerate(attributes):
+        test = _bind(known, number, attribute, _checked).replace("value", f"v{number}")
+        tests.append(f"(v{number} is None or {test})")
+    texts = [f"v{number}" for number, one in enumerate(attributes) if one.spec.kind is Kind.STRING]
+    size = " + ".join([f"len(i) + {8 * len(values)}", *(f"(0 if {text} is None else len({text}))" for text in texts)])
+    kept = [f"v{number}" if passed(one) else "None" for number, one in enumerate(attributes)]
+    row = "row" if kept == values else f"[{', '.join(['i', 't', *kept])}]"
+    lines = [
+        "def admit(rows, most, ask):",
+        " found = []",
+        " for row in rows:",
+        f"  {', '.join(['i', 't', *values])} = row",
+        f"  if {' and '.join([*tests, f'4 * ({size}) <= most'])}:",
+        f"   found.append({row})",
+        "  elif (asked := ask(row)) is not None:",
+        "   found.append(asked)",
+        " return found",
+    ]
+    return _compiled(lines, known)  # type: ignore[no-any-return]  # the function above
+
+
 def _bind(
     known: dict[str, Any], number: int, attribute: Attribute, mend: Callable[[Attribute], Callable[[Value], Scalar]]
 ) -> str:
@@ -112,7 +169,7 @@ def _compiled(lines: list[str], known: dict[str, Any]) -> Any:
     head, *body = lines
     bound = ", ".join(f"{name}={name}" for name in (*known, "datetime", "UTC"))
     source = "\n".join((f"{head[:-2]}, {bound}):", *body))
-    made: dict[str, Any] = {**known, "datetime": datetime, "UTC": UTC}
+    made: dict[str, Any] = {**known, "datetime": datetime, "UTC": UTC, "__name__": __name__}
     exec(_code(source), made)  # noqa: S102  # the source holds numbers only
     return made[head[4 : head.index("(")]]
 
@@ -191,6 +248,7 @@ class _Gate:
         branch.when.condition.check(rules.environment)
         self.because = branch.because
         self._on_problem = rules.on_problem
+        self._condition = condition
         self._where = None if condition == TRUE else compile_selector(condition)
         dynamic = branch.when.condition
         self._dynamic = None if dynamic == TRUE else compile_selector(dynamic, rules.environment)
@@ -214,6 +272,20 @@ class _Gate:
         except EvaluationError as error:
             return self._problem(error.code)
         return not self._guards or self._ask(values, environment)
+
+    def of_rows(self, layout: Sequence[str]) -> Callable[[Row, Environment], bool]:
+        """Return the same for rows with values of these attributes."""
+        if self._dated or self._dynamic is not None or self._guards or self._where is None:
+            return lambda row, environment: self(_without_nulls(layout, row), environment)
+        where = compile_for_rows(self._condition, {name: place for place, name in enumerate(layout, _FIXED)})
+
+        def holds(row: Row, _environment: Environment) -> bool:
+            try:
+                return where(row) is True
+            except EvaluationError as error:
+                return self._problem(error.code)
+
+        return holds
 
     def _in_time(self, environment: Environment) -> bool:
         now = environment.get("time")
@@ -240,6 +312,16 @@ class _Gate:
         return False
 
 
+#: what stands in a row before the values: the id and the time
+_FIXED: Final = 2
+#: loops that a delivery remembers
+_LOOPS: Final = 64
+
+
+def _without_nulls(layout: Sequence[str], row: Row) -> dict[str, Scalar]:
+    return {name: value for name, value in zip(layout, row[_FIXED:], strict=True) if value is not None}
+
+
 class Delivery:
     """What one subscriber gets to see of the events of one type, in its own version.
 
@@ -262,6 +344,8 @@ class Delivery:
         self.event_type = event_type
         self.restriction = restriction.for_type(event_type, Right.SUBSCRIBE)
         self._selector = None if selector == TRUE else compile_selector(selector, event_type.schema)
+        self._question = selector
+        self._loops: dict[int, tuple[EventType, ShowRows]] = {}
         self._on_problem = rules.on_problem
         self._nulls: dict[str, Scalar] = {a.name: None for a in event_type.attributes}
         #: the types that were last seen to be this one or below it
@@ -270,7 +354,7 @@ class Delivery:
             (
                 _Gate(branch, branch.holds_where(), event_type, rules),
                 shower(attribute for attribute in event_type.attributes if branch.shows(attribute.id)),
-                branch.only,
+                branch,
             )
             for branch in self.restriction.branches
         ]
@@ -287,8 +371,8 @@ class Delivery:
             self._below = event.key, event.ancestors
         values = event.values
         shown: dict[str, Scalar] | None = None
-        for gate, show, only in self._branches:
-            if only is not None and event.key not in only:
+        for gate, show, branch in self._branches:
+            if branch.only is not None and event.key not in branch.only:
                 continue
             if gate.always or gate(values, environment):
                 if shown is None:
@@ -304,6 +388,80 @@ class Delivery:
                 self._on_problem(error.code, ())
                 return None
         return Event(event_type, MappingProxyType(shown), event.id, event.time)
+
+    def for_rows(self, source: EventType) -> ShowRows:
+        """Return a loop that shows rows of one version of a type, whose values fit it, as calling this shows an event.
+
+        Raises `MalformedError` (`event.type`) for another type.
+        """
+        known = self._loops.get(id(source))
+        if known is None:
+            if self.event_type.key not in (source.key, *source.ancestors):
+                raise MalformedError("event.type", f"`{source.key.name}` is not a `{self.event_type.name.name}`")
+            if len(self._loops) >= _LOOPS:
+                self._loops.clear()
+            known = self._loops[id(source)] = source, self._loop(source)
+        return known[1]
+
+    def _loop(self, source: EventType) -> ShowRows:
+        """Write the loop: which branches hold, what they show, and whether the reader asks for that."""
+        layout = [str(attribute.id) for attribute in source.attributes]
+        known: dict[str, Any] = {}
+        tests: dict[int, str] = {}
+        branches = [(g, b) for g, _, b in self._branches if b.only is None or source.key in b.only]
+        for number, (gate, _) in enumerate(branches):
+            if not gate.always:
+                known[f"gate{number}"] = gate.of_rows(layout)
+                tests[number] = f"  h{number} = gate{number}(row, environment)"
+        cells = ["row[0]", "row[1]"]
+        for attribute in self.event_type.attributes:
+            showing = [number for number, (_, branch) in enumerate(branches) if branch.shows(attribute.id)]
+            cells.append(_cell(attribute, source, showing, tests, known))
+        whole = [f"row[{place}]" for place in range(len(layout) + _FIXED)]
+        row = "row" if cells == whole else f"[{', '.join(cells)}]"
+        if not branches:
+            return lambda _rows, _environment: []
+        if not tests and self._selector is None:
+            return _compiled(["def show(rows, environment):", f" return [{row} for row in rows]"], known)  # type: ignore[no-any-return]  # so
+        lines = ["def show(rows, environment):", " found = []", " for row in rows:", *tests.values()]
+        if len(tests) == len(branches):
+            lines += [f"  if not ({' or '.join(f'h{number}' for number in tests)}):", "   continue"]
+        lines.append(f"  seen = {row}")
+        if self._selector is not None:
+            known["wanted"] = self._wanted()
+            lines += ["  if not wanted(seen):", "   continue"]
+        return _compiled([*lines, "  found.append(seen)", " return found"], known)  # type: ignore[no-any-return]  # so
+
+    def _wanted(self) -> Callable[[Row], bool]:
+        """Return whether the reader's own selector wants a row as it is shown."""
+        places = {attribute.name: place for place, attribute in enumerate(self.event_type.attributes, _FIXED)}
+        holds = compile_for_rows(self._question, places, self.event_type.schema)
+
+        def wanted(row: Row) -> bool:
+            try:
+                return holds(row) is True
+            except EvaluationError as error:
+                self._on_problem(error.code, ())
+                return False
+
+        return wanted
+
+
+def _cell(
+    attribute: Attribute, source: EventType, showing: list[int], tests: Mapping[int, str], known: dict[str, Any]
+) -> str:
+    """Return the expression for one value that a reader sees, where the branches in `showing` show it."""
+    stated = source.by_id.get(attribute.id)
+    if stated is None or not showing:
+        return "None"
+    place = source.attributes.index(stated) + _FIXED
+    cell = f"row[{place}]"
+    if stated.spec != attribute.spec:
+        known[f"fit{place}"] = _mended(attribute)
+        cell = f"fit{place}({cell})"
+    if all(number in tests for number in showing):
+        cell = f"({cell} if {' or '.join(f'h{number}' for number in showing)} else None)"
+    return cell
 
 
 _Forced: TypeAlias = tuple[tuple[AttributeId, Value], ...]
@@ -343,14 +501,13 @@ class Publication:
             groups.setdefault(key, (forced, []))[1].append((gate, branch))
         self._groups = list(groups.values())
         self._stated = stater(event_type.attributes)
-        self._passed = self._if_free()
-
-    def _if_free(self) -> State | None:
-        """Return what is left to do where nothing depends on the event or the moment."""
+        self._passed: State | None = None
+        #: the loop for rows, where nothing depends on the event or the moment
+        self.admit: AdmitRows | None = None
         match self._groups:
             case [((), [(gate, branch)])] if gate.always:
-                return stater(self.event_type.attributes, lambda attribute: branch.shows(attribute.id))
-        return None
+                self._passed = stater(event_type.attributes, lambda attribute: branch.shows(attribute.id))
+                self.admit = admitter(event_type.attributes, lambda attribute: branch.shows(attribute.id))
 
     @property
     def groups(self) -> tuple[tuple[tuple[tuple[AttributeId, Value], ...], tuple[Branch, ...]], ...]:

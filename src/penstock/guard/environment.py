@@ -86,6 +86,13 @@ class PublicationRate:
         self._counted[-1][1][0] += events
         self._sum += events
 
+    def take(self, now: datetime, events: int, most: int) -> bool:
+        """Count publications if they are not more than `most` together with those within the window; say whether."""
+        if self.at(now) + events > most:
+            return False
+        self.note(now, events)
+        return True
+
     def at(self, now: datetime) -> int:
         """Return the number of publications within the window that ends now."""
         self._forget(now)

@@ -9,7 +9,7 @@ predicates, which four-valued logic allows. Names and constants of the selector 
 code: no text of the user's is ever formatted into it.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import Enum, auto
@@ -174,9 +174,12 @@ def regular(code: str, expected: Expected) -> str:
 class TermWriter:
     """Writes statements that compute terms into local variables."""
 
-    def __init__(self, expected: dict[str, Expected], namespace: dict[str, object]) -> None:
+    def __init__(
+        self, expected: dict[str, Expected], namespace: dict[str, object], places: Mapping[str, int] | None
+    ) -> None:
         self.expected = expected
         self.namespace = namespace
+        self.places = places
         self.lines: list[str] = []
         self.loaded: dict[str, Operand] = {}
         self.variables = 0
@@ -232,7 +235,10 @@ class TermWriter:
         """Write the reading of an attribute; the check is pending."""
         code = self.variable()
         expected = self.expected.get(name, Loose.ANYTHING)
-        self.lines.append(f"{code} = row.get({self.constant(name)})")
+        if self.places is None:
+            self.lines.append(f"{code} = row.get({self.constant(name)})")
+        else:
+            self.lines.append(f"{code} = row[{self.places[name]}]" if name in self.places else f"{code} = None")
         return Operand(code, expected, nullable=True, pending=regular(code, expected))
 
     def settle(self, operand: Operand) -> None:
@@ -311,6 +317,33 @@ def compile_selector(selector: Selector, schema: Schema | None = None) -> Compil
     >>> compile_selector(parse("price > 24"))({"price": 25})
     True
     """
+    return _compiled(selector, schema, None, lambda row: evaluate(selector, row))  # type: ignore[return-value]  # of maps
+
+
+CompiledRows: TypeAlias = Callable[[Sequence[Scalar]], bool | None]
+"""A function from rows whose values stand in fixed places."""
+
+
+def compile_for_rows(selector: Selector, places: Mapping[str, int], schema: Schema | None = None) -> CompiledRows:
+    """Return `compile_selector` for rows that are sequences: `places` says where each attribute stands.
+
+    An attribute without a place is null.
+
+    >>> from penstock.selector import parse
+    >>> compile_for_rows(parse("price > 24"), {"name": 0, "price": 1})(["tea", 25])
+    True
+    """
+    known = [(name, places[name]) for name in selector.attributes if name in places]
+
+    def interpreted(row: Sequence[Scalar]) -> bool | None:
+        return evaluate(selector, {name: row[place] for name, place in known})
+
+    return _compiled(selector, schema, places, interpreted)  # type: ignore[return-value]  # of rows
+
+
+def _compiled(
+    selector: Selector, schema: Schema | None, places: Mapping[str, int] | None, interpreted: Callable[..., bool | None]
+) -> object:
     namespace: dict[str, object] = {
         "EvaluationError": EvaluationError,
         "Irregular": Irregular,
@@ -319,25 +352,28 @@ def compile_selector(selector: Selector, schema: Schema | None = None) -> Compil
         "compare": compare,
         "concat": concat,
         "datetime": datetime,
-        "evaluate": lambda row: evaluate(selector, row),
+        "evaluate": interpreted,
         "in_utc": in_utc,
         "negate": negate,
         "read": read,
+        "__name__": __name__,
     }
-    program = _Program(expect_attributes(selector.root, schema), namespace)
+    program = _Program(expect_attributes(selector.root, schema), namespace, places)
     source = program.write(selector.root)
     # The source is made of our own words and numbers only; see the module's docstring.
     exec(compile(source, "<selector>", "exec"), namespace)  # noqa: S102
-    compiled: Compiled = namespace["select"]  # type: ignore[assignment]  # what the program defines
-    return compiled
+    return namespace["select"]
 
 
 class _Program:
     """The functions of one selector, innermost first."""
 
-    def __init__(self, expected: dict[str, Expected], namespace: dict[str, object]) -> None:
+    def __init__(
+        self, expected: dict[str, Expected], namespace: dict[str, object], places: Mapping[str, int] | None
+    ) -> None:
         self.expected = expected
         self.namespace = namespace
+        self.places = places
         self.functions: list[str] = []
 
     def write(self, root: Condition) -> str:
@@ -376,7 +412,7 @@ class _BlockWriter(TermWriter):
     """Writes the body of one function: its operands one after the other."""
 
     def __init__(self, program: _Program, *, decisive: bool) -> None:
-        super().__init__(program.expected, program.namespace)
+        super().__init__(program.expected, program.namespace, program.places)
         self.program = program
         self.decisive = decisive
         self.nullable = False

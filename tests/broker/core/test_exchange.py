@@ -14,6 +14,7 @@ from penstock.model.events import Event
 from penstock.model.limits import Limits
 
 if TYPE_CHECKING:
+    from penstock.broker.core.event_path import EventPath
     from penstock.broker.local.local_broker import LocalBroker
 
 
@@ -28,8 +29,9 @@ def sent(*publishes: Publish) -> tuple[list[list[str]], str | None]:
     line.advertise("pub")
     line.subscribe("sub")
     # Publications are no matter of the local broker once it has let them pass.
-    local, gathering = cast("LocalBroker", None), BlockBuilder(Lingering(linger=timedelta(seconds=1), events=4), limits)
-    outward, failed = Exchange(local, line.routers["pub"], gathering).settle(NOW, publishes)
+    local, path = cast("LocalBroker", None), cast("EventPath", None)
+    gathering = BlockBuilder(Lingering(linger=timedelta(seconds=1), events=4), limits)
+    outward, failed = Exchange(local, line.routers["pub"], path, gathering).settle(NOW, publishes)
     blocks = [output.hop.body for output in outward if isinstance(output, Send)]
     ids = [[event.id for event in block.events] for block in blocks if isinstance(block, Publications)]
     return ids, None if failed is None else failed.code

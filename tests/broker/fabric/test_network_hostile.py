@@ -357,7 +357,7 @@ def test_policy_that_was_held_back_is_noticed_and_asked_for_again() -> None:
             await writer.evolve(author.change(now(), publish(READ, WRITE)).to_bytes())
             await writer.evolve(author.stamp(now(), 60_000).to_bytes())
             await until(lambda: complete_at(here, 1))
-            assert there.core.local._passing.suspended == set()
+            assert there.core.local.suspended == set()
 
     run(main())
 

@@ -259,7 +259,7 @@ def test_whom_a_reader_does_not_want_it_does_not_hear() -> None:
     for session, heard in (("reporter", 1), ("stranger", 0)):
         found.run(found.broker.advertise(NOW, session, "SportsNews", NEWS.name))
         event = Event.of(LIBRARY_TYPES[NEWS.name], {"headline": "h"}, id=session, time=NOW)
-        said = found.run(found.broker.publish(NOW, session, "SportsNews", (event,)))
+        said = found.publish_as(session, "SportsNews", event)
         assert sum(isinstance(one, Given) for one in said) == heard, said
 
 

@@ -30,7 +30,7 @@ from penstock.broker.local.effective_requests import SubscriptionPart
 from penstock.broker.local.requests import Accepted, Closed, Given, Output, Quenched, Refused
 from penstock.broker.local.sessions import SessionSubscription
 from penstock.broker.local.type_library import Library
-from penstock.errors import FailedError, RefusedError
+from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.guard.decision_log import DecisionRecord
 from penstock.model import Event, TypeDefinition
 from penstock.model.events import TransitEvent
@@ -253,7 +253,7 @@ def test_what_comes_by_an_old_key_is_asked_everything() -> None:
     made.policy(*PUBLISHING, grant(PDA, NEWS, Right.SUBSCRIBE, forced={"location": "London"}))
     for place, seen in [("London", 1), ("Paris", 0)]:
         event = Event.of(LIBRARY_TYPES[NEWS.name], {"location": place}).to_transit()
-        assert len(made.broker.deliver(NOW, [((old, "somebody-else's"), event)])) == seen
+        assert len(made.path.deliver([((old, "somebody-else's"), event)], NOW)) == seen
 
 
 def test_new_paths_come_before_old_ones_go_and_the_same_ones_stay() -> None:
@@ -390,10 +390,9 @@ def test_publication_is_held_to_the_advertisement() -> None:
     (said,) = made.publish(NEWS, headline="h", agency="x", location="Paris")
     assert isinstance(said, Given)
     assert dict(said.events[0].values) == {"headline": "h", "location": "London", "agency": None}
-    unknown = Event(LIBRARY_TYPES[NEWS.name], {"odds": 3})
-    assert refusals(made.run(made.broker.publish(NOW, "reporter", "SportsNews", [unknown]))) == [
-        "event.unknown-attribute"
-    ]
+    with pytest.raises(MalformedError) as caught:
+        made.publish_as("reporter", "SportsNews", Event(LIBRARY_TYPES[NEWS.name], {"odds": 3}))
+    assert caught.value.code == "protocol.row"
 
 
 def test_an_advertisement_is_downgraded_and_upgraded() -> None:
@@ -404,11 +403,11 @@ def test_an_advertisement_is_downgraded_and_upgraded() -> None:
     subscribe(made)
     made.run(made.broker.advertise(NOW, "reporter", "all", NEWS.name))
     tennis, news = (Event.of(LIBRARY_TYPES[one.name], {}, id=one.name.name) for one in (TENNIS, NEWS))
-    assert given_to(made.run(made.broker.publish(NOW, "reporter", "all", [tennis]))) == ["TennisMatch"]
-    assert refusals(made.run(made.broker.publish(NOW, "reporter", "all", [news]))) == ["broker.not-advertised"]
+    assert given_to(made.publish_as("reporter", "all", tennis)) == ["TennisMatch"]
+    assert refusals(made.publish_as("reporter", "all", news)) == ["broker.not-advertised"]
     made.policy(TOP, PUBLISHING[0])
-    assert given_to(made.run(made.broker.publish(NOW, "reporter", "all", [news]))) == ["SportsNews"]
-    assert refusals(made.run(made.broker.publish(NOW, "reporter", "all", [tennis]))) == ["broker.not-advertised"]
+    assert given_to(made.publish_as("reporter", "all", news)) == ["SportsNews"]
+    assert refusals(made.publish_as("reporter", "all", tennis)) == ["broker.not-advertised"]
 
 
 def test_publishers_are_quenched_while_nobody_wants_their_events() -> None:

@@ -58,7 +58,7 @@ def advertise(node: Node, path: str) -> list[str]:
 
 def publish(node: Node, path: str, payload: str, advertised: str | None = None) -> list[requests.Output]:
     event = message(LIBRARY.get(topic(path).type_name, NOW).event_type, payload)
-    return node.run(node.broker.publish(node.now, "reporter", advertised or path, [event]))
+    return node.publish_as("reporter", advertised or path, event)
 
 
 def subscribe(node: Node, pattern: str) -> list[str]:

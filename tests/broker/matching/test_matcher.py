@@ -47,6 +47,18 @@ def test_matching_is_evaluation_of_each(selectors: list[Selector], events: list[
         assert sorted(matcher.match(row)) == naive(known, row)
 
 
+@settings(max_examples=examples(100), deadline=None)
+@given(selectors=st.lists(SELECTORS, max_size=12), events=st.lists(rows() | wrong_rows(), max_size=20))
+def test_rows_in_fixed_places_match_as_maps_do(selectors: list[Selector], events: list[dict[str, Scalar]]) -> None:
+    matcher = Matcher[int]()
+    known = dict(enumerate(selectors))
+    for key, selector in known.items():
+        matcher.add(key, selector, SCHEMA)
+    for layout in (tuple(SCHEMA), tuple(sorted(SCHEMA, reverse=True))):
+        found = matcher.match_rows(layout, [["id", None, *map(row.get, layout)] for row in events])
+        assert [sorted(keys) for keys in found] == [naive(known, row) for row in events]
+
+
 @settings(max_examples=examples(60), deadline=None)
 @given(selectors=st.lists(SELECTORS, min_size=1, max_size=8), events=st.lists(rows() | wrong_rows(), max_size=4))
 def test_few_selectors_are_tried_with_the_same_answer(

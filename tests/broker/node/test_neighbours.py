@@ -121,11 +121,11 @@ class Scene:
         for _ in range(rounds):
             self.rounds += 1
             headline = f"honest {self.rounds}"
-            while headline not in (seen := [event["headline"] for event in self.news._events]):
+            while headline not in (seen := [row[2] for row in self.news._rows]):
                 assert len(seen) < 1_000
                 await self.feed.publish(headline=headline)
                 await asyncio.sleep(0.02)
-            while self.news._events:
+            while self.news._rows:
                 others.append(await self.news.next(LONG))
         return [event for event in others if not str(event["headline"]).startswith("honest")]
 
@@ -277,11 +277,11 @@ def test_an_error_of_our_own_does_not_end_the_link_of_a_neighbour() -> None:
     async def main() -> None:
         async with scene() as made:
             link = made.node.neighbours._neighbours[made.other.core.principal].link
-            given = made.node.clients._give
-            made.node.core.handle({requests.Given: fails})
+            write = made.node.core.path.write
+            made.node.core.path.write = fails  # type: ignore[method-assign, assignment]  # the fault
             await made.feed.publish(headline="lost")
             await until(lambda: "log.write" in made.node.codes)
-            made.node.core.handle({requests.Given: given})
+            made.node.core.path.write = write  # type: ignore[method-assign]  # as before
             await made.go_on(1)
             assert made.node.neighbours._neighbours[made.other.core.principal].link is link
             assert link.ended is None
@@ -296,7 +296,7 @@ def test_publications_that_are_repeated_come_once() -> None:
             bad.say(published(event(1), event(2)))
             bad.say(published(event(3), first=2))
             bad.say(published(event(3), first=3))
-            await until(lambda: len(made.news._events) == 3)
+            await until(lambda: len(made.news._rows) == 3)
             assert [one.id for one in await made.go_on()] == ["h1", "h2", "h3"]
 
     run(main())

@@ -14,12 +14,12 @@ from penstock.broker.wire.protocol import (
     FetchKeys,
     KeyWord,
     PeerRole,
-    PublishMessage,
     Request,
     Row,
     Word,
     read_request,
     read_word,
+    write_events,
     write_rows,
 )
 from penstock.codec.wire import Wire, decode, encode
@@ -167,7 +167,7 @@ def test_whatever_comes_is_a_message_or_malformed(tree: Wire) -> None:
 def test_rows_take_as_many_messages_as_they_need(sizes: list[int]) -> None:
     limits = Limits(frame_bytes=4_096)
     rows: list[Row] = [[str(number), None, "x" * size] for number, size in enumerate(sizes)]
-    messages = write_rows(lambda part: Events("s", part), rows, limits)
+    messages = write_events("s", rows, limits)
     assert all(len(message) < 4_096 for message in messages)
     found = [read_word(decode(message)) for message in messages]
     assert [row for part in found if isinstance(part, Events) for row in part.rows] == rows
@@ -177,7 +177,5 @@ def test_rows_take_as_many_messages_as_they_need(sizes: list[int]) -> None:
 
 def test_a_row_that_fits_into_no_message() -> None:
     with pytest.raises(LimitError) as caught:
-        write_rows(
-            lambda part: PublishMessage(1, "a", NEWS.name, part), [["", None, "x" * 5_000]], Limits(frame_bytes=4_096)
-        )
+        write_rows(["publish", 1, "a", str(NEWS.name)], [["", None, "x" * 5_000]], Limits(frame_bytes=4_096))
     assert caught.value.code == "wire.limit"

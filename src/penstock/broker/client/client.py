@@ -34,13 +34,14 @@ from penstock.broker.wire import protocol
 from penstock.broker.wire.link import Endpoint
 from penstock.broker.wire.protocol import AskKeys, FetchKeys, KeyWord, Row, write_rows
 from penstock.broker.wire.transports import address_of
-from penstock.codec.wire import Wire
+from penstock.codec.wire import Encoded, Wire, Writable
 from penstock.crypto.hpke import SealingKey
 from penstock.crypto.keys import RandomBytes, SigningKey
 from penstock.crypto.wrapping import Secret
 from penstock.errors import FailedError, LimitError, MalformedError, PenstockError, RefusedError
 from penstock.fabric.nats_login import NatsLogin
 from penstock.fabric.tasks import in_background
+from penstock.guard.enforce import row_writer
 from penstock.model.event_classes import EventClass, event_class_of
 from penstock.model.events import Event
 from penstock.model.instants import in_utc
@@ -48,7 +49,7 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName, TypeKey, TypeName
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
-from penstock.model.values import Kind, Scalar, check_value, checked_value, quick_test
+from penstock.model.values import Kind, Scalar, check_value
 from penstock.store.files.client_files import environment_credentials, from_environment, load_key
 from penstock.store.files.name_book import NameBook, WrittenNames
 from penstock.trust.credentials import Credentials
@@ -84,8 +85,14 @@ class FeedSession(Protocol):
     async def publish_rows(self, feed: "Feed[Any]", rows: Sequence[Row]) -> None:
         """Publish rows, and wait until they are taken."""
 
-    async def post_rows(self, feed: "Feed[Any]", rows: Sequence[Row]) -> None:
-        """Publish rows."""
+    def post_rows(self, head: Sequence[Writable], rows: Sequence[Row]) -> list[Encoded]:
+        """Send rows behind a message's first words as far as nothing has to wait; return the other messages."""
+
+    async def send_rows(self, head: Sequence[Writable], rows: Sequence[Row]) -> None:
+        """Send rows behind a message's first words, as soon as the broker reads."""
+
+    async def send(self, messages: Sequence[Encoded]) -> None:
+        """Send messages, as soon as the broker reads."""
 
     async def restrictions(self, held: "Feed[Any] | Subscription[Any]") -> Mapping[str, Wire]:
         """Ask how a request is restricted."""
@@ -152,10 +159,12 @@ class Feed(_Held, Generic[T]):
         self._stem = stem
         self._clock = clock
         self._numbers = count(1)
-        self._columns = [(a, a.name, quick_test(a.spec)) for a in event_type.attributes]
         self._names = frozenset(event_type.by_name)
+        self._values = row_writer(event_type.attributes)
+        self._head: tuple[Writable, ...] = ("publish", 0, id, str(event_type.name))
         self._rows: list[Row] = []
-        self._flushing: asyncio.Task[None] | None = None
+        #: whether what is posted in this turn of the event loop will be sent at its end
+        self._flushing = False
 
     def request(self, number: int, definitions: tuple[bytes, ...]) -> protocol.Asking:
         """Return what is asked of the broker."""
@@ -192,19 +201,34 @@ class Feed(_Held, Generic[T]):
         self._rows.append(self._row(event))
         if len(self._rows) >= BLOCK:
             await self.flush()
-        elif self._flushing is None or self._flushing.done():
-            self._flushing = in_background("sending posted events", self._flush_soon())
+        elif not self._flushing:
+            # The first event of a turn goes immediately, and those that follow it in one message.
+            self._flushing = True
+            asyncio.get_running_loop().call_soon(self._flush_last)
+            self._flush_first()
 
     async def flush(self) -> None:
         """Send what was posted. Raises `FailedError` (`client.*`)."""
         if self._rows:
             rows, self._rows = self._rows, []
-            await self._session.post_rows(self, rows)
+            await self._session.send_rows(self._head, rows)
 
-    async def _flush_soon(self) -> None:
-        # Why a feed has ended is told to whoever uses it next.
+    def _flush_last(self) -> None:
+        self._flushing = False
+        self._flush_first()
+
+    def _flush_first(self) -> None:
+        if self._rows:
+            rows, self._rows = self._rows, []
+            # Why a feed has ended is told to whoever uses it next.
+            with suppress(PenstockError):
+                left = self._session.post_rows(self._head, rows)
+                if left:
+                    in_background("sending posted events", self._send(left))
+
+    async def _send(self, messages: Sequence[Encoded]) -> None:
         with suppress(PenstockError):
-            await self.flush()
+            await self._session.send(messages)
 
     async def restrictions(self) -> Mapping[str, Wire]:
         """Ask how the advertisement is restricted. Raises `RefusedError`."""
@@ -230,24 +254,17 @@ class Feed(_Held, Generic[T]):
             values, id_, time = event_class_of(type(event)).write(self.type, event), "", None
         if more:
             values = {**values, **more}
-        row: Row = [id_ or f"{self._stem}{next(self._numbers)}", self._clock() if time is None else in_utc(time)]
         if id_:
             check_value(Kind.STRING, id_)
-        known = 0
-        for attribute, name, fits in self._columns:
-            value = values.get(name)
-            if value is not None and not fits(value):
-                value = checked_value(name, attribute.spec, value)
-            known += name in values
-            row.append(value)
-        if known != len(values):
+        if not self._names.issuperset(values):
             unknown = min(values.keys() - self._names)
             raise MalformedError(
                 "event.unknown-attribute",
                 f"`{self.type.name.name}` has no attribute `{unknown[:80]}`",
                 hint=f"it has: {', '.join(self.type.by_name) or 'none'}",
             )
-        return row
+        written = id_ or f"{self._stem}{next(self._numbers)}"
+        return [written, self._clock() if time is None else in_utc(time), *self._values(values)]
 
 
 class Subscription(_Held, Generic[T]):
@@ -272,10 +289,12 @@ class Subscription(_Held, Generic[T]):
         self._made = made
         self._callback = callback
         self._names = [attribute.name for attribute in event_type.attributes]
-        self._events: deque[Event] = deque()
+        self._rows: deque[Row] = deque()
         self._calling: asyncio.Task[None] | None = None
         self._arrived = asyncio.Event()
         self._room = asyncio.Event()
+        #: whether the broker has to wait until more is read
+        self._full = False
 
     def request(self, number: int, definitions: tuple[bytes, ...]) -> protocol.Asking:
         """Return what is asked of the broker."""
@@ -283,18 +302,16 @@ class Subscription(_Held, Generic[T]):
 
     def take(self, rows: Sequence[Row]) -> Awaitable[None] | None:
         """Take events that have come; return what is to be waited for, because they are not read fast enough."""
-        event_type, names, width = self.type, self._names, len(self._names) + 2
-        for row in rows:
-            if len(row) != width:
-                raise MalformedError("protocol.row", f"an event of `{event_type.name.name}` has other attributes")
-            values: Mapping[str, Scalar] = MappingProxyType(dict(zip(names, row[2:], strict=True)))  # type: ignore[arg-type]  # the broker's word
-            self._events.append(Event(event_type, values, row[0], row[1]))  # type: ignore[arg-type]  # seen when read
+        if not {len(self._names) + 2}.issuperset(map(len, rows)):
+            raise MalformedError("protocol.row", f"an event of `{self.type.name.name}` has other attributes")
+        self._rows.extend(rows)
         if self._callback is not None and (self._calling is None or self._calling.done()):
             self._calling = in_background("calling back", self._call(self._callback))
         self._arrived.set()
-        if len(self._events) < _WAITING:
+        if len(self._rows) < _WAITING:
             return None
         self._room.clear()
+        self._full = True
         return self._wait_for_room()
 
     async def _wait_for_room(self) -> None:
@@ -302,7 +319,7 @@ class Subscription(_Held, Generic[T]):
 
     async def _call(self, callback: Taken[T]) -> None:
         """Give what has come to the callback. In a task of its own, so that it may ask the broker something too."""
-        while self._events:
+        while self._rows:
             answer = call_back(lambda: callback(self._take_one()))
             if isawaitable(answer):
                 try:
@@ -314,20 +331,20 @@ class Subscription(_Held, Generic[T]):
         """Take note that it stands no longer: who reads gets what has come, and then the error."""
         super().end(error)
         if self._callback is not None and error.code == _CLOSED:
-            self._events.clear()
+            self._rows.clear()
         self._arrived.set()
         self._room.set()
 
     @property
     def waiting(self) -> int:
         """How many events have come that nobody has read yet."""
-        return len(self._events)
+        return len(self._rows)
 
     def __aiter__(self) -> AsyncIterator[T]:
         return self
 
     async def __anext__(self) -> T:
-        while not self._events:
+        while not self._rows:
             if self.ended is not None:
                 if self.ended.code == _CLOSED:
                     raise StopAsyncIteration
@@ -337,10 +354,12 @@ class Subscription(_Held, Generic[T]):
         return self._take_one()
 
     def _take_one(self) -> T:
-        event = self._events.popleft()
-        if len(self._events) < _WAITING // 2:
+        id_, time, *values = self._rows.popleft()
+        if self._full and len(self._rows) < _WAITING // 2:
+            self._full = False
             self._room.set()
-        return self._made(event)
+        seen: Mapping[str, Scalar] = MappingProxyType(dict(zip(self._names, values, strict=True)))  # type: ignore[arg-type]  # the broker's word
+        return self._made(Event(self.type, seen, id_, time))  # type: ignore[arg-type]  # seen when read
 
     async def next(self, timeout: float) -> T:
         """Return the next event. Raises `TimeoutError` when none comes in so many seconds."""
@@ -681,11 +700,17 @@ class Client:
         if refused is not None:
             raise refused
 
-    async def post_rows(self, feed: Feed[Any], rows: Sequence[Row]) -> None:
-        """Publish rows without waiting for an answer. Raises `FailedError` (`client.*`)."""
-        await self._connection.send(
-            *write_rows(lambda part: _publication(feed, 0, part), rows, self._caller.endpoint.limits)
-        )
+    def post_rows(self, head: Sequence[Writable], rows: Sequence[Row]) -> list[Encoded]:
+        """Send rows as far as nothing has to be waited for; return the other messages. Raises `LimitError`."""
+        return self._connection.post(write_rows(head, rows, self._caller.endpoint.limits))
+
+    async def send_rows(self, head: Sequence[Writable], rows: Sequence[Row]) -> None:
+        """Send rows, as soon as the broker reads. Raises `LimitError` and `FailedError` (`client.*`)."""
+        await self._connection.send(*write_rows(head, rows, self._caller.endpoint.limits))
+
+    async def send(self, messages: Sequence[Encoded]) -> None:
+        """Send messages, as soon as the broker reads. Raises `FailedError` (`client.*`)."""
+        await self._connection.send(*messages)
 
     async def restrictions(self, held: Feed[Any] | Subscription[Any]) -> Mapping[str, Wire]:
         """Ask how a request is restricted, where the owner of its type lets clients ask. Raises `RefusedError`."""

@@ -283,6 +283,16 @@ class Connection:
             for message in messages:
                 await self._send(message)
 
+    def post(self, messages: list[Encoded]) -> list[Encoded]:
+        """Send messages immediately, as far as nothing has to be waited for; return those that are left for `send`."""
+        link = self.link
+        if link is None or not self.is_up or self._sending.locked():
+            return messages
+        for place, message in enumerate(messages):
+            if not link.try_post(message):
+                return messages[place:]
+        return []
+
     async def _send(self, message: Encoded) -> None:
         while True:
             await self._up.wait()

@@ -24,7 +24,7 @@ from typing import Final, TypeAlias
 
 
 #: seconds that one may take before the others have their turn
-_TURN: Final = 0.005
+TURN: Final = 0.005
 
 
 class Turns:
@@ -32,17 +32,18 @@ class Turns:
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        self._since = self._loop.time()
+        #: when the turn began; whoever had nothing to do before begins another one
+        self.since = self._loop.time()
 
     def begin(self) -> None:
         """Take note that a turn begins now: there was nothing to do."""
-        self._since = self._loop.time()
+        self.since = self._loop.time()
 
     async def over(self, pause: float = 0.0) -> None:
         """Give the others their turn when one's own was long, or for as long as `pause` says."""
-        if pause > 0 or self._loop.time() - self._since > _TURN:
+        if pause > 0 or self._loop.time() - self.since > TURN:
             await asyncio.sleep(pause)
-            self._since = self._loop.time()
+            self.since = self._loop.time()
 
 
 # ----------------------------------------------------------------------------------------------------------------------

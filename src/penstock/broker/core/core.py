@@ -13,6 +13,7 @@ from penstock.broker.blinding.router import BlindingRouter
 from penstock.broker.blinding.vault import BlindedVault
 from penstock.broker.core.admission import Admission, CredentialBudget
 from penstock.broker.core.clock import Clock, SteadyClock
+from penstock.broker.core.event_path import EventPath, PathPorts
 from penstock.broker.core.exchange import Exchange, Inward
 from penstock.broker.core.reports import LinkReport, Refusals
 from penstock.broker.core.settings import NodeSettings as NodeSettings
@@ -21,7 +22,7 @@ from penstock.broker.evolution.completeness import BrokerRoster
 from penstock.broker.evolution.statements import KEYS, is_reserved
 from penstock.broker.local.decisions import AuthoritySources, DecisionCache
 from penstock.broker.local.local_broker import LocalBroker
-from penstock.broker.local.requests import RequestReport, Verb, require, settled
+from penstock.broker.local.requests import Given, RequestReport, Verb, require, settled
 from penstock.broker.local.type_library import Library
 from penstock.broker.routing.membership import SignedProof
 from penstock.broker.routing.outputs import Laid, Unopened
@@ -124,6 +125,7 @@ class Core:
             RequestReport: self._report,
             Unopened: self._unopened,
             Laid: self._laid,
+            Given: self._give,
         }
         #: who waits until paths are laid
         self._laying: dict[str, Callable[[], None]] = {}
@@ -192,7 +194,15 @@ class Core:
         self._bag_facts: dict[int, tuple[object, ...]] = {}
         self._ends: dict[Principal, tuple[tuple[object, ...], datetime | None]] = {}
         self._router = BlindingRouter(self.principal, incarnation, routing, self.labels)
-        self.exchange = Exchange(local, self._router, BlockBuilder(settings.sealing, settings.limits))
+        ports = PathPorts(
+            begin=self.begin,
+            settle=self.settle,
+            has_room=lambda events: self.has_room(events),  # noqa: PLW0108  # a fabric brings its own later
+            on_fabric=lambda: self._router.on_fabric,
+            counts=self.counts,
+        )
+        self.path = EventPath(local, self.library, self._router, ports, settings.limits)
+        self.exchange = Exchange(local, self._router, self.path, BlockBuilder(settings.sealing, settings.limits))
         self.exchange.sealable = self.vault.check
         #: told when gathered events are due: `flush` is to be called then
         self.wake: Callable[[datetime], None] = lambda _due: None
@@ -211,6 +221,11 @@ class Core:
     def local(self) -> LocalBroker:
         """The local broker."""
         return self.exchange.local
+
+    @property
+    def on_fabric(self) -> bool:
+        """Whether a fabric is between brokers, instead of links."""
+        return self._router.on_fabric
 
     @property
     def router(self) -> BlindingRouter:
@@ -326,6 +341,9 @@ class Core:
         token = str(next(self._tokens))
         self._laying[token] = then
         self.settle(self.router.confirm(token, keys, now))
+
+    def _give(self, given: Given) -> None:
+        self.path.write(given)
 
     def _laid(self, laid: Laid) -> None:
         if not laid.complete:

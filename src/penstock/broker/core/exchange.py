@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final, NamedTuple, TypeAlias
 
+from penstock.broker.core.event_path import EventPath
 from penstock.broker.local import requests
 from penstock.broker.local.local_broker import LocalBroker
 from penstock.broker.local.requests import RequestReport, ToClient, carry_out
@@ -79,8 +80,11 @@ class ExchangeResult(NamedTuple):
 class Exchange:
     """See the module. `own` has, by the name of their type, who gets events for the broker itself."""
 
-    def __init__(self, local: LocalBroker, router: Router, gathering: BlockBuilder | None = None) -> None:
+    def __init__(
+        self, local: LocalBroker, router: Router, path: EventPath, gathering: BlockBuilder | None = None
+    ) -> None:
         self.local = local
+        self._path = path
         self.router = router
         self.own: dict[str, Callable[[datetime, TransitEvent], None]] = {}
         #: events of sealed types, until they are sealed
@@ -145,12 +149,15 @@ class Exchange:
 
     def _deliver(self, now: datetime, deliveries: Deliveries) -> list[Inward]:
         if not any(key[0] == OWN for keys, _ in deliveries for key in keys):
-            return list(self.local.deliver(now, deliveries))
+            return self._show(now, deliveries)
         for keys, event in deliveries:
             if any(key[0] == OWN for key in keys) and event.key.name in self.own:
                 self.own[event.key.name](now, event)
         theirs = ((tuple(key for key in keys if key[0] != OWN), event) for keys, event in deliveries)
-        return list(self.local.deliver(now, [found for found in theirs if found[0]]))
+        return self._show(now, [found for found in theirs if found[0]])
+
+    def _show(self, now: datetime, deliveries: Iterable[tuple[tuple[str, ...], TransitEvent]]) -> list[Inward]:
+        return [*self.local.catch_up(now), *self._path.deliver(deliveries, now)]
 
     def _stand(self) -> Iterator[Routed]:
         """Advertise what cannot go yet: without that nobody would ask for it, and it would go nowhere."""

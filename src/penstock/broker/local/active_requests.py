@@ -21,6 +21,7 @@ from penstock.guard import Delivery, Rules
 from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeKey, TypeName
+from penstock.model.types import EventType
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
 
@@ -50,6 +51,8 @@ class ActiveRequests:
         self._by_ticket: dict[str, Held] = {}
         #: who gets events that come by the same keys and are of the same type, until a request changes
         self._receivers: dict[_Arrival, tuple[Receiver, ...]] = {}
+        #: rises whenever a request may come to something else
+        self.version = 0
 
     def ticket(self) -> str:
         """Return a number that no request has had."""
@@ -76,8 +79,8 @@ class ActiveRequests:
         else:
             held.session.usage.advertisements -= 1
 
-    def receivers(self, keys: tuple[str, ...], event: TransitEvent) -> tuple[Receiver, ...]:
-        """Return who is to have an event that the router found keys for, and through what each sees it."""
+    def receivers(self, keys: tuple[str, ...], event: TransitEvent | EventType) -> tuple[Receiver, ...]:
+        """Return who gets an event, or events of a type, by the keys that the router found, and how each sees it."""
         arrival = keys, event.key, event.ancestors
         known = self._receivers.get(arrival)
         if known is None:
@@ -86,7 +89,7 @@ class ActiveRequests:
             known = self._receivers[arrival] = tuple(self._find_receivers(keys, event))
         return known
 
-    def _find_receivers(self, keys: tuple[str, ...], event: TransitEvent) -> Iterator[Receiver]:
+    def _find_receivers(self, keys: tuple[str, ...], event: TransitEvent | EventType) -> Iterator[Receiver]:
         for held in self._subscriptions(keys):
             part = held.part_of(event)
             if part is not None and self._library.is_of(event.key, part.type):
@@ -111,7 +114,7 @@ class ActiveRequests:
             (held.basis, held.parts, held.detail) if isinstance(held, SessionSubscription) else (None, {}, Detail())
         )
         held.empty()
-        self._receivers.clear()
+        self._changed()
         held.detail = Detail()
         client, name = held.session, held.asked.about
         if not isinstance(name, TypeName):
@@ -152,7 +155,7 @@ class ActiveRequests:
 
     def route(self, held: Held) -> None:
         """Tell the router what a request comes to: the new paths first, then those that are given up."""
-        self._receivers.clear()
+        self._changed()
         wanted = dict.fromkeys(held.paths())
         gone = [held.keys.pop(path) for path in list(held.keys) if path not in wanted]
         for path in wanted:
@@ -169,6 +172,10 @@ class ActiveRequests:
             held.forget()
             held.unwanted.difference_update(gone)
             self._quench(held)
+
+    def _changed(self) -> None:
+        self._receivers.clear()
+        self.version += 1
 
     def wanted(self, key: str, *, wanted: bool) -> None:
         """Take note that somebody, or nobody, wants what is announced under a key."""

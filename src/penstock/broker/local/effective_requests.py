@@ -80,9 +80,12 @@ class Offer:
     recorded: Recorded
     #: what its attributes are called
     names: KeysView[str] = field(init=False, repr=False, compare=False)
+    #: the ids of its attributes, in their order
+    layout: tuple[str, ...] = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "names", self.type.by_name.keys())
+        object.__setattr__(self, "layout", tuple(str(attribute.id) for attribute in self.type.attributes))
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,39 +10,36 @@ was corrected, `recheck` is called), and `tick` says when it wants to be called 
 3. When credentials, types, policy or time change, requests are worked out again, wider or narrower, and clients notice
    nothing but what they get. No event passes before that is done: where it fails, because an answer cannot be recorded,
    it is tried again with the next word that the broker is told.
+   How events pass is in `core.event_path`; it calls `catch_up` before each message of events.
 4. What comes by a filter that is not the current one is asked everything again, so that an event under way when a right
    was revoked is not delivered by it.
 """
 
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
-from itertools import groupby
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import TypeAlias
 
 from penstock.broker.local import requests
 from penstock.broker.local.active_requests import ActiveRequests
 from penstock.broker.local.decisions import AuthoritySources, Door
-from penstock.broker.local.effective_requests import Offer
 from penstock.broker.local.requests import (
     ClientRequest,
     Detail,
-    Given,
     Output,
-    Publish,
     Verb,
     detail_of,
     not_permitted,
     require,
     unknown,
 )
-from penstock.broker.local.sessions import Giving, Session, SessionAdvertisement, SessionSubscription, Usages
+from penstock.broker.local.sessions import Session, SessionAdvertisement, SessionSubscription, Usages
 from penstock.broker.local.type_library import Library
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.guard import Recorder, Rules, environment
 from penstock.guard.enforce import Environment
-from penstock.model.events import Event, TransitEvent
+from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Principal
@@ -54,113 +51,13 @@ from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType
 from penstock.trust.validity import earliest
 
-# ----------------------------------------------------------------------------------------------------------------------
-# What becomes of events at a local broker: what a publisher may send of them, and what each reader gets to see.
-
-
-_UNASKED: Final[Environment] = MappingProxyType({})
-
-Deliveries: TypeAlias = Iterable[tuple[tuple[str, ...], TransitEvent]]
-
 
 @dataclass(frozen=True, slots=True)
-class NotPassed:
-    """An event that may not be published: the how-manieth it was, and why."""
+class NotPublished:
+    """An event of a message that may not be published: its place in the message, and why."""
 
-    asked: ClientRequest
     position: int
     reason: PenstockError
-
-
-@dataclass(slots=True)
-class Passing:
-    """See the module. `environment` is asked only where a right depends on the moment.
-
-    Who may connect at all is known by the word of the network's `coordinator`.
-    """
-
-    coordinator: Principal
-    standing: ActiveRequests
-    usages: Usages
-    environment: Callable[[Session, datetime], Environment]
-    #: owners whose policy is not known here at present: nothing of theirs passes, nor of what extends it; where it is
-    #: the coordinator's, nothing at all
-    suspended: set[Principal] = field(default_factory=set)
-    #: whether nothing at all passes: policy is being reconciled with the other brokers
-    held: bool = False
-    #: events that were not delivered because of that
-    held_back: int = 0
-
-    def publish(
-        self, client: Session, advertisement: str, events: Iterable[Event], now: datetime
-    ) -> tuple[list[Publish], list[NotPassed]]:
-        """Return what may be sent of events, each by itself, and what may not."""
-        passed: list[Publish] = []
-        refused: list[NotPassed] = []
-        # Events that come together mostly are of one type.
-        for event_type, run in groupby(enumerate(events), key=lambda numbered: numbered[1].type):
-            asked = ClientRequest(Verb.PUBLISH, event_type.name, advertisement)
-            try:
-                offer, key = self._offered(client, advertisement, event_type)
-            except RefusedError as error:
-                refused += [NotPassed(asked, position, error) for position, _ in run]
-                continue
-            transits: list[TransitEvent] = []
-            for position, event in run:
-                try:
-                    transits.append(self._passed(client, offer, event, now))
-                except (RefusedError, MalformedError) as error:
-                    refused.append(NotPassed(asked, position, error))
-            if transits:
-                client.tally.count(offer.recorded, passed=len(transits))
-                passed.append(Publish(key, tuple(transits)))
-        return passed, refused
-
-    def deliver(self, deliveries: Deliveries, now: datetime) -> list[Given]:
-        """Return who gets what of events, for which the router found the keys of subscriptions."""
-        given: dict[str, Giving] = {}
-        for keys, event in deliveries:
-            if (self.held or self.suspended) and self._is_suspended(event):
-                self.held_back += 1
-                continue
-            for receiver in self.standing.receivers(keys, event):
-                held, part = receiver.held, receiver.part
-                giving = given.get(held.ticket)
-                if giving is None:
-                    giving = given[held.ticket] = Giving(held)
-                seen = receiver.view(event, self.environment(held.session, now) if part.timely else _UNASKED)
-                giving.note(part, seen)
-        return [found for giving in given.values() for found in giving.finish()]
-
-    def _offered(self, client: Session, advertisement: str, event_type: EventType) -> tuple[Offer, str]:
-        held = client.held.get(advertisement)
-        found = held.offer_of(event_type) if isinstance(held, SessionAdvertisement) else None
-        if found is None:
-            raise RefusedError("broker.not-advertised", "no advertisement lets this be published", hint="advertise it")
-        if self._is_suspended(event_type):
-            hint = "try again later"
-            raise RefusedError("broker.policy-stale", "the policy of the type's owner is not known here", hint=hint)
-        return found
-
-    def _passed(self, client: Session, offer: Offer, event: Event, now: datetime) -> TransitEvent:
-        if not event.values.keys() <= offer.names:
-            raise MalformedError("event.unknown-attribute", f"`{offer.type.name.name}` has no such attribute")
-        self.usages.publish(client.usage, event, now)
-        surroundings = self.environment(client, now) if offer.timely else _UNASKED
-        try:
-            return offer.publication(event, surroundings)
-        except RefusedError:
-            client.tally.count(offer.recorded, refused=1)
-            raise
-
-    def _is_suspended(self, about: EventType | TransitEvent) -> bool:
-        # Readers of a type have their right from its owner, whoever owns the sub-type of which the event is.
-        owners = (about.key.owner, *(ancestor.owner for ancestor in about.ancestors), self.coordinator)
-        return self.held or not self.suspended.isdisjoint(owners)
-
-
-# ----------------------------------------------------------------------------------------------------------------------
-# The local broker: sessions, and what policy leaves of their requests (Belokosztolszki et al., sections 4 and 6 to 8).
 
 
 _Handler: TypeAlias = Callable[[Session, ClientRequest, datetime], None]
@@ -188,9 +85,15 @@ class LocalBroker:
         self._outputs: list[Output] = []
         self._door = Door(network, recorder, sources or AuthoritySources(), rules.environment, limits, library.known)
         self._library = library
-        self._standing = ActiveRequests(self._door, library, rules, self._outputs)
-        self._usages = Usages(limits)
-        self._passing = Passing(network.owner, self._standing, self._usages, self._environment)
+        self.active = ActiveRequests(self._door, library, rules, self._outputs)
+        self.usages = Usages(limits)
+        #: owners whose policy is not known here at present: nothing of theirs passes, nor of what extends it; where it
+        #: is the coordinator's, nothing at all
+        self.suspended: set[Principal] = set()
+        #: whether nothing at all passes: policy is being reconciled with the other brokers
+        self.held = False
+        #: how many events were not delivered because of these two
+        self.held_back = 0
         self._sessions: dict[str, Session] = {}
         self._zone = zone
         self._facts: Mapping[str, Scalar] = {}
@@ -208,7 +111,7 @@ class LocalBroker:
         self._catch_up(now)
         asked = ClientRequest(Verb.CONNECT, self._door.network)
         try:
-            usage = self._usages.connect(principal, credentials)
+            usage = self.usages.connect(principal, credentials)
         except MalformedError as error:
             self._refuse(session, principal, asked, error)
             return self._said()
@@ -219,7 +122,7 @@ class LocalBroker:
         except BaseException:
             # Nobody is let in by a decision that was not recorded.
             if self._sessions.pop(session, None):
-                self._usages.disconnect(principal)
+                self.usages.disconnect(principal)
             raise
         if session in self._sessions:
             self._outputs.append(requests.Accepted(session, asked))
@@ -231,7 +134,7 @@ class LocalBroker:
 
     def disconnect(self, now: datetime, session: str) -> list[Output]:
         """End a session and everything that was asked in it."""
-        client = self._session(session)
+        client = self.session(session)
         self._catch_up(now)
         if session in self._sessions:
             self._end(client)
@@ -242,8 +145,8 @@ class LocalBroker:
 
         Raises `LimitError` (`broker.credentials`).
         """
-        bag = self._session(session).credentials + credentials
-        self._usages.check_credentials(bag)
+        bag = self.session(session).credentials + credentials
+        self.usages.check_credentials(bag)
         return self.change(now, credentials={session: bag})
 
     # Requests of clients.
@@ -302,7 +205,7 @@ class LocalBroker:
             held = client.held.get(id)
             if held is None:
                 raise unknown(asked)
-            if not self._standing.may_ask(client, held.asked, now):
+            if not self.active.may_ask(client, held.asked, now):
                 raise RefusedError(
                     "broker.not-told",
                     "the owner of the type does not let you ask about restrictions",
@@ -313,13 +216,13 @@ class LocalBroker:
         return self._handle(now, session, ClientRequest(Verb.RESTRICTIONS, id=id), tell)
 
     def _handle(self, now: datetime, session: str, asked: ClientRequest, handler: _Handler) -> list[Output]:
-        client = self._session(session)
+        client = self.session(session)
         self._catch_up(now)
         if session in self._sessions:
             try:
                 handler(client, asked, now)
             except (RefusedError, MalformedError) as error:
-                told = detail_of(error) if self._standing.may_ask(client, asked, now) else None
+                told = detail_of(error) if self.active.may_ask(client, asked, now) else None
                 self._refuse(session, client.principal, asked, error, told)
             self._turn = earliest(self._turn, client.until)
             self._catch_up(now)
@@ -328,14 +231,14 @@ class LocalBroker:
     def _keep(self, client: Session, asked: ClientRequest, now: datetime) -> None:
         if asked.id in client.held:
             raise RefusedError("broker.id-taken", "a request of this name stands already", hint="take another name")
-        self._usages.check_request(client.usage, asked.verb)
+        self.usages.check_request(client.usage, asked.verb)
         kind = SessionSubscription if asked.verb is Verb.SUBSCRIBE else SessionAdvertisement
-        held = kind(self._standing.ticket(), client, asked)
-        self._standing.work_out(held, now)
+        held = kind(self.active.ticket(), client, asked)
+        self.active.work_out(held, now)
         if not held.paths():
             raise not_permitted(held.detail)
         place = len(self._outputs)
-        self._standing.keep(held)
+        self.active.keep(held)
         accepted = requests.Accepted(client.id, asked, tuple(held.keys.values()))
         self._outputs[place:place] = [accepted, requests.RequestReport(client.id, client.principal, asked, held.detail)]
 
@@ -343,65 +246,63 @@ class LocalBroker:
         held = client.held.get(asked.id)
         if not isinstance(held, SessionSubscription if asked.verb is Verb.UNSUBSCRIBE else SessionAdvertisement):
             raise unknown(asked)
-        self._standing.drop(held)
+        self.active.drop(held)
         self._outputs.append(requests.Accepted(client.id, asked))
 
     # Events.
 
-    def publish(self, now: datetime, session: str, advertisement: str, events: Iterable[Event]) -> list[Output]:
-        """Send events as far as the advertisement that was accepted allows it: each by itself."""
-        client = self._session(session)
-        self._catch_up(now)
-        passed, refused = self._passing.publish(client, advertisement, events, now)
-        self._outputs.extend(passed)
-        if refused:
-            held = client.held.get(advertisement)
-            told = held.detail if held is not None and self._standing.may_ask(client, held.asked, now) else None
-            for one in refused:
-                self._refuse(session, client.principal, one.asked, one.reason, told, position=one.position)
+    def refuse(
+        self, client: Session, advertisement: str, of_type: TypeName, refused: Iterable[NotPublished], now: datetime
+    ) -> list[Output]:
+        """Tell a client which events of a message were not published, with the detail where it may have that."""
+        asked = ClientRequest(Verb.PUBLISH, of_type, advertisement)
+        held = client.held.get(advertisement)
+        told = held.detail if held is not None and self.active.may_ask(client, held.asked, now) else None
+        for one in refused:
+            self._refuse(client.id, client.principal, asked, one.reason, told, position=one.position)
         return self._said()
-
-    def deliver(self, now: datetime, deliveries: Deliveries) -> list[Output]:
-        """Give events to those who may have them; the router found the keys of subscriptions for each."""
-        self._catch_up(now)
-        self._outputs.extend(self._passing.deliver(deliveries, now))
-        return self._said()
-
-    @property
-    def held_back(self) -> int:
-        """How many events were not delivered because the policy of an owner was not known."""
-        return self._passing.held_back
 
     def suspend(self, owner: Principal) -> None:
         """Deliver and take nothing of an owner's types: what its policy is now is not known here."""
-        self._passing.suspended.add(owner)
+        self.suspended.add(owner)
 
     def resume(self, owner: Principal) -> None:
         """Go on with an owner's types."""
-        self._passing.suspended.discard(owner)
+        self.suspended.discard(owner)
 
-    @property
-    def held(self) -> bool:
-        """Whether nothing passes until policy is reconciled with the other brokers."""
-        return self._passing.held
+    def is_suspended(self, about: EventType | TransitEvent) -> bool:
+        """Say whether events of a type may not pass at present.
+
+        Readers of a type have their right from its owner, whoever owns the sub-type of which the event is.
+        """
+        if self.held or not self.suspended:
+            return self.held
+        owners = (about.key.owner, *(ancestor.owner for ancestor in about.ancestors), self._door.network.owner)
+        return not self.suspended.isdisjoint(owners)
 
     def hold(self, *, held: bool) -> None:
         """Deliver and take nothing of anybody, or go on."""
-        self._passing.held = held
+        self.held = held
 
     def wanted(self, key: str, *, wanted: bool) -> list[Output]:
         """Take note that somebody, or nobody, in the network wants what was advertised under a key."""
-        self._standing.wanted(key, wanted=wanted)
+        self.active.wanted(key, wanted=wanted)
         return self._said()
 
     def know(self, facts: Mapping[str, Scalar]) -> None:
         """Take in facts from outside, which dynamic conditions may speak about."""
         self._facts = MappingProxyType(dict(facts))
 
-    def _environment(self, client: Session, now: datetime) -> Environment:
+    def environment(self, client: Session, now: datetime) -> Environment:
+        """Return what rights that depend on the moment are asked about."""
         return environment(now, rate=client.usage.rate.at(now), facts=self._facts, zone=self._zone)
 
     # Change and time.
+
+    def catch_up(self, now: datetime) -> list[Output]:
+        """Apply what a change or a date has made stale: events pass only after that, and after what this returns."""
+        self._catch_up(now)
+        return self._said() if self._outputs else []
 
     def change(
         self,
@@ -420,7 +321,7 @@ class LocalBroker:
             self._door.sources, self._sources_turn = sources, sources.turns(now)
             self._all_stale()
         for session, bag in (credentials or {}).items():
-            self._session(session).credentials = bag
+            self.session(session).credentials = bag
             self._stale[session] = None
         for name in removed:
             self._library.remove(name)
@@ -436,7 +337,7 @@ class LocalBroker:
         self._catch_up(now)
         for client in self._sessions.values():
             self._door.write(client)
-        self._usages.forget(now)
+        self.usages.forget(now)
         return self._said(), self._turn
 
     def recheck(self) -> None:
@@ -491,23 +392,24 @@ class LocalBroker:
         for held in client.held.values():
             code = ""
             try:
-                self._standing.work_out(held, now)
+                self.active.work_out(held, now)
             except (RefusedError, MalformedError) as error:
                 # Its type is gone, or has changed so that the selector does not fit it: nothing, until it fits again.
                 code = error.code
             self._outputs.append(requests.RequestReport(client.id, client.principal, held.asked, held.detail, code))
-            self._standing.route(held)
+            self.active.route(held)
 
     def _end(self, client: Session) -> None:
         for held in list(client.held.values()):
-            self._standing.drop(held)
+            self.active.drop(held)
         del self._sessions[client.id]
-        self._usages.disconnect(client.principal)
+        self.usages.disconnect(client.principal)
         self._door.write(client)
 
     # Words.
 
-    def _session(self, session: str) -> Session:
+    def session(self, session: str) -> Session:
+        """Return a session that is open. Raises `RefusedError` (`broker.session`)."""
         client = self._sessions.get(session)
         if client is None:
             raise RefusedError("broker.session", "no session of this name is open")

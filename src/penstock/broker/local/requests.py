@@ -8,7 +8,8 @@ right it lacks, is its operator's to know, and the client's only where the owner
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Final, TypeAlias
+from types import MappingProxyType
+from typing import Any, Final, TypeAlias
 
 from penstock.broker.local.effective_requests import Offer, Ruled, SubscriptionPart
 from penstock.broker.routing.outputs import Output as Routed
@@ -167,7 +168,18 @@ class Given:
 
     session: str
     subscription: str
-    events: tuple[Event, ...] = field(repr=False)
+    type: EventType
+    #: id, time and values of each
+    rows: list[list[Any]] = field(repr=False)
+
+    @property
+    def events(self) -> tuple[Event, ...]:
+        """The same as events, for whoever looks into it."""
+        names = self.type.by_name
+        return tuple(
+            Event(self.type, MappingProxyType(dict(zip(names, values, strict=True))), id_, time)
+            for id_, time, *values in self.rows
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,13 +3,13 @@
 Bounds are on principals, not on sessions: connecting twice gives nobody twice as much.
 """
 
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
 
 from penstock.broker.local.effective_requests import Basis, Offer, SubscriptionPart
-from penstock.broker.local.requests import ClientRequest, Detail, Given, Verb
+from penstock.broker.local.requests import ClientRequest, Detail, Verb
 from penstock.broker.wire.entries import Filter
 from penstock.errors import LimitError, RefusedError
 from penstock.guard import Authority, EventCounts, PublicationRate, Recorded
@@ -19,7 +19,6 @@ from penstock.model.names import TypeKey, TypeName
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.model.values import Scalar
-from penstock.selector import ALWAYS
 from penstock.trust.credentials import Credentials
 
 
@@ -60,7 +59,7 @@ class SessionSubscription:
     #: what the parts follow from; None where they follow from nothing
     basis: Basis | None = None
 
-    def part_of(self, event: TransitEvent) -> SubscriptionPart | None:
+    def part_of(self, event: TransitEvent | EventType) -> SubscriptionPart | None:
         """Return the part that an event belongs to: that of its nearest ancestor."""
         part = self.parts.get(event.key)
         if part is not None:
@@ -78,38 +77,6 @@ class SessionSubscription:
     def paths(self) -> list[Path]:
         """Return what the router is to know."""
         return [(part.type, (), part.filter) for part in self.parts.values()]
-
-
-class Giving:
-    """Events on their way to one subscription, and what they count for."""
-
-    __slots__ = ("_counted", "_whole", "events", "held")
-
-    def __init__(self, held: SessionSubscription) -> None:
-        self.held = held
-        self.events: list[Event] = []
-        # What a reader's own filter passes over was not refused.
-        self._whole = held.asked.selector == ALWAYS
-        self._counted: dict[int, tuple[SubscriptionPart, list[int]]] = {}
-
-    def note(self, part: SubscriptionPart, seen: Event | None) -> None:
-        """Take an event as it was seen, if it was."""
-        entry = self._counted.get(id(part))
-        if entry is None:
-            entry = self._counted[id(part)] = (part, [0, 0])
-        if seen is not None:
-            self.events.append(seen)
-            entry[1][0] += 1
-        elif self._whole:
-            entry[1][1] += 1
-
-    def finish(self) -> Iterator[Given]:
-        """Tell the session what passed and what did not, and yield what goes to it."""
-        for part, (passed, refused) in self._counted.values():
-            if passed or refused:
-                self.held.session.tally.count(part.recorded, passed=passed, refused=refused)
-        if self.events:
-            yield Given(self.held.session.id, self.held.asked.id, tuple(self.events))
 
 
 @dataclass(slots=True)
@@ -231,13 +198,16 @@ class Usages:
                 "broker.advertisements", f"at most {self.limits.client_advertisements} advertisements", hint="end one"
             )
 
-    def publish(self, usage: Usage, event: Event, now: datetime) -> None:
-        """Count an event. Raises `LimitError` (`broker.event-size`), `RefusedError` (`broker.rate`)."""
+    def check_size(self, event: Event) -> None:
+        """Check the size of an event. Raises `LimitError` (`broker.event-size`)."""
         values = event.values.values()
         octets = len(event.id) + 8 * len(values) + sum([len(value) for value in values if value.__class__ is str])
         most = self.limits.client_event_bytes
         if 4 * octets > most and octets + _beyond_ascii(values) > most:
             raise LimitError("broker.event-size", f"an event has at most {most} octets", hint="send less in one")
+
+    def count(self, usage: Usage, now: datetime) -> None:
+        """Count an event. Raises `RefusedError` (`broker.rate`)."""
         if usage.rate.at(now) >= self.limits.client_rate:
             raise RefusedError(
                 "broker.rate", f"at most {self.limits.client_rate} events in a minute", hint="publish more slowly"

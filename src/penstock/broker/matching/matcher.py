@@ -11,7 +11,7 @@ would multiply the places of a clause, and opaque conditions, by compiled functi
 routed by is tried on every event; `Matcher.unrouted` counts these.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from types import NoneType
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
@@ -22,6 +22,7 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.values import Scalar, Schema
 from penstock.selector import ALWAYS, Compiled, Selector, compile_selector
 from penstock.selector.ast import And, AttributeReference, Condition, render, walk
+from penstock.selector.compile import CompiledRows, compile_for_rows
 
 # ----------------------------------------------------------------------------------------------------------------------
 # A tree of half-open intervals that says which of them hold a place.
@@ -295,9 +296,7 @@ class Matcher(Generic[K]):
         """
         if self._quick is not None:
             return self._quick.match(values)
-        self._calm += 1
-        if self._calm == _CALM and len(self._entries) <= _FEW:
-            self._quick = _Few({selector: tuple(entry.keys) for selector, entry in self._entries.items()})
+        self._count(1)
         facts = _Facts(values)
         found: list[K] = []
         seen: set[_Entry[K]] = set()
@@ -312,6 +311,19 @@ class Matcher(Generic[K]):
             for name, route in node.routes.items():
                 route.follow(facts[name], pending)
         return tuple(found)
+
+    def match_rows(self, layout: tuple[str, ...], rows: Sequence[Sequence[Scalar]]) -> list[tuple[K, ...]]:
+        """Return the keys for each row, as `match` does: the values of `layout` stand in a row behind two others."""
+        if self._quick is None:
+            self._count(len(rows))
+        if self._quick is not None:
+            return self._quick.match_rows(layout, rows)
+        return [self.match(dict(zip(layout, row[2:], strict=True))) for row in rows]
+
+    def _count(self, events: int) -> None:
+        self._calm += events
+        if self._calm >= _CALM and len(self._entries) <= _FEW:
+            self._quick = _Few({selector: tuple(entry.keys) for selector, entry in self._entries.items()})
 
     def _rooted(self, clause: Clause, entry: "_Entry[K]") -> "_Rooted[K]":
         constraints = tuple(sorted(clause.constraints.items(), key=_order))
@@ -330,12 +342,14 @@ class Matcher(Generic[K]):
 class _Few(Generic[K]):
     """A few selectors that are tried one by one. What they answer together is remembered."""
 
-    __slots__ = ("_answers", "_tests")
+    __slots__ = ("_answers", "_layout", "_row_tests", "_selectors", "_tests")
 
     def __init__(self, keys: Mapping[Selector, tuple[K, ...]]) -> None:
-        self._tests = [
-            (1 << place, compile_selector(selector)) for place, selector in enumerate(keys) if selector != ALWAYS
-        ]
+        self._selectors = [(1 << place, selector) for place, selector in enumerate(keys) if selector != ALWAYS]
+        self._tests = [(bit, compile_selector(selector)) for bit, selector in self._selectors]
+        #: the tests for rows of the layout that came last
+        self._layout: tuple[str, ...] | None = None
+        self._row_tests: list[tuple[int, CompiledRows]] = []
         always = sum(1 << place for place, selector in enumerate(keys) if selector == ALWAYS)
         #: by the places of those that are TRUE, but for those that always are
         self._answers = _Answers(list(enumerate(keys.values())), always)
@@ -349,6 +363,24 @@ class _Few(Generic[K]):
             except EvaluationError:
                 continue
         return self._answers[true]
+
+    def match_rows(self, layout: tuple[str, ...], rows: Sequence[Sequence[Scalar]]) -> list[tuple[K, ...]]:
+        if layout != self._layout:
+            places = {name: place for place, name in enumerate(layout, 2)}
+            self._row_tests = [(bit, compile_for_rows(selector, places)) for bit, selector in self._selectors]
+            self._layout = layout
+        found: list[tuple[K, ...]] = []
+        answers, tests = self._answers, self._row_tests
+        for row in rows:
+            true = 0
+            for bit, holds in tests:
+                try:
+                    if holds(row) is True:
+                        true |= bit
+                except EvaluationError:
+                    continue
+            found.append(answers[true])
+        return found
 
 
 class _Answers(dict[int, tuple[K, ...]]):

@@ -1,7 +1,7 @@
 """The clients of a node: what they ask is handed to the local broker, and what it says goes back over their links."""
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
@@ -9,7 +9,7 @@ from itertools import count
 from time import thread_time
 from typing import Final, TypeAlias, cast
 
-from penstock.broker.core.clock import Turns
+from penstock.broker.core.clock import TURN, Turns
 from penstock.broker.core.core import Core
 from penstock.broker.keys.client_requests import Answer, Asker, Outcome
 from penstock.broker.local import requests
@@ -17,14 +17,12 @@ from penstock.broker.local.requests import Detail, ToClient
 from penstock.broker.node.snapshot_writer import Told
 from penstock.broker.wire import protocol
 from penstock.broker.wire.link import Link, Rate
-from penstock.broker.wire.protocol import AskKeys, FetchKeys, Row, read_request, row_of, write_rows
+from penstock.broker.wire.protocol import AskKeys, FetchKeys, read_request
 from penstock.codec.wire import Encoded, Wire, encode
 from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
 from penstock.fabric.tasks import in_background
-from penstock.model.events import Event
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
-from penstock.model.types import EventType
 from penstock.selector import ALWAYS, parse
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, read_type
@@ -44,8 +42,6 @@ Policy: TypeAlias = Callable[[Principal, Principal, int], Wire]
 AboutKeys: TypeAlias = Callable[[Asker, AskKeys | FetchKeys, Answer], None]
 """Answers what clients ask about keys, at once or later. Raises `RefusedError` and `MalformedError`."""
 
-#: events in one message to a client
-_ROWS: Final = 512
 #: seconds from which on a request is dear
 _DEAR: Final = 0.01
 
@@ -91,12 +87,13 @@ class Clients:
         self._evolve = evolve
         self._policy = policy
         self._keys = keys
+        self._on_fabric = core.on_fabric
         self._numbers = count(1)
         self._clients: dict[str, _Client] = {}
         self._paces: dict[Principal, _Pace] = {}
         self._closing: set[asyncio.Task[None]] = set()
         words = (requests.Accepted, requests.Refused, requests.Answered, requests.Quenched, requests.Closed)
-        core.handle({requests.Given: self._give, **dict.fromkeys(words, self._tell)})
+        core.handle(dict.fromkeys(words, self._tell))
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -113,6 +110,7 @@ class Clients:
             raise
         client = _Client(str(next(self._numbers)), link, bag)
         self._clients[client.session] = client
+        core.path.links[client.session] = link
         try:
             core.settle(local.connect(core.now(), client.session, link.peer.principal, bag))
             if local.knows(client.session):
@@ -121,6 +119,7 @@ class Clients:
             else:
                 await link.close(client.refused)
         finally:
+            core.path.links.pop(client.session, None)
             if self._clients.pop(client.session, None) is not None and local.knows(client.session):
                 core.settle(local.disconnect(core.now(), client.session))
 
@@ -129,37 +128,30 @@ class Clients:
         turns, loop = Turns(), asyncio.get_running_loop()
         pace = self._pace(client.link.peer.principal)
         while True:
-            turns.begin()
+            turns.since = loop.time()
             for tree in waiting:
                 if client.session not in self._clients:
                     return
                 client.link.check_not_cut()
-                request = read_request(tree)
-                began, pause = thread_time(), 0.0
-                if _is_for_its_client(request) and client.link.left:
+                request, pause = read_request(tree), 0.0
+                if isinstance(request, protocol.PublishMessage):
+                    self._take(client, request)
+                    if self._on_fabric and self._core.crowded():
+                        await self._core.room()
+                elif _is_for_its_client(request) and client.link.left:
                     continue
-                if isinstance(request, protocol.Disclose):
+                elif isinstance(request, protocol.Disclose):
                     # Reading is much work, and done in turns of its own.
                     await self._disclose(client, request)
                     pause = pace.charge(0.0, loop.time(), change=False)
-                elif self._take(client, request):
+                else:
+                    began = thread_time()
+                    self._take(client, request)
                     pause = pace.charge(thread_time() - began, loop.time(), change=_changes(request))
                     self._core.counts["slowed"] += pause > _DEAR
-                elif self._core.crowded():
-                    await self._core.room()
-                await turns.over(pause)
+                if pause > 0 or loop.time() - turns.since > TURN:
+                    await turns.over(pause)
             waiting = await client.link.receive()
-
-    def _give(self, given: requests.Given) -> None:
-        """Send events to a client."""
-        client = self._clients.get(given.session)
-        if client is not None:
-            limits = self._core.settings.limits
-            self._core.counts["delivered"] += len(given.events)
-            rows = [row_of(event.values, event.id, event.time) for event in given.events]
-            for start in range(0, len(rows), _ROWS):
-                part = rows[start : start + _ROWS]
-                self._send(client, write_rows(lambda rows: protocol.Events(given.subscription, rows), part, limits))
 
     def _tell(self, word: ToClient) -> None:
         """Send an answer or a notice to a client."""
@@ -183,6 +175,7 @@ class Clients:
                 self._post(client, protocol.QuenchedMessage(advertisement, quiet))
             case requests.Closed(session, code):
                 del self._clients[session]
+                self._core.path.links.pop(session, None)
                 self._close(client.link, code)
 
     def _accept(self, client: _Client, number: int) -> None:
@@ -217,19 +210,21 @@ class Clients:
             pace = self._paces[principal] = _Pace(self._core.settings.limits)
         return pace
 
-    def _take(self, client: _Client, request: protocol.Request) -> bool:
-        """Do what a client asks. Return whether it counts as a request."""
+    def _take(self, client: _Client, request: protocol.Request) -> None:
+        """Do what a client asks."""
         if isinstance(request, protocol.Hello):
             raise MalformedError("protocol.malformed", "a second hello")
         client.number = request.number
         try:
-            self._obey(client, request)
+            if isinstance(request, protocol.PublishMessage):
+                self._core.path.publish(client.session, request)
+            else:
+                self._obey(client, request)
         except (RefusedError, MalformedError) as error:
             self._core.note(error)
             self._post(client, protocol.RefusedMessage(request.number, error.code, error.message, error.hint))
         if isinstance(request, protocol.PublishMessage) and request.number:
             self._post(client, protocol.AcceptedMessage(request.number))
-        return not isinstance(request, protocol.PublishMessage)
 
     async def _disclose(self, client: _Client, request: protocol.Disclose) -> None:
         """Take further credentials of a client."""
@@ -251,8 +246,6 @@ class Clients:
         core, local, session = self._core, self._core.local, client.session
         now = core.begin()
         match request:
-            case protocol.PublishMessage():
-                self._publish(client, request)
             case protocol.SubscribeMessage(_, id_, name, selector, definitions):
                 wanted = parse(selector) if selector else ALWAYS
                 self._learn(definitions)
@@ -312,20 +305,6 @@ class Clients:
         name, library = unverified.definition.name, self._core.library
         return name in library and library.definitions(name)[-1].fingerprint == unverified.fingerprint
 
-    def _publish(self, client: _Client, request: protocol.PublishMessage) -> None:
-        core = self._core
-        now = core.begin()
-        if not core.has_room(len(request.rows)):
-            raise LimitError(
-                "network.outbox",
-                "too many events wait for the fabric: these were not accepted",
-                hint="publish them again later; the broker's operator sees whether the fabric is away",
-            )
-        event_type = core.library.get(request.type, now).event_type
-        core.counts["published"] += len(request.rows)
-        events = _events(event_type, request.rows)
-        core.settle(core.local.publish(now, client.session, request.advertisement, events))
-
 
 def _changes(request: protocol.Request) -> bool:
     """Say whether other brokers may have to do with a request."""
@@ -346,19 +325,6 @@ def _is_for_its_client(request: protocol.Request) -> bool:
         | protocol.RemoveTypeMessage
     )
     return not isinstance(request, lasting | protocol.Disclose)
-
-
-def _events(event_type: EventType, rows: Sequence[Row]) -> Iterator[Event]:
-    """Return events as a client wrote them. Raises `MalformedError` (`protocol.row`) before there are any.
-
-    Whether their values fit is asked when they are checked.
-    """
-    names = [attribute.name for attribute in event_type.attributes]
-    width = len(names) + 2
-    if any(len(row) != width for row in rows):
-        raise MalformedError("protocol.row", f"an event of `{event_type.name.name}` has {len(names)} attributes")
-    # What a row holds was seen when it was read.
-    return (Event(event_type, dict(zip(names, row[2:], strict=True)), row[0], row[1]) for row in rows)  # type: ignore[arg-type]  # so
 
 
 def detail_tree(detail: Detail) -> Wire:

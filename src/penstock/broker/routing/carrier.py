@@ -330,6 +330,11 @@ class Carrier:
             return Carried(unopened=(Unopened(block.origin, b"", not_sealed(block.type), came_from),))
         return self._carry_state(block, came_from) if block.state else self._carry_events(block, came_from)
 
+    def publish(self, block: Publications) -> Iterator[tuple[Principal, Publications]]:
+        """Yield what neighbours get of events that a client publishes. Raises `LimitError` (`route.event-size`)."""
+        self._copies.first(block)
+        return self._onward(block, None)
+
     def keys_changed(self) -> Carried:
         """Open what waits for keys, and return what clients get of it; what still has none goes on waiting."""
         found: list[tuple[tuple[str, ...], TransitEvent]] = []

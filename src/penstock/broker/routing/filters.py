@@ -164,14 +164,21 @@ class Advertised:
         """Return the trees in which something is advertised under a key."""
         return tuple(entry.tree for entry in self._by_key[key].entries) if key in self._by_key else ()
 
+    def passing(self, key: str) -> tuple[TypeKey, Compiled | None]:
+        """Return of which type the events are that are advertised under a key, and what passes of it.
+
+        Raises `RefusedError` (`route.unknown`).
+        """
+        check_known(key, self._by_key)
+        entries, passing = self._by_key[key]
+        return entries[0].type, passing
+
     def check(self, key: str, events: Sequence[TransitEvent]) -> None:
         """Check that events are what is advertised under a key.
 
         Raises `RefusedError`: `route.unknown`, `route.outside`.
         """
-        check_known(key, self._by_key)
-        entries, passing = self._by_key[key]
-        check_passing(entries[0].type, passing, events)
+        check_passing(*self.passing(key), events)
 
 
 def passing_of(filter_: Filter) -> Compiled | None:
@@ -183,9 +190,12 @@ def check_passing(of_type: TypeKey, passing: Compiled | None, events: Sequence[T
     """Check that events are of a type, and pass a filter, if there is one. Raises `RefusedError` (`route.outside`)."""
     for event in events:
         if event.key != of_type or (passing is not None and not passing(event.values)):
-            raise RefusedError(
-                "route.outside", "the event is not what was advertised", hint="advertise what you publish"
-            )
+            raise outside()
+
+
+def outside() -> RefusedError:
+    """Return the refusal of an event that no advertisement announces."""
+    return RefusedError("route.outside", "the event is not what was advertised", hint="advertise what you publish")
 
 
 def check_new(key: str, taken: Container[str]) -> None:

@@ -217,6 +217,8 @@ class LostNeighbours:
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
         self._asked: dict[Principal, dict[TypeKey, _Asked]] = {}
+        #: whether anybody is lost
+        self.anybody = False
 
     def __len__(self) -> int:
         return len(self._asked)
@@ -229,16 +231,18 @@ class LostNeighbours:
                 asked.setdefault(entry.tree, _Asked()).filters.append(entry.filter)
         if asked:
             self._asked[peer] = asked
+            self.anybody = True
 
     def asks_again(self, peer: Principal, tree: TypeKey) -> None:
         """Forget what a neighbour had asked for of a type: it asks for it again."""
         asked = self._asked.get(peer)
         if asked is not None and asked.pop(tree, None) is not None and not asked:
-            del self._asked[peer]
+            self.forget(peer)
 
     def forget(self, peer: Principal) -> None:
         """Forget a neighbour: it has said everything again, or has been gone for long."""
         self._asked.pop(peer, None)
+        self.anybody = bool(self._asked)
 
     def missing(self, block: Publications, came_from: Principal | None) -> Iterator[tuple[Principal, int]]:
         """Yield which lost neighbours would have been sent how many events of a block."""

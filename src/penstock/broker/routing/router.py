@@ -13,10 +13,13 @@ In source order while the path stays the same, because links keep order.
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
+from typing import Any, NamedTuple
 
+from penstock.broker.matching.matcher import Matcher
 from penstock.broker.routing.carrier import Carried, Carrier
 from penstock.broker.routing.confirmations import Confirmations
-from penstock.broker.routing.filters import Advertised, check_known, check_new
+from penstock.broker.routing.filters import Advertised, check_known, check_new, check_passing, outside
 from penstock.broker.routing.membership import Membership, NetworkView
 from penstock.broker.routing.messages import (
     Announcement,
@@ -44,11 +47,29 @@ from penstock.broker.routing.peers import Heard, Hops, LostNeighbours, Neighbour
 from penstock.broker.routing.trees import Forest
 from penstock.broker.sealing.blocks import SealedPublications
 from penstock.broker.wire.entries import Entry, Filter, SubscriptionEntry
-from penstock.broker.wire.publications import Publications, blocks, check_slot
+from penstock.broker.wire.publications import Publications, PublishedRows, blocks, check_slot
 from penstock.errors import PenstockError, RefusedError
 from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
+from penstock.model.types import EventType
+from penstock.selector import Compiled
+
+
+class _Route(NamedTuple):
+    """Where rows of an advertisement go, until the forest changes."""
+
+    version: int
+    type: EventType
+    #: what passes of what is advertised; None where everything does
+    passing: Compiled | None
+    clients: list[Matcher[str]]
+    has_neighbours: bool
+
+
+def _united(found: list[list[tuple[str, ...]]], rows: int) -> list[tuple[str, ...]]:
+    """Return the keys that several indexes found for each row; each key is in one of them only."""
+    return [tuple(sorted(chain.from_iterable(keys))) for keys in zip(*found, strict=True)] or [()] * rows
 
 
 class Router:
@@ -77,6 +98,7 @@ class Router:
         self._wishing = False
         self._advertised = Advertised(self._vault.seals)
         self._published = 0
+        self._routes: dict[str, _Route] = {}
         self._pulsed = float("-inf")
         self._renewed: float | None = None
         self._outputs: list[Output] = []
@@ -217,6 +239,45 @@ class Router:
         self.check_events(key, events)
         check_slot(retain)
         return self.send(events, retain)
+
+    def publish_rows(
+        self, key: str, event_type: EventType, layout: tuple[str, ...], rows: list[list[Any]]
+    ) -> tuple[list[tuple[str, ...]], list[Output]]:
+        """Publish rows of a type that is not sealed; the values in them are those of the attributes in `layout`.
+
+        Return the keys of the clients' subscriptions that each row matches, and what is to be done for neighbours.
+        Raises what `check_events` raises, and `LimitError` (`route.event-size`).
+        """
+        route = self._routes.get(key)
+        if route is None or route.version != self._forest.version or route.type is not event_type:
+            route = self._find_route(key, event_type)
+        if route.passing is not None:
+            check_passing(event_type.key, route.passing, PublishedRows(event_type, layout, rows).events())
+        first = self._published + 1
+        self._published += len(rows)
+        found = [clients.match_rows(layout, rows) for clients in route.clients]
+        keys = found[0] if len(found) == 1 else _united(found, len(rows))
+        if route.has_neighbours or self._lost.anybody:
+            published = PublishedRows(event_type, layout, rows)
+            block = published.block(self.me, self._members.incarnation, first)
+            for peer, part in self._carrier.publish(block):
+                self._say(peer, part)
+            self._outputs.extend(Unsent(*missing) for missing in self._lost.missing(block, None))
+            return keys, self._settle()
+        # Nobody else gets them, so that none of them can come back as a copy.
+        return keys, []
+
+    def _find_route(self, key: str, event_type: EventType) -> "_Route":
+        of_type, passing = self._advertised.passing(key)
+        if of_type != event_type.key:
+            raise outside()
+        tree = self._forest.trees.get(of_type)
+        clients = self._forest.matchers_of((of_type, *event_type.ancestors))
+        route = _Route(self._forest.version, event_type, passing, clients, tree is not None and len(tree.index) > 0)
+        if len(self._routes) >= self._limits.cache_entries:
+            self._routes.clear()
+        self._routes[key] = route
+        return route
 
     def check_events(self, key: str, events: Sequence[TransitEvent]) -> None:
         """Check that events are what an advertisement announces.

@@ -309,6 +309,8 @@ class Forest:
         self.trees: dict[TypeKey, Tree] = {}
         self.subscribed: dict[str, _Subscribed] = {}
         self._clients: dict[TypeKey, Matcher[str]] = {}
+        #: rises whenever an entry comes or goes
+        self.version = 0
         #: for types with subscriptions of clients, the sub-types whose trees these have joined
         self._joined: dict[TypeKey, frozenset[TypeKey]] = {}
         self._groups: dict[tuple[TypeKey, str], _Group] = {}
@@ -359,7 +361,11 @@ class Forest:
 
     def matchers(self, line: tuple[TypeKey, ...]) -> list[Callable[[Values], tuple[str, ...]]]:
         """Return what finds the keys of clients' subscriptions to one of these types, each key in one of them only."""
-        return [found.match for key in line if (found := self._clients.get(key)) is not None]
+        return [found.match for found in self.matchers_of(line)]
+
+    def matchers_of(self, line: tuple[TypeKey, ...]) -> list[Matcher[str]]:
+        """Return the indexes of clients' subscriptions to one of these types."""
+        return [found for key in line if (found := self._clients.get(key)) is not None]
 
     def wanted(self) -> frozenset[TypeKey]:
         """Return the types that clients have subscribed to."""
@@ -438,11 +444,13 @@ class Forest:
     def drop_empty(self, trees: list[Tree]) -> list[TypeKey]:
         """Forget those of these trees in which nothing stands, and return them."""
         empty = [tree.key for tree in trees if not len(tree)]
+        self.version += bool(empty)
         for key in empty:
             del self.trees[key]
         return empty
 
     def _tree(self, key: TypeKey) -> Tree:
+        self.version += 1
         if key not in self.trees:
             self.trees[key] = Tree(key, self._parent(key), self._filters, self._limits)
         self._changed[key] = None

@@ -168,7 +168,7 @@ class Channel(asyncio.BufferedProtocol):
         """Take so many bytes from there, before something else is written over them."""
         arrived = _HERE.place[:nbytes]
         # Where a frame has begun, its reader keeps a copy of what follows.
-        self.data_received(arrived if self._reader.partial else bytes(arrived))
+        self.data_received(arrived if self._reader.pending else bytes(arrived))
 
     def data_received(self, data: Octets) -> None:
         """Take what arrived."""
@@ -253,8 +253,11 @@ class Channel(asyncio.BufferedProtocol):
             self._taken()
         return found
 
-    def post(self, message: Encoded, *, urgent: bool = False) -> None:
-        """Send a message, at once or as soon as the peer reads; never waits.
+    def post(self, message: Encoded, *, urgent: bool = False, eager: bool = False) -> None:
+        """Send a message as soon as the peer reads; never waits.
+
+        Messages of one turn of the event loop go out together at its end. The first of them goes out immediately if it
+        is `eager`: a single event does not wait for others.
 
         Raises what the channel ended with, and `RefusedError` (`link.slow-reader`) when it ends by this.
         """
@@ -268,6 +271,8 @@ class Channel(asyncio.BufferedProtocol):
             elif not self._flush_planned:
                 self._flush_planned = True
                 self._loop.call_soon(self._planned_flush)
+                if eager:
+                    self._flush()
         elif self._outbox_size > self._limits.link_outbox:
             raise self.cut(_slow_reader())
 
@@ -280,6 +285,13 @@ class Channel(asyncio.BufferedProtocol):
         """Send what was posted immediately, as far as the peer reads; otherwise it goes when others had their turn."""
         if self._stalled is None:
             self._flush()
+
+    def try_post(self, message: Encoded) -> bool:
+        """Send a message immediately if `room` would not wait, and say whether it was so."""
+        if self.ended is not None or self._stalled is not None or self._flushed or not self._room.is_set():
+            return False
+        self.post(message, eager=True)
+        return True
 
     async def room(self) -> None:
         """Wait until the peer reads what was posted. Raises what the channel ended with, when it has."""

@@ -120,12 +120,14 @@ class Link:
         """Call something when the peer is let in."""
         self._admitted = admitted
 
-    def post(self, message: Encoded, *, urgent: bool = False) -> None:
+    def post(self, message: Encoded, *, urgent: bool = False, eager: bool = False) -> None:
         """Send a message without waiting; a peer that leaves too much unread is cut. An urgent one overtakes others.
+
+        An eager one goes out immediately if it is the first in a turn of the event loop.
 
         Raises what the link ended with, and `RefusedError` (`link.slow-reader`).
         """
-        self._channel.post(message, urgent=urgent)
+        self._channel.post(message, urgent=urgent, eager=eager)
 
     def let_overtake(self) -> None:
         """Let urgent messages overtake others from now on; what was said before stays before them."""
@@ -134,6 +136,10 @@ class Link:
     def flush(self) -> None:
         """Send what was posted immediately: before work that keeps the event loop busy."""
         self._channel.flush()
+
+    def try_post(self, message: Encoded) -> bool:
+        """Send a message immediately if `send` would not wait, and say whether it was so."""
+        return self._channel.try_post(message)
 
     async def send(self, message: Encoded) -> None:
         """Send a message, and wait first while the peer does not read. Raises what the link ended with."""

@@ -16,14 +16,15 @@ or may not be seen.
 `MalformedError` (`protocol.malformed`) or what the parts of a message raise.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
 from functools import lru_cache
-from typing import ClassVar, Final, Protocol, TypeAlias
+from types import NoneType
+from typing import ClassVar, Final, TypeAlias
 
-from penstock.codec.wire import Encoded, Wire, Writable, encode
+from penstock.codec.wire import Encoded, Wire, Writable, encode_rows
 from penstock.errors import LimitError, MalformedError
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey, TypeName
@@ -35,48 +36,47 @@ from penstock.model.values import INTEGER_MAX
 
 
 _TEXT_LENGTH: Final = 4_096
+_LISTS: Final = frozenset((list,))
+_TEXTS: Final = frozenset((str,))
+_TIMES: Final = frozenset((datetime, NoneType))
 
 Row: TypeAlias = list[Wire]
 """An event on the wire: id, time, values."""
 
 
-class RowsMessage(Protocol):
-    """What carries rows."""
-
-    def to_tree(self) -> list[Writable]:
-        """Return it as a plain tree."""
+def write_events(subscription: str, rows: Sequence[Row], limits: Limits = DEFAULT_LIMITS) -> list[Encoded]:
+    """Return events for a subscription, in as few messages as their size allows. Raises as `write_rows`."""
+    return write_rows(["events", subscription], rows, limits)
 
 
-def row_of(values: Mapping[str, object], id: str, time: datetime | None) -> Row:  # noqa: A002  # as events call it
-    """Return an event as it travels; the values are those of all attributes, in their order."""
-    return [id, time, *values.values()]  # type: ignore[list-item]  # values of events are wire values
+def write_rows(head: Sequence[Writable], rows: Sequence[Row], limits: Limits = DEFAULT_LIMITS) -> list[Encoded]:
+    """Return rows behind a message's first words, in one message or in more where they are too large for one.
 
-
-def write_rows(
-    message: Callable[[Sequence[Row]], RowsMessage], rows: Sequence[Row], limits: Limits = DEFAULT_LIMITS
-) -> list[Encoded]:
-    """Return rows in one message, or in more of them where they are too large for one.
-
-    Raises `LimitError` (`wire.limit`) for a row that is too large for any, `MalformedError` (`wire.value`).
+    The values of the rows have been checked. Raises `LimitError` (`wire.limit`) for a row that is too large for any
+    message, `MalformedError` (`wire.value`).
     """
     try:
-        return [encode(message(rows).to_tree(), limits=limits)]
+        return [encode_rows(head, rows, limits=limits)]
     except LimitError:
         middle = len(rows) // 2
         if not middle:
             raise
-        return [*write_rows(message, rows[:middle], limits), *write_rows(message, rows[middle:], limits)]
+        return [*write_rows(head, rows[:middle], limits), *write_rows(head, rows[middle:], limits)]
 
 
 def read_rows(items: list[Wire]) -> list[Row]:
     """Read rows, as far as any event has them. Raises `MalformedError` (`protocol.malformed`)."""
-    for item in items:
-        if type(item) is not list or len(item) < 2:  # its id and time at least
+    rows: list[Row] = items  # type: ignore[assignment]  # seen next
+    if rows:
+        # Its id and time at least.
+        if not _LISTS.issuperset(map(type, rows)) or min(map(len, rows)) < 2:
             raise _malformed_rows("a row")
-        name, time = item[0], item[1]
-        if type(name) is not str or len(name) > _TEXT_LENGTH or (time is not None and type(time) is not datetime):
-            raise _malformed_rows("the id or the time of an event")
-    return items  # type: ignore[return-value]  # rows, as just seen
+        names = [row[0] for row in rows]
+        if not _TEXTS.issuperset(map(type, names)) or max(map(len, names)) > _TEXT_LENGTH:  # type: ignore[arg-type]  # texts
+            raise _malformed_rows("the id of an event")
+        if not _TIMES.issuperset([type(row[1]) for row in rows]):
+            raise _malformed_rows("the time of an event")
+    return rows
 
 
 def _malformed_rows(what: str) -> MalformedError:

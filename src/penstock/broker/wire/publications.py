@@ -32,6 +32,7 @@ from penstock.model.events import TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
+from penstock.model.types import EventType
 from penstock.model.values import INTEGER_MAX, Kind, Scalar, check_value
 
 #: what a codec makes of the value of an attribute; its texts are Unicode and its instants in UTC
@@ -99,6 +100,37 @@ def _read_header(octets: bytes) -> PublicationHeader:
 
 
 _read_short = lru_cache(maxsize=_HEADERS)(_read_header)
+
+
+@dataclass(frozen=True, slots=True)
+class PublishedRows:
+    """Events of one version of a type, as a client of this broker may publish them.
+
+    A row has the id, the time, and the values of the attributes whose ids are in `layout`, in their order.
+    """
+
+    type: EventType
+    layout: tuple[str, ...]
+    rows: list[list[Any]] = field(repr=False)
+
+    def block(self, origin: Principal, incarnation: int, first: int) -> "Publications":
+        """Return the same as a block for other brokers, numbered from `first`."""
+        return Publications(origin, incarnation, tuple(range(first, first + len(self.rows))), self.events())
+
+    def events(self) -> tuple[TransitEvent, ...]:
+        """Return the same as events in transit."""
+        key, ancestors, layout = self.type.key, self.type.ancestors, self.layout
+        each = ((row, dict(zip(layout, row[2:], strict=True))) for row in self.rows)
+        return tuple(
+            TransitEvent(
+                key,
+                ancestors,
+                MappingProxyType({name: value for name, value in values.items() if value is not None}),
+                row[0],
+                row[1],
+            )
+            for row, values in each
+        )
 
 
 @dataclass(slots=True)
