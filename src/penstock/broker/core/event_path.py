@@ -23,8 +23,7 @@ moment, are asked one event at a time (`Publication`, `Delivery`), which says th
 """
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
@@ -243,31 +242,19 @@ class EventPath:
     def _show(self, plan: _Plan, rows: Sequence[Row], keys: Sequence[tuple[str, ...]], now: datetime) -> list[Given]:
         """Return what each reader sees of rows, for which the router found the keys of subscriptions."""
         seen: dict[str, _Seen] = {}
-        last: tuple[str, ...] = ()
-        run: list[Row] = []
-        # Rows that follow each other mostly match the same subscriptions; those that match none are passed over.
-        for found, row in zip(keys, rows, strict=True):
-            if found is last:
-                run.append(row)
-            elif found:
-                self._show_run(plan, last, run, seen, now)
-                last, run = found, [row]
-        self._show_run(plan, last, run, seen, now)
+        # Mostly all rows of a message match the same subscriptions.
+        same = keys.count(keys[0]) == len(keys)
+        for found, run in [(keys[0], rows)] if same else _runs(keys, rows):
+            readers = plan.readers.get(found)
+            if readers is None:
+                readers = plan.readers[found] = self._find_readers(plan, found)
+            for receiver, show, asks_for_all in readers:
+                held = receiver.held
+                one = seen.get(held.ticket)
+                if one is None:
+                    one = seen[held.ticket] = _Seen(held, asks_for_all=asks_for_all)
+                one.add(receiver, len(run), show(run, self._surroundings(receiver, now)))
         return [given for one in seen.values() if (given := one.given()) is not None]
-
-    def _show_run(
-        self, plan: _Plan, keys: tuple[str, ...], run: list[Row], seen: dict[str, "_Seen"], now: datetime
-    ) -> None:
-        """Show rows that match the same subscriptions to the readers of these."""
-        readers = plan.readers.get(keys)
-        if readers is None:
-            readers = plan.readers[keys] = self._find_readers(plan, keys)
-        for receiver, show, asks_for_all in readers:
-            held = receiver.held
-            one = seen.get(held.ticket)
-            if one is None:
-                one = seen[held.ticket] = _Seen(held, asks_for_all=asks_for_all)
-            one.add(receiver, len(run), show(run, self._surroundings(receiver, now)))
 
     def _find_readers(self, plan: _Plan, keys: tuple[str, ...]) -> list[_Reader]:
         if len(plan.readers) >= self._limits.cache_entries:
@@ -303,10 +290,27 @@ class EventPath:
         self._ports.counts["delivered"] += len(given.rows)
         for start in range(0, len(given.rows), _ROWS):
             messages = write_events(given.subscription, given.rows[start : start + _ROWS], self._limits)
-            # A link that is at its end says so to whoever serves it.
-            with suppress(PenstockError):
+            try:
                 for message in messages:
                     link.post(message, eager=True)
+            except PenstockError:
+                # A link that is at its end says so to whoever serves it.
+                return
+
+
+def _runs(keys: Sequence[tuple[str, ...]], rows: Sequence[Row]) -> Iterator[tuple[tuple[str, ...], list[Row]]]:
+    """Yield rows that follow each other and match the same subscriptions; those that match none are passed over."""
+    last: tuple[str, ...] = ()
+    run: list[Row] = []
+    for found, row in zip(keys, rows, strict=True):
+        if found and found == last:
+            run.append(row)
+        elif found:
+            if run:
+                yield last, run
+            last, run = found, [row]
+    if run:
+        yield last, run
 
 
 class _Seen:

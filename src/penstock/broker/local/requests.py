@@ -162,9 +162,9 @@ class Refused:
     position: int = 0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Given:
-    """Events for a subscription, as the client may see them."""
+    """Events for a subscription, as the client may see them. Nobody changes one; it is not frozen, to save time."""
 
     session: str
     subscription: str

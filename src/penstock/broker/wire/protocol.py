@@ -67,7 +67,12 @@ def write_rows(head: Sequence[Writable], rows: Sequence[Row], limits: Limits = D
 def read_rows(items: list[Wire]) -> list[Row]:
     """Read rows, as far as any event has them. Raises `MalformedError` (`protocol.malformed`)."""
     rows: list[Row] = items  # type: ignore[assignment]  # seen next
-    if rows:
+    if len(rows) == 1 and type(row := rows[0]) is list and len(row) > 1:
+        # One event at a time is waited for.
+        name = row[0]
+        if type(name) is not str or len(name) > _TEXT_LENGTH or type(row[1]) not in _TIMES:
+            raise _malformed_rows("the id or the time of an event")
+    elif rows:
         # Its id and time at least.
         if not _LISTS.issuperset(map(type, rows)) or min(map(len, rows)) < 2:
             raise _malformed_rows("a row")
@@ -333,9 +338,12 @@ class NetworkStatusMessage:
         return ["status", self.number]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class PublishMessage:
-    """Events of one version of a type, under an advertisement."""
+    """Events of one version of a type, under an advertisement.
+
+    Nobody changes one. It is not frozen, since making it would take four times as long.
+    """
 
     number: int
     advertisement: str
@@ -411,9 +419,9 @@ class ResponseMessage:
         return ["answered", self.number, self.answer]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Events:
-    """Events for a subscription."""
+    """Events for a subscription. Nobody changes one, as above."""
 
     subscription: str
     rows: Sequence[Row] = field(repr=False)
