@@ -8,8 +8,9 @@ import asyncio
 import base64
 import json
 import ssl
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 
 from nats.aio.client import DEFAULT_FLUSH_TIMEOUT, Client
 from nats.aio.msg import Msg
@@ -18,6 +19,7 @@ from nats.errors import Error, InvalidUserCredentialsError
 from penstock.fabric.nats_login import HandshakeError, NotInstalledError, UnreadableError
 from penstock.fabric.tasks import heeding
 
+_T = TypeVar("_T")
 NO_STREAM: Final = 10059
 NO_MESSAGE: Final = 10037
 STREAM_DIFFERS: Final = 10058
@@ -97,11 +99,24 @@ def _as_text(octets: bytes) -> bytes:
     return octets if octets.isascii() else octets.decode("utf-8", "replace").encode()
 
 
-async def log_in(client: Client, arguments: dict[str, Any], *, timeout: float, **options: Any) -> None:
-    """Connect a client with the arguments of `NatsLogin`.
+async def connect(arguments: dict[str, Any], *, timeout: float, **options: Any) -> NatsClient:
+    """Return a connection with the arguments of `NatsLogin`; one that fails is closed.
 
     Raises `LoginError`, and as nats-py where the server does not answer or refuses.
     """
+    client = NatsClient()
+    try:
+        await _log_in(client, arguments, timeout=timeout, **options)
+    except asyncio.CancelledError:
+        close_socket(client)
+        raise
+    except Exception:
+        await shut(client)
+        raise
+    return client
+
+
+async def _log_in(client: Client, arguments: dict[str, Any], *, timeout: float, **options: Any) -> None:
     try:
         async with asyncio.timeout(timeout * (len(arguments["servers"]) + 1)):
             await client.connect(
@@ -119,6 +134,33 @@ async def log_in(client: Client, arguments: dict[str, Any], *, timeout: float, *
         raise UnreadableError("credentials or nkey") from error
     except (ValueError, InvalidUserCredentialsError) as error:
         raise UnreadableError("credentials or nkey") from error
+
+
+def doubling(first: float, longest: float) -> Iterator[float]:
+    """Yield pauses in seconds, each twice as long as the one before up to the longest."""
+    while True:
+        yield first
+        first = min(2 * first, longest)
+
+
+async def retried(
+    work: Callable[[], Awaitable[_T]], pauses: Iterator[float], may_pass: Callable[[Exception], bool]
+) -> _T:
+    """Do some work, again after each pause as long as what went wrong may pass. Raises what went wrong last."""
+    while True:
+        try:
+            return await work()
+        except Exception as error:
+            pause = next(pauses, None) if may_pass(error) else None
+            if pause is None:
+                raise
+        await asyncio.sleep(pause)
+
+
+def is_refusal(error: Exception, complaint: str) -> bool:
+    """Say whether a server does not let us in, by what went wrong and by what it has said besides."""
+    said = f"{error} {complaint}".lower()
+    return "authorization" in said or "permissions violation" in said
 
 
 async def settle(client: Client, timeout: int) -> None:

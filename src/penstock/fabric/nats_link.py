@@ -12,7 +12,7 @@ A key is one token of a subject: its bytes in base64, without padding; `_` is th
 import asyncio
 import base64
 import json
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -33,8 +33,11 @@ from penstock.fabric.nats_api import (
     ask,
     close_socket,
     compare_and_set,
-    log_in,
+    connect,
+    doubling,
+    is_refusal,
     payload,
+    retried,
     settle,
     shut,
 )
@@ -133,10 +136,8 @@ class NatsLink:
                     await shut(client)
 
     async def _connected(self, priority: Priority, *, stay: bool) -> NatsClient:
-        client = NatsClient()
         try:
-            await log_in(
-                client,
+            return await connect(
                 self._login.arguments(),
                 timeout=self.timeout,
                 name=f"penstock.fabric {priority.value}",
@@ -149,15 +150,9 @@ class NatsLink:
                 closed_cb=partial(self._lost, priority) if stay else None,
             )
         except LoginError as error:
-            await shut(client)
             raise _refused(error, self._login.servers) from error
         except TRANSIENT as error:
-            await shut(client)
             raise self.unreachable(error) from error
-        except asyncio.CancelledError:
-            close_socket(client)
-            raise
-        return client
 
     async def call(
         self,
@@ -171,29 +166,25 @@ class NatsLink:
         `work` may run several times and must expect it. Raises `FailedError` (`fabric.unreachable`), `RefusedError`
         (`fabric.unauthorized`), and `ApiError` where the server answers with an error that another try will not mend.
         """
-        loop = asyncio.get_running_loop()
-        end = loop.time() + (self.patience if patience is None else patience)
-        pause = _PAUSE
         self._complaint = ""  # an older one is about something else
-        while True:
-            try:
-                return await work(await self.client(priority))
-            except ApiError as error:
-                if error.status != 503 or error.number == NOT_STORED:
-                    raise
-                cause: Exception = error
-            except nats.errors.MaxPayloadError:
-                raise
-            except FailedError as error:
-                if error.code != UNREACHABLE:
-                    raise
-                cause = error
-            except TRANSIENT as error:
-                cause = error
+
+        async def once() -> _T:
+            return await work(await self.client(priority))
+
+        try:
+            return await retried(once, self._pauses(self.patience if patience is None else patience), _may_pass)
+        except Exception as error:
+            if _may_pass(error):
+                raise self.unreachable(error) from error
+            raise
+
+    def _pauses(self, patience: float) -> Iterator[float]:
+        loop = asyncio.get_running_loop()
+        end = loop.time() + patience
+        for pause in doubling(_PAUSE, _LONGEST_PAUSE):
             if loop.time() + pause > end or self.closed or "permissions violation" in self._complaint:
-                raise self.unreachable(cause) from cause
-            await asyncio.sleep(pause)
-            pause = min(2 * pause, _LONGEST_PAUSE)
+                return
+            yield pause
 
     async def ask(self, subject: str, body: object = None) -> dict[str, Any]:
         """Ask the JetStream API. Raises as `call`."""
@@ -225,8 +216,7 @@ class NatsLink:
 
     def unreachable(self, cause: Exception) -> FailedError | RefusedError:
         """Return the error for a server that does not answer, or does not let us."""
-        said = f"{cause} {self._complaint}".lower()
-        if "authorization" in said or "permissions violation" in said:
+        if is_refusal(cause, self._complaint):
             return RefusedError(
                 "fabric.unauthorized",
                 f"the server at {self._login.servers} does not let us in",
@@ -278,18 +268,18 @@ class NatsLink:
             task.add_done_callback(self._reviving.discard)
 
     async def _revive(self, priority: Priority) -> None:
-        pause = _PAUSE
-        while not self.closed:
-            try:
-                client = await self.client(priority)
-                for listening in [each for each in self._listening if each.priority is priority]:
-                    await listening.attach(client)
-            except (PenstockError, *TRANSIENT):
-                await asyncio.sleep(pause)
-                pause = min(2 * pause, _LONGEST_PAUSE)
-            else:
-                await self._back()
+        async def once() -> None:
+            if self.closed:
                 return
+            client = await self.client(priority)
+            for listening in [each for each in self._listening if each.priority is priority]:
+                await listening.attach(client)
+
+        await retried(
+            once, doubling(_PAUSE, _LONGEST_PAUSE), lambda error: isinstance(error, (PenstockError, *TRANSIENT))
+        )
+        if not self.closed:
+            await self._back()
 
     async def listen(self, listening: "Listening") -> None:
         """Begin to hear a subject, and go on over all connections to come. Raises as `call`."""
@@ -355,6 +345,15 @@ def checked(login: NatsLogin | str) -> NatsLogin:
             "not an address of a NATS server, or one with a secret in it",
             hint="write `nats://host:port` or `tls://host:port`; secrets come in files (`NatsLogin`)",
         ) from error
+
+
+def _may_pass(error: Exception) -> bool:
+    """Say whether another try may mend what went wrong."""
+    if isinstance(error, ApiError):
+        return error.status == 503 and error.number != NOT_STORED
+    if isinstance(error, FailedError):
+        return error.code == UNREACHABLE
+    return isinstance(error, TRANSIENT) and not isinstance(error, nats.errors.MaxPayloadError)
 
 
 def _refused(error: LoginError, servers: str) -> FailedError | RefusedError:

@@ -11,10 +11,11 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
+from itertools import islice
 from types import TracebackType
 from typing import Any, Final, Self, TypeVar
 
-from penstock.errors import FailedError, PenstockError, RefusedError
+from penstock.errors import FailedError, RefusedError
 from penstock.fabric.nats_login import HandshakeError, NotInstalledError, UnreadableError
 from penstock.pipeline.jetstream.options import Options, unreadable
 
@@ -26,9 +27,11 @@ try:
         NO_STREAM,
         TRANSIENT,
         ApiError,
-        NatsClient,
         ask,
-        log_in,
+        connect,
+        doubling,
+        is_refusal,
+        retried,
         sequences,
         shut,
         text,
@@ -47,6 +50,10 @@ _LOOK: Final = 0.2  # seconds after which a wait looks whether the connection is
 
 class Interrupted(Exception):  # noqa: N818  # not an error that leaves this room
     """The connection or an answer was lost; the same call may succeed on a new connection."""
+
+
+#: what may be over on a new connection
+_MAY_PASS: Final = (*TRANSIENT, Interrupted)
 
 
 @dataclass(frozen=True)
@@ -100,31 +107,35 @@ class JetStreamLink:
         return self._runner.run(self._call(work))
 
     async def _call(self, work: Callable[[Client], Awaitable[_T]]) -> _T:
-        cause: BaseException | None = None
-        for attempt in range(self.options.retries + 1):
-            if attempt:
-                await self._disconnect()
-                await asyncio.sleep(min(_PAUSE * 2 ** (attempt - 1), _LONGEST_PAUSE))
+        async def once() -> _T:
             try:
                 return await work(await self._connected())
-            except PenstockError:
+            except _MAY_PASS:
+                await self._disconnect()
                 raise
-            except (*TRANSIENT, Interrupted) as error:
-                said = f"{error} {self._complaint}".lower()
-                if "authorization" in said or "permissions violation" in said:
-                    raise RefusedError(
-                        "jetstream.unauthorized",
-                        f"the server at {self.options.servers} does not let us in",
-                        hint="check option `credentials`, `nkey` or `tokenFile` and the rights of that user",
-                    ) from error
-                cause = error
-        raise FailedError(
+
+        try:
+            return await retried(once, islice(doubling(_PAUSE, _LONGEST_PAUSE), self.options.retries), self._may_pass)
+        except _MAY_PASS as error:
+            raise self._failure(error) from error
+
+    def _may_pass(self, error: Exception) -> bool:
+        return isinstance(error, _MAY_PASS) and not is_refusal(error, self._complaint)
+
+    def _failure(self, cause: Exception) -> FailedError | RefusedError:
+        servers, attempts = self.options.servers, self.options.retries + 1
+        if is_refusal(cause, self._complaint):
+            return RefusedError(
+                "jetstream.unauthorized",
+                f"the server at {servers} does not let us in",
+                hint="check option `credentials`, `nkey` or `tokenFile` and the rights of that user",
+            )
+        return FailedError(
             "jetstream.unreachable",
-            f"no JetStream answers at {self.options.servers}: {type(cause).__name__} after "
-            f"{self.options.retries + 1} attempts",
+            f"no JetStream answers at {servers}: {type(cause).__name__} after {attempts} attempts",
             hint="check option `url`, that the server runs with JetStream, and `timeout` and `retries`",
-            servers=self.options.servers,
-        ) from cause
+            servers=servers,
+        )
 
     async def _connected(self) -> Client:
         if self._client is not None and self._client.is_connected:
@@ -133,10 +144,8 @@ class JetStreamLink:
         arguments = options.arguments()
         await self._disconnect()
         self._complaint = ""
-        client = self._client = NatsClient()
         try:
-            await log_in(
-                client,
+            self._client = await connect(
                 arguments,
                 timeout=options.timeout,
                 name="penstock.jetstream",
@@ -158,7 +167,7 @@ class JetStreamLink:
             ) from error
         except UnreadableError as error:
             raise unreadable(error.option) from error
-        return client
+        return self._client
 
     async def _hear(self, error: Exception) -> None:
         """Keep what nats-py would log: the call that it makes fail says it."""
