@@ -1,6 +1,8 @@
 """Errors: one tree, stable codes, exit statuses, and plain data for programs."""
 
 import json
+import pickle
+import traceback
 
 import pytest
 
@@ -71,3 +73,11 @@ def test_a_selector_error_points_at_the_place(text: str, position: int, pointer:
     error = SelectorError("selector.type", "cannot compare", text=text, position=position, expected="integer")
     assert error.pointer() == pointer
     assert error.fields == {"position": position, "expected": "integer"}
+
+
+def test_a_traceback_shows_the_hint() -> None:
+    error = RefusedError("a.b", "no", hint="ask the owner")
+    assert traceback.format_exception(error)[-1] == "hint: ask the owner\n"
+    sent = pickle.loads(pickle.dumps(error))  # noqa: S301  # our own
+    assert traceback.format_exception(sent) == traceback.format_exception(error)
+    assert len(traceback.format_exception(RefusedError("a.b", "no"))) == 1

@@ -58,6 +58,9 @@ class PenstockError(Exception):
         self.message = message
         self.hint = hint
         self.fields = fields
+        if hint:
+            # Python prints notes below a traceback, which is what a developer sees first.
+            self.add_note(f"hint: {hint}")
 
     def __str__(self) -> str:
         return f"{self.message} [{self.code}]"

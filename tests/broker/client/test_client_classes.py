@@ -204,7 +204,11 @@ def test_what_is_left_out_comes_from_the_environment(folder: Path, monkeypatch: 
             monkeypatch.setenv("PENSTOCK_NETWORK", f"agency/{NETWORK.name}")
             async with connect(broker="broker") as client:
                 assert client.principal == PDA.principal
-                await refused("broker.not-permitted", client.subscribe(News))
+                error = await refused("broker.not-permitted", client.subscribe(News))
+                wanted = f"{PDA.principal.short} may not subscribe to {AGENCY.principal.short}/SportsNews"
+                assert error.message == wanted
+                error = await refused("broker.not-permitted", client.advertise(News))
+                assert error.message == wanted.replace("subscribe to", "publish")
             monkeypatch.setenv("PENSTOCK_CREDENTIALS", os.pathsep.join(["a.cert", "b.cert"]))
             async with connect(broker="broker") as client:
                 await client.subscribe(News)

@@ -236,7 +236,9 @@ class LocalBroker:
         held = kind(self.active.ticket(), client, asked)
         self.active.work_out(held, now)
         if not held.paths():
-            raise not_permitted(held.detail)
+            what = "subscribe to" if asked.verb is Verb.SUBSCRIBE else "publish"
+            of = "it" if asked.about is None else f"{asked.about.owner.short}/{asked.about.name}"
+            raise not_permitted(held.detail, f"{client.principal.short} may not {what} {of}")
         place = len(self._outputs)
         self.active.keep(held)
         accepted = requests.Accepted(client.id, asked, tuple(held.keys.values()))

@@ -229,7 +229,6 @@ Output: TypeAlias = ToRouter | ToClient | RequestReport
 # What came of a request: what was granted, what was not, and the refusal that says so to those who may know.
 
 
-_NOTHING: Final = "no right to any of this"
 _ENTERING: Final = {
     Right.CONNECT: "no right to connect to this network",
     Right.BROKER: "no right to be a broker of this network",
@@ -288,11 +287,11 @@ def require(decision: Decision, right: Right, about: TypeName | NetworkName) -> 
     if not settled(decision):
         problems = tuple(dict.fromkeys(problem.code for problem in decision.errors))
         # Whoever connects knows that this is what it asked for.
-        message = _ENTERING.get(right, _NOTHING)
+        message = _ENTERING.get(right) or f"no right to {right} {about.owner.short}/{about.name}"
         raise not_permitted(Detail(missing=(MissingRight(right, about),), problems=problems), message)
 
 
-def not_permitted(detail: Detail, message: str = _NOTHING) -> RefusedError:
+def not_permitted(detail: Detail, message: str) -> RefusedError:
     """Return a refusal. Why a right is missing is in its detail, which is not for everybody."""
     return RefusedError(
         "broker.not-permitted",
