@@ -29,6 +29,9 @@ from penstock.guard import CapabilityAuthority, EventRequest
 from penstock.model import TypeDefinition, TypeName
 from penstock.trust import Credentials, Right, TypeCache, UnverifiedType, event_tag, network_tag, read_type, sign_type
 
+#: whose broker it is
+DOMAINS = {"CCS Broker": CCS, "Met Broker": MET}
+
 
 class Refusals:
     """Tries what must fail, and shows how it fails."""
@@ -44,31 +47,28 @@ class Refusals:
 
     async def show(self) -> None:
         """Try to get more than was granted, in every way that the example has to offer."""
-        await self._at_broker("the billing office publishes", "CCS Broker", BILLING, Right.PUBLISH, CCS)
-        await self._at_broker(
-            "Detective Jones has a court order of last year", "Met Broker", JONES, Right.SUBSCRIBE, MET
-        )
+        await self._at_broker("the billing office publishes", "CCS Broker", BILLING, Right.PUBLISH)
+        await self._at_broker("Detective Jones has a court order of last year", "Met Broker", JONES, Right.SUBSCRIBE)
         everything = grant(MET, SMITH.principal, event_tag(PITO.principal, PLATE_TYPE))
         await self._at_broker(
             "the Met, which may only read, grants its detective everything, and she publishes",
-            "Met Broker", SMITH, Right.PUBLISH, MET, Credentials.of(everything),
+            "Met Broker", SMITH, Right.PUBLISH, Credentials.of(everything),
         )  # fmt: skip
         passed_on = Credentials.of(
             grant(BILLING, MALLORY.principal, event_tag(PITO.principal, PLATE_TYPE, None, [Right.SUBSCRIBE])),
             grant(CCS, MALLORY.principal, network_tag(PITO.principal, NETWORK.name, [Right.CONNECT])),
         ) + self._issued.of(BILLING)
         await self._at_broker(
-            "the billing office passes its right on to Mallory", "CCS Broker", MALLORY, Right.SUBSCRIBE, CCS, passed_on
+            "the billing office passes its right on to Mallory", "CCS Broker", MALLORY, Right.SUBSCRIBE, passed_on
         )
         self._types_that_do_not_verify()
 
-    async def _at_broker(  # noqa: PLR0913, PLR0917  # the client, the broker, the request and the credentials
+    async def _at_broker(
         self,
         what: str,
         broker: str,
         who: SigningKey,
         right: Right,
-        domain: SigningKey,
         shown: Credentials | None = None,
     ) -> None:
         """Ask a broker, then show what an operator sees: the chain, and where it ends."""
@@ -82,7 +82,7 @@ class Refusals:
 
         await self._refused(what, ask())
         request = EventRequest(who.principal, right, self._types.verify(self._first, NOW), NOW)
-        for line in CapabilityAuthority(self._issued.of(domain) + mine).explain(request).lines(NAMES):
+        for line in CapabilityAuthority(self._issued.of(DOMAINS[broker]) + mine).explain(request).lines(NAMES):
             self._console.print(f"             {line}", highlight=False)
 
     def _types_that_do_not_verify(self) -> None:

@@ -22,7 +22,7 @@ from penstock.authority.polls_records import PollsFold, SettledPoll, Settlement
 from penstock.authority.rulebook import RuleBook
 from penstock.crypto import SigningKey
 from penstock.model.principals import Principal
-from penstock.moderator.polls import Poll, PollProof, Vote, cast
+from penstock.moderator.polls import Ballot, Poll, PollProof, Vote, cast
 from penstock.moderator.rules.steps import Add, Note, Resolve, RuleStatus, Strategy, Undo, WithdrawRule
 from penstock.moderator.settlement.addition import Tightening
 from penstock.moderator.settlement.consents import Consent, poll_reason, subject_of
@@ -37,7 +37,7 @@ FOLLOW, ADD, DELETE = Strategy.FOLLOW, Strategy.ADD, Strategy.DELETE
 
 def agree(polls: Polls, poll: Poll, *keys: SigningKey) -> None:
     for each in keys:
-        polls.hear(cast(poll.question, each, [ADD]).unverified(), at(1))
+        polls.hear(cast(poll.question, each, Ballot(frozenset([ADD]))).unverified(), at(1))
 
 
 def test_a_majority_tightens_all_involved() -> None:
@@ -61,9 +61,9 @@ def test_a_rule_is_relaxed_by_its_publishers_signatures_alone() -> None:
     store = contested()
     polls = polls_in(store)
     poll = polls.ask("m", ASKED, DEADLINE)
-    polls.hear(cast(poll.question, K3, [DELETE]).unverified(), at(1))
+    polls.hear(cast(poll.question, K3, Ballot(frozenset([DELETE]))).unverified(), at(1))
     for each in (K1, K2, K4):
-        polls.hear(cast(poll.question, each, [], [DELETE]).unverified(), at(2))
+        polls.hear(cast(poll.question, each, Ballot(consents=frozenset([DELETE]))).unverified(), at(2))
     (ended,) = polls.advance(DEADLINE)
     assert ended.settlement == Settlement(5)
     book = RuleBook.open(store.ledger(NAME))
@@ -89,7 +89,7 @@ def test_a_rule_of_several_is_relaxed_by_the_signatures_of_them_all() -> None:
     polls = polls_in(store)
     poll = polls.ask("m", ASKED, DEADLINE)
     for each in (K1, K2, K4):
-        polls.hear(cast(poll.question, each, [], [DELETE]).unverified(), at(1))
+        polls.hear(cast(poll.question, each, Ballot(consents=frozenset([DELETE]))).unverified(), at(1))
     (ended,) = polls.advance(DEADLINE)
     assert ended.settlement == Settlement(3)
     RuleBook.open(store.ledger(NAME)).verify()
@@ -117,14 +117,16 @@ def test_votes_that_have_no_effect_are_not_kept() -> None:
     head = ledger.head()
     agree(polls, poll, K1, K1)
     with refused("poll.closed"):
-        polls.hear(cast(poll.question, K2, [ADD]).unverified(), DEADLINE)
+        polls.hear(cast(poll.question, K2, Ballot(frozenset([ADD]))).unverified(), DEADLINE)
     with refused("poll.not-asked"):
         polls.hear(stranger(poll).unverified(), at(1))
     with refused("key.bad-signature"):
-        polls.hear(replace(cast(poll.question, K2, [ADD]).unverified(), octets=bytes(64)), at(1))
+        polls.hear(replace(cast(poll.question, K2, Ballot(frozenset([ADD]))).unverified(), octets=bytes(64)), at(1))
     other = contested()
     with refused("poll.unknown"):
-        polls.hear(cast(polls_in(other).ask("m", at(3), DEADLINE).question, K1, [ADD]).unverified(), at(4))
+        polls.hear(
+            cast(polls_in(other).ask("m", at(3), DEADLINE).question, K1, Ballot(frozenset([ADD]))).unverified(), at(4)
+        )
     assert ledger.head() == head
 
 
@@ -184,7 +186,7 @@ def test_consents_end() -> None:
     polls = polls_in(contested())
     poll = polls.ask("m", ASKED, DEADLINE)
     for each in (K1, K2, K4):
-        polls.hear(cast(poll.question, each, [], [DELETE]).unverified(), at(2))
+        polls.hear(cast(poll.question, each, Ballot(consents=frozenset([DELETE]))).unverified(), at(2))
     (ended,) = polls.advance(DEADLINE + timedelta(days=2))
     assert ended.settlement == Settlement(None, "moderator.consent")
 
@@ -241,7 +243,7 @@ def test_a_moderator_that_is_ended_at_any_time_goes_on_to_the_same_end(seed: int
     while not polls_of(store):
         process.does(lambda polls: polls.ask("m", ASKED, DEADLINE))
     (asked,) = polls_of(store).values()
-    votes = [cast(asked.poll.question, each, [ADD]).unverified() for each in (K1, K2, K4)]
+    votes = [cast(asked.poll.question, each, Ballot(frozenset([ADD]))).unverified() for each in (K1, K2, K4)]
     # Voters send again until they are heard.
     for minute in range(20):
         for vote in random.sample(votes, 2):
@@ -356,8 +358,8 @@ def test_a_consent_in_a_vote_is_of_no_use_outside_its_poll() -> None:
     store = contested()
     polls = polls_in(store)
     poll = polls.ask("m", ASKED, DEADLINE)
-    votes = [cast(poll.question, each, [], [DELETE]) for each in (K1, K2, K4)]
-    for vote in (*votes, cast(poll.question, K1, [], number=2)):
+    votes = [cast(poll.question, each, Ballot(consents=frozenset([DELETE]))) for each in (K1, K2, K4)]
+    for vote in (*votes, cast(poll.question, K1, Ballot(), number=2)):
         polls.hear(vote.unverified(), at(1))
     seen = [consent for vote in votes for consent in vote.value.consents]
     book, chosen = RuleBook.open(store.ledger(NAME)), Resolve("m", DELETE, frozenset({P1, P2, P4}))
@@ -408,7 +410,7 @@ def test_a_poll_of_somebody_else_or_that_nobody_closed_chooses_nothing() -> None
             proof = PollProof(poll.question.unverified(), forged.unverified())
             book.ask(MODERATOR, Resolve("m", ADD), DEADLINE, why, poll=proof)
     own = Poll(sign_value(replace(poll.question.value, moderator=P4, voters=poll.question.value.voters), K4))
-    votes = tuple(cast(own.question, each, [ADD]) for each in (K1, K2, K4))
+    votes = tuple(cast(own.question, each, Ballot(frozenset([ADD]))) for each in (K1, K2, K4))
     closed = replace(own, votes=votes).sum_up(K4, DEADLINE)
     with refused("moderator.wrong-book"):
         proof = PollProof(own.question.unverified(), closed.unverified())
@@ -424,7 +426,7 @@ def test_a_poll_of_somebody_else_or_that_nobody_closed_chooses_nothing() -> None
 def test_a_consent_for_no_poll_or_for_another_one_is_none_in_a_vote() -> None:
     polls = polls_in(contested())
     question = polls.ask("m", ASKED, DEADLINE).question
-    vote = cast(question, K1, [], [DELETE]).value
+    vote = cast(question, K1, Ballot(consents=frozenset([DELETE]))).value
     for poll in (None, bytes(32)):
         other = sign_value(replace(vote.consents[0].value, poll=poll), K1).unverified()
         with refused("poll.consent"):
@@ -436,7 +438,7 @@ def test_a_vote_that_is_written_after_the_deadline_by_another_clock_does_not_cou
     contested(store)
     polls = polls_in(store)
     poll = polls.ask("m", ASKED, DEADLINE)
-    vote = cast(poll.question, K1, [ADD])
+    vote = cast(poll.question, K1, Ballot(frozenset([ADD])))
     ledger = store.ledger(polls_name(NAME))
     ledger.append(ledger.head(), [NewChange(who=P1, when=DEADLINE, kind="vote", after=vote.to_bytes())])
     (kept,) = polls_of(store).values()

@@ -18,7 +18,7 @@ from penstock.authority.polls import Polls
 from penstock.authority.polls_moderator import PollModerator
 from penstock.authority.polls_publisher import (
     Answering,
-    Ballot,
+    AutomaticVoter,
     Ended,
     Policy,
     open_questions,
@@ -27,7 +27,7 @@ from penstock.authority.polls_publisher import (
     tightenings,
 )
 from penstock.authority.polls_records import Kept, Settlement
-from penstock.authority.polls_topics import polls_topic, vote_key, votes_topic
+from penstock.authority.polls_topics import PollChannel, polls_topic, vote_key, votes_topic
 from penstock.authority.rulebook import RuleBook
 from penstock.codec.sexp import canonical
 from penstock.crypto import SigningKey
@@ -36,7 +36,7 @@ from penstock.fabric import EmbeddedFabric, Fabric, Sample
 from penstock.fabric.embedded import _Topic
 from penstock.fabric.nats import NatsFabric
 from penstock.model.principals import Principal
-from penstock.moderator.polls import Poll, PollQuestion, Vote, VoterResponse
+from penstock.moderator.polls import Ballot, Poll, PollQuestion, Vote, VoterResponse
 from penstock.moderator.rules.steps import Strategy
 from penstock.store.ledgers.ledgers import Store
 from penstock.testing.fabric_kit import ManualClock
@@ -120,7 +120,9 @@ async def publishers(
     async with AsyncExitStack() as stack:
         for each, policy in policies.items():
             await stack.enter_async_context(
-                Answering(fabric, each, [MODERATOR.principal], policy, clock, ended=told.append)
+                Answering(
+                    PollChannel(fabric, clock), AutomaticVoter(each, policy), [MODERATOR.principal], ended=told.append
+                )
             )
         yield
 
@@ -146,7 +148,7 @@ def test_bad_weather_changes_no_outcome(cast: Cast, seed: int) -> None:
             told: list[Ended] = []
             async with (
                 publishers(fabric, clock, cast[0], told),
-                PollModerator(polls_in(store), fabric, clock, again=30) as asking,
+                PollModerator(polls_in(store), PollChannel(fabric, clock, again=30)) as asking,
             ):
                 poll = await asking.ask("m", deadline(clock, 15))
                 await settle(clock, 15 * MINUTE, 10, asking)
@@ -170,7 +172,7 @@ def test_publishers_hear_what_came_of_it_and_can_count_it() -> None:
         async with (
             EmbeddedFabric(clock=clock) as fabric,
             publishers(fabric, clock, EVERYBODY[0], told),
-            PollModerator(polls_in(store), fabric, clock) as asking,
+            PollModerator(polls_in(store), PollChannel(fabric, clock)) as asking,
         ):
             await asking.ask("m", deadline(clock, 1))
             await until(lambda: len(told) == len(KEYS), clock)
@@ -187,7 +189,7 @@ def test_a_moderator_that_is_ended_in_the_middle_goes_on() -> None:
             early: dict[SigningKey, Policy] = {K1: tightenings, K4: tightenings}
             late: dict[SigningKey, Policy] = {K2: tightenings}
             polls = polls_in(store)
-            async with publishers(fabric, clock, early, []), PollModerator(polls, fabric, clock) as asking:
+            async with publishers(fabric, clock, early, []), PollModerator(polls, PollChannel(fabric, clock)) as asking:
                 poll = await asking.ask("m", deadline(clock, 10))
                 await until(lambda: votes(polls) == 2)
             # Nobody is there; somebody answers all the same, to the question that the topic keeps.
@@ -195,7 +197,7 @@ def test_a_moderator_that_is_ended_in_the_middle_goes_on() -> None:
                 await settle(clock, 20)
             await settle(clock, 5 * MINUTE, step=30)
             polls = polls_in(store)
-            async with PollModerator(polls, fabric, clock) as asking:
+            async with PollModerator(polls, PollChannel(fabric, clock)) as asking:
                 await until(lambda: votes(polls) == 3)
                 await settle(clock, 5 * MINUTE, 10, asking)
                 assert (await ended(asking, poll, clock)).settlement == Settlement(5)
@@ -208,7 +210,9 @@ async def answer(fabric: Fabric, clock: ManualClock, policy: Policy) -> None:
     """Let K1 answer by a policy for some time."""
     told: list[object] = []
     whose = [MODERATOR.principal]
-    async with Answering(fabric, K1, whose, policy, clock, asked=lambda _, vote: told.append(vote)):
+    async with Answering(
+        PollChannel(fabric, clock), AutomaticVoter(K1, policy), whose, asked=lambda _, vote: told.append(vote)
+    ):
         await until(lambda: told, clock)
         await settle(clock, 20)
 
@@ -230,7 +234,7 @@ def test_who_answers_again_contradicts_itself_never(
 ) -> None:
     async def whole() -> Poll:
         clock, polls = ManualClock(), polls_in(contested())
-        async with EmbeddedFabric(clock=clock) as fabric, PollModerator(polls, fabric, clock) as asking:
+        async with EmbeddedFabric(clock=clock) as fabric, PollModerator(polls, PollChannel(fabric, clock)) as asking:
             poll = await asking.ask("m", deadline(clock, 10_000))
             if by_hand is not None:
                 await send_vote(fabric, poll.question, K1, by_hand)
@@ -249,7 +253,7 @@ def test_who_answers_again_contradicts_itself_never(
 def test_by_hand_the_same_vote_is_sent_once_and_takes_the_place_of_one_by_a_policy() -> None:
     async def whole() -> list[tuple[int, bool]]:
         clock, polls = ManualClock(), polls_in(contested())
-        async with EmbeddedFabric(clock=clock) as fabric, PollModerator(polls, fabric, clock) as asking:
+        async with EmbeddedFabric(clock=clock) as fabric, PollModerator(polls, PollChannel(fabric, clock)) as asking:
             poll = await asking.ask("m", deadline(clock, 10))
             await answer(fabric, clock, refusals)
             sent = [await send_vote(fabric, poll.question, K1, Ballot(frozenset(said))) for said in ([], [], [ADD])]
@@ -273,8 +277,8 @@ def test_noise_on_the_topics_is_noted_and_of_no_effect() -> None:
 
         async with (
             EmbeddedFabric(clock=clock) as fabric,
-            Answering(fabric, K1, [MODERATOR.principal], tightenings, clock, note=note),
-            PollModerator(polls, fabric, clock, note=note) as asking,
+            Answering(PollChannel(fabric, clock, note=note), AutomaticVoter(K1, tightenings), [MODERATOR.principal]),
+            PollModerator(polls, PollChannel(fabric, clock, note=note)) as asking,
         ):
             poll = await asking.ask("m", deadline(clock, 1))
             await until(lambda: votes(polls) == 1)
@@ -343,7 +347,7 @@ def test_a_poll_over_a_fabric(opened: Open) -> None:
         policies: dict[SigningKey, Policy] = {K1: tightenings, K2: tightenings, K3: refusals}
         async with await opened(clock) as fabric, publishers(fabric, clock, policies, told):
             polls = polls_in(store)
-            async with PollModerator(polls, fabric, clock) as asking:
+            async with PollModerator(polls, PollChannel(fabric, clock)) as asking:
                 poll = await asking.ask("m", deadline(clock, 2))
                 await until(lambda: votes(polls) == 3)
             (asked,) = await open_questions(fabric, MODERATOR.principal, P4, clock)
@@ -353,7 +357,7 @@ def test_a_poll_over_a_fabric(opened: Open) -> None:
             assert (first.value.number, again.value.number) == (1, 2)
             assert vote_key(first.value) != vote_key(again.value)
             polls = polls_in(store)
-            async with PollModerator(polls, fabric, clock) as asking:
+            async with PollModerator(polls, PollChannel(fabric, clock)) as asking:
                 await until(lambda: votes(polls) == 4)
                 await settle(clock, 2 * MINUTE, 5, asking)
                 kept = await ended(asking, poll, clock)
@@ -373,7 +377,7 @@ def test_polls_outlive_the_server(server: NatsServer) -> None:
         prefix = f"polls{next(_NUMBERS)}"
         async with (
             await NatsFabric.connect(server.url, prefix=prefix, clock=clock, timeout=0.5) as fabric,
-            PollModerator(polls, fabric, clock) as asking,
+            PollModerator(polls, PollChannel(fabric, clock)) as asking,
         ):
             poll = await asking.ask("m", deadline(clock, 60))
             await asyncio.to_thread(server.kill)

@@ -13,7 +13,7 @@ from tests.trust.kit import refused
 from penstock.authority.polls_records import Settlement
 from penstock.authority.rulebook import Periods, RuleBook
 from penstock.model.limits import DEFAULT_LIMITS
-from penstock.moderator.polls import cast
+from penstock.moderator.polls import Ballot, cast
 from penstock.moderator.rules.rules import PublishRule, SubscribeRule
 from penstock.moderator.rules.steps import (
     Add,
@@ -156,7 +156,7 @@ def test_a_poll_is_about_the_rules_that_hold_when_it_is_asked_and_when_it_ends()
     poll = polls.ask("m", LATER, LATER + DAY)
     assert set(poll.question.value.voters) == voters
     for each in (K2, K4):
-        polls.hear(cast(poll.question, each, [Strategy.ADD]).unverified(), LATER)
+        polls.hear(cast(poll.question, each, Ballot(frozenset([Strategy.ADD]))).unverified(), LATER)
     # By then the rule of P2 has ended, and what was asked about cannot be done.
     (ended,) = polls.advance(NOW + 6 * DAY)
     assert ended.settlement == Settlement(None, "poll.stale")

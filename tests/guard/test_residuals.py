@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
-from functools import partial
 
 import pytest
 from hypothesis import given, settings
@@ -14,7 +13,7 @@ from tests.policy.random_events import IDS, NAMES, TYPE, EventMaker
 from penstock.errors import RefusedError
 from penstock.guard import Delivery, environment, residuals
 from penstock.guard.environment import ENVIRONMENT
-from penstock.guard.residuals import Residuals, residual_restriction
+from penstock.guard.residuals import Residuals
 from penstock.guard.restriction import NOTHING, Branch, Restriction, When
 from penstock.model import Event, EventType, TransitEvent
 from penstock.model.limits import DEFAULT_LIMITS
@@ -47,9 +46,8 @@ def policy(*rules: str) -> Root:
 
 
 def left(root: Root, *understood: str, known: Facts | None = None) -> Restriction:
-    return residual_restriction(
-        root, known or {}, Right.SUBSCRIBE, TYPE, environment=ENVIRONMENT, understood=frozenset(understood)
-    )
+    residuals = Residuals(root, understood=frozenset(understood))
+    return residuals.restriction(known or {}, Right.SUBSCRIBE, TYPE, environment=ENVIRONMENT)
 
 
 class AttributeMaker(EventMaker):
@@ -75,7 +73,7 @@ def test_events_show_what_is_permitted_of_them(seed: int) -> None:
     maker = AttributeMaker(seed)
     root, known = maker.policy(), maker.known()
     try:
-        restriction = residual_restriction(root, known, Right.SUBSCRIBE, TYPE)
+        restriction = Residuals(root).restriction(known, Right.SUBSCRIBE, TYPE)
     except RefusedError:
         return
     deliver = Delivery(restriction, TYPE)
@@ -196,7 +194,7 @@ def test_what_is_kept_is_what_would_be_found(seed: int) -> None:
 
     for _ in range(6):
         known = maker.known()
-        assert found(left.restriction, known) == found(partial(residual_restriction, root), known)
+        assert found(left.restriction, known) == found(Residuals(root).restriction, known)
 
 
 def test_what_cannot_be_said_is_refused() -> None:

@@ -9,7 +9,7 @@ from tests.trust.kit import key, who
 
 from penstock.crypto import SigningKey
 from penstock.moderator.base.base import RuleBase
-from penstock.moderator.polls import PollQuestion, Vote, cast, pose
+from penstock.moderator.polls import Ballot, PollNotice, PollQuestion, Vote, cast, pose
 from penstock.moderator.rules.rules import PublishRule
 from penstock.moderator.rules.steps import Strategy
 from penstock.trust.signed import SignedValue, sign_value
@@ -41,15 +41,8 @@ def contested(*rules: PublishRule, candidate: PublishRule = CANDIDATE) -> RuleBa
 
 
 def question(base: RuleBase | None = None, candidate: str = "m") -> SignedValue[PollQuestion]:
-    asked = pose(
-        base or contested(),
-        candidate,
-        moderator=MODERATOR.principal,
-        book=BOOK,
-        time=ASKED,
-        deadline=DEADLINE,
-        until=UNTIL,
-    )
+    notice = PollNotice(MODERATOR.principal, BOOK, ASKED, DEADLINE, UNTIL)
+    asked = pose(base or contested(), candidate, notice)
     return sign_value(asked, MODERATOR)
 
 
@@ -60,4 +53,4 @@ def vote(
     consents: Iterable[Strategy] = (),
     number: int = 1,
 ) -> SignedValue[Vote]:
-    return cast(asked, signer, approves, consents, number=number)
+    return cast(asked, signer, Ballot(frozenset(approves), frozenset(consents)), number=number)

@@ -37,6 +37,7 @@ from penstock.errors import PenstockError
 from penstock.model.principals import Principal
 from penstock.moderator.polls import (
     Poll,
+    PollNotice,
     PollQuestion,
     Touched,
     Vote,
@@ -285,7 +286,7 @@ def test_only_what_was_rejected_and_can_be_settled_is_asked_about() -> None:
         with refused(code):
             question(base, candidate)
     with refused("evolution.malformed"):
-        pose(base, "m", moderator=P1, book=BOOK, time=DEADLINE, deadline=ASKED, until=UNTIL)
+        pose(base, "m", PollNotice(P1, BOOK, DEADLINE, ASKED, UNTIL))
 
 
 # --- whatever becomes of the messages -------------------------------------------------------------------------------

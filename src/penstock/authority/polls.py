@@ -21,6 +21,7 @@ from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.moderator.files.founding import Founding
 from penstock.moderator.polls import (
     Poll,
+    PollNotice,
     PollOutcome,
     PollProof,
     PollQuestion,
@@ -92,16 +93,9 @@ class Polls:
             raise RefusedError("poll.running", f"there is a poll about rule `{rule_id}` already", hint="wait for it")
         # Who is asked are those whose rules hold now.
         with self._book.rehearsal(when):
-            return pose(
-                self._book.base,
-                rule_id,
-                moderator=self._key.principal,
-                book=self._book.id,
-                time=when,
-                deadline=deadline,
-                until=deadline + timedelta(seconds=self._limits.poll_consent),
-                subscribers=self._book.founding.customs.subscribers,
-            )
+            until = deadline + timedelta(seconds=self._limits.poll_consent)
+            notice = PollNotice(self._key.principal, self._book.id, when, deadline, until)
+            return pose(self._book.base, rule_id, notice, self._book.founding.customs.subscribers)
 
     def ask(self, rule_id: str, when: datetime, deadline: datetime) -> Poll:
         """Ask those affected about a rule that was rejected. Raises as `plan`."""

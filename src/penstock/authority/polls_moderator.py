@@ -1,6 +1,6 @@
 """A moderator that asks over a fabric, collects votes, and brings polls to their end.
 
-    async with Asking(polls, fabric, clock) as asking:
+    async with PollModerator(polls, PollChannel(fabric, clock)) as asking:
         poll = await asking.ask("m", deadline)
         ended = await asking.until_ended(poll.id)
 
@@ -17,20 +17,18 @@ from typing import ParamSpec, Self, TypeVar
 from penstock.authority.polls import Polls
 from penstock.authority.polls_records import Kept
 from penstock.authority.polls_topics import (
-    AGAIN,
-    Note,
+    PollChannel,
     Sending,
     end,
     instant,
     listen,
     outcome_key,
     polls_topic,
-    quiet,
     votes_topic,
 )
 from penstock.codec.sexp import parse_canonical
 from penstock.errors import PenstockError
-from penstock.fabric import Clock, Fabric, Sample
+from penstock.fabric import Sample
 from penstock.fabric.tasks import keep_running
 from penstock.moderator.polls import Poll, Vote
 from penstock.trust.signed import read_signed
@@ -42,23 +40,11 @@ T = TypeVar("T")
 class PollModerator:
     """The polls of a rule book on a fabric; runs while it is entered. `heard` receives polls that got a vote."""
 
-    def __init__(  # noqa: PLR0913  # what it works with
-        self,
-        polls: Polls,
-        fabric: Fabric,
-        clock: Clock,
-        *,
-        again: float = AGAIN,
-        heard: Callable[[Poll], None] | None = None,
-        note: Note = quiet,
-    ) -> None:
+    def __init__(self, polls: Polls, channel: PollChannel, heard: Callable[[Poll], None] | None = None) -> None:
         self._polls = polls
-        self._fabric = fabric
-        self._clock = clock
-        self._again = again
+        self._channel = channel
         self._heard = heard
-        self._note = note
-        self._sending = Sending(fabric, polls_topic(polls.moderator.principal), note)
+        self._sending = Sending(channel.fabric, polls_topic(polls.moderator.principal), channel.note)
         self._alone = asyncio.Lock()
         self._ended: asyncio.Condition = asyncio.Condition()
         self._told: set[bytes] = set()
@@ -67,7 +53,7 @@ class PollModerator:
     async def __aenter__(self) -> Self:
         topic = votes_topic(self._polls.moderator.principal)
         self._tasks = [
-            keep_running("reading votes", partial(listen, self._fabric, topic, self._take, self._note)),
+            keep_running("reading votes", partial(listen, self._channel.fabric, topic, self._take, self._channel.note)),
             keep_running("repeating polls", self._repeat),
         ]
         return self
@@ -77,7 +63,7 @@ class PollModerator:
 
     async def ask(self, rule_id: str, deadline: datetime) -> Poll:
         """Ask those affected about a rule that was rejected. Raises what `Polls.ask` raises."""
-        poll = await self._do(self._polls.ask, rule_id, instant(self._clock), deadline)
+        poll = await self._do(self._polls.ask, rule_id, instant(self._channel.clock), deadline)
         await self._send()
         return poll
 
@@ -90,23 +76,23 @@ class PollModerator:
     async def _repeat(self) -> None:
         while True:
             try:
-                await self._do(self._polls.advance, instant(self._clock))
+                await self._do(self._polls.advance, instant(self._channel.clock))
             except PenstockError as error:
-                self._note(error)
+                self._channel.note(error)
             await self._send()
             async with self._ended:
                 self._ended.notify_all()
-            await self._clock.sleep(self._pause())
+            await self._channel.clock.sleep(self._pause())
 
     def _pause(self) -> float:
         """Return how long there is nothing to do: no deadline is passed over."""
         deadlines = [kept.poll.question.value.deadline for kept in self._polls.kept.values() if kept.open]
-        now = instant(self._clock)
-        return max(0.0, min([self._again, *((deadline - now).total_seconds() for deadline in deadlines)]))
+        now = instant(self._channel.clock)
+        return max(0.0, min([self._channel.again, *((deadline - now).total_seconds() for deadline in deadlines)]))
 
     async def _send(self) -> None:
         """Send what is open, and what has ended lately, once: the topic keeps that."""
-        now = instant(self._clock)
+        now = instant(self._channel.clock)
         for poll in [kept.poll for kept in self._polls.kept.values()]:
             if poll.outcome is None:
                 await self._sending.send(poll.id.hex(), poll.question.to_bytes())
@@ -121,7 +107,7 @@ class PollModerator:
         if vote.value.poll in self._told:
             return
         known = self._polls.kept.get(vote.value.poll)
-        poll = await self._do(self._polls.hear, vote, instant(self._clock))
+        poll = await self._do(self._polls.hear, vote, instant(self._channel.clock))
         if self._heard is not None and (known is None or known.poll != poll):
             self._heard(poll)
 

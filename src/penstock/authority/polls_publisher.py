@@ -14,16 +14,14 @@ from functools import partial
 from typing import TYPE_CHECKING, Self, TypeAlias, TypeVar
 
 from penstock.authority.polls_topics import (
-    AGAIN,
     QOS,
-    Note,
+    PollChannel,
     Sending,
     end,
     instant,
     is_outcome,
     listen,
     polls_topic,
-    quiet,
     vote_key,
     votes_topic,
 )
@@ -33,22 +31,13 @@ from penstock.errors import MalformedError, RefusedError
 from penstock.fabric import Clock, Fabric, Sample
 from penstock.fabric.tasks import keep_running
 from penstock.model.principals import Principal
-from penstock.moderator.polls import PollOutcome, PollQuestion, Vote, VoteTally, cast_again, verify_outcome
-from penstock.moderator.rules.steps import Strategy
+from penstock.moderator.polls import Ballot, PollOutcome, PollQuestion, Vote, VoteTally, cast_again, verify_outcome
 from penstock.trust.signed import Claim, SignedValue, read_signed
 
 if TYPE_CHECKING:
     from asyncio import Task
 
 V = TypeVar("V", bound=Claim)
-
-
-@dataclass(frozen=True, slots=True)
-class Ballot:
-    """What somebody answers: what it approves of, and what its own rule may be relaxed by."""
-
-    approves: frozenset[Strategy] = frozenset()
-    consents: frozenset[Strategy] = frozenset()
 
 
 Policy: TypeAlias = Callable[[PollQuestion, Principal], Ballot | None]
@@ -74,6 +63,14 @@ class Ended:
     tally: VoteTally
 
 
+@dataclass(frozen=True, slots=True)
+class AutomaticVoter:
+    """A publisher that answers by a policy."""
+
+    key: SigningKey
+    policy: Policy
+
+
 Told: TypeAlias = Callable[[SignedValue[PollQuestion], SignedValue[Vote] | None], None]
 """Receives a question, and the immediate answer to it."""
 
@@ -84,28 +81,21 @@ class Answering:
     Votes are sent again and again until the deadline, or until the outcome is known.
     """
 
-    def __init__(  # noqa: PLR0913  # what it works with
+    def __init__(
         self,
-        fabric: Fabric,
-        key: SigningKey,
+        channel: PollChannel,
+        voter: AutomaticVoter,
         moderators: Iterable[Principal],
-        policy: Policy,
-        clock: Clock,
         *,
-        again: float = AGAIN,
         asked: Told | None = None,
         ended: Callable[[Ended], None] | None = None,
-        note: Note = quiet,
     ) -> None:
-        self._fabric = fabric
-        self._key = key
-        self._policy = policy
-        self._clock = clock
-        self._again = again
+        self._channel = channel
+        self._key = voter.key
+        self._policy = voter.policy
         self._told_asked = asked
         self._told_ended = ended
-        self._note = note
-        self._sending = {each: Sending(fabric, votes_topic(each), note) for each in moderators}
+        self._sending = {each: Sending(channel.fabric, votes_topic(each), channel.note) for each in moderators}
         self._questions: dict[bytes, SignedValue[PollQuestion]] = {}
         self._votes: dict[bytes, SignedValue[Vote]] = {}
         self._tasks: list[Task[None]] = []
@@ -125,13 +115,13 @@ class Answering:
             else:
                 await self._answer(said_by(moderator, sample, PollQuestion))
 
-        await listen(self._fabric, polls_topic(moderator), take, self._note)
+        await listen(self._channel.fabric, polls_topic(moderator), take, self._channel.note)
 
     async def _answer(self, question: SignedValue[PollQuestion]) -> None:
         asked = question.value
         if question.digest in self._questions or self._key.principal not in asked.voters:
             return
-        if asked.deadline <= instant(self._clock):
+        if asked.deadline <= instant(self._channel.clock):
             return
         ballot = self._policy(asked, self._key.principal)
         vote = None if ballot is None else await self._cast(question, ballot)
@@ -144,8 +134,8 @@ class Answering:
             await self._sending[asked.moderator].send(vote_key(vote.value), vote.to_bytes())
 
     async def _cast(self, question: SignedValue[PollQuestion], ballot: Ballot) -> SignedValue[Vote]:
-        earlier = await own_votes(self._fabric, question, self._key.principal)
-        return cast_again(question, self._key, ballot.approves, ballot.consents, earlier, automatic=True)
+        earlier = await own_votes(self._channel.fabric, question, self._key.principal)
+        return cast_again(question, self._key, ballot, earlier, automatic=True)
 
     def _end(self, outcome: SignedValue[PollOutcome]) -> None:
         question = self._questions.get(outcome.value.poll)
@@ -162,8 +152,8 @@ class Answering:
 
     async def _repeat(self) -> None:
         while True:
-            await self._clock.sleep(self._again)
-            now = instant(self._clock)
+            await self._channel.clock.sleep(self._channel.again)
+            now = instant(self._channel.clock)
             for poll, vote in [*self._votes.items()]:
                 asked = self._questions[poll].value
                 if asked.deadline > now:
@@ -200,7 +190,7 @@ async def send_vote(
     Raises what `cast`, `Fabric.state` and `Publisher.publish` raise.
     """
     earlier = await own_votes(fabric, question, key.principal)
-    vote = cast_again(question, key, ballot.approves, ballot.consents, earlier)
+    vote = cast_again(question, key, ballot, earlier)
     async with await fabric.publisher(votes_topic(question.value.moderator)) as publisher:
         await publisher.publish(vote.to_bytes(), key=vote_key(vote.value))
     return vote

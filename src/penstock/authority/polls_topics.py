@@ -11,6 +11,7 @@ that: whatever is still open is sent again and again, and what arrives is verifi
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Final, TypeAlias
@@ -79,6 +80,16 @@ async def end(*tasks: asyncio.Task[None]) -> None:
         for task in left:
             task.cancel()
         await asyncio.wait(left, timeout=_ENDING)
+
+
+@dataclass(frozen=True, slots=True)
+class PollChannel:
+    """What polls travel over: a fabric, its clock, how often to send again, and who hears of what does not count."""
+
+    fabric: Fabric
+    clock: Clock
+    again: float = AGAIN
+    note: Note = quiet
 
 
 class Sending:

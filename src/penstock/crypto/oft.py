@@ -154,7 +154,9 @@ class UnsafeOneWayTree(Generic[M]):
         self._leaves[whose], self._leaves[member] = stays, joins
         for node in shared.line():
             node.size += 1
-        return self._spread(stays, renewed, salt, joins, moved=(shared.name, stays.name))
+        own, boxes = self._spread(stays, renewed, salt)
+        boxes[joins.name] = wrap(renewed, blinded(joins.key).expose(), salt)
+        return Broadcast(salt, boxes, own, moved=(shared.name, stays.name), joined=joins.name)
 
     def leave(self, member: M, renewed: Secret, salt: bytes) -> Broadcast:
         """Let somebody leave; a leaf below the sibling, which takes the parent's place, gets the key `renewed`."""
@@ -171,7 +173,8 @@ class UnsafeOneWayTree(Generic[M]):
         parent.member = sibling.member
         if parent.member is not None:
             self._leaves[parent.member] = parent
-        return self._spread(parent.leaf(), renewed, salt, moved=(sibling.name, parent.name), gone=gone.name)
+        own, boxes = self._spread(parent.leaf(), renewed, salt)
+        return Broadcast(salt, boxes, own, moved=(sibling.name, parent.name), gone=gone.name)
 
     def view(self, member: M) -> OneWayView:
         """Return what a member knows, as a joiner is told it."""
@@ -179,17 +182,8 @@ class UnsafeOneWayTree(Generic[M]):
         found = [sibling for node in leaf.line() if (sibling := node.sibling()) is not None]
         return OneWayView(leaf.name, leaf.key, [(node.name, blinded(node.key)) for node in found])
 
-    def _spread(  # noqa: PLR0913  # what a broadcast tells
-        self,
-        leaf: _Node[M],
-        renewed: Secret,
-        salt: bytes,
-        joined: _Node[M] | None = None,
-        *,
-        moved: tuple[int, int],
-        gone: int | None = None,
-    ) -> Broadcast:
-        """Give a leaf a new key, and all above it."""
+    def _spread(self, leaf: _Node[M], renewed: Secret, salt: bytes) -> tuple[tuple[int, bytes], dict[int, bytes]]:
+        """Give a leaf a new key, and all above it; return what its member opens, and what others do."""
         own = (leaf.name, wrap(leaf.key, renewed.expose(), salt))
         leaf.key = renewed
         boxes: dict[int, bytes] = {}
@@ -200,9 +194,7 @@ class UnsafeOneWayTree(Generic[M]):
             sibling = node.sibling()
             if sibling is not None:
                 boxes[node.name] = wrap(sibling.key, blinded(node.key).expose(), salt)
-        if joined is not None:
-            boxes[joined.name] = wrap(leaf.key, blinded(joined.key).expose(), salt)
-        return Broadcast(salt, boxes, own, moved, joined.name if joined is not None else None, gone)
+        return own, boxes
 
     def _node(self, key: Secret, parent: _Node[M] | None, member: M) -> _Node[M]:
         self._names += 1

@@ -27,27 +27,6 @@ from penstock.trust.capabilities import Right
 _WHICH: Final = frozenset(key_of(RESOURCE, name, STRING) for name in (ATTRIBUTE_NAME, ATTRIBUTE_ID))
 
 
-def residual_restriction(  # noqa: PLR0913  # what is known of a request
-    root: Root,
-    known: Facts,
-    action: Right,
-    event_type: EventType,
-    *,
-    names: EventNames | None = None,
-    environment: Schema | None = None,
-    sources: PolicySources | None = None,
-    understood: frozenset[str] = frozenset(),
-) -> Restriction:
-    """Return what a policy permits of events of a type, given all that is known but the event.
-
-    `understood` are the obligations that whoever enforces it meets; what is permitted with others is not. With
-    `environment`, what brokers know of the moment may be asked for. Raises `RefusedError`: `policy.residual-fragment`,
-    `policy.residual-limit`.
-    """
-    left = Residuals(root, sources, understood)
-    return left.restriction(known, action, event_type, names=names, environment=environment)
-
-
 _Found: TypeAlias = Restriction | RefusedError
 _Kept: TypeAlias = dict[tuple[Key, ...], dict[tuple[tuple[Value, ...], ...], _Found]]
 """What came of a question, by what was asked for of who asks, and by what that was."""
@@ -71,7 +50,8 @@ class _About:
 class Residuals:
     """The residual of one policy, cached for all subjects with the same attributes, as far as the policy uses them.
 
-    What `sources` find must not depend on the request, nor change.
+    What `sources` find must not depend on the request, nor change. `understood` are the obligations that whoever
+    enforces it meets; what is permitted with others is not.
     """
 
     def __init__(
@@ -92,7 +72,11 @@ class Residuals:
         names: EventNames | None = None,
         environment: Schema | None = None,
     ) -> Restriction:
-        """Return what the policy permits of events of a type. Raises as `residual_restriction`."""
+        """Return what the policy permits of events of a type, given all that is known but the event.
+
+        With `environment`, what brokers know of the moment may be asked for. Raises `RefusedError`:
+        `policy.residual-fragment`, `policy.residual-limit`.
+        """
         about = _About(action, event_type, names or event_names(event_type), environment or {})
         kept = self._kept.setdefault(about.key, {})
         # What is asked for depends on what is known, but there are few ways to go on.

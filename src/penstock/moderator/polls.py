@@ -227,17 +227,18 @@ class PollOutcome(Claim):
 # Polls: who is asked, which votes count, and the outcome.
 
 
-def pose(  # noqa: PLR0913  # what a question says
-    base: RuleBase,
-    candidate: str,
-    *,
-    moderator: Principal,
-    book: bytes,
-    time: datetime,
-    deadline: datetime,
-    until: datetime,
-    subscribers: Sequence[Profile] = (),
-) -> PollQuestion:
+@dataclass(frozen=True, slots=True)
+class PollNotice:
+    """Who asks, for which rule book, when, until when votes count, and until when consents do."""
+
+    moderator: Principal
+    book: bytes
+    time: datetime
+    deadline: datetime
+    until: datetime
+
+
+def pose(base: RuleBase, candidate: str, notice: PollNotice, subscribers: Sequence[Profile] = ()) -> PollQuestion:
     """Return what those affected by a rule that was rejected are to be asked.
 
     Raises `MalformedError` (`moderator.unknown-rule`, `evolution.malformed`), `LimitError` (`poll.limit`),
@@ -262,16 +263,16 @@ def pose(  # noqa: PLR0913  # what a question says
         touched.setdefault(rule.id, Touched(rule, base.standings[rule.id].stated))
     stated_by = {rule.stated.stated_by for rule in touched.values()}
     return PollQuestion(
-        moderator,
-        book,
+        notice.moderator,
+        notice.book,
         base.next_number - 1,
         candidate,
         tuple(touched.values()),
         tuple(_option(proposal, candidate) for proposal in proposals),
         tuple(sorted(stated_by.union(*(proposal.relaxed for proposal in proposals)))),
-        time,
-        deadline,
-        until,
+        notice.time,
+        notice.deadline,
+        notice.until,
     )
 
 
@@ -441,11 +442,18 @@ class PollProof:
     outcome: UnverifiedValue[PollOutcome]
 
 
-def cast(  # noqa: PLR0913  # what a vote says
+@dataclass(frozen=True, slots=True)
+class Ballot:
+    """What somebody answers: what it approves of, and what its own rule may be relaxed by."""
+
+    approves: frozenset[Strategy] = frozenset()
+    consents: frozenset[Strategy] = frozenset()
+
+
+def cast(
     question: SignedValue[PollQuestion],
     key: SigningKey,
-    approves: Iterable[Strategy],
-    consents: Iterable[Strategy] = (),
+    ballot: Ballot,
     *,
     number: int = 1,
     automatic: bool = False,
@@ -456,8 +464,8 @@ def cast(  # noqa: PLR0913  # what a vote says
     given in so many words, or is given to what relaxes nothing of the voter.
     """
     asked, voter = question.value, key.principal
-    agreed = frozenset(consents)
-    approved = frozenset(approves) | agreed
+    agreed = ballot.consents
+    approved = ballot.approves | agreed
     options = [option for option in asked.options if option.strategy in approved]
     for option in options:
         if (voter in option.relaxes) is not (option.strategy in agreed):
@@ -474,11 +482,10 @@ def cast(  # noqa: PLR0913  # what a vote says
     return vote
 
 
-def cast_again(  # noqa: PLR0913  # what a vote says, and what was said before
+def cast_again(
     question: SignedValue[PollQuestion],
     key: SigningKey,
-    approves: Iterable[Strategy],
-    consents: Iterable[Strategy],
+    ballot: Ballot,
     earlier: Iterable[SignedValue[Vote]],
     *,
     automatic: bool = False,
@@ -495,10 +502,10 @@ def cast_again(  # noqa: PLR0913  # what a vote says, and what was said before
         if by_hand is not None:
             return by_hand
     if len(standing) == 1:
-        same = cast(question, key, approves, consents, number=last, automatic=automatic)
+        same = cast(question, key, ballot, number=last, automatic=automatic)
         if same.digest == standing[0].digest:
             return same
-    return cast(question, key, approves, consents, number=last + 1, automatic=automatic)
+    return cast(question, key, ballot, number=last + 1, automatic=automatic)
 
 
 def check_vote(question: SignedValue[PollQuestion], signed: SignedValue[Vote]) -> None:

@@ -5,7 +5,7 @@ from tests.pipeline.rows import collected, transit_frame
 from tests.policy.kit import NOW
 from tests.policy.random_events import IDS, NAMES, TYPE, EventMaker
 
-from penstock.guard.residuals import residual_restriction
+from penstock.guard.residuals import Residuals
 from penstock.model import TransitEvent
 from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.enforce.restrict import deliver_one, mask
@@ -50,7 +50,7 @@ def test_columns_show_what_is_permitted(spark: SparkSession) -> None:
     known: Facts = {key_of(SUBJECT, "urn:example:role", STRING): ("guest",)}
     maker = EventMaker(7)
     sent = [TransitEvent(TYPE.key, TYPE.ancestors, maker.event(), str(number), NOW) for number in range(80)]
-    restriction = residual_restriction(POLICY, known, Right.SUBSCRIBE, TYPE)
+    restriction = Residuals(POLICY).restriction(known, Right.SUBSCRIBE, TYPE)
     masked = mask(restriction, TYPE, transit_sources([TYPE]), PipelinePolicy(Credentials()))
     rows = collected(deliver_one(transit_frame(spark, [TYPE], sent), masked, TYPE))
     found = {row[ID]: {name for name in IDS if row[name] is not None} for row in rows}

@@ -24,10 +24,11 @@ def whatif_html(
     Raises `MalformedError` (`value.zone`, `value.range`) when `at` is not an instant.
     """
     shown = pages.PrincipalNames(names)
-    seen, put = (
-        replace(comparison, changes=tuple(c for c in comparison.changes if c.right is right))
-        for right in (Right.SUBSCRIBE, Right.PUBLISH)
-    )
+    sides = {
+        right: replace(comparison, changes=tuple(c for c in comparison.changes if c.right is right))
+        for right in _SECTIONS
+    }
+    seen = sides[Right.SUBSCRIBE]
     facts = {
         "events in the history": comparison.events,
         "readers compared": len(comparison.readers),
@@ -36,13 +37,7 @@ def whatif_html(
     }
     if comparison.publishers:
         facts["publishers compared"] = len(comparison.publishers)
-    parts = []
-    if seen.changes:
-        text = "On how many events a reader gets to see what it did not see before, and the other way round."
-        parts.append(_changes("f1", "Who gains and who loses what", text, "subscriber", seen.changes, shown))
-    if put.changes:
-        text = "On how many events a publisher may put in what it could not before, and the other way round."
-        parts.append(_changes("f2", "Who may publish what", text, "publisher", put.changes, shown))
+    parts = [_changes(right, part.changes, shown) for right, part in sides.items() if part.changes]
     if not comparison.changes:
         text = "On this history every reader sees the same under both policies, and every publisher may publish it."
         parts.append(pages.section("Nothing changes", text))
@@ -62,9 +57,26 @@ def whatif_html(
     return pages.page(title, f"{comparison.events:,} events under two policies", facts, parts, footer)
 
 
-def _changes(  # noqa: PLR0913, PLR0917  # the parts of a section
-    figure: str, title: str, text: str, who: str, changes: Sequence[VisibilityChange], names: pages.PrincipalNames
-) -> str:
+#: the figure, the title and the text of a section, and who it is about
+_SECTIONS: Final = {
+    Right.SUBSCRIBE: (
+        "f1",
+        "Who gains and who loses what",
+        "On how many events a reader gets to see what it did not see before, and the other way round.",
+        "subscriber",
+    ),
+    Right.PUBLISH: (
+        "f2",
+        "Who may publish what",
+        "On how many events a publisher may put in what it could not before, and the other way round.",
+        "publisher",
+    ),
+}
+
+
+def _changes(right: Right, changes: Sequence[VisibilityChange], names: pages.PrincipalNames) -> str:
+    figure, title, text, who = _SECTIONS[right]
+
     def name(change: VisibilityChange) -> str:
         known = change.reader.name
         return names.principal(known) if change.right is Right.PUBLISH else known

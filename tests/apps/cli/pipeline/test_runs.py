@@ -10,7 +10,7 @@ from tests.pipeline.jobs_plant import build_revocable, revoke
 from tests.trust.kit import NOW, refused
 
 from penstock.apps.cli.pipeline import runs as pipeline_runs
-from penstock.apps.cli.pipeline.runs import policy_now, report
+from penstock.apps.cli.pipeline.runs import AuditRun, policy_now
 from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.jobs.reports import ReportOptions
 
@@ -40,7 +40,8 @@ def test_each_report_of_a_stream_goes_by_the_policy_as_it_is(policy: Path, monke
     monkeypatch.setattr(pipeline_runs, "audited", audited)
     somewhere: Any = SimpleNamespace(out="out", spark=None)
     with refused("file.missing"):
-        report(somewhere, somewhere, somewhere, policy_now(str(policy), SESSION), ReportOptions(), lambda _made: None)
+        run = AuditRun(policy_now(str(policy), SESSION), ReportOptions(), lambda _made: None)
+        run.run(somewhere, somewhere, somewhere)
     first, second = made
     assert first != second
 

@@ -14,14 +14,23 @@ from penstock.apps.cli.shared.session import CommandSession, Warned, warn
 from penstock.apps.cli.shared.terminal import show
 from penstock.authority.polls import Polls
 from penstock.authority.polls_moderator import PollModerator
-from penstock.authority.polls_publisher import Answering, Ballot, Ended, Policy, open_questions, own_votes, send_vote
+from penstock.authority.polls_publisher import (
+    Answering,
+    AutomaticVoter,
+    Ended,
+    Policy,
+    open_questions,
+    own_votes,
+    send_vote,
+)
 from penstock.authority.polls_records import Kept
+from penstock.authority.polls_topics import PollChannel
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
 from penstock.fabric.nats import NatsFabric
 from penstock.fabric.nats_login import NatsLogin
 from penstock.model.principals import Principal
-from penstock.moderator.polls import Poll, PollQuestion, Vote
+from penstock.moderator.polls import Ballot, Poll, PollQuestion, Vote
 from penstock.trust.signed import SignedValue
 
 #: what subjects begin with
@@ -77,7 +86,10 @@ class Network:
         return talk(whole)
 
     def _asking(self, polls: Polls, fabric: NatsFabric, told: Callable[[Poll], None]) -> PollModerator:
-        return PollModerator(polls, fabric, self._clock, again=AGAIN, heard=told, note=_note)
+        return PollModerator(polls, self._channel(fabric), told)
+
+    def _channel(self, fabric: NatsFabric) -> PollChannel:
+        return PollChannel(fabric, self._clock, AGAIN, _note)
 
     def questions(self, moderator: Principal, voter: Principal) -> tuple[SignedValue[PollQuestion], ...]:
         """Return what a moderator asks somebody."""
@@ -110,12 +122,10 @@ class Network:
         """Answer all that a moderator asks by a policy, until somebody wants to stop."""
 
         async def whole(stop: asyncio.Event) -> None:
-            clock = self._clock
+            voter = AutomaticVoter(key, policy)
             async with (
                 self._connected() as fabric,
-                Answering(
-                    fabric, key, [moderator], policy, clock, again=AGAIN, asked=self._asked, ended=_ended, note=_note
-                ),
+                Answering(self._channel(fabric), voter, [moderator], asked=self._asked, ended=_ended),
             ):
                 await stop.wait()
 

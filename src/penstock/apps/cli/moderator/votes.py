@@ -12,13 +12,13 @@ from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, 
 from penstock.apps.cli.shared.files import read_sexp, within
 from penstock.apps.cli.shared.options import WHO, KeyOptions, NamesOption, OutputFile
 from penstock.apps.cli.shared.session import CommandSession
-from penstock.authority.polls_publisher import Ballot, Policy, refusals, tightenings
+from penstock.authority.polls_publisher import Policy, refusals, tightenings
 from penstock.codec.sexp import advanced, transport
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.fabric.nats_login import LoginError, NatsLogin, address
 from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
-from penstock.moderator.polls import PollQuestion, Vote, cast, cast_again
+from penstock.moderator.polls import Ballot, PollQuestion, Vote, cast, cast_again
 from penstock.moderator.rules.steps import Strategy
 from penstock.trust.signed import Claim, SignedValue, read_signed
 
@@ -206,8 +206,8 @@ class _Voter:
     def _sign(self, asked: SignedValue[PollQuestion], ballot: Ballot) -> SignedValue[Vote]:
         """Sign a vote that is not sent."""
         if self._number is not None:
-            return cast(asked, self._key, ballot.approves, ballot.consents, number=self._number)
-        return cast_again(asked, self._key, ballot.approves, ballot.consents, self._earlier(asked))
+            return cast(asked, self._key, ballot, number=self._number)
+        return cast_again(asked, self._key, ballot, self._earlier(asked))
 
     def _earlier(self, asked: SignedValue[PollQuestion]) -> tuple[SignedValue[Vote], ...]:
         """Return what is known of earlier votes: those that the servers have, or the one in the file to be replaced."""

@@ -25,6 +25,7 @@ from penstock.apps.cli.pipeline.output import (
     report_answer,
 )
 from penstock.apps.cli.pipeline.runs import (
+    AuditRun,
     admit_job,
     audit_job,
     bound_mapping,
@@ -34,7 +35,6 @@ from penstock.apps.cli.pipeline.runs import (
     load,
     plan,
     policy_now,
-    report,
     view_rows,
     whatif_job,
 )
@@ -50,7 +50,7 @@ from penstock.model.limits import DEFAULT_LIMITS
 from penstock.pipeline.audit import AuditReport
 from penstock.pipeline.enforce.layout import Layout
 from penstock.pipeline.jobs.quarantine import open_quarantine
-from penstock.pipeline.jobs.reports import ReportOptions, audited
+from penstock.pipeline.jobs.reports import ReportOptions
 from penstock.pipeline.whatif import fails_on
 
 
@@ -302,10 +302,11 @@ def audit(session: CommandSession, options: _Audit) -> CommandAnswer:
         job = audit_job(on.spark, path)
         if how.dry_run:
             return plan_answer(job, plan(job, on.spark, how.place))
-        done = report(job, on, how.place, policy, question, on_report)
+        run = AuditRun(policy, question, on_report)
+        done = run.run(job, on, how.place)
         if not found and how.place is not None:
             # A stream that found nothing new.
-            on_report(audited(on.spark, how.place.out, policy(), question))
+            run.report(on.spark, how.place.out)
     return report_answer(found[0], done, names)
 
 

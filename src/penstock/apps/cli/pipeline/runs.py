@@ -388,26 +388,30 @@ def comparison(job: ByPolicy[WhatIf], on: Started, place: JobOutput | None) -> t
     return compared(on.spark, place.out), done
 
 
-def report(  # noqa: PLR0913, PLR0917  # what is asked, of whom, and who gets it
-    job: Audit,
-    on: Started,
-    place: JobOutput | None,
-    policy: Callable[[], PipelinePolicy | None],
-    question: ReportOptions,
-    on_report: Callable[[AuditReport], None],
-) -> Done | None:
-    """Audit a log, and hand over the report; of a stream, one after each batch, by the policy as it is then.
+@dataclass(frozen=True, slots=True)
+class AuditRun:
+    """An audit: by which policy as it is then, what is asked, and who gets the report."""
 
-    Raises as `execute`, and what reading the policy raises.
-    """
-    if place is None:
+    policy: Callable[[], PipelinePolicy | None]
+    question: ReportOptions
+    on_report: Callable[[AuditReport], None]
+
+    def run(self, job: Audit, on: Started, place: JobOutput | None) -> Done | None:
+        """Audit a log, and hand over the report; of a stream, one after each batch.
+
+        Raises as `execute`, and what reading the policy raises.
+        """
+        if place is not None:
+            return execute(job, on, place, lambda: self.report(on.spark, place.out))
         with watching(job.name, on) as watch:
-            found, counts = audit_at_once(job, on.spark, policy(), question)
+            found, counts = audit_at_once(job, on.spark, self.policy(), self.question)
             watch({"counts": counts})
-            on_report(found)
+            self.on_report(found)
             return Done(counts, {}, 1, watch.seconds, watch.rate)
-    out = place.out
-    return execute(job, on, place, lambda: on_report(audited(on.spark, out, policy(), question)))
+
+    def report(self, spark: SparkSession, out: str) -> None:
+        """Hand over the report of what an output holds. Raises what reading it and the policy raise."""
+        self.on_report(audited(spark, out, self.policy(), self.question))
 
 
 # --- Views -----------------------------------------------------------------------------------------------------------

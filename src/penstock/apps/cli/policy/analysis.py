@@ -15,7 +15,7 @@ from penstock.apps.cli.shared.options import TypeFileOptions
 from penstock.apps.cli.shared.session import CommandSession
 from penstock.errors import RefusedError
 from penstock.guard.environment import environment_schema
-from penstock.guard.residuals import residual_restriction
+from penstock.guard.residuals import Residuals
 from penstock.guard.restriction import Restriction
 from penstock.model.types import EventType
 from penstock.policy.analysis.questions import Analysis, AnalysisResult, DecisionChange, IdleRule, RuleContradiction
@@ -256,15 +256,12 @@ def residual(session: CommandSession, options: _Residual) -> CommandAnswer:
     }
     root, others = read_root(options.file), [read_root(one) for one in options.referred]
     check_policies([root], others)
-    restriction = residual_restriction(
-        root,
+    restriction = Residuals(root, Repository(others), frozenset(options.understood)).restriction(
         known,
         Right(options.right),
         event_type,
         names=event_names(event_type),
         environment=environment_schema(parse_schema(options.facts)),
-        sources=Repository(others),
-        understood=frozenset(options.understood),
     )
     data = {"type": str(event_type.name), "right": options.right, **restriction.as_dict(event_type)}
     refused = RefusedError("pdp.not-permitted", f"no event of `{event_type.name.name}` is permitted")
