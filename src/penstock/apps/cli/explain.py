@@ -299,37 +299,39 @@ _HINTS: Final = {
 
 @option_class
 class _Explain:
-    principal: str = option("--principal", required=True, **WHO, help="Who would do it.")
-    right: str = option("--right", required=True, type=RIGHT, help="What they would do.")
-    type_name: str | None = option("--type", metavar="OWNER/NAME[@VERSION]", help="With events of this type.")
+    principal: str = option("--principal", required=True, **WHO, help="Ask about this principal.")
+    right: str = option("--right", required=True, type=RIGHT, help="Ask about this right.")
+    type_name: str | None = option("--type", metavar="OWNER/NAME[@VERSION]", help="Ask about events of this type.")
     of_type: TypeFileOptions
     network: str | None = option(
-        "--network", metavar="OWNER/NAME", help="On this network; for events, they must be let connect as well."
+        "--network",
+        metavar="OWNER/NAME",
+        help="Ask about this network; for events, require the right to connect as well.",
     )
     credentials: tuple[str, ...] = option(
-        "--credential", multiple=True, metavar="FILE", help="Certificates they show; repeat it."
+        "--credential", multiple=True, metavar="FILE", help="Use these certificates of the principal. Can be repeated."
     )
     facts: tuple[str, ...] = option(
-        "--fact", multiple=True, metavar="NAME:KIND", help="A fact that brokers there know; repeat it."
+        "--fact", multiple=True, metavar="NAME:KIND", help="Declare a fact that brokers there know. Can be repeated."
     )
     agreements: tuple[str, ...] = option(
-        "--agreement", multiple=True, metavar="FILE", help="Agreed rules that brokers there go by; repeat it."
+        "--agreement", multiple=True, metavar="FILE", help="Apply agreed rules that brokers there use. Can be repeated."
     )
     policies: tuple[str, ...] = option(
-        "--policy", multiple=True, metavar="FILE", help="Policies that brokers there go by; repeat it."
+        "--policy", multiple=True, metavar="FILE", help="Apply policies that brokers there use. Can be repeated."
     )
     refer: tuple[str, ...] = option(
-        "--refer", multiple=True, metavar="FILE", help="Policies that these refer to; repeat it."
+        "--refer", multiple=True, metavar="FILE", help="Read policies that these refer to. Can be repeated."
     )
     rights: str = option(
         "--rights",
         type=click.Choice(RIGHTS),
         default=RIGHTS[0],
         show_default=True,
-        help="What policies mean beside certificates, as brokers have it in `policies.rights`.",
+        help="Combine policies with certificates as brokers do by `policies.rights`.",
     )
     homes: tuple[str, ...] = option(
-        "--home", multiple=True, metavar="WHO=DOMAIN", help="Where somebody is at home; repeat it."
+        "--home", multiple=True, metavar="WHO=DOMAIN", help="Say which domain a principal belongs to. Can be repeated."
     )
     at: AtOption
     output: str = output_option()

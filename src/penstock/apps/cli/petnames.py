@@ -21,9 +21,9 @@ class _Add:
     petname: str = argument(metavar="NAME")
     who: str = argument(shell_complete=complete_who)
     overwrite: bool = option(
-        "--overwrite", is_flag=True, help="Use the name for WHO also where you know somebody else by it."
+        "--overwrite", is_flag=True, help="Use the name for WHO even if it already means another principal."
     )
-    dry_run: bool = option("--dry-run", is_flag=True, help="Do everything but write the file.")
+    dry_run: bool = option("--dry-run", is_flag=True, help="Do everything except write the file.")
     output: str = output_option()
     names: NamesOption
 
@@ -43,7 +43,7 @@ def add(options: _Add) -> CommandAnswer:
 @option_class
 class _Remove:
     petname: str = argument(metavar="NAME", shell_complete=complete_who)
-    dry_run: bool = option("--dry-run", is_flag=True, help="Do everything but write the file.")
+    dry_run: bool = option("--dry-run", is_flag=True, help="Do everything except write the file.")
     output: str = output_option()
     names: NamesOption
 

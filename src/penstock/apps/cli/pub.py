@@ -151,7 +151,7 @@ class _Pub:
     source: str | None = option(
         "--file",
         metavar="FILE",
-        help="Publish lines of JSON: CloudEvents, or objects of attributes; - is standard input.",
+        help="Publish lines of JSON: CloudEvents, or objects of attributes; - reads standard input.",
     )
     wait: float = option(
         "--wait",

@@ -39,7 +39,7 @@ class SchemaOptions:
 
     of_type: TypeFileOptions
     attributes: tuple[str, ...] = option(
-        "--attribute", multiple=True, metavar="NAME:KIND[:DOMAIN]", help="An attribute; repeat it."
+        "--attribute", multiple=True, metavar="NAME:KIND[:DOMAIN]", help="Declare an attribute. Can be repeated."
     )
 
     def load(self, session: CommandSession) -> Schema | None:
@@ -90,7 +90,7 @@ def check(session: CommandSession, options: _OneSelector) -> CommandAnswer:
 class _Eval:
     text: str = argument(metavar="SELECTOR")
     values: tuple[str, ...] = option(
-        "--value", multiple=True, metavar="NAME=VALUE", help="The value of an attribute; repeat it."
+        "--value", multiple=True, metavar="NAME=VALUE", help="Set the value of an attribute. Can be repeated."
     )
     schema: SchemaOptions
     output: str = output_option()

@@ -23,7 +23,7 @@ def sexp() -> None:
 class _Show:
     file: str = argument(default="-")
     width: int = option(
-        "--width", type=click.IntRange(20, 1000), default=100, show_default=True, help="Lines no wider than this."
+        "--width", type=click.IntRange(20, 1000), default=100, show_default=True, help="Break lines at this width."
     )
     output: str = output_option()
 
@@ -86,7 +86,7 @@ class _Reduce:
         type=click.Choice(["canonical", "transport", "advanced"]),
         default="canonical",
         show_default=True,
-        help="The form in which the list is printed.",
+        help="Print the list in this form.",
     )
     output: str = output_option()
 

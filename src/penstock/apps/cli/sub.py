@@ -28,15 +28,22 @@ _FEW = "is anybody publishing what `--where` wants, and if it is sealed, does th
 
 @option_class
 class _Sub:
-    selector: str = option("--where", default="", metavar="SELECTOR", help="Only events that it is true of.")
-    count: int | None = option("--count", type=click.IntRange(1), metavar="NUMBER", help="Stop after so many events.")
+    selector: str = option(
+        "--where", default="", metavar="SELECTOR", help="Receive only events that match this selector (default: all)."
+    )
+    count: int | None = option(
+        "--count", type=click.IntRange(1), metavar="NUMBER", help="Stop after this many events (default: never)."
+    )
     timeout: float | None = option(
-        "--timeout", type=click.FloatRange(0), metavar="SECONDS", help="Stop when none has come for so long."
+        "--timeout",
+        type=click.FloatRange(0),
+        metavar="SECONDS",
+        help="Stop if no event arrives for this long (default: never).",
     )
     ask: bool = option(
         "--restrictions",
         is_flag=True,
-        help="Show first how the subscription is restricted, where the type's owner lets you ask.",
+        help="Show first how the subscription is restricted, if the type's owner lets you ask.",
     )
     of_type: BrokerTypeOptions
     client: ClientOptions

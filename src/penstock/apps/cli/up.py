@@ -40,11 +40,13 @@ class _Up:
     check: bool = option(
         "--check", is_flag=True, help="Verify the file and everything that it names, and start nothing."
     )
-    show_example: bool = option("--example", is_flag=True, help="Print a file with all keys and what they are for.")
-    log_form: str | None = option(
-        "--log", type=click.Choice(["human", "json"]), help="How to log (default: as --output)."
+    show_example: bool = option(
+        "--example", is_flag=True, help="Print an example file with all settings and what they mean."
     )
-    quiet: bool = option("--quiet", is_flag=True, help="Log what went wrong, and no requests that stand.")
+    log_form: str | None = option(
+        "--log", type=click.Choice(["human", "json"]), help="Log in this form (default: as --output)."
+    )
+    quiet: bool = option("--quiet", is_flag=True, help="Log problems only, not accepted requests.")
     passphrase_file: str | None = passphrase_option()
     output: str = output_option()
 

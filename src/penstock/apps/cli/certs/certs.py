@@ -174,7 +174,7 @@ class _Issue:
     key: KeyOptions
     subject: SubjectOptions
     right: RightOptions
-    propagate: bool = option("--propagate", is_flag=True, help="The subject may pass the right on.")
+    propagate: bool = option("--propagate", is_flag=True, help="Let the subject pass the right on.")
     destination: OutputFile
     output: str = output_option()
     names: NamesOption
@@ -237,7 +237,7 @@ def name(session: CommandSession, options: _Name) -> CommandAnswer:
 @option_class
 class _Show:
     files: tuple[str, ...] = argument(nargs=-1, required=True, metavar="FILE...")
-    in_full: bool = option("--long", is_flag=True, help="Show every certificate in full, also where there are several.")
+    in_full: bool = option("--long", is_flag=True, help="Show every certificate in full, even if there are several.")
     of_type: TypeFileOptions
     at: AtOption
     output: str = output_option(SEXP)

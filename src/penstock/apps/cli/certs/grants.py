@@ -49,27 +49,40 @@ class RightOptions:
     """The right that a certificate gives."""
 
     network: str | None = option(
-        "--network", metavar="OWNER/NAME", help="A network; * for all, or for all of one owner."
+        "--network",
+        metavar="OWNER/NAME",
+        help="Grant rights on this network; * stands for all, or for all of one owner.",
     )
     type_name: str | None = option(
-        "--type", metavar="OWNER/PATTERN", help="Event types; * matches any part of the name."
+        "--type", metavar="OWNER/PATTERN", help="Grant rights on these event types; * matches any part of the name."
     )
-    tag: str | None = option("--tag", metavar="SEXP", help="A right of another vocabulary, as an S-expression.")
+    tag: str | None = option("--tag", metavar="SEXP", help="Grant a right of another vocabulary, as an S-expression.")
     of_type: TypeFileOptions
-    version: str | None = option("--version", metavar="VERSION", help="One version of the type only.")
-    rights: tuple[str, ...] = option("--right", multiple=True, type=RIGHT, help="A right; repeat it.")
-    all_rights: bool = option("--all-rights", is_flag=True, help="Every right there is.")
+    version: str | None = option(
+        "--version", metavar="VERSION", help="Grant rights on this version of the type only (default: all)."
+    )
+    rights: tuple[str, ...] = option("--right", multiple=True, type=RIGHT, help="Grant this right. Can be repeated.")
+    all_rights: bool = option("--all-rights", is_flag=True, help="Grant every right.")
     attributes: tuple[str, ...] = option(
-        "--attribute", multiple=True, metavar="NAME|ID", help="Only this attribute; repeat it."
+        "--attribute",
+        multiple=True,
+        metavar="NAME|ID",
+        help="Grant this attribute only (default: all). Can be repeated.",
     )
     forced: tuple[str, ...] = option(
-        "--force", multiple=True, metavar="NAME=VALUE", help="Force the value of an attribute."
+        "--force", multiple=True, metavar="NAME=VALUE", help="Force the value of an attribute. Can be repeated."
     )
     where: tuple[str, ...] = option(
-        "--where", multiple=True, metavar="SELECTOR", help="Only events for which this is true."
+        "--where",
+        multiple=True,
+        metavar="SELECTOR",
+        help="Grant only events that match this selector (default: all). Can be repeated.",
     )
     when: tuple[str, ...] = option(
-        "--when", multiple=True, metavar="CONDITION", help="Only while this is true of the environment."
+        "--when",
+        multiple=True,
+        metavar="CONDITION",
+        help="Grant only while the environment matches this condition. Can be repeated.",
     )
 
     def to_tag(self, names: NameBook, event_type: EventType | None) -> Tag:
@@ -225,12 +238,14 @@ class PeriodOptions:
     """While a certificate or a rule is valid."""
 
     not_before: str | None = option(
-        "--not-before", metavar="TIME", help=f"The first moment at which it is valid; {MIDNIGHT}."
+        "--not-before", metavar="TIME", help=f"Let it be valid from this time on (default: immediately); {MIDNIGHT}."
     )
     not_after: str | None = option(
-        "--not-after", metavar="TIME", help=f"The last moment at which it is valid; {LAST_SECOND}."
+        "--not-after", metavar="TIME", help=f"Let it be valid until this time (default: without expiry); {LAST_SECOND}."
     )
-    days: int | None = option("--days", type=click.IntRange(min=1), metavar="N", help="How many days it is valid.")
+    days: int | None = option(
+        "--days", type=click.IntRange(min=1), metavar="N", help="Let it be valid for this many days."
+    )
 
     def validity(self, now: datetime) -> Validity:
         """Return the period. Raises `MalformedError` (`cli.validity`, `date.malformed`)."""
@@ -250,14 +265,18 @@ class PeriodOptions:
 class SubjectOptions:
     """Who a certificate is for, and while it is valid."""
 
-    to: str | None = option("--to", **WHO, help="For a principal, one of your names, or a key or quorum file.")
+    to: str | None = option("--to", **WHO, help="Issue it for a principal, one of your names, or a key or quorum file.")
     to_names: tuple[str, ...] = option(
-        "--to-name", multiple=True, metavar="NAME", help="For a name of yours, or of --to's."
+        "--to-name", multiple=True, metavar="NAME", help="Issue it for a name in your name space, or in --to's."
     )
-    threshold: int | None = option("--threshold", type=int, metavar="K", help="For any K of the members together.")
-    members: tuple[str, ...] = option("--member", multiple=True, help="A member of the quorum; repeat it.", **WHO)
+    threshold: int | None = option(
+        "--threshold", type=int, metavar="K", help="Issue it for any K of the members together."
+    )
+    members: tuple[str, ...] = option(
+        "--member", multiple=True, help="Add a member of the quorum. Can be repeated.", **WHO
+    )
     period: PeriodOptions
-    comment: str = option("--comment", default="", metavar="TEXT", help="A remark for readers; it is signed too.")
+    comment: str = option("--comment", default="", metavar="TEXT", help="Add a comment for readers; it is signed too.")
 
     def find(self, names: NameBook, issuer: Principal) -> Subject:
         """Return the subject. Raises `MalformedError` (`cli.subject` and what the parts raise)."""

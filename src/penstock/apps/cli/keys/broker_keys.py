@@ -223,18 +223,18 @@ def _when(value: Wire) -> str:
 class KeyScopeOptions:
     """The keys that a change is about."""
 
-    type_name: str = option("--type", required=True, metavar="OWNER/NAME", help="The event type.")
+    type_name: str = option("--type", required=True, metavar="OWNER/NAME", help="Use this event type.")
     attribute: str = option(
         "--attribute",
         default="",
         metavar="NAME",
-        help="The key of one attribute alone, instead of all keys of the type.",
+        help="Change the key of this attribute only (default: all keys of the type).",
     )
 
 
 def _dry_run_option() -> Any:
     return option(
-        "--dry-run", is_flag=True, help="Show which keys, epochs and holders it would concern, and change nothing."
+        "--dry-run", is_flag=True, help="Show the keys, epochs and holders that would be affected, and change nothing."
     )
 
 
@@ -294,7 +294,7 @@ def join(options: _Join) -> CommandAnswer:
 @option_class
 class _Rotate:
     scope: KeyScopeOptions
-    labels: bool = option("--labels", is_flag=True, help="Of a blinded type: new labels, and no new keys.")
+    labels: bool = option("--labels", is_flag=True, help="Renew the labels of a blinded type, not its keys.")
     dry_run: bool = _dry_run_option()
     client: ClientOptions
     output: str = output_option()
@@ -357,9 +357,9 @@ def evict(options: _Evict) -> CommandAnswer:
 @option_class
 class _Forget:
     before: str = option(
-        "--before", required=True, metavar="TIME", help="Forget epochs that were over then: 2026-05-01T12:00Z."
+        "--before", required=True, metavar="TIME", help="Forget epochs that ended before this time: 2026-05-01T12:00Z."
     )
-    yes: bool = option("--yes", is_flag=True, help="Do not ask. Without a terminal nothing is asked either.")
+    yes: bool = option("--yes", is_flag=True, help="Do not ask for confirmation. Without a terminal nothing is asked.")
     dry_run: bool = _dry_run_option()
     client: ClientOptions
     output: str = output_option()

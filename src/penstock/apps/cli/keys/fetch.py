@@ -55,19 +55,26 @@ class _Fetch:
     ring: str = argument(metavar="RING")
     of_type: BrokerTypeOptions
     attributes: tuple[str, ...] = option(
-        "--attribute", multiple=True, metavar="NAME", help="Only of this attribute; repeat it."
+        "--attribute",
+        multiple=True,
+        metavar="NAME",
+        help="Fetch keys of this attribute only (default: all). Can be repeated.",
     )
     first: int = option(
-        "--first", type=click.IntRange(1), default=1, show_default=True, help="The first epoch that is wanted."
+        "--first", type=click.IntRange(1), default=1, show_default=True, help="Fetch epochs from this one on."
     )
     last: int | None = option(
-        "--last", type=click.IntRange(1), help="The last epoch that is wanted (default: all that are over)."
+        "--last", type=click.IntRange(1), help="Fetch epochs up to this one (default: all that are over)."
     )
     kek_file: str = option(
-        "--kek", required=True, envvar="PENSTOCK_KEK", metavar="FILE", help="What the ring lies under."
+        "--kek",
+        required=True,
+        envvar="PENSTOCK_KEK",
+        metavar="FILE",
+        help="Encrypt the ring with this key-encryption key.",
     )
     kek_passphrase_file: str | None = kek_passphrase_option()
-    dry_run: bool = option("--dry-run", is_flag=True, help="Ask for the keys and show which come, but write no file.")
+    dry_run: bool = option("--dry-run", is_flag=True, help="Ask for the keys and show which arrive, but write no file.")
     client: ClientOptions
     output: str = output_option()
 

@@ -49,16 +49,16 @@ def key() -> None:
 @option_class
 class _New:
     file: str = argument()
-    public_file: str | None = option("--public", metavar="FILE", help="Write the public key to this file as well.")
-    petname: str | None = option("--name", metavar="NAME", help="Remember the principal under this name of yours.")
-    protected: bool = option("--passphrase", is_flag=True, help="Ask for a passphrase and keep the key under it.")
+    public_file: str | None = option("--public", metavar="FILE", help="Write the public key to this file too.")
+    petname: str | None = option("--name", metavar="NAME", help="Remember the principal under this name.")
+    protected: bool = option("--passphrase", is_flag=True, help="Ask for a passphrase and encrypt the key with it.")
     passphrase_file: str | None = option(
-        "--passphrase-file", metavar="FILE", help="Keep the key under the passphrase in this file's first line."
+        "--passphrase-file", metavar="FILE", help="Encrypt the key with the passphrase in the first line of this file."
     )
     overwrite: bool = option(
         "--overwrite", "--force", is_flag=True, help="Replace files that exist. The old key is lost."
     )
-    dry_run: bool = option("--dry-run", is_flag=True, help="Do everything but write the files.")
+    dry_run: bool = option("--dry-run", is_flag=True, help="Do everything except write the files.")
     output: str = output_option()
     names: NamesOption
 
@@ -102,7 +102,7 @@ class _Show:
     file: str = argument()
     public_file: str | None = option("--public", metavar="FILE", help="Write the public key to this file.")
     overwrite: bool = option("--overwrite", is_flag=True, help="Replace a file that exists.")
-    dry_run: bool = option("--dry-run", is_flag=True, help="Do everything but write the file.")
+    dry_run: bool = option("--dry-run", is_flag=True, help="Do everything except write the file.")
     output: str = output_option(SEXP)
     names: NamesOption
 
@@ -196,9 +196,11 @@ def _keys_in(folder: str) -> Iterator[tuple[str, str, Principal]]:
 
 @option_class
 class _Quorum:
-    k: int = option("--threshold", type=int, required=True, metavar="K", help="How many members must agree.")
-    members: tuple[str, ...] = option("--member", multiple=True, required=True, **WHO, help="A member; repeat it.")
-    petname: str | None = option("--name", metavar="NAME", help="Remember the quorum under this name of yours.")
+    k: int = option("--threshold", type=int, required=True, metavar="K", help="Require this many members to agree.")
+    members: tuple[str, ...] = option(
+        "--member", multiple=True, required=True, **WHO, help="Add a member. Can be repeated."
+    )
+    petname: str | None = option("--name", metavar="NAME", help="Remember the quorum under this name.")
     destination: OutputFile
     output: str = output_option()
     names: NamesOption
@@ -259,9 +261,9 @@ _KEK_FILES = (b"(kek", b"(protected-kek")
 @option_class
 class _NewKek:
     file: str = argument()
-    protected: bool = option("--passphrase", is_flag=True, help="Ask for a passphrase and keep the key under it.")
+    protected: bool = option("--passphrase", is_flag=True, help="Ask for a passphrase and encrypt the key with it.")
     passphrase_file: str | None = option(
-        "--passphrase-file", metavar="FILE", help="Keep the key under the passphrase in this file's first line."
+        "--passphrase-file", metavar="FILE", help="Encrypt the key with the passphrase in the first line of this file."
     )
     output: str = output_option()
 
@@ -288,17 +290,20 @@ class _NewRing:
     file: str = argument()
     types: TypesOptions
     kek_file: str = option(
-        "--kek", required=True, envvar="PENSTOCK_KEK", metavar="FILE", help="What it will lie under."
+        "--kek", required=True, envvar="PENSTOCK_KEK", metavar="FILE", help="Encrypt it with this key-encryption key."
     )
     kek_passphrase_file: str | None = kek_passphrase_option()
     source: str | None = option(
-        "--from", metavar="RING", help="Take the keys from this ring, of all epochs, and draw none."
+        "--from", metavar="RING", help="Copy the keys of all epochs from this ring (default: draw new ones)."
     )
     from_kek: str | None = option(
-        "--from-kek", metavar="FILE", help="What that ring lies under (default: the same as this one)."
+        "--from-kek", metavar="FILE", help="Decrypt the --from ring with this key-encryption key (default: as --kek)."
     )
     attributes: tuple[str, ...] = option(
-        "--attribute", multiple=True, metavar="NAME", help="With --from: only this one; repeat it."
+        "--attribute",
+        multiple=True,
+        metavar="NAME",
+        help="Copy keys of this attribute only (default: all). Can be repeated.",
     )
     output: str = output_option()
     names: NamesOption

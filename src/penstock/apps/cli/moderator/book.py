@@ -38,9 +38,11 @@ class _Init:
     file: str = argument()
     who: WhoOptions
     unsigned: bool = option(
-        "--unsigned", is_flag=True, help="Take requests without signatures: for a try, or where all trust all."
+        "--unsigned",
+        is_flag=True,
+        help="Accept requests without signatures: to try it out, or if everybody trusts everybody.",
     )
-    why: str = option("--why", default="", metavar="TEXT", help="Why, for whoever reads the log.")
+    why: str = option("--why", default="", metavar="TEXT", help="Record this reason in the log.")
     dry_run: bool = dry_run_option()
     book: BookOptions
     output: str = output_option()
@@ -146,7 +148,12 @@ def _remember(rules: RuleFile, names: NameBook, names_file: str | None, *, dry_r
 @option_class
 class _Log:
     last: int = option(
-        "--last", type=click.IntRange(min=1), default=_MANY, show_default=True, metavar="N", help="How many."
+        "--last",
+        type=click.IntRange(min=1),
+        default=_MANY,
+        show_default=True,
+        metavar="N",
+        help="Show this many steps.",
     )
     book: BookOptions
     dry_run: bool = no_effect_option()
@@ -175,7 +182,10 @@ def log(options: _Log) -> CommandAnswer:
 @option_class
 class _Verify:
     heads: tuple[str, ...] = option(
-        "--head", multiple=True, metavar="HEAD", help="A head that you noted, as LEDGER:NUMBER:HASH."
+        "--head",
+        multiple=True,
+        metavar="HEAD",
+        help="Compare with a head that you noted, as LEDGER:NUMBER:HASH. Can be repeated.",
     )
     book: BookOptions
     output: str = output_option()

@@ -37,19 +37,17 @@ STRATEGIES = click.Choice([strategy.value for strategy in Strategy])
 @option_class
 class _Add:
     rule: str | None = argument(required=False)
-    source: str | None = option("--from", metavar="FILE", help="State the rules in a file that are yours, all or none.")
-    missing: bool = option(
-        "--continue", is_flag=True, help="With --from: leave out the rules that are in the book already."
-    )
-    event: str | None = option("--event", metavar="TYPE", **EVENT, help="The event type that the rule is about.")
+    source: str | None = option("--from", metavar="FILE", help="State your rules in this file, all or none.")
+    missing: bool = option("--continue", is_flag=True, help="Leave out rules of --from that are in the book already.")
+    event: str | None = option("--event", metavar="TYPE", **EVENT, help="State the rule about this event type.")
     fnc_s: tuple[str, ...] = option(
-        "--fnc-s", multiple=True, metavar="CONDITION", help="What subscribers must satisfy; repeat it."
+        "--fnc-s", multiple=True, metavar="CONDITION", help="Require this of subscribers. Can be repeated."
     )
     fnc_p: tuple[str, ...] = option(
-        "--fnc-p", multiple=True, metavar="CONDITION", help="What publishers must satisfy; repeat it."
+        "--fnc-p", multiple=True, metavar="CONDITION", help="Require this of publishers. Can be repeated."
     )
     publishers: tuple[str, ...] = option(
-        "--publisher", multiple=True, **WHO, help="Whom it is of (default: you); repeat it."
+        "--publisher", multiple=True, **WHO, help="State the rule for this publisher (default: you). Can be repeated."
     )
     period: PeriodOptions
     acting: ActingOptions
@@ -146,11 +144,11 @@ def _is_there(base: RuleBase, rule: Rule) -> bool:
 @option_class
 class _Subscribe:
     rule: str = argument()
-    event: str = option("--event", required=True, metavar="TYPE", **EVENT, help="The event type that is wanted.")
+    event: str = option("--event", required=True, metavar="TYPE", **EVENT, help="Subscribe to this event type.")
     fnc_p: tuple[str, ...] = option(
-        "--fnc-p", multiple=True, metavar="CONDITION", help="What publishers must satisfy; repeat it."
+        "--fnc-p", multiple=True, metavar="CONDITION", help="Require this of publishers. Can be repeated."
     )
-    subscriber: str | None = option("--subscriber", **WHO, help="Whom it is for (default: you).")
+    subscriber: str | None = option("--subscriber", **WHO, help="State the rule for this subscriber (default: you).")
     period: PeriodOptions
     acting: ActingOptions
 
@@ -189,7 +187,7 @@ def remove(session: CommandSession, options: _Remove) -> CommandAnswer:
 @option_class
 class _Resolve:
     rule: str = argument(**RULE)
-    strategy: str = option("--by", type=STRATEGIES, required=True, help="The proposal that is chosen.")
+    strategy: str = option("--by", type=STRATEGIES, required=True, help="Apply this proposal.")
     acting: ActingOptions
 
 
@@ -258,9 +256,7 @@ def pass_(session: CommandSession, options: _Pass) -> CommandAnswer:
 @option_class
 class _Undo:
     step: int = argument(type=click.IntRange(min=1))
-    replay: bool = option(
-        "--replay", is_flag=True, help="Ask again for all that came later, as if the step had never been."
-    )
+    replay: bool = option("--replay", is_flag=True, help="Replay all later steps, as if this step had never been.")
     acting: ActingOptions
 
 

@@ -50,15 +50,13 @@ class Compiled:
 class CompileOptions:
     """What the commands share that sign what was agreed on."""
 
-    name: str = option(
-        "--name", metavar="NAME", default=LEDGER, show_default=True, help="What the agreement is to be called."
-    )
+    name: str = option("--name", metavar="NAME", default=LEDGER, show_default=True, help="Name the agreement.")
     publisher_attribute: str = option(
         "--publisher-attribute",
         metavar="NAME",
         default=PUBLISHER,
         show_default=True,
-        help="The attribute of events that says who published them; brokers have it say so.",
+        help="Use this attribute for the publisher of an event; brokers set it.",
     )
     at: AtOption
     source: RuleSourceOptions
@@ -99,10 +97,13 @@ class _Compile:
         type=click.Choice([one.value for one in AgreementMode]),
         default=AgreementMode.BOTH.value,
         show_default=True,
-        help="Whether certificates and rules must both allow something, or the rules alone decide.",
+        help="Require both certificates and rules, or let the rules alone decide.",
     )
     described_by: tuple[str, ...] = option(
-        "--described-by", multiple=True, **WHO, help="Whose word about profiles counts besides yours."
+        "--described-by",
+        multiple=True,
+        **WHO,
+        help="Accept profiles signed by this principal besides yours. Can be repeated.",
     )
     destination: OutputFile
     output: str = output_option()
@@ -148,10 +149,10 @@ def compile_(session: CommandSession, options: _Compile) -> CommandAnswer:
 class _Certify:
     compiled: CompileOptions
     types: tuple[str, ...] = option(
-        "--type", multiple=True, required=True, metavar="FILE", help="A signed type of the tree; repeat it."
+        "--type", multiple=True, required=True, metavar="FILE", help="Read a signed type of the tree. Can be repeated."
     )
     issued: tuple[str, ...] = option(
-        "--issued", multiple=True, metavar="FILE", help="What this command wrote the last time."
+        "--issued", multiple=True, metavar="FILE", help="Read what this command wrote the last time. Can be repeated."
     )
     destination: OutputFile
     output: str = output_option()

@@ -35,11 +35,18 @@ _DAYS = 7
 @option_class
 class _Agree:
     rule: str | None = argument(required=False)
-    strategy: str | None = option("--by", type=STRATEGIES, help="The proposal for RULE that you agree to.")
-    request_file: str | None = option("--request", metavar="FILE", help="A request that somebody else signed (--out).")
-    undo: int | None = option("--undo", type=click.IntRange(min=1), metavar="STEP", help="That STEP is undone.")
+    strategy: str | None = option("--by", type=STRATEGIES, help="Agree to this proposal for RULE.")
+    request_file: str | None = option(
+        "--request", metavar="FILE", help="Agree to a request that somebody else signed (--out)."
+    )
+    undo: int | None = option("--undo", type=click.IntRange(min=1), metavar="STEP", help="Agree that STEP is undone.")
     days: int = option(
-        "--days", type=click.IntRange(1, 366), default=_DAYS, show_default=True, metavar="N", help="How long."
+        "--days",
+        type=click.IntRange(1, 366),
+        default=_DAYS,
+        show_default=True,
+        metavar="N",
+        help="Let the consent be valid for this many days.",
     )
     key: KeyOptions
     book: BookOptions
@@ -116,9 +123,9 @@ def _planned(act: Acting, options: _Agree) -> Plan:
 class _Take:
     file: str = argument()
     consents: tuple[str, ...] = option(
-        "--consent", multiple=True, metavar="FILE", help="What others agreed to; repeat it."
+        "--consent", multiple=True, metavar="FILE", help="Read a consent of somebody else. Can be repeated."
     )
-    dry_run: bool = option("--dry-run", is_flag=True, help="Show what would come of it, and change nothing.")
+    dry_run: bool = option("--dry-run", is_flag=True, help="Show the result, and change nothing.")
     book: BookOptions
     output: str = output_option()
 

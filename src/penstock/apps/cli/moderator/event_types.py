@@ -27,7 +27,7 @@ def type_() -> None:
 class _Add:
     name: str = argument()
     below: str | None = option(
-        "--below", metavar="TYPE", **EVENT, help="The type that it hangs on; without it, it is a root."
+        "--below", metavar="TYPE", **EVENT, help="Put it below this type (default: make it a root)."
     )
     acting: ActingOptions
 
@@ -43,11 +43,9 @@ def add(session: CommandSession, options: _Add) -> CommandAnswer:
 @option_class
 class _Move:
     name: str = argument(**EVENT)
-    below: str | None = option("--below", metavar="TYPE", **EVENT, help="The type that it hangs on from then on.")
-    root: bool = option("--root", is_flag=True, help="Let it hang on no type.")
-    strategy: str | None = option(
-        "--by", type=STRATEGIES, help="The proposal that is chosen, where rules would conflict."
-    )
+    below: str | None = option("--below", metavar="TYPE", **EVENT, help="Move it below this type.")
+    root: bool = option("--root", is_flag=True, help="Make it a root.")
+    strategy: str | None = option("--by", type=STRATEGIES, help="Apply this proposal if rules would conflict.")
     acting: ActingOptions
 
 

@@ -42,9 +42,11 @@ _OTHERS: Final = ("moderator.consent", "moderator.needs-poll")
 class WhoOptions:
     """Who asks: by a key, or where the rule book takes requests without signatures, by a name."""
 
-    key_file: str | None = option("--key", metavar="FILE", help="Your private key, which the request is signed with.")
+    key_file: str | None = option("--key", metavar="FILE", help="Sign the request with this private key.")
     passphrase_file: str | None = passphrase_option()
-    as_who: str | None = option("--as", **WHO, help="Who asks, where the rule book takes requests without signatures.")
+    as_who: str | None = option(
+        "--as", **WHO, help="Ask as this principal, if the rule book accepts requests without signatures."
+    )
 
     def key(self) -> SigningKey | None:
         """Read the key, if one was given. Raises as `open_key`."""
@@ -56,16 +58,18 @@ class ActingOptions:
     """What the commands share that change a rule book."""
 
     who: WhoOptions
-    why: str = option("--why", default="", metavar="TEXT", help="Why, for whoever reads the log.")
+    why: str = option("--why", default="", metavar="TEXT", help="Record this reason in the log.")
     consents: tuple[str, ...] = option(
         "--consent",
         multiple=True,
         metavar="FILE",
-        help="What somebody else who has to agree has signed (`agree`); repeat it.",
+        help="Add a consent that somebody else signed (`agree`). Can be repeated.",
     )
-    out: str | None = option("--out", metavar="FILE", help="Write the signed request to a file, for `take`, instead.")
+    out: str | None = option(
+        "--out", metavar="FILE", help="Write the signed request to this file for `take`, and change nothing."
+    )
     overwrite: bool = option("--overwrite", is_flag=True, help="Replace a file that exists.")
-    dry_run: bool = option("--dry-run", is_flag=True, help="Show what would come of it, and change nothing.")
+    dry_run: bool = option("--dry-run", is_flag=True, help="Show the result, and change nothing.")
     book: BookOptions
     output: str = output_option()
 

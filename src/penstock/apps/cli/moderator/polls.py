@@ -62,7 +62,7 @@ def _opened(key: SigningKey, where: BookOptions, *, dry_run: bool = False) -> It
 class _Poll:
     rule: str | None = argument(required=False)
     deadline: str | None = option(
-        "--deadline", metavar="TIME", help="Until when votes count: 30m, 12h, 7d, or a time such as 2026-05-01T12:00Z."
+        "--deadline", metavar="TIME", help="Count votes until then: 30m, 12h, 7d, or a time such as 2026-05-01T12:00Z."
     )
     key: KeyOptions
     book: BookOptions

@@ -66,8 +66,8 @@ from penstock.trust.validity import ALWAYS
 @option_class
 class _Allow:
     event: str = argument(**EVENT)
-    publisher: str | None = option("--publisher", **WHO, help="Ask about this publisher alone.")
-    subscriber: str | None = option("--subscriber", **WHO, help="Ask about this subscriber alone.")
+    publisher: str | None = option("--publisher", **WHO, help="Ask about this publisher only (default: all).")
+    subscriber: str | None = option("--subscriber", **WHO, help="Ask about this subscriber only (default: all).")
     at: AtOption
     source: RuleSourceOptions
     output: str = output_option()
@@ -323,9 +323,7 @@ def propose_(session: CommandSession, options: _Propose) -> CommandAnswer:
 @option_class
 class _Explain:
     rule: str | None = argument(required=False, **RULE)
-    other: str | None = option(
-        "--with", metavar="RULE", **RULE, help="Explain what these two have to do with each other."
-    )
+    other: str | None = option("--with", metavar="RULE", **RULE, help="Explain how RULE relates to this rule.")
     number: int | None = option(
         "--step", type=click.IntRange(min=1), metavar="N", help="Explain a step of the log instead."
     )

@@ -24,11 +24,13 @@ _LIVE = (RuleStatus.IN_FORCE, RuleStatus.REJECTED, RuleStatus.WAITING, RuleStatu
 class _Sign:
     file: str = argument()
     key_files: tuple[str, ...] = option(
-        "--key", multiple=True, required=True, metavar="FILE", help="A private key; repeat it."
+        "--key", multiple=True, required=True, metavar="FILE", help="Sign with this private key. Can be repeated."
     )
     passphrase_file: str | None = passphrase_option()
     found: bool = option(
-        "--found", is_flag=True, help="Sign the tree, attributes and profiles too, as the moderator (first key)."
+        "--found",
+        is_flag=True,
+        help="Sign the tree, attributes and profiles too, as the moderator (with the first key).",
     )
     names: NamesOption
     destination: OutputFile
@@ -58,7 +60,9 @@ def sign(session: CommandSession, options: _Sign) -> CommandAnswer:
 class _Export:
     bundles: tuple[str, ...] = argument(nargs=-1)
     in_force: bool = option(
-        "--in-force", is_flag=True, help="Of a rule book: only rules in force, in the form in which they are."
+        "--in-force",
+        is_flag=True,
+        help="Write only the rules of the rule book that are in force, in their current form.",
     )
     book: BookOptions
     destination: OutputFile

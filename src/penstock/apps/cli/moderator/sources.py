@@ -48,10 +48,10 @@ class BookOptions:
         "--store",
         metavar="STORE",
         envvar="PENSTOCK_STORE",
-        help="The store with the rule book, such as sqlite:rules.db (default: $PENSTOCK_STORE).",
+        help="Use the rule book in this store, such as sqlite:rules.db (default: $PENSTOCK_STORE).",
     )
     ledger: str = option(
-        "--ledger", metavar="NAME", default=LEDGER, show_default=True, help="The rule book within the store."
+        "--ledger", metavar="NAME", default=LEDGER, show_default=True, help="Use this rule book of the store."
     )
     names: NamesOption
 
@@ -77,7 +77,9 @@ class BookOptions:
 class RuleSourceOptions:
     """The rules that a command is about: in a file, or in a rule book."""
 
-    file: str | None = option("-f", "--file", metavar="FILE", help="A rule base in a file, instead of a store.")
+    file: str | None = option(
+        "-f", "--file", metavar="FILE", help="Read the rules from this file (default: from the store)."
+    )
     book: BookOptions
 
     @contextmanager
@@ -94,7 +96,7 @@ class RuleSourceOptions:
 
 def no_effect_option() -> Any:
     """Declare `--dry-run` for questions: it is the same for all commands of the moderator."""
-    return option("--dry-run", is_flag=True, help="Of no effect here: nothing is changed in any case.")
+    return option("--dry-run", is_flag=True, help="Have no effect: this command never changes anything.")
 
 
 def complete_rule(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

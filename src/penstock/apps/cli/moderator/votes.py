@@ -43,13 +43,13 @@ class NatsOptions:
         multiple=True,
         envvar="PENSTOCK_NATS",
         metavar="URL",
-        help="NATS servers that carry the poll; repeat it ($PENSTOCK_NATS).",
+        help="Send the poll over these NATS servers (default: $PENSTOCK_NATS). Can be repeated.",
     )
     login_files: tuple[str, ...] = option(
         "--nats-login",
         multiple=True,
         metavar="WHAT=FILE",
-        help=f"What the servers want to see: {', '.join(_LOGIN)}; repeat it.",
+        help=f"Log in to the servers with a file: {', '.join(_LOGIN)}. Can be repeated.",
     )
 
     def login(self) -> NatsLogin | None:
@@ -90,19 +90,26 @@ _POLICIES: Final[dict[str, Policy]] = {"tighten": tightenings, "refuse": refusal
 class _Vote:
     question: str | None = argument(required=False)
     accept: tuple[str, ...] = option(
-        "--accept", multiple=True, type=STRATEGIES, help="A proposal that you approve of; repeat it."
+        "--accept", multiple=True, type=STRATEGIES, help="Approve this proposal. Can be repeated."
     )
     relax: tuple[str, ...] = option(
-        "--relax", multiple=True, type=STRATEGIES, help="One by which your own rule may demand less; repeat it."
+        "--relax",
+        multiple=True,
+        type=STRATEGIES,
+        help="Approve this proposal, by which your own rule requires less. Can be repeated.",
     )
     refuse: bool = option("--refuse", is_flag=True, help="Refuse everything.")
     number: int | None = option(
         "--number",
         type=click.IntRange(1, DEFAULT_LIMITS.poll_votes),
-        help="One more than that of your last vote (default: that of the file which is replaced decides, or 1).",
+        help="Number the vote, one more than your last (default: by the file that is replaced, or 1).",
     )
-    auto: str | None = option("--auto", type=click.Choice([*_POLICIES]), help="Answer all questions so, until stopped.")
-    moderator_name: str | None = option("--moderator", **WHO, help="Whose questions you answer; needed with --nats.")
+    auto: str | None = option(
+        "--auto", type=click.Choice([*_POLICIES]), help="Answer all questions in this way, until stopped."
+    )
+    moderator_name: str | None = option(
+        "--moderator", **WHO, help="Answer questions of this moderator; required with --nats."
+    )
     key: KeyOptions
     names: NamesOption
     nats: NatsOptions

@@ -79,11 +79,13 @@ class OwnerOptions:
     chain: str | None = option(
         "--chain",
         metavar="FILE",
-        help="The owner's chain of policy events (default: beside the key, its name with .chain).",
+        help="Use this chain of the owner's policy events (default: the key's name with .chain).",
     )
-    as_key: str | None = option("--as", metavar="FILE", help="Connect with another key than the owner's.")
+    as_key: str | None = option("--as", metavar="FILE", help="Connect with this key (default: the owner's).")
     as_passphrase_file: str | None = option(
-        "--as-passphrase-file", metavar="FILE", help="As --passphrase-file, for the key that --as names."
+        "--as-passphrase-file",
+        metavar="FILE",
+        help="Read the passphrase of the --as key from this file (default: ask for it).",
     )
 
     def signer(self, *, unchecked: bool = False) -> OwnerSigner:
@@ -101,7 +103,7 @@ class OwnerSigningOptions:
     unchecked: bool = option(
         "--unchecked",
         is_flag=True,
-        help="Sign where the broker does not tell how far the chain is: it tells the owner, and operators.",
+        help="Sign even if the broker does not say how far the chain is: it tells only the owner and operators.",
     )
     owner: OwnerOptions
 

@@ -157,12 +157,17 @@ class ChangeOptions:
     wait: bool = option(
         "--wait",
         is_flag=True,
-        help="Wait until every broker that is trusted with your types enforces it, or has stopped. For operators.",
+        help="Wait until every broker that may carry your types enforces it, or has stopped. For operators.",
     )
     timeout: float | None = option(
-        "--timeout", type=click.FloatRange(0), metavar="SECONDS", help="With --wait: for so long at most."
+        "--timeout",
+        type=click.FloatRange(0),
+        metavar="SECONDS",
+        help="Wait at most this long (default: without limit).",
     )
-    dry_run: bool = option("--dry-run", is_flag=True, help="Show what would be signed; sign, write and send nothing.")
+    dry_run: bool = option(
+        "--dry-run", is_flag=True, help="Show what would be signed, and sign, write and send nothing."
+    )
     output: str = output_option()
 
 

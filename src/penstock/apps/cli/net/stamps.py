@@ -47,9 +47,14 @@ class Period(click.ParamType[int]):
 
 @option_class
 class _Stamp:
-    period: int = option("--for", type=Period(), required=True, metavar="PERIOD", help="How long it is good, as 30s.")
+    period: int = option(
+        "--for", type=Period(), required=True, metavar="PERIOD", help="Set how long it is valid, such as 30s."
+    )
     every: int | None = option(
-        "--every", type=Period(), metavar="PERIOD", help="Go on signing, this often; a third of --for is good."
+        "--every",
+        type=Period(),
+        metavar="PERIOD",
+        help="Keep signing at this interval, best a third of --for (default: sign once).",
     )
     signing: OwnerSigningOptions
     output: str = output_option()

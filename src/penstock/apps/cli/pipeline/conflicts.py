@@ -51,7 +51,7 @@ def witnesses_option() -> Any:
         type=click.IntRange(0, 1_000),
         default=20,
         show_default=True,
-        help="Name somebody for whom rules conflict, for so many of those that are listed.",
+        help="Name somebody affected, for this many of the listed conflicts.",
     )
 
 
@@ -59,21 +59,29 @@ def witnesses_option() -> Any:
 class _Conflicts:
     rules: str | None = argument(required=False, metavar="[RULES]")
     types: str | None = option(
-        "--types", metavar="TABLE", help="A table of event types, besides those of the rule base."
+        "--types", metavar="TABLE", help="Read event types from this table, besides those of the rule base."
     )
     source: RuleSourceOptions
     mode: str | None = option(
-        "--mode", type=click.Choice([*Mode]), help="What counts as a conflict (default: as the rule base says)."
+        "--mode", type=click.Choice([*Mode]), help="Set what counts as a conflict (default: as the rule base says)."
     )
     at: str | None = option(
-        "--at", metavar="TIME", help=f"When rules are to be in force (default: now; `{_ALL}` for all of them)."
+        "--at",
+        metavar="TIME",
+        help=f"Compare rules that are in force at this time (default: now; `{_ALL}` for all rules).",
     )
     written: str | None = option(
         "--format",
         type=click.Choice([each.value for each in StorageFormat]),
-        help="How tables are stored (default: as their names end; folders are Parquet).",
+        help="Read tables in this format (default: by the name's ending; folders are Parquet).",
     )
-    top: int = option("--top", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Rows of a table.")
+    top: int = option(
+        "--top",
+        type=click.IntRange(1, 1_000),
+        default=20,
+        show_default=True,
+        help="Show at most this many rows of a table.",
+    )
     witnesses: int = witnesses_option()
     fail_on_conflict: bool = option("--fail-on-conflict", is_flag=True, help="Exit with 1 if there is a conflict.")
     html: str | None = html_option()
@@ -130,7 +138,7 @@ class _ConflictsOf:
     folder: str = argument(metavar="FOLDER")
     rule: str = argument(metavar="RULE")
     limit: int = option(
-        "--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="So many at most."
+        "--limit", type=click.IntRange(1, 100_000), default=20, show_default=True, help="List at most this many."
     )
     witnesses: int = witnesses_option()
     spark: SparkOptions

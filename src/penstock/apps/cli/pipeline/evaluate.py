@@ -20,17 +20,19 @@ from penstock.pipeline.jobs.evaluate import Evaluate
 @option_class
 class _Evaluate:
     source: str = argument(metavar="TABLE")
-    mapping_file: str = option("--mapping", required=True, metavar="FILE", help="Which column is which attribute.")
+    mapping_file: str = option(
+        "--mapping", required=True, metavar="FILE", help="Read from this file which column is which attribute."
+    )
     policy_file: str = option(
-        "--policy", required=True, metavar="FILE", help="The policy or policy set: XML, JSON or text."
+        "--policy", required=True, metavar="FILE", help="Decide by this policy or policy set: XML, JSON or text."
     )
     referred: tuple[str, ...] = option(
-        "--refer", multiple=True, metavar="FILE", help="A policy that it refers to; repeat it."
+        "--refer", multiple=True, metavar="FILE", help="Read a policy that it refers to. Can be repeated."
     )
     written: str | None = option(
         "--format",
         type=click.Choice([one.value for one in StorageFormat]),
-        help="How the table is stored; by itself what its name ends with, or Parquet.",
+        help="Read the table in this format (default: by the name's ending, or Parquet).",
     )
     log: bool = option("--log", is_flag=True, help="Record each decision, as the decision service does.")
     at: AtOption

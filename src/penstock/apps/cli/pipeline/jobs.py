@@ -57,14 +57,16 @@ from penstock.pipeline.whatif import fails_on
 @option_class
 class _Ingest:
     source: str | None = argument(required=False, metavar="[PATH]")
-    mapping: str | None = option("--mapping", metavar="FILE", help="A mapping file, for CSV and Parquet.")
-    policy_file: str | None = option("--policy", metavar="FILE", help="For CloudEvents: a policy file, for its types.")
+    mapping: str | None = option("--mapping", metavar="FILE", help="Read CSV and Parquet by this mapping file.")
+    policy_file: str | None = option(
+        "--policy", metavar="FILE", help="Take the types of CloudEvents from this policy file."
+    )
     type_files: tuple[str, ...] = option(
-        "--type-file", multiple=True, metavar="FILE", help="For CloudEvents: a signed type; repeat."
+        "--type-file", multiple=True, metavar="FILE", help="Read a signed type of CloudEvents. Can be repeated."
     )
     shelf: ShelfOptions
     from_jetstream: tuple[str, str] | None = option(
-        "--from-jetstream", nargs=2, metavar="URL STREAM", help="Read messages in place of files."
+        "--from-jetstream", nargs=2, metavar="URL STREAM", help="Read messages instead of files."
     )
     jetstream_more: tuple[str, ...] = jetstream_option()
     job: JobOptions
@@ -132,7 +134,7 @@ class _Deliver:
         type=click.Choice([layout.value for layout in Layout]),
         default="program",
         show_default=True,
-        help="Rows that readers with equal rights share, or a folder for each reader.",
+        help="Write rows that readers with equal rights share, or a folder for each reader.",
     )
     job: JobOptions
     output: str = output_option()
@@ -156,7 +158,7 @@ class _View:
     folder: str = argument(metavar="FOLDER")
     subscriber: str = argument(metavar="SUBSCRIBER")
     limit: int = option(
-        "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="So many rows at most."
+        "--limit", type=click.IntRange(1, 10_000), default=20, show_default=True, help="Show at most this many rows."
     )
     spark: SparkOptions
     output: str = output_option()
@@ -185,7 +187,11 @@ def view(options: _View) -> CommandAnswer:
 class _Quarantine:
     folder: str = argument(metavar="FOLDER")
     samples: int = option(
-        "--samples", type=click.IntRange(1, 100), default=3, show_default=True, help="Records of each reason."
+        "--samples",
+        type=click.IntRange(1, 100),
+        default=3,
+        show_default=True,
+        help="Show this many records of each reason.",
     )
     spark: SparkOptions
     output: str = output_option()
@@ -208,13 +214,19 @@ def quarantine(options: _Quarantine) -> CommandAnswer:
 class _Whatif:
     source: str = argument(metavar="FOLDER")
     keys: SealedInputOptions
-    before: str = option("--before", required=True, metavar="FILE", help="The policy file as it is.")
-    after: str = option("--after", required=True, metavar="FILE", help="The policy file as it would be.")
+    before: str = option("--before", required=True, metavar="FILE", help="Read the policy file as it is.")
+    after: str = option("--after", required=True, metavar="FILE", help="Read the policy file as it would be.")
     samples: int = option(
-        "--samples", type=click.IntRange(1, 100), default=5, show_default=True, help="Ids that a change names."
+        "--samples",
+        type=click.IntRange(1, 100),
+        default=5,
+        show_default=True,
+        help="Name at most this many event ids for a change.",
     )
     fail_on: Literal["gain", "loss", "any"] | None = option(
-        "--fail-on", type=click.Choice(["gain", "loss", "any"]), help="Exit with 1 if there is such a change."
+        "--fail-on",
+        type=click.Choice(["gain", "loss", "any"]),
+        help="Exit with 1 if there is such a change (default: exit with 0).",
     )
     html: str | None = html_option()
     job: ReportJobOptions
@@ -256,20 +268,28 @@ def whatif(session: CommandSession, options: _Whatif) -> CommandAnswer:
 @option_class
 class _Audit:
     source: str = argument(metavar="LOG")
-    policy_file: str | None = option(
-        "--policy", metavar="FILE", help="A policy file, to find the rights that are not used."
+    policy_file: str | None = option("--policy", metavar="FILE", help="Find unused rights by this policy file.")
+    since: str | None = option(
+        "--since", metavar="TIME", help="Report only decisions from this time on (default: all)."
     )
-    since: str | None = option("--since", metavar="TIME", help="Only decisions from this time on.")
     until: str | None = option(
-        "--until", metavar="TIME", help="Only decisions until this time; a date alone includes that day."
+        "--until",
+        metavar="TIME",
+        help="Report only decisions until this time; a date alone includes that day (default: all).",
     )
-    top: int = option("--top", type=click.IntRange(1, 1_000), default=20, show_default=True, help="Rows of a table.")
+    top: int = option(
+        "--top",
+        type=click.IntRange(1, 1_000),
+        default=20,
+        show_default=True,
+        help="Show at most this many rows of a table.",
+    )
     hours: int = option(
         "--hours",
         type=click.IntRange(1, DEFAULT_LIMITS.record_hours),
         default=1,
         show_default=True,
-        help="How long a period is.",
+        help="Set the length of a period.",
     )
     html: str | None = html_option()
     job: ReportJobOptions

@@ -25,7 +25,7 @@ from penstock.pipeline.sealed.log import KeyFiles
 class OutFolderOptions:
     """The folder that a job writes."""
 
-    out: str | None = option("--out", metavar="FOLDER", required=True, help="The folder to write.")
+    out: str | None = option("--out", metavar="FOLDER", required=True, help="Write to this folder.")
     overwrite: bool = option("--overwrite", is_flag=True, help="Replace an output that exists.")
     dry_run: bool = option("--dry-run", is_flag=True, help="Show the plan and what would be read, and write nothing.")
 
@@ -34,21 +34,23 @@ class OutFolderOptions:
 class ReportFolderOptions(OutFolderOptions):
     """The folder that a report keeps what it finds in, if one is given."""
 
-    out: str | None = option("--out", metavar="FOLDER", help="Keep what is found in this folder; a stream needs one.")
+    out: str | None = option(
+        "--out", metavar="FOLDER", help="Keep the results in this folder (default: show them only); a stream needs one."
+    )
 
 
 @option_class
 class StreamOptions:
     """Whether a job goes on with what arrives."""
 
-    stream: bool = option("--stream", is_flag=True, help="Go on with what arrives, until stopped.")
-    drain: bool = option("--drain", is_flag=True, help="As a stream: stop when everything is read that is there.")
+    stream: bool = option("--stream", is_flag=True, help="Process what arrives, until stopped.")
+    drain: bool = option("--drain", is_flag=True, help="Stop a stream when all present input is read.")
     files: int = option(
         "--files",
         type=click.IntRange(1, DEFAULT_LIMITS.batch_files),
         default=100,
         show_default=True,
-        help="As a stream: so many files, or batches of the job before, at a time.",
+        help="Read this many files, or batches of the job before, in one batch of a stream.",
     )
 
 
@@ -56,10 +58,14 @@ class StreamOptions:
 class SparkOptions:
     """Where Spark runs."""
 
-    master: str = option("--master", default="local[*]", show_default=True, metavar="URL", help="Where Spark runs.")
+    master: str = option("--master", default="local[*]", show_default=True, metavar="URL", help="Run Spark there.")
     remote: str | None = option("--remote", metavar="URL", help="Use a Spark Connect server, such as sc://host:15002.")
-    conf: tuple[str, ...] = option("--conf", multiple=True, metavar="NAME=VALUE", help="A setting of Spark; repeat it.")
-    spark_log: str | None = option("--spark-log", metavar="FILE", help="Keep what Spark and Java say in this file.")
+    conf: tuple[str, ...] = option(
+        "--conf", multiple=True, metavar="NAME=VALUE", help="Set a Spark setting. Can be repeated."
+    )
+    spark_log: str | None = option(
+        "--spark-log", metavar="FILE", help="Write the log of Spark and Java to this file (default: nowhere)."
+    )
 
     def cluster(self) -> Cluster:
         """Return where Spark runs. Raises `MalformedError` (`cli.pair`)."""
@@ -158,21 +164,23 @@ def messages_of(where: tuple[str, str], more: tuple[str, ...]) -> Mapping[str, s
 
 def jetstream_option() -> Any:
     """Declare `--jetstream`, with more about a stream of messages."""
-    return option("--jetstream", multiple=True, metavar="NAME=VALUE", help="An option of it; repeat.")
+    return option(
+        "--jetstream", multiple=True, metavar="NAME=VALUE", help="Set an option of the stream. Can be repeated."
+    )
 
 
 def policy_option() -> Any:
     """Declare `--policy`."""
-    return option("--policy", required=True, metavar="FILE", help="The policy file.")
+    return option("--policy", required=True, metavar="FILE", help="Enforce this policy file.")
 
 
 def html_option() -> Any:
     """Declare `--html`."""
-    return option("--html", metavar="FILE", help="Write the report as a page that needs no network.")
+    return option("--html", metavar="FILE", help="Write the report to this file as a self-contained HTML page.")
 
 
-_RING: Final = "A key ring, which tasks read where they run."
-_KEK: Final = "The key-encryption key of the key ring, under no passphrase."
+_RING: Final = "Read this key ring in each task."
+_KEK: Final = "Decrypt the key ring with this key-encryption key, which has no passphrase."
 
 
 @option_class
@@ -191,7 +199,7 @@ class KeyFilesOptions:
 class SealedInputOptions:
     """The keys of the input, if it is a sealed log."""
 
-    ring_file: str | None = option("--keys", metavar="FILE", help=f"{_RING} FOLDER is a sealed log then.")
+    ring_file: str | None = option("--keys", metavar="FILE", help=f"{_RING} FOLDER is then a sealed log.")
     kek_file: str | None = option("--kek", metavar="FILE", help=_KEK)
 
     def load(self, how: Run) -> KeyFiles | None:

@@ -30,8 +30,12 @@ class SealedTypesOptions:
     """The types that events may be of, and who may sign them."""
 
     shelf: ShelfOptions
-    policy_file: str | None = option("--policy", metavar="FILE", help="A policy file, for its types and who may sign.")
-    type_files: tuple[str, ...] = option("--type-file", multiple=True, metavar="FILE", help="A signed type; repeat.")
+    policy_file: str | None = option(
+        "--policy", metavar="FILE", help="Read types, and who may sign, from this policy file."
+    )
+    type_files: tuple[str, ...] = option(
+        "--type-file", multiple=True, metavar="FILE", help="Read a signed type. Can be repeated."
+    )
 
     def known(self, session: CommandSession, policy: PipelinePolicy | None) -> "_Known":
         """Read the types, besides those of a policy. Raises what reading them raises, and `cli.type-file`."""
@@ -75,21 +79,21 @@ class _Seal:
     source: str = argument(metavar="FOLDER")
     types: SealedTypesOptions
     keys: KeyFilesOptions
-    sender: str | None = option(
-        "--sender", **WHO, help="In whose name the blocks are sealed, where they are not signed."
+    sender: str | None = option("--sender", **WHO, help="Seal unsigned blocks in this principal's name.")
+    signer: str | None = option(
+        "--key", metavar="FILE", help="Sign the blocks with this private key, in its principal's name."
     )
-    signer: str | None = option("--key", metavar="FILE", help="Sign the blocks with this private key, in its name.")
     rows: int = option(
         "--rows",
         type=_ROWS,
         default=BLOCK_ROWS,
         show_default=True,
         metavar="NUMBER",
-        help="Events in a block, at most.",
+        help="Put at most this many events into a block.",
     )
     cipher: CipherOptions
     to_jetstream: tuple[str, str] | None = option(
-        "--to-jetstream", nargs=2, metavar="URL STREAM", help="Publish the blocks too, as brokers take them."
+        "--to-jetstream", nargs=2, metavar="URL STREAM", help="Publish the blocks too, in the form that brokers accept."
     )
     jetstream_more: tuple[str, ...] = jetstream_option()
     job: JobOptions
@@ -152,9 +156,11 @@ class _Unseal:
     source: str | None = argument(required=False, metavar="[FOLDER]")
     types: SealedTypesOptions
     keys: KeyFilesOptions
-    verify: bool = option("--verify", is_flag=True, help="Open only what is signed, also of types that need not be.")
+    verify: bool = option(
+        "--verify", is_flag=True, help="Open only signed blocks, also of types that need no signature."
+    )
     from_jetstream: tuple[str, str] | None = option(
-        "--from-jetstream", nargs=2, metavar="URL STREAM", help="Read messages in place of a sealed log."
+        "--from-jetstream", nargs=2, metavar="URL STREAM", help="Read messages instead of a sealed log."
     )
     jetstream_more: tuple[str, ...] = jetstream_option()
     job: JobOptions
@@ -212,7 +218,7 @@ class _Compact:
         default=BLOCK_ROWS,
         show_default=True,
         metavar="NUMBER",
-        help="Events in a block, at most.",
+        help="Put at most this many events into a block.",
     )
     job: JobOptions
     output: str = output_option()

@@ -31,7 +31,7 @@ from penstock.trust.capabilities import Right
 
 def refer_option() -> Any:
     """Declare `--refer`."""
-    return option("--refer", multiple=True, metavar="FILE", help="A policy that is referred to.")
+    return option("--refer", multiple=True, metavar="FILE", help="Read a policy that is referred to. Can be repeated.")
 
 
 @option_class
@@ -215,19 +215,19 @@ class _Residual:
         type=click.Choice([Right.SUBSCRIBE.value, Right.PUBLISH.value]),
         default=Right.SUBSCRIBE.value,
         show_default=True,
-        help="What is asked for.",
+        help="Ask for this right.",
     )
     subjects: tuple[str, ...] = option(
-        "--subject", multiple=True, metavar="ID=TEXT", help="An attribute of who asks; repeat it."
+        "--subject", multiple=True, metavar="ID=TEXT", help="Set an attribute of the subject. Can be repeated."
     )
     request_file: str | None = option(
-        "--request", metavar="FILE", help="What else is known: a request, in XML or JSON."
+        "--request", metavar="FILE", help="Read what else is known from this request, in XML or JSON."
     )
     facts: tuple[str, ...] = option(
-        "--fact", multiple=True, metavar="NAME:KIND", help="A fact that brokers know; repeat it."
+        "--fact", multiple=True, metavar="NAME:KIND", help="Declare a fact that brokers know. Can be repeated."
     )
     understood: tuple[str, ...] = option(
-        "--obligation", multiple=True, metavar="ID", help="An obligation that brokers meet; repeat it."
+        "--obligation", multiple=True, metavar="ID", help="Name an obligation that brokers meet. Can be repeated."
     )
     referred: tuple[str, ...] = refer_option()
     output: str = output_option()

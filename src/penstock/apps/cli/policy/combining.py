@@ -63,16 +63,16 @@ def _responses(files: tuple[str, ...]) -> tuple[list[Response], list[int]]:
 class _Combine:
     decisions: tuple[str, ...] = argument(nargs=-1, metavar="[DECISION]...")
     name: str | None = option(
-        "--by", metavar="ALGORITHM", help="An algorithm by the last part of its id, or by its id."
+        "--by", metavar="ALGORITHM", help="Combine by this algorithm: its id, or the last part of it."
     )
     elements: tuple[str, ...] = option(
         "--element",
         multiple=True,
         metavar="NAME=TEXT",
-        help="An element of a decision tuple: P, D, NA, IN, or IN_P, IN_D and IN_DP.",
+        help="Set an element of a decision tuple: P, D, NA, IN, or IN_P, IN_D and IN_DP.",
     )
     responses: tuple[str, ...] = option(
-        "--response", multiple=True, metavar="FILE[@N]", help="An answer of XACML, in XML or JSON."
+        "--response", multiple=True, metavar="FILE[@N]", help="Read an XACML response, in XML or JSON. Can be repeated."
     )
     output: str = output_option()
 

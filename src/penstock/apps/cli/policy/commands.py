@@ -36,10 +36,10 @@ pdp.add_command(serve)
 class _Evaluate:
     request_file: str = argument(metavar="REQUEST", default="-")
     policy_file: str = option(
-        "--policy", required=True, metavar="FILE", help="The policy or policy set, in XML or text."
+        "--policy", required=True, metavar="FILE", help="Decide by this policy or policy set, in XML or text."
     )
     referred: tuple[str, ...] = option(
-        "--refer", multiple=True, metavar="FILE", help="A policy that it refers to; repeat it."
+        "--refer", multiple=True, metavar="FILE", help="Read a policy that it refers to. Can be repeated."
     )
     at: AtOption
     output: str = output_option(XML)

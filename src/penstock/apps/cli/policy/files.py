@@ -61,7 +61,9 @@ _WRITERS: Final[Mapping[str, Callable[[Root], bytes]]] = {
 def lenient_option() -> Any:
     """Declare `--lenient`."""
     return option(
-        "--lenient", is_flag=True, help="Guess what the XML lacks, and tell each guess: categories, targets, versions."
+        "--lenient",
+        is_flag=True,
+        help="Guess what the XML lacks, and report each guess: categories, targets, versions.",
     )
 
 
@@ -145,7 +147,7 @@ def check(options: _Check) -> CommandAnswer:
 @option_class
 class _Fmt:
     files: tuple[str, ...] = argument(nargs=-1, required=True, metavar="FILE...")
-    only_check: bool = option("--check", is_flag=True, help="Write nothing; the status is 1 where a file would change.")
+    only_check: bool = option("--check", is_flag=True, help="Write nothing, and exit with 1 if a file would change.")
 
 
 @command(
@@ -184,7 +186,7 @@ class _Convert:
     form: str | None = option(
         "--to",
         type=click.Choice([one.value for one in PolicyForm]),
-        help="The form to write; by itself XML, or text for what is XML.",
+        help="Write this form (default: XML, or text if the input is XML).",
     )
     lenient: bool = lenient_option()
     destination: OutputFile

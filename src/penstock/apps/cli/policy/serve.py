@@ -24,23 +24,35 @@ from penstock.errors import MalformedError, RefusedError
 class _Serve:
     bundle: Path = argument(metavar="BUNDLE", type=click.Path(path_type=Path))
     listen: str = option(
-        "--listen", default="127.0.0.1:8181", show_default=True, metavar="HOST:PORT", help="Where to listen."
+        "--listen", default="127.0.0.1:8181", show_default=True, metavar="HOST:PORT", help="Listen here."
     )
     url: str | None = option(
-        "--url", metavar="URL", help="How others reach it, for the discovery document (default: as --listen)."
+        "--url", metavar="URL", help="Publish this URL in the discovery document (default: as --listen)."
     )
     tokens: Path | None = option(
-        "--tokens", type=click.Path(path_type=Path), metavar="FILE", help="Callers: `NAME TOKEN` in each line."
+        "--tokens",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Read the callers from this file: `NAME TOKEN` in each line.",
     )
-    anyone: bool = option(
-        "--anyone", is_flag=True, help="Answer whoever can reach it, though it listens beyond this machine."
+    anyone: bool = option("--anyone", is_flag=True, help="Answer everybody, even if it listens beyond this machine.")
+    log_file: Path | None = option(
+        "--log",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write the decision log to this file (default: none).",
     )
-    log_file: Path | None = option("--log", type=click.Path(path_type=Path), metavar="FILE", help="The decision log.")
     tls_cert: Path | None = option(
-        "--tls-cert", type=click.Path(path_type=Path), metavar="FILE", help="A certificate chain in PEM."
+        "--tls-cert",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Serve TLS with this certificate chain in PEM.",
     )
     tls_key: Path | None = option(
-        "--tls-key", type=click.Path(path_type=Path), metavar="FILE", help="Its private key in PEM."
+        "--tls-key",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Read the certificate's private key from this file in PEM.",
     )
     watch: float = option(
         "--watch",
@@ -48,12 +60,12 @@ class _Serve:
         default=2.0,
         show_default=True,
         metavar="SECONDS",
-        help="How often to look for a changed bundle; 0 waits for SIGHUP.",
+        help="Look for a changed bundle this often; 0 waits for SIGHUP.",
     )
     trust_properties: bool = option(
         "--trust-properties",
         is_flag=True,
-        help="Believe a question's properties before those in entities.json (default: after them).",
+        help="Prefer a question's properties to those in entities.json (default: the other way round).",
     )
     output: str = output_option()
 

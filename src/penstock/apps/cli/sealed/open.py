@@ -43,7 +43,9 @@ class _Open:
     files: tuple[str, ...] = argument(nargs=-1, required=True, metavar="FILE...")
     types: TypesOptions
     ring: RingOptions
-    verify: bool = option("--verify", is_flag=True, help="Open signed blocks alone, also of types that need not be.")
+    verify: bool = option(
+        "--verify", is_flag=True, help="Open only signed blocks, also of types that need no signature."
+    )
     destination: OutputFile
     at: AtOption
     output: str = output_option()

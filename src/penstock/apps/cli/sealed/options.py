@@ -31,14 +31,18 @@ class CipherOptions:
     """How blocks are sealed."""
 
     algorithm: str = option(
-        "--algorithm", type=click.Choice([*ALGORITHMS]), default="aes-gcm", show_default=True, help="The cipher."
+        "--algorithm",
+        type=click.Choice([*ALGORITHMS]),
+        default="aes-gcm",
+        show_default=True,
+        help="Seal with this cipher.",
     )
     pad: str = option(
         "--pad",
         type=click.Choice([*PADDINGS]),
         default="none",
         show_default=True,
-        help="Hide how long columns are: by powers of two, or by few sizes.",
+        help="Hide the length of columns: pad to powers of two, or to a few sizes.",
     )
 
     def settings(self) -> SealerSettings:
@@ -51,7 +55,7 @@ def kek_passphrase_option() -> Any:
     return option(
         "--kek-passphrase-file",
         metavar="FILE",
-        help="Take the passphrase of the key-encryption key from a file's first line; otherwise it is asked for.",
+        help="Read the key-encryption key's passphrase from the first line of this file (default: ask for it).",
     )
 
 
@@ -64,14 +68,14 @@ class RingOptions:
         required=True,
         envvar="PENSTOCK_KEYS",
         metavar="FILE",
-        help="A key ring: the keys of types and attributes, by epoch ($PENSTOCK_KEYS).",
+        help="Use the keys in this key ring (default: $PENSTOCK_KEYS).",
     )
     kek_file: str = option(
         "--kek",
         required=True,
         envvar="PENSTOCK_KEK",
         metavar="FILE",
-        help="The key-encryption key that the key ring lies under ($PENSTOCK_KEK).",
+        help="Decrypt the key ring with this key-encryption key (default: $PENSTOCK_KEK).",
     )
     kek_passphrase_file: str | None = kek_passphrase_option()
 
@@ -87,7 +91,7 @@ def _type_option(*, required: bool) -> Any:
         required=required,
         multiple=True,
         metavar="FILE",
-        help="The signed event type; repeat it where there are several.",
+        help="Read a signed event type. Can be repeated.",
     )
 
 

@@ -29,9 +29,9 @@ def proof() -> None:
 @option_class
 class _Make:
     files: tuple[str, ...] = argument(nargs=-1, required=True, metavar="FILE...")
-    event_id: str = option("--event", required=True, metavar="ID", help="The id of the event.")
+    event_id: str = option("--event", required=True, metavar="ID", help="Prove the event with this id.")
     shown: tuple[str, ...] = option(
-        "--show", multiple=True, metavar="NAME", help="An attribute that is shown; repeat it."
+        "--show", multiple=True, metavar="NAME", help="Show this attribute. Can be repeated."
     )
     types: TypesOptions
     ring: RingOptions

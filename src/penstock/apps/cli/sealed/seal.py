@@ -40,10 +40,10 @@ class _Seal:
     file: str = argument()
     types: TypesOptions
     ring: RingOptions
-    sender: str | None = option(
-        "--sender", **WHO, help="In whose name the blocks are sealed, where they are not signed."
+    sender: str | None = option("--sender", **WHO, help="Seal unsigned blocks in this principal's name.")
+    key_file: str | None = option(
+        "--key", metavar="FILE", help="Sign the blocks with this private key, in its principal's name."
     )
-    key_file: str | None = option("--key", metavar="FILE", help="Sign the blocks with this private key, in its name.")
     passphrase_file: str | None = passphrase_option()
     rows: int = option(
         "--rows",
@@ -51,7 +51,7 @@ class _Seal:
         default=1_024,
         show_default=True,
         metavar="NUMBER",
-        help="Events in a block, at most. A log reads faster with 65536; 1 hides how many came together.",
+        help="Put at most this many events into a block: 65536 reads fastest, 1 hides how many came together.",
     )
     cipher: CipherOptions
     destination: OutputFile

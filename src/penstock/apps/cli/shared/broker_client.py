@@ -33,17 +33,21 @@ class ClientOptions:
         envvar="PENSTOCK_BROKER",
         required=True,
         metavar="URL",
-        help="The broker: penstock://host:port, or nats://host:port with --broker-principal ($PENSTOCK_BROKER).",
+        help="Connect to penstock://HOST:PORT, or nats://HOST:PORT with --broker-principal (or $PENSTOCK_BROKER).",
     )
     network: str = option(
         "--network",
         envvar="PENSTOCK_NETWORK",
         required=True,
         metavar="OWNER/NAME",
-        help="The network ($PENSTOCK_NETWORK).",
+        help="Use this network (default: $PENSTOCK_NETWORK).",
     )
     key_file: str = option(
-        "--key", envvar="PENSTOCK_KEY", required=True, metavar="FILE", help="Your key ($PENSTOCK_KEY)."
+        "--key",
+        envvar="PENSTOCK_KEY",
+        required=True,
+        metavar="FILE",
+        help="Connect with this private key (default: $PENSTOCK_KEY).",
     )
     passphrase_file: str | None = passphrase_option()
     credentials: tuple[str, ...] = option(
@@ -53,17 +57,17 @@ class ClientOptions:
         type=click.Path(path_type=str),
         envvar="PENSTOCK_CREDENTIALS",
         metavar="FILE",
-        help="Certificates to show the broker; repeat it ($PENSTOCK_CREDENTIALS).",
+        help="Show the broker these certificates (default: $PENSTOCK_CREDENTIALS). Can be repeated.",
     )
     broker_principal: str | None = option(
-        "--broker-principal", **WHO, help="The broker that must be there, and no other."
+        "--broker-principal", **WHO, help="Require this broker identity (default: accept any broker of the network)."
     )
     patience: float = option(
         "--patience",
         type=click.FloatRange(0),
         default=0.0,
         metavar="SECONDS",
-        help="For how long to try, where the broker does not answer.",
+        help="Retry the connection for this many seconds (default: 0).",
     )
     names: NamesOption
 
@@ -86,13 +90,13 @@ class ClientOptions:
 class BrokerTypeOptions:
     """The event type that a broker is asked about."""
 
-    type_name: str | None = option("--type", metavar="OWNER/NAME[@VERSION]", help="The event type.")
+    type_name: str | None = option("--type", metavar="OWNER/NAME[@VERSION]", help="Use this event type.")
     type_files: tuple[str, ...] = option(
         "--type-file",
         multiple=True,
         type=click.Path(path_type=str),
         metavar="FILE",
-        help="A signed type that the broker may not know; parents first. The last one is meant without --type.",
+        help="Read a signed type that the broker may not know, parents first. Without --type the last one is used.",
     )
 
 

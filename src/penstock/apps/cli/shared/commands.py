@@ -56,7 +56,7 @@ def output_option(*more: str) -> Any:
         type=click.Choice([HUMAN, JSON, *more]),
         default=HUMAN,
         show_default=True,
-        help="How to answer: for people or for programs.",
+        help="Print for people or for programs.",
     )
 
 

@@ -44,7 +44,7 @@ class NamesOption:
     names_file: str | None = option(
         "--names",
         metavar="FILE",
-        help="Your own names for principals (default: $PENSTOCK_NAMES, or names.toml here).",
+        help="Read your names for principals from this file (default: $PENSTOCK_NAMES, or names.toml here).",
     )
 
     def load(self) -> NameBook:
@@ -56,7 +56,9 @@ class NamesOption:
 class AtOption:
     """The time that a question is about."""
 
-    at: str | None = option("--at", metavar="TIME", help="Ask about another time than now, such as 2026-05-01T12:00Z.")
+    at: str | None = option(
+        "--at", metavar="TIME", help="Ask about this time, such as 2026-05-01T12:00Z (default: now)."
+    )
 
     def moment(self, session: CommandSession) -> datetime:
         """Return the time. Raises `MalformedError` (`date.malformed`)."""
@@ -68,7 +70,7 @@ def passphrase_option() -> Any:
     return option(
         "--passphrase-file",
         metavar="FILE",
-        help="Take the passphrase of the key from the first line of a file; otherwise it is asked for.",
+        help="Read the key's passphrase from the first line of this file (default: ask for it).",
     )
 
 
@@ -76,7 +78,7 @@ def passphrase_option() -> Any:
 class KeyOptions:
     """The key that a command signs with."""
 
-    key_file: str = option("--key", metavar="FILE", required=True, help="The private key to sign with.")
+    key_file: str = option("--key", metavar="FILE", required=True, help="Sign with this private key.")
     passphrase_file: str | None = passphrase_option()
 
     def open(self) -> SigningKey:
@@ -88,9 +90,9 @@ class KeyOptions:
 class OutputFile:
     """Where a command that makes something puts it: a file, or standard output."""
 
-    out: str | None = option("--out", metavar="FILE", help="Write to this file instead of standard output.")
+    out: str | None = option("--out", metavar="FILE", help="Write to this file (default: standard output).")
     overwrite: bool = option("--overwrite", is_flag=True, help="Replace a file that exists.")
-    dry_run: bool = option("--dry-run", is_flag=True, help="Do everything but write the file.")
+    dry_run: bool = option("--dry-run", is_flag=True, help="Do everything except write the file.")
 
     def check(self) -> None:
         """Check early that the file can be written. Raises as `check_target` does."""
@@ -129,9 +131,11 @@ class OutputFile:
 class ShelfOptions:
     """Types that another type is verified with."""
 
-    parent: tuple[str, ...] = option("--parent", multiple=True, metavar="FILE", help="A type that the type extends.")
+    parent: tuple[str, ...] = option(
+        "--parent", multiple=True, metavar="FILE", help="Read a type that the type extends. Can be repeated."
+    )
     previous: tuple[str, ...] = option(
-        "--previous", multiple=True, metavar="FILE", help="An earlier version of the type, to compare with."
+        "--previous", multiple=True, metavar="FILE", help="Read an earlier version of the type. Can be repeated."
     )
 
     def load(self, *more: str) -> Shelf:
@@ -154,7 +158,9 @@ class TypeFileOptions:
     """The type that names of attributes are looked up in."""
 
     type_file: str | None = option(
-        "--type-file", metavar="FILE", help="A signed event type; its attributes can then be named by their names."
+        "--type-file",
+        metavar="FILE",
+        help="Read this signed event type, so that attributes can be named by their names.",
     )
     shelf: ShelfOptions
 

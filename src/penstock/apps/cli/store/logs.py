@@ -25,7 +25,10 @@ def log() -> None:
 class _Verify:
     store_url: str = argument(**STORE)
     heads: tuple[str, ...] = option(
-        "--head", multiple=True, metavar="HEAD", help="A head that you noted, as LEDGER:NUMBER:HASH."
+        "--head",
+        multiple=True,
+        metavar="HEAD",
+        help="Compare with a head that you noted, as LEDGER:NUMBER:HASH. Can be repeated.",
     )
     output: str = output_option()
 
@@ -82,9 +85,11 @@ def _verdict(name: str, one: LedgerHead | RefusedError) -> dict[str, object]:
 class _Show:
     store_url: str = argument(**STORE)
     ledger: str = argument()
-    first: int | None = option("--from", type=click.IntRange(min=1), metavar="N", help="The first change to show.")
+    first: int | None = option(
+        "--from", type=click.IntRange(min=1), metavar="N", help="Show changes from this one on (default: the last 50)."
+    )
     last: int | None = option(
-        "--to", type=click.IntRange(min=1), metavar="N", help="The last one (default: the newest)."
+        "--to", type=click.IntRange(min=1), metavar="N", help="Show changes up to this one (default: the newest)."
     )
     output: str = output_option()
     names: NamesOption

@@ -18,7 +18,7 @@ STORE: Final[dict[str, Any]] = {"metavar": "STORE", "envvar": "PENSTOCK_STORE"}
 
 def dry_run_option() -> Any:
     """Declare `--dry-run`."""
-    return option("--dry-run", is_flag=True, help="Do everything but write.")
+    return option("--dry-run", is_flag=True, help="Do everything except write.")
 
 
 _HEAD: Final = re.compile(r"([^:]+):([1-9][0-9]{0,17}):([0-9a-f]{64})", re.ASCII)

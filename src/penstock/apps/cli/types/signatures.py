@@ -25,9 +25,9 @@ class TypeSigningOptions:
         "--credential",
         multiple=True,
         metavar="FILE",
-        help="Certificates that give you the right to do so; they become part of the type.",
+        help="Add certificates that give you the right to do so; they become part of the type.",
     )
-    unchecked: bool = option("--unchecked", is_flag=True, help="Sign it even where a verifier would refuse it.")
+    unchecked: bool = option("--unchecked", is_flag=True, help="Sign it even if a verifier would refuse it.")
 
 
 @dataclass(frozen=True, slots=True)

@@ -46,14 +46,16 @@ def topic() -> None:
 
 def super_topic_option() -> Any:
     """Declare `--super-topic`."""
-    return option("--super-topic", multiple=True, metavar="FILE", help="A signed topic that it is part of; repeat it.")
+    return option(
+        "--super-topic", multiple=True, metavar="FILE", help="Read a signed topic that it is part of. Can be repeated."
+    )
 
 
 @option_class
 class _New:
     path: str = argument(metavar="PATH")
     key: KeyOptions
-    owner: str | None = option("--owner", **WHO, help="Whose topic it is, where that is not the signing key.")
+    owner: str | None = option("--owner", **WHO, help="Set the topic's owner (default: the signing key).")
     above: tuple[str, ...] = super_topic_option()
     signing: TypeSigningOptions
     destination: OutputFile
@@ -118,7 +120,7 @@ def show(options: _Show) -> CommandAnswer:
 class _Verify:
     file: str = argument()
     network: str | None = option(
-        "--network", metavar="OWNER/NAME", help="Check as well that it may be installed on this network."
+        "--network", metavar="OWNER/NAME", help="Check also that it may be installed on this network."
     )
     above: tuple[str, ...] = super_topic_option()
     at: AtOption
@@ -147,12 +149,14 @@ class _Grant:
     patterns: tuple[str, ...] = argument(nargs=-1, required=True, metavar="PATTERN...")
     key: KeyOptions
     subject: SubjectOptions
-    owner: str | None = option("--owner", **WHO, help="Whose topics they are, where that is not the signing key.")
-    rights: tuple[str, ...] = option("--right", multiple=True, required=True, type=_RIGHTS, help="A right; repeat it.")
-    with_super_topics: bool = option(
-        "--with-super-topics", is_flag=True, help="On all topics that these are part of, too."
+    owner: str | None = option("--owner", **WHO, help="Set the topics' owner (default: the signing key).")
+    rights: tuple[str, ...] = option(
+        "--right", multiple=True, required=True, type=_RIGHTS, help="Grant this right. Can be repeated."
     )
-    propagate: bool = option("--propagate", is_flag=True, help="The subject may pass the right on.")
+    with_super_topics: bool = option(
+        "--with-super-topics", is_flag=True, help="Include all topics that these are part of."
+    )
+    propagate: bool = option("--propagate", is_flag=True, help="Let the subject pass the right on.")
     destination: OutputFile
     output: str = output_option()
     names: NamesOption

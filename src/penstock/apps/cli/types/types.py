@@ -93,14 +93,12 @@ class EditOptions:
     add: tuple[str, ...] = option("--add", multiple=True, metavar="NAME:KIND[:DOMAIN]", help="Add an attribute.")
     remove: tuple[str, ...] = option("--remove", multiple=True, metavar="NAME", help="Remove an attribute.")
     rename: tuple[str, ...] = option(
-        "--rename", multiple=True, metavar="OLD=NEW", help="Rename an attribute; it keeps its id."
+        "--rename", multiple=True, metavar="OLD=NEW", help="Rename an attribute and keep its id."
     )
     retype: tuple[str, ...] = option(
-        "--retype", multiple=True, metavar="NAME:KIND[:DOMAIN]", help="Change an attribute's kind; a new id."
+        "--retype", multiple=True, metavar="NAME:KIND[:DOMAIN]", help="Change an attribute's kind and give it a new id."
     )
-    version: str | None = option(
-        "--version", metavar="VERSION", help="The new version (default: one that nobody else will choose)."
-    )
+    version: str | None = option("--version", metavar="VERSION", help="Name the new version (default: a random name).")
     sealing: SealingOptions
 
     def apply(self, before: TypeDefinition, session: CommandSession) -> TypeDefinition:
@@ -148,11 +146,13 @@ class _Define:
         "--from", metavar="MODULE:CLASS", help="Take the name and the attributes from an event class of your program."
     )
     attributes: tuple[str, ...] = option(
-        "--attribute", multiple=True, metavar="NAME:KIND[:DOMAIN]", help="An attribute; repeat it."
+        "--attribute", multiple=True, metavar="NAME:KIND[:DOMAIN]", help="Declare an attribute. Can be repeated."
     )
-    version: str = option("--version", default="0", show_default=True, metavar="VERSION", help="The first version.")
-    owner: str | None = option("--owner", **WHO, help="Whose type it is, where that is not the signing key.")
-    extends: str | None = option("--extends", metavar="FILE", help="The signed type that this one extends.")
+    version: str = option(
+        "--version", default="0", show_default=True, metavar="VERSION", help="Name the first version."
+    )
+    owner: str | None = option("--owner", **WHO, help="Set the type's owner (default: the signing key).")
+    extends: str | None = option("--extends", metavar="FILE", help="Extend this signed type.")
     sealing: SealingOptions
     signing: TypeSigningOptions
     shelf: ShelfOptions
@@ -330,7 +330,7 @@ def show(options: _Show) -> CommandAnswer:
 class _Verify:
     file: str = argument()
     network: str | None = option(
-        "--network", metavar="OWNER/NAME", help="Check as well that it may be installed on this network."
+        "--network", metavar="OWNER/NAME", help="Check also that it may be installed on this network."
     )
     shelf: ShelfOptions
     at: AtOption
