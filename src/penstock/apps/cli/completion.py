@@ -19,7 +19,7 @@ penstock completion fish > ~/.config/fish/completions/penstock.fish
 """
 )
 def completion(options: _Completion) -> None:
-    """Print the completion script of a SHELL; put it where the shell looks for such scripts."""
+    """Print the completion script of a SHELL. Put it where the shell looks for such scripts."""
     kind = get_completion_class(options.shell)
     if kind is None:
         raise click.UsageError(f"no completion for {options.shell}")

@@ -196,9 +196,9 @@ class _Xacml:
 def xacml(session: CommandSession, options: _Xacml) -> CommandAnswer:
     """Run the cases of the XACML 3.0 suite in DIR, and show which passed.
 
-    A case is a policy, a request and the response that is expected: `IDPolicy.xml`, `IDRequest.xml`, `IDResponse.xml`.
-    Compared are the decision, the code of the status, obligations and advice with their attributes, what the request
-    wants back, and the policies that were applicable. Cases that are known to be defective are listed with the reason.
+    A case is a policy, a request and the expected response: `IDPolicy.xml`, `IDRequest.xml`, `IDResponse.xml`. The
+    decision, the status code, obligations and advice with their attributes, the attributes that the request wants back,
+    and the applicable policies are compared. Cases that are known to be defective are listed with the reason.
     """
     if not Path(options.folder).is_dir():
         raise FailedError(

@@ -346,11 +346,11 @@ penstock explain --network "pito/UK Police Network" --principal broker1 --right 
 """
 )
 def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
-    """Say why a principal may, or may not, do something: the chain of certificates, and the link that is missing.
+    """Explain why a principal may or may not do something: the chain of certificates, and the link that is missing.
 
-    With --agreement, what was agreed on through the moderator counts as well, and with --policy what policies say. The
-    answer is what a broker decides at that time. The exit status is 0 if they may, also where that depends on facts
-    that only the broker knows, and 1 if not.
+    With --agreement, rules agreed through the moderator count too, and with --policy attribute-based policies. The
+    answer is what a broker decides at that time. The exit status is 0 if the principal may do it, even if that depends
+    on facts that only the broker knows, and 1 if not.
     """
     with one_answer({"allowed": False, "right": options.right, "answers": [], "warnings": []}):
         names = options.names.load()
@@ -414,7 +414,9 @@ def _type_name(written: str | None, names: NameBook) -> TypeName | None:
     name, _, version = written.partition("@")
     owner, bare = names.owned(name, "type")
     if owner is None or bare is None:
-        raise MalformedError("name.malformed", f"`{written[:80]}` is no one type", hint="write `owner/name@version`")
+        raise MalformedError(
+            "name.malformed", f"`{written[:80]}` does not name one type", hint="write `owner/name@version`"
+        )
     return TypeName(owner, bare, version or "0")
 
 

@@ -13,33 +13,33 @@ from penstock.apps.cli.shared.session import CommandSession
 _HERE = "penstock.apps.cli"
 
 NOUNS = {
-    "key": Noun(f"{_HERE}.keys.key_files:key", "Keys to sign with, and the principals that they are."),
-    "keys": Noun(
-        f"{_HERE}.keys.broker_keys:keys", "Keys of sealed types at a broker: who has them, new ones, old ones."
-    ),
-    "name": Noun(f"{_HERE}.petnames:name", "Your own names for principals."),
-    "cert": Noun(f"{_HERE}.certs.certs:cert", "Certificates: who gives which right to whom."),
-    "type": Noun(f"{_HERE}.types.types:type_", "Signed event types and their versions."),
-    "topic": Noun(f"{_HERE}.types.topics:topic", "Topics: plain messages under names that form a tree."),
+    "key": Noun(f"{_HERE}.keys.key_files:key", "Manage signing keys and the identities they stand for."),
+    "keys": Noun(f"{_HERE}.keys.broker_keys:keys", "Manage the keys of sealed types at a broker."),
+    "name": Noun(f"{_HERE}.petnames:name", "Manage your own names for principals."),
+    "cert": Noun(f"{_HERE}.certs.certs:cert", "Issue, show and verify certificates: who grants what to whom."),
+    "type": Noun(f"{_HERE}.types.types:type_", "Manage signed event types and their versions."),
+    "topic": Noun(f"{_HERE}.types.topics:topic", "Manage topics: plain messages under names that form a tree."),
     "up": Noun(f"{_HERE}.up:up", "Run a broker from one file."),
     "pub": Noun(f"{_HERE}.pub:pub", "Publish events, each confirmed by the broker."),
-    "sub": Noun(f"{_HERE}.sub:sub", "Subscribe, and print events as they come."),
+    "sub": Noun(f"{_HERE}.sub:sub", "Subscribe, and print events as they arrive."),
     "seal": Noun(f"{_HERE}.sealed.seal:seal", "Seal the events of a file."),
     "open": Noun(f"{_HERE}.sealed.open:open_", "Open the sealed events of a file."),
-    "proof": Noun(f"{_HERE}.sealed.proofs:proof", "Proofs of single events, for those who hold no keys."),
-    "net": Noun(f"{_HERE}.net.commands:net", "How a broker sees the network, and what owners change in it."),
-    "store": Noun(f"{_HERE}.store.stores:store", "Where changes are kept: back it up, restore it, renew its form."),
-    "log": Noun(f"{_HERE}.store.logs:log", "What was changed, by whom and why; tampering shows."),
-    "explain": Noun(f"{_HERE}.explain:explain", "Say why a principal may, or may not, do something."),
-    "moderator": Noun(f"{_HERE}.moderator.commands:moderator", "Conflicts between rules of publishers, and proposals."),
-    "selector": Noun(f"{_HERE}.selectors:selector", "Selectors: check them, try them, compare them."),
+    "proof": Noun(
+        f"{_HERE}.sealed.proofs:proof", "Make and check proofs of single events, for those who have no keys."
+    ),
+    "net": Noun(f"{_HERE}.net.commands:net", "Show how a broker sees the network, and change an owner's policy in it."),
+    "store": Noun(f"{_HERE}.store.stores:store", "Back up, restore and migrate stores of changes."),
+    "log": Noun(f"{_HERE}.store.logs:log", "Show and verify changes: what, who, when and why."),
+    "explain": Noun(f"{_HERE}.explain:explain", "Explain why a principal may or may not do something."),
+    "moderator": Noun(f"{_HERE}.moderator.commands:moderator", "Find and settle conflicts between publishers' rules."),
+    "selector": Noun(f"{_HERE}.selectors:selector", "Check, evaluate and compare selectors."),
     "pipeline": Noun(f"{_HERE}.pipeline.commands:pipeline", "Run the same policy over logs and streams, on Spark."),
     "pdp": Noun(f"{_HERE}.policy.commands:pdp", "Decide by attribute-based policies."),
-    "policy": Noun(f"{_HERE}.policy.commands:policy", "Attribute-based policies: check them."),
+    "policy": Noun(f"{_HERE}.policy.commands:policy", "Check, convert, test and analyse attribute-based policies."),
     "conformance": Noun(f"{_HERE}.conformance:conformance", "Run the test suites of standards."),
     "spki": Noun(f"{_HERE}.sexp:spki", "Reduce lists of rights as RFC 2693 does."),
-    "sexp": Noun(f"{_HERE}.sexp:sexp", "S-expressions in their three forms."),
-    "completion": Noun(f"{_HERE}.completion:completion", "Complete commands in your shell."),
+    "sexp": Noun(f"{_HERE}.sexp:sexp", "Show and convert S-expressions in their three forms."),
+    "completion": Noun(f"{_HERE}.completion:completion", "Print completion scripts for your shell."),
 }
 
 

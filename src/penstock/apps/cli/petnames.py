@@ -13,7 +13,7 @@ from penstock.apps.cli.shared.options import NamesOption
 
 @click.group(cls=Verbs)
 def name() -> None:
-    """Your own names for principals."""
+    """Manage your own names for principals."""
 
 
 @option_class
@@ -30,7 +30,7 @@ class _Add:
 
 @command(name, "add", example="penstock name add met met.pub")
 def add(options: _Add) -> CommandAnswer:
-    """Remember WHO, a principal or a key or quorum file, under a NAME of yours."""
+    """Remember WHO, a principal or a key or quorum file, under NAME."""
     chosen = options.names.names_file
     names = options.names.load() if Path(file_of_names(chosen)).exists() else NameBook.of({})
     principal = names.principal(options.who)
@@ -50,7 +50,7 @@ class _Remove:
 
 @command(name, "remove", example="penstock name remove met")
 def remove(options: _Remove) -> CommandAnswer:
-    """Forget a NAME; nothing but the name is lost."""
+    """Forget NAME. Only the name is lost."""
     forget(options.petname, options.names.names_file, dry_run=options.dry_run)
     line = f"{'would forget' if options.dry_run else 'forgot'} {options.petname}"
     return CommandAnswer({"name": options.petname, "written": not options.dry_run}, [line])
@@ -64,7 +64,7 @@ class _List:
 
 @command(name, "list", example="penstock name list")
 def list_(options: _List) -> CommandAnswer:
-    """List your names and whom they mean."""
+    """List your names and the principals they stand for."""
     names = options.names.load()
     width = max(map(len, names.by_name), default=0)
     known = {name: str(principal) for name, principal in names.by_name.items()}

@@ -175,10 +175,10 @@ penstock pub --broker penstock://127.0.0.1:7600 --network pito/London --key came
 """
 )
 def pub(options: _Pub) -> CommandAnswer:
-    """Publish one event of NAME=VALUE, or many from lines of JSON, and say what became of them.
+    """Publish one event of NAME=VALUE, or many from lines of JSON, and report the result.
 
-    Each event is confirmed by the broker, or refused with a code; the status is 1 if any was refused. A CloudEvent may
-    name its own type, `owner/name@version`; others are of the type that is named here.
+    The broker confirms each event, or refuses it with a code. The exit status is 1 if any event was refused. A
+    CloudEvent can name its own type, `owner/name@version`; the other events are of the type given here.
     """
     if options.source is not None and options.pairs:
         raise MalformedError("cli.usage", "events come from arguments or from --file", hint="give one of the two")

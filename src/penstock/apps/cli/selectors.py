@@ -27,7 +27,7 @@ from penstock.selector import (
 
 @click.group(cls=Verbs)
 def selector() -> None:
-    """Selectors: check them, try them, compare them.
+    """Check, evaluate and compare selectors.
 
     A selector is an SQL condition such as `speed > 30 AND zone IN ('north', 'south')`.
     """
@@ -77,7 +77,7 @@ penstock selector check "speed > 30 AND zone = 'north'" --attribute speed:intege
 """,
 )
 def check(session: CommandSession, options: _OneSelector) -> CommandAnswer:
-    """Check that a SELECTOR is well-formed and, where attributes are given, fits them; print its canonical form."""
+    """Check that a SELECTOR is well-formed and fits the attributes, if any are given. Print its canonical form."""
     schema = options.schema.load(session)
     parsed = parse(options.text)
     if schema is not None:
@@ -98,7 +98,7 @@ class _Eval:
 
 @command(selector, "eval", example='penstock selector eval "speed > 30" --attribute speed:integer --value speed=42')
 def eval_(session: CommandSession, options: _Eval) -> CommandAnswer:
-    """Say whether a SELECTOR is true of an event: TRUE, FALSE or NULL. The exit status is 0 for TRUE only."""
+    """Evaluate a SELECTOR for an event: TRUE, FALSE or NULL. The exit status is 0 for TRUE only."""
     schema = options.schema.needed(session)
     parsed = parse(options.text)
     parsed.check(schema)
@@ -125,7 +125,7 @@ def eval_(session: CommandSession, options: _Eval) -> CommandAnswer:
     example='penstock selector satisfiable "speed > 300" --attribute speed:integer:0..200   # no',
 )
 def satisfiable_(session: CommandSession, options: _OneSelector) -> CommandAnswer:
-    """Say whether a SELECTOR can be true of any event at all, and show such an event."""
+    """Find out whether any event can match a SELECTOR, and show such an event."""
     schema = options.schema.needed(session)
     return _answer(satisfiable(parse(options.text), schema), "no event satisfies it")
 
@@ -152,19 +152,19 @@ def _comparison(name: str, summary: str, example: str, no: str) -> None:
 
 _comparison(
     "covers",
-    "Say whether SELECTOR is true wherever OTHER is; if not, show an event of which only OTHER is.",
+    "Find out whether SELECTOR matches all events that OTHER matches; if not, show one that only OTHER matches.",
     'penstock selector covers "speed > 30" "speed > 50" --attribute speed:integer',
     "the first does not cover the second",
 )
 _comparison(
     "overlaps",
-    "Say whether SELECTOR and OTHER can be true of the same event, and show one.",
+    "Find out whether SELECTOR and OTHER can match the same event, and show one.",
     'penstock selector overlaps "speed > 30" "speed < 50" --attribute speed:integer',
     "no event satisfies both",
 )
 _comparison(
     "equivalent",
-    "Say whether SELECTOR and OTHER are true of the same events; if not, show one that tells them apart.",
+    "Find out whether SELECTOR and OTHER match the same events; if not, show one that only one of them matches.",
     'penstock selector equivalent "speed > 30" "NOT speed <= 30" --attribute speed:integer',
     "they are not equivalent",
 )

@@ -16,7 +16,7 @@ from penstock.trust.redtest import reduce_case
 
 @click.group(cls=Verbs)
 def sexp() -> None:
-    """S-expressions in their three forms."""
+    """Show and convert S-expressions in their three forms."""
 
 
 @option_class
@@ -44,7 +44,7 @@ class _OneValue:
 
 @command(sexp, example="penstock sexp canonical met.cert | sha256sum")
 def canonical(options: _OneValue) -> CommandAnswer:
-    """Print the one value in FILE in the canonical form, which is what signatures are over."""
+    """Print the one value in FILE in the canonical form, which signatures cover."""
     return form_answer(read_sexp(options.file), "canonical")
 
 
@@ -95,9 +95,8 @@ class _Reduce:
 def reduce(options: _Reduce) -> CommandAnswer:
     """Reduce the `(red-test (acl …) (sequence …) …)` in FILE, or on standard input, to an `(acl …)`.
 
-    Signatures are not looked at: the cases are about reduction alone. The notation of older implementations is read
-    where it is unambiguous: limits as `(g x)`, dates as a year, binary k and n, relative names. Fields that are not
-    known are refused.
+    Signatures are ignored: the cases test reduction only. The notation of older implementations is accepted if it is
+    unambiguous: limits as `(g x)`, dates as a year, binary k and n, relative names. Unknown fields are refused.
     """
     case = read_sexp(options.file)
     with within(options.file):

@@ -61,8 +61,8 @@ penstock sub --broker penstock://127.0.0.1:7600 --network pito/London --key read
 def sub(options: _Sub) -> None:
     """Subscribe to a type and its sub-types, and print the events that you may see until you stop it.
 
-    With -o json each event is a line, a CloudEvent that `penstock pub` takes; what you may not see is null. The status
-    is 3 if --timeout ends it before --count events have come.
+    With -o json each event is a line, a CloudEvent that `penstock pub` accepts. Attributes that you may not see are
+    null. The exit status is 3 if --timeout ends the command before --count events have arrived.
     """
     call = options.client.call(options.of_type.type_files)
     printer = _Printer(call.network, as_json=wants_data())

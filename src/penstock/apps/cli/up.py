@@ -60,11 +60,11 @@ penstock up node.toml -o json --quiet
 """
 )
 def up(session: CommandSession, options: _Up) -> CommandAnswer | None:
-    """Run the broker that FILE describes, until it is told to stop.
+    """Run the broker that FILE describes, until it is stopped.
 
-    It prints a line when it is ready, and logs to standard error. SIGTERM and SIGINT stop it: clients and neighbours
-    are told, and what was counted is recorded. SIGHUP reloads credentials, types, operators and facts without a lost
-    connection; where something is wrong with them, it goes on as before.
+    The broker prints a line when it is ready, and logs to standard error. SIGTERM and SIGINT stop it: it informs
+    clients and neighbours, and records its counters. SIGHUP reloads credentials, types, operators and facts without
+    losing a connection. If one of them is invalid, the broker continues with the old ones.
     """
     if options.show_example:
         show(EXAMPLE.rstrip("\n").split("\n"))

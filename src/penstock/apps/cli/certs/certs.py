@@ -166,7 +166,7 @@ def _line(one: Judged, wording: Wording) -> str:
 
 @click.group(cls=Verbs)
 def cert() -> None:
-    """Certificates: who gives which right to whom."""
+    """Issue, show and verify certificates: who grants what to whom."""
 
 
 @option_class
@@ -190,12 +190,11 @@ penstock cert issue --key met.key --to-name "Met Brokers" --network "pito/UK Pol
 """,
 )
 def issue(session: CommandSession, options: _Issue) -> CommandAnswer:
-    """Give a right to somebody.
+    """Grant a right to a subject.
 
-    The right is on a network (connect, install) or on event types: publish and subscribe; manage and its single
-    operations; for brokers route, which is to carry events; and of sealed types keys, which is to manage them, and
-    history, which is to fetch old ones. Attributes, forced values and selectors need --type-file, so that their names
-    are known.
+    A right is on a network (connect, broker, install) or on event types: publish and subscribe; manage and its single
+    operations; route, for brokers that carry events; and for sealed types keys, to manage them, and history, to fetch
+    old ones. Attributes, forced values and selectors need --type-file, so that their names are known.
     """
     made = Issuing.of(session, options.key, options.subject, options.destination, options.names)
     event_type = options.right.of_type.load(session.now)
@@ -219,9 +218,9 @@ class _Name:
 
 @command(cert, example='penstock cert name "Met Brokers" --key met.key --to broker1 --days 30 --out broker1.cert')
 def name(session: CommandSession, options: _Name) -> CommandAnswer:
-    """Say that NAME, in your own name space, means somebody.
+    """Define NAME in your own name space.
 
-    Several such certificates make a group: a right that is given to the name is given to all of them.
+    Several such certificates make a group: a right that is granted to the name is granted to all its members.
     """
     made = Issuing.of(session, options.key, options.subject, options.destination, options.names)
     written = options.local_name.encode("utf-8", "surrogateescape")
@@ -250,7 +249,7 @@ class _Show:
 def show(session: CommandSession, options: _Show) -> CommandAnswer:
     """Show what certificates say, and whether they are signed and valid.
 
-    Showing is no verdict: the exit status is 0 also where a certificate is expired or forged.
+    The exit status is 0 even if a certificate is expired or forged: use `penstock cert verify` to decide.
     """
     names = options.names.load()
     bag = read_bag(options.files)
@@ -277,7 +276,7 @@ class _Verify:
 
 @command(cert, example="penstock cert verify met.cert --at 2026-12-31T23:59Z && echo good")
 def verify(session: CommandSession, options: _Verify) -> CommandAnswer:
-    """Check the signatures and the dates of certificates, now or at another time."""
+    """Check the signatures and dates of certificates, now or at another time."""
     with one_answer({"ok": False, "certificates": []}):
         wording = Wording(options.names.load())
         judged = judge_bag(read_bag(options.files), options.at.moment(session))

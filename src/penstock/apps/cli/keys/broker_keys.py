@@ -243,10 +243,10 @@ _IN_FILES = dict.fromkeys(("new", "show", "list", "quorum", "new-kek", "new-ring
 
 @click.group(cls=Verbs, elsewhere=_IN_FILES)
 def keys() -> None:
-    """Keys of sealed types at a broker: who has them, new ones, old ones.
+    """Manage the keys of sealed types at a broker.
 
     Brokers that may read or publish a sealed type get its keys from a key manager, which is a broker with `[keys]` in
-    its file; clients never have them. Keys to sign with are another thing: `penstock key`.
+    its file. Clients never have these keys. To manage signing keys, use `penstock key`.
     """
 
 
@@ -260,9 +260,10 @@ class _Status:
     keys, example="penstock keys status --broker penstock://127.0.0.1:7600 --network pito/London --key operator.key"
 )
 def status(options: _Status) -> CommandAnswer:
-    """Show which keys a broker holds, and for how long it may seal under them; and what waits for keys.
+    """Show which keys a broker holds, how long it may seal with them, and what waits for keys.
 
-    For its operators. Where keys are managed there, their owners, and who has the right `keys`, see who holds them.
+    For its operators. If the broker manages keys, their owners, and everybody with the right `keys`, see who holds
+    them.
     """
     call = options.client.call()
     found = _ask(call, KeyWord.STATUS)
@@ -278,10 +279,10 @@ class _Join:
 
 @command(keys, example="penstock keys join --broker penstock://127.0.0.1:7600 --network pito/London --key operator.key")
 def join(options: _Join) -> CommandAnswer:
-    """Have a broker ask at once for all keys that it may have and has not.
+    """Make a broker request all keys that it may have and does not have yet.
 
-    It does so by itself, when policy changes and now and then; a broker that was evicted does not. The answers come a
-    moment later: what is shown is what it holds until then. For its operators.
+    A broker does so by itself when policy changes, and from time to time, unless it was evicted. The keys arrive a
+    moment later: the output shows what the broker holds until then. For its operators.
     """
     call = options.client.call()
     if options.dry_run:
@@ -307,9 +308,9 @@ penstock keys rotate --type pito/Numberplate --broker penstock://127.0.0.1:7600 
 """,
 )
 def rotate(options: _Rotate) -> CommandAnswer:
-    """Begin a new epoch of the keys of a type, at the broker that manages them.
+    """Begin a new epoch of a type's keys, at the broker that manages them.
 
-    Members follow without losing an event. For the owner of the type, and for who has the right `keys` on it.
+    Members follow without losing an event. For the type's owner, and for everybody with the right `keys` on it.
     """
     if options.labels and options.scope.attribute:
         raise MalformedError("cli.usage", "labels are of the type, not of an attribute", hint="give one of the two")
@@ -339,11 +340,11 @@ penstock keys evict met-broker --type pito/Numberplate --broker penstock://127.0
 """,
 )
 def evict(options: _Evict) -> CommandAnswer:
-    """Take the keys of a type from the broker WHO: a new epoch begins at once, without it.
+    """Take a type's keys from the broker WHO: a new epoch begins immediately, without it.
 
-    That takes keys, and no rights: the broker may join again when it is told to, and neighbours of equal rights go on
-    to send it plaintext beside what is sealed. It is no way to lock somebody out, such as who has stolen a machine:
-    revoke the certificate that gives the right (`penstock net revoke`), which ends both. For the same as `rotate`.
+    This takes keys, not rights. The broker can join again if its operator asks for it, and neighbours with equal rights
+    still send it plaintext beside sealed events. To lock a broker out, for example after a theft, revoke the
+    certificate that gives the right (`penstock net revoke`): this ends both. For the same people as `rotate`.
     """
     call = options.client.call()
     who = call.names.principal(options.broker)
@@ -372,10 +373,10 @@ penstock keys forget --before 2026-01-01T00:00Z --broker penstock://127.0.0.1:76
 """,
 )
 def forget(options: _Forget) -> CommandAnswer:
-    """Have a key manager forget the keys of old epochs, and begin its log again. There is no way back.
+    """Make a key manager forget the keys of old epochs, and restart its log. This cannot be undone.
 
-    What was sealed in them can then be opened by nobody who has not fetched the keys. For who may manage all types that
-    are managed there. Copies of the log, and what a disk keeps of deleted files, are not reached.
+    Afterwards only those who have fetched the keys can open what was sealed with them. For those who may manage all
+    types that the broker manages. Copies of the log, and deleted files that a disk still holds, are not affected.
     """
     call, instant = options.client.call(), parse_instant(options.before)
     if options.dry_run:
@@ -428,7 +429,7 @@ def _confirm_forgetting(call: Call, before: datetime) -> None:
 def _type(call: Call, name: str) -> TypeKey:
     owner, rest = call.names.owned(name, "type")
     if owner is None or rest is None:
-        raise MalformedError("name.malformed", f"`{name[:80]}` is no one type", hint="write `owner/name`")
+        raise MalformedError("name.malformed", f"`{name[:80]}` does not name one type", hint="write `owner/name`")
     return TypeKey(owner, rest.partition("@")[0])
 
 

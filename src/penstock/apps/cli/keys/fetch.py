@@ -86,13 +86,13 @@ penstock keys fetch plates.ring --kek logs.kek --type pito/Numberplate --credent
 """
 )
 def fetch(session: CommandSession, options: _Fetch) -> CommandAnswer:
-    """Fetch the keys of epochs that are over into RING, a key ring, so that logs of sealed events can be opened.
+    """Fetch the keys of past epochs into RING, a key ring, to open logs of sealed events.
 
-    For who has the right `history` on the type or on some of its attributes: show the certificate with --credential.
-    The broker passes the request on to a key manager, which decides, and seals the keys to a key that only this command
-    has. A ring that exists gets what it has not. The broker's operators get the keys too that it uses now, where the
-    broker itself has the right. With the keys of a blinded type come those of its labels, also that of now. `penstock
-    key new-kek` makes what the ring lies under; `penstock open` and jobs on Spark read it.
+    You need the right `history` on the type or on some of its attributes: show the certificate with --credential. The
+    broker forwards the request to a key manager, which decides, and seals the keys to a key that only this command has.
+    A ring that exists is extended. The broker's operators also get the keys of the current epoch, if the broker itself
+    has the right. The keys of a blinded type come with those of its labels, including the current one. `penstock key
+    new-kek` makes a key-encryption key for the ring. `penstock open` and jobs on Spark read the ring.
     """
     if options.last is not None and options.last < options.first:
         raise MalformedError(

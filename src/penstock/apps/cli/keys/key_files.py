@@ -40,9 +40,9 @@ _OF_BROKERS = dict.fromkeys(("status", "join", "rotate", "evict", "forget", "fet
 
 @click.group(cls=Verbs, elsewhere=_OF_BROKERS)
 def key() -> None:
-    """Keys to sign with, and the principals that they are.
+    """Manage signing keys and the identities they stand for.
 
-    Keys that brokers hold of sealed types are another thing: `penstock keys`.
+    To manage the keys of sealed types at brokers, use `penstock keys`.
     """
 
 
@@ -74,7 +74,7 @@ penstock key new root.key --passphrase   # asks for a passphrase
 def new(session: CommandSession, options: _New) -> CommandAnswer:
     """Make a new Ed25519 key in FILE, which only you can read.
 
-    With --overwrite, --name gives the name to the new key also where another one has it.
+    With --overwrite, --name moves an existing name to the new key.
     """
     chosen = options.names.names_file
     check_distinct(options.file, options.public_file, None if options.petname is None else names_path(chosen))
@@ -111,7 +111,7 @@ class _Show:
 def show(options: _Show) -> CommandAnswer:
     """Show the principal and the public key of a key FILE, and never its private half.
 
-    Of a key-encryption key, and of a key ring that lies under one, it shows which key-encryption key it is.
+    For a key-encryption key, and for a key ring, it shows the id of the key-encryption key.
     """
     # Such keys have no public half, and standard input is read but once.
     if options.public_file is None and options.file != STDIN and (kek := kek_answer(options.file)) is not None:
@@ -154,7 +154,7 @@ class _List:
 
 @command(key, "list", example="penstock key list ~/keys")
 def list_(options: _List) -> CommandAnswer:
-    """List the key files in a FOLDER, and the names that you know principals by."""
+    """List the key files in a FOLDER, and your names for principals."""
     names = options.names.load()
     found = list(_keys_in(options.folder))
     data = {
@@ -212,7 +212,7 @@ class _Quorum:
     example="penstock key quorum --threshold 2 --member pito --member met --member ccs --out council.quorum",
 )
 def quorum(options: _Quorum) -> CommandAnswer:
-    """Make a principal that any K of its members are together; its file is accepted wherever a principal is."""
+    """Make a principal that stands for any K of its members; its file is accepted wherever a principal is."""
     names, destination = options.names.load(), options.destination
     made = Threshold(options.k, tuple(names.subject(member) for member in options.members))
     destination.check()
@@ -272,8 +272,8 @@ class _NewKek:
 def new_kek_command(session: CommandSession, options: _NewKek) -> CommandAnswer:
     """Make a new key-encryption key in FILE, which only you can read.
 
-    Key rings, and the logs of key managers, lie under such a key. It is never replaced: what lies under a lost key is
-    lost. Nodes and jobs cannot be asked for a passphrase; give them a key without one.
+    Key rings, and the logs of key managers, are encrypted with such a key. It is never replaced: what it encrypts is
+    lost with it. Nodes and jobs cannot ask for a passphrase; give them a key without one.
     """
     check_target(options.file, overwrite=False, lasting=True)
     kek = new_kek(session.random)
@@ -319,12 +319,12 @@ penstock key new-ring office.ring --kek office.kek --type numberplate.type --fro
 """,
 )
 def new_ring(session: CommandSession, options: _NewRing) -> CommandAnswer:
-    """Make a key ring in FILE with new keys, drawn at random, for types and all their attributes.
+    """Make a key ring in FILE with new random keys for types and all their attributes.
 
-    It is for events that are sealed in files and opened by whom you give the ring: brokers get their keys from a key
-    group, and do not know these. With --from it gets keys of a ring that you have, for somebody who is to read less
-    than you: those of the types, which open ids and times, and of some attributes, or of all. Give such a ring a
-    key-encryption key of its own: who has yours can open your ring too.
+    Such a ring is for events that are sealed in files and opened by those who have the ring: brokers get their keys
+    from a key group, and do not know these. With --from, the ring gets keys of another ring, for somebody who may read
+    less than you: those of the types, which open ids and times, and of some attributes, or of all. Use a separate
+    key-encryption key for such a ring: whoever has yours can open your ring too.
     """
     if options.source is None and (options.attributes or options.from_kek is not None):
         raise MalformedError("cli.usage", "--attribute and --from-kek say what to take from a ring", hint="give --from")

@@ -55,13 +55,14 @@ penstock moderator init rules.yaml --store sqlite:try.db --unsigned --as plant
 """
 )
 def init(session: CommandSession, options: _Init) -> CommandAnswer:
-    """Begin a rule book; you are its moderator.
+    """Create a rule book. You are its moderator.
 
-    It begins with what FILE says of the tree, the attributes, profiles and customs.
+    The rule book starts with the tree, attributes, profiles and customs in FILE.
 
-    Without signatures, whom you do not know is remembered by the name in FILE, so that --as takes it.
+    With --unsigned, principals that you do not know yet are remembered by their names in FILE, so that --as accepts
+    them.
 
-    The rules of FILE are for those to state whose rules they are: `penstock moderator add --from FILE --key …`.
+    The rules in FILE are stated by their publishers: `penstock moderator add --from FILE --key …`.
     """
     names = options.book.names.load()
     rules = load_rules(options.file, names)
@@ -138,7 +139,7 @@ def _somebody(word: str, names: NameBook, rules: RuleFile) -> Principal:
 
 
 def _remember(rules: RuleFile, names: NameBook, names_file: str | None, *, dry_run: bool) -> None:
-    """Keep the names of a file that stand for nobody else: whoever asks without a key is known by a name alone."""
+    """Keep the names of a file that mean nobody else: whoever asks without a key is known by a name alone."""
     for principal, name in rules.names.items():
         if name not in names.by_name and principal == principal_of(name) and is_petname(name):
             with remembering(name, principal, names_file, replace=False, dry_run=dry_run):
@@ -162,9 +163,9 @@ class _Log:
 
 @command(example="penstock moderator log --store sqlite:rules.db --last 10")
 def log(options: _Log) -> CommandAnswer:
-    """Show the last steps, who asked for them and why.
+    """Show the last steps, who requested them and why.
 
-    What changed in each is in `penstock moderator explain --step N`, and in `-o json`.
+    To see what a step changed, run `penstock moderator explain --step N`, or use `-o json`.
     """
     source, book = until_answered(options.book.opened())
     steps, void = book.base.steps[-options.last :], undone(book.base)
@@ -193,9 +194,9 @@ class _Verify:
 
 @command(example="penstock moderator verify --store sqlite:rules.db")
 def verify(options: _Verify) -> CommandAnswer:
-    """Verify chain, signatures and steps of a rule book.
+    """Verify the chain, signatures and steps of a rule book.
 
-    Each step has to be what comes of its request, and that to be signed by somebody who may ask for it.
+    Each step must be the result of its request, and the request must be signed by somebody who may make it.
     """
     known = parse_heads(options.heads).get(options.book.ledger, EMPTY)
     with options.book.opened() as (source, book), counting("verified") as told:
@@ -215,10 +216,10 @@ class _Keep:
 
 @command(example="penstock moderator keep --key plant.key")
 def keep(options: _Keep) -> CommandAnswer:
-    """Keep a snapshot, from which the rule book opens quickly.
+    """Save a snapshot, from which the rule book opens quickly.
 
-    It is the moderator's to keep, who signs it: others open the book from it without reading all steps before it.
-    `penstock moderator verify` goes by the steps alone.
+    Only the moderator can save one, and signs it: others then open the book without reading all steps before it.
+    `penstock moderator verify` ignores snapshots.
     """
     with options.book.opened() as (source, book):
         book.keep(options.key.open())

@@ -62,16 +62,15 @@ penstock moderator add --from rules.yaml --key acme.key --continue
 """
 )
 def add(session: CommandSession, options: _Add) -> CommandAnswer:
-    """State RULE; the status is 1 if it conflicts.
+    """State RULE. The exit status is 1 if it conflicts with others.
 
-    Then it is rejected, and kept in the log of what may come back.
+    A rule that conflicts is rejected, and kept in the log of rules that can come back.
 
-    The rules of a file are stated as a whole: where one is refused, none is in the book. With --continue those are left
-    out that it has already, and many are written in batches, so that a run that was stopped can be run again.
+    The rules of a file are stated as a whole: if one is refused, none is added. With --continue, rules that the book
+    already has are left out, and the others are written in batches, so that an interrupted run can be repeated.
 
-    --fnc-s says what subscribers must satisfy, --fnc-p what publishers must. A condition is one of the selector
-    language, or an attribute list as {(role, engineer), (age, max, 65)}. What is not said is TRUE, which everybody
-    satisfies.
+    --fnc-s is what subscribers must satisfy, --fnc-p what publishers must satisfy. A condition is a selector, or an
+    attribute list such as {(role, engineer), (age, max, 65)}. The default is TRUE, which everybody satisfies.
     """
     if options.missing and options.source is None:
         raise MalformedError("cli.usage", "--continue is for the rules of a file", hint="give --from FILE")
@@ -155,7 +154,7 @@ class _Subscribe:
 
 @command(example="penstock moderator subscribe ada-press --event Line.Press --fnc-p \"country = 'de'\" --key ada.key")
 def subscribe(session: CommandSession, options: _Subscribe) -> CommandAnswer:
-    """State RULE of a subscriber: from whom it wants events."""
+    """State RULE of a subscriber: whose events it wants."""
     act = options.acting.begin(session)
     stated_by = act.asker()
     subscriber = stated_by if options.subscriber is None else act.source.cast.principal(options.subscriber)
@@ -173,10 +172,10 @@ class _Remove:
 
 @command(example="penstock moderator remove r2 --key acme.key --why 'the press is gone'")
 def remove(session: CommandSession, options: _Remove) -> CommandAnswer:
-    """Take RULE back, which you have stated, or yourself out of it.
+    """Withdraw RULE, or withdraw yourself from it.
 
-    Who has stated a rule takes all of it back; a publisher or subscriber for whom somebody else has stated it takes
-    itself out of it, and the rule goes with the last of them. Whatever in the log fits then comes back.
+    Whoever stated a rule withdraws all of it. A publisher or subscriber whose rule somebody else stated withdraws
+    itself, and the rule ends with the last of them. Rules in the log that fit then come back.
     """
     act = options.acting.begin(session)
     if options.rule not in act.book.base.wishes:
@@ -198,10 +197,10 @@ penstock moderator resolve r2 --by delete-attributes --key acme.key --consent bo
 """
 )
 def resolve(session: CommandSession, options: _Resolve) -> CommandAnswer:
-    """Choose a proposal for RULE, which conflicts.
+    """Apply a proposal for RULE, which conflicts with others.
 
-    All of it is applied, or nothing.
-    Where rules would demand less than their publishers stated, each of these has to agree (`penstock moderator agree`).
+    The whole proposal is applied, or nothing. If rules would require less than their publishers stated, each of these
+    publishers must agree (`penstock moderator agree`).
     """
     act = options.acting.begin(session)
     return act.do(resolving(act, options.rule, Strategy(options.strategy)))
@@ -223,14 +222,14 @@ class _Leave:
 
 @command(example="penstock moderator leave acme --key acme.key")
 def leave(session: CommandSession, options: _Leave) -> CommandAnswer:
-    """Let PUBLISHER go away; its rules rest."""
+    """Record that PUBLISHER leaves. Its rules are suspended."""
     act = options.acting.begin(session)
     return act.do(Leave(act.source.cast.principal(options.publisher)))
 
 
 @command(name="return", example="penstock moderator return acme --key acme.key")
 def return_(session: CommandSession, options: _Leave) -> CommandAnswer:
-    """Let PUBLISHER come back, and its rules if they fit."""
+    """Record that PUBLISHER returns, with those of its rules that fit."""
     act = options.acting.begin(session)
     return act.do(Return(act.source.cast.principal(options.publisher)))
 
@@ -242,10 +241,10 @@ class _Pass:
 
 @command(name="pass", example="penstock moderator pass")
 def pass_(session: CommandSession, options: _Pass) -> CommandAnswer:
-    """Let time pass: periods of rules end and begin.
+    """Let time pass: start and end the validity periods of rules.
 
-    Anybody may do so, without a signature. Other changes do so too before anything is decided.
-    With the moderator's key it sets the time of the rule book, where that is far from now because a clock was wrong.
+    Everybody can do so, without a signature. Other changes do so too before they are decided. With the moderator's key,
+    the command sets the rule book's time if a wrong clock has moved it far from now.
     """
     act = options.acting.begin(session, passes=True)
     if act.is_due() or act.sets_time():
@@ -262,9 +261,9 @@ class _Undo:
 
 @command(example="penstock moderator undo 4 --key acme.key --dry-run")
 def undo(session: CommandSession, options: _Undo) -> CommandAnswer:
-    """Take STEP back, and nothing else.
+    """Undo STEP, and nothing else.
 
-    Where later steps depend on it, that is refused, and they are named.
+    If later steps depend on it, the request is refused, and the error names them.
     """
     act = options.acting.begin(session)
     try:

@@ -23,7 +23,7 @@ from penstock.moderator.files.scenarios import StepResult, read_scenario, run
 
 @click.group(cls=Verbs)
 def moderator() -> None:
-    """Conflicts between rules of publishers, and proposals."""
+    """Find and settle conflicts between publishers' rules."""
 
 
 for verb in (
@@ -42,10 +42,10 @@ class _Test:
 
 @command(moderator, example="penstock moderator test example.yaml")
 def test(options: _Test) -> CommandAnswer:
-    """Run the scenario in FILE, and compare what comes of each step with what it expects.
+    """Run the scenario in FILE, and compare the result of each step with the expected one.
 
-    A scenario is a tree of event types, profiles, steps, and what must have come of each: which rules conflict and over
-    which attributes, what is in force then, what enters the log and what comes back from it. Nothing is kept.
+    A scenario is a tree of event types, profiles, steps, and the expected result of each step: which rules conflict and
+    over which attributes, which are then in force, which enter the log and which come back from it. Nothing is saved.
     """
     with within(options.file):
         scenario = read_scenario(read_yaml(_text(read_bytes(options.file))))

@@ -117,10 +117,10 @@ penstock moderator compile --store sqlite:rules.db --rights alone --key plant.ke
 """,
 )
 def compile_(session: CommandSession, options: _Compile) -> CommandAnswer:
-    """Sign the rules in force, and the profiles that are known, as an agreement about your types.
+    """Sign the rules in force, and the known profiles, as an agreement about your types.
 
-    Brokers enforce it when it is announced with `penstock net agree`, and the jobs of the pipeline when a policy file
-    names it. Whoever has no profile may then neither publish nor subscribe.
+    Brokers enforce it when it is announced with `penstock net agree`, and jobs of the pipeline when a policy file names
+    it. Principals without a profile may then neither publish nor subscribe.
     """
     options.destination.check()
     rights = AgreementMode(options.rights)
@@ -160,11 +160,11 @@ class _Certify:
 
 @command(example="penstock moderator certify --file rules.yaml --type news.type --key plant.key --out agreed.certs")
 def certify(session: CommandSession, options: _Certify) -> CommandAnswer:
-    """Issue certificates that say what the rules in force come to, for everybody who is known.
+    """Issue certificates that express the rules in force, for everybody who is known.
 
-    For domains that enforce certificates and nothing else. When rules or profiles have changed, give what was written
-    before with --issued: what is still right is kept, and what is to be revoked is named. Certificates never allow more
-    than the rules; where they cannot say all of it, that is told.
+    This is for domains that enforce certificates only. When rules or profiles have changed, pass the previous output
+    with --issued: valid certificates are kept, and those to revoke are listed. Certificates never allow more than the
+    rules. If they cannot express a rule completely, the output says so.
     """
     options.destination.check()
     source, key, compiled = options.compiled.compile(session, AgreementMode.ALONE)

@@ -62,11 +62,11 @@ penstock moderator agree --undo 7 --key bolt.key --out bolt.consent
 """
 )
 def agree(session: CommandSession, options: _Agree) -> CommandAnswer:
-    """Agree to what somebody else asks for.
+    """Sign your consent to what somebody else requests.
 
-    That is a proposal by which your rule demands less, a request that needs more than one, or that a step is undone
-    because of which your rule demands more now.
-    What would come of it is shown, and that alone is agreed to: it does not count where something else would by then.
+    Consent is needed for a proposal by which your rule requires less, for a request that needs several people, and to
+    undo a step because of which your rule requires more now. The command shows the result, and you agree to this result
+    only: the consent does not count if the result would be different by then.
     """
     asked = [
         options.request_file is not None,
@@ -132,7 +132,7 @@ class _Take:
 
 @command(example="penstock moderator take r7.request --consent bolt.consent")
 def take(session: CommandSession, options: _Take) -> CommandAnswer:
-    """Take a request that somebody signed with --out."""
+    """Apply a request that somebody signed with --out."""
     asked = read_request(options.file)
     agreed = tuple(map(read_consent, options.consents))
     nobody = WhoOptions(key_file=None, passphrase_file=None, as_who=None)

@@ -34,7 +34,7 @@ class _Add:
 
 @command(type_, example="penstock moderator type add Line.Dry --below Line --key plant.key")
 def add(session: CommandSession, options: _Add) -> CommandAnswer:
-    """Add an event type; it is of the owner of the type that it hangs on, or of `owner/NAME`."""
+    """Add an event type, owned by the owner of the type above it, or by `owner/NAME`."""
     act = options.acting.begin(session)
     parent = None if options.below is None else act.source.event(options.below)
     return act.do(AddType(_new(act, options.name, parent), parent))
@@ -51,9 +51,9 @@ class _Move:
 
 @command(type_, example="penstock moderator type move Line.Dry --below Line.Paint --key plant.key --dry-run")
 def move(session: CommandSession, options: _Move) -> CommandAnswer:
-    """Move an event type, with all below it.
+    """Move an event type, with all types below it.
 
-    Conflicts that this would create are shown, with proposals, and nothing is moved unless one of these is chosen.
+    Conflicts that the move would create are shown with proposals, and nothing is moved unless you choose one of these.
     """
     if (options.below is None) is not options.root:
         raise click.UsageError("say where it goes: --below TYPE, or --root")
@@ -97,7 +97,7 @@ class _Rename:
 
 @command(type_, example="penstock moderator type rename Line.Dry Line.Drying --key plant.key")
 def rename(session: CommandSession, options: _Rename) -> CommandAnswer:
-    """Give an event type another name; rules and log entries follow."""
+    """Rename an event type. Rules and log entries follow."""
     act = options.acting.begin(session)
     event = act.source.event(options.name)
     return act.do(RenameType(event, _new(act, options.new, event)))
@@ -111,7 +111,7 @@ class _Remove:
 
 @command(type_, example="penstock moderator type remove Line.Dry --key plant.key")
 def remove(session: CommandSession, options: _Remove) -> CommandAnswer:
-    """Remove an event type: the types below it hang on its parent from then on, and the rules on it end."""
+    """Remove an event type. The types below it move to its parent, and the rules on it end."""
     act = options.acting.begin(session)
     return act.do(RemoveType(act.source.event(options.name)))
 

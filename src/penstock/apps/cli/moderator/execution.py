@@ -170,7 +170,7 @@ class Acting:
                     "`penstock moderator pass --key …`"
                 )
             case "moderator.unresolved", Resolve(rule_id):
-                return f"`penstock moderator propose {rule_id}` shows the ways that lead somewhere"
+                return f"`penstock moderator propose {rule_id}` shows the proposals that apply"
             case _:
                 return ""
         publishers = error.fields.get("publishers")
@@ -296,6 +296,6 @@ def rejection(source: RuleSource, *plans: Plan, written: bool) -> RefusedError |
     rules = ", ".join(f"`{rule_id}`" for rule_id in ids[:10])
     return RefusedError(
         "moderator.rejected",
-        f"{rules} {'was' if written else 'would be'} rejected, because it conflicts",
+        f"{rules} {'was' if written else 'would be'} rejected, because it conflicts with others",
         hint=f"`penstock moderator propose {ids[0]}` shows proposals" if written else "",
     )

@@ -53,10 +53,10 @@ def show_question(poll: bytes | None, question: PollQuestion, cast: Cast) -> Ite
     yield f"  {rule_sentence(candidate, cast.show)}"
     for number, option in enumerate(question.options, 1):
         needs = ", ".join(sorted(map(cast.show, option.relaxes)))
-        yield (f"{number}. {option.strategy}" + (f": relaxes the rules of {needs}, who must consent" if needs else ""))
+        yield f"{number}. {option.strategy}" + (f": relaxes the rules of {needs}, who must consent" if needs else "")
         for revision in _revisions(question, option):
             yield from show_revision(revision)
-    yield (f"{counted(len(question.voters), 'publisher')} asked: {', '.join(sorted(map(cast.show, question.voters)))}")
+    yield f"{counted(len(question.voters), 'publisher')} asked: {', '.join(sorted(map(cast.show, question.voters)))}"
 
 
 def _revisions(question: PollQuestion, option: Option) -> list[Revision]:
@@ -94,7 +94,7 @@ def show_votes(poll: Poll, cast: Cast) -> Iterator[Shown]:
     for voter, answer in sorted(answers.items(), key=lambda each: cast.show(each[0])):
         said = {
             VoterResponse.SILENT: "silent, which refuses",
-            VoterResponse.CONTRADICTED: "has said two things at once, which refuses",
+            VoterResponse.CONTRADICTED: "has cast contradicting votes, which refuses",
         }.get(answer) or vote_text(votes[voter], poll.question.value)
         yield f"  {cast.show(voter)}: {said}"
 

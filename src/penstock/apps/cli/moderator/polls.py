@@ -79,12 +79,13 @@ penstock moderator poll --key plant.key --nats nats://localhost:4222
 """
 )
 def poll(session: CommandSession, options: _Poll) -> CommandAnswer | None:
-    """Ask those affected how RULE, which conflicts, is settled.
+    """Ask those affected how to settle RULE, which conflicts with others.
 
-    Asked are all whose rules a proposal would change. A proposal is taken if more than half of those who stated them
-    approve of it, and each whose own rule it relaxes has signed a consent. Silence refuses. With --nats they are asked
-    there, and what was chosen is done at the deadline; a poll that was interrupted goes on by the same command without
-    RULE. Otherwise the question goes to a file, and `tally` takes the votes.
+    All whose rules a proposal would change are asked. A proposal is applied if more than half of those who stated these
+    rules approve it, and each whose own rule it relaxes has signed a consent. No answer counts as a refusal. With
+    --nats they are asked over NATS, and the chosen proposal is applied at the deadline. To continue an interrupted
+    poll, run the command again without RULE. Without --nats the question is written to a file, and `tally` counts the
+    votes.
     """
     login = options.nats.login()
     destination, rule, deadline = options.destination, options.rule, options.deadline
@@ -148,10 +149,10 @@ class _Tally:
 
 @command(example="penstock moderator tally acme.vote bolt.vote --key plant.key")
 def tally(session: CommandSession, options: _Tally) -> CommandAnswer:
-    """Count votes from files; close the polls that are due.
+    """Count votes from files, and close the polls that are due.
 
-    What a poll has chosen is done when it is closed. A vote counts if it is taken in before the deadline; taken in
-    again it changes nothing.
+    When a poll is closed, the chosen proposal is applied. A vote counts if it is read before the deadline. Reading it
+    again changes nothing.
     """
     read = [(file, read_said(file, Vote)) for file in options.votes]
     polls, cast = until_answered(_opened(options.key.open(), options.book, dry_run=options.dry_run))
@@ -165,7 +166,7 @@ def tally(session: CommandSession, options: _Tally) -> CommandAnswer:
             # It counts now, whatever comes of the next one.
             show([f"{who}: {vote_text(cast_vote.value, found.question.value)}"])
         if found.tally().answers[cast_vote.value.voter] is VoterResponse.CONTRADICTED:
-            said = f"{who} has said two things at once, which refuses, until a vote comes with a higher --number"
+            said = f"{who} has cast contradicting votes, which refuses, until a vote comes with a higher --number"
             warn(Warned("poll.contradicted", said))
     ended = polls.advance(session.now)
     waiting = [kept for kept in polls.kept.values() if kept.open]

@@ -75,12 +75,13 @@ class _Allow:
 
 @command(example="penstock moderator allow Line.Press --subscriber ada --file rules.yaml")
 def allow(session: CommandSession, options: _Allow) -> CommandAnswer:
-    """Say who receives EVENT from whom, and why not.
+    """Show who receives EVENT from which publisher, and why others do not.
 
-    The status is 1 where nobody does.
-    It looks at what the publisher demands of subscribers, at what the subscriber demands of publishers, and at what the
-    rules demand of the publisher itself.
-    With --publisher and --subscriber it is one pair; else all who have a rule, or have subscribed.
+    The exit status is 1 if nobody does.
+
+    The command checks what the publisher requires of subscribers, what the subscriber requires of publishers, and what
+    the rules require of the publisher itself. With --publisher and --subscriber it checks one pair; otherwise everybody
+    who has a rule or has subscribed.
     """
     source = until_answered(options.source.opened(options.at.moment(session)))
     vocabulary = source.base.detector.vocabulary
@@ -155,11 +156,11 @@ penstock moderator check --store sqlite:rules.db -o json
 """
 )
 def check(session: CommandSession, options: _Check) -> CommandAnswer:
-    """Name every conflict; the status is 1 if there is one.
+    """List every conflict. The exit status is 1 if there is one.
 
-    Each is told with the rules, where they stand to each other, the attributes at fault, and somebody for whom it makes
-    a difference. FILE is a rule base in YAML, or a bundle of signed rules. Without it: the rules of the rule book that
-    were rejected, and what they conflict with now. Rules in force there never conflict.
+    Each conflict is shown with its rules, how their event types are related, the attributes that cause it, and somebody
+    affected. FILE is a rule base in YAML, or a bundle of signed rules. Without FILE, the command lists the rejected
+    rules of the rule book and what they conflict with now. Rules in force never conflict.
     """
     if options.file is not None:
         return _check_file(options.file, options.book.names.load())
@@ -251,7 +252,7 @@ class _Show:
 
 @command(example="penstock moderator show --store sqlite:rules.db")
 def show(session: CommandSession, options: _Show) -> CommandAnswer:
-    """Show the tree, and how rules stand; or RULE alone."""
+    """Show the tree and the status of all rules, or of RULE only."""
     source = until_answered(options.source.opened(session.now))
     if options.rule is None:
         return CommandAnswer(lambda: state_data(source), show_state(source))
@@ -282,11 +283,11 @@ class _Propose:
 
 @command(name="propose", example="penstock moderator propose r2 --file rules.yaml")
 def propose_(session: CommandSession, options: _Propose) -> CommandAnswer:
-    """Show proposals for RULE, which conflicts, as diffs.
+    """Show proposals for RULE, which conflicts with others, as diffs.
 
-    Those that change least come first. Where profiles of subscribers are known, each says how many of them would gain
-    and lose events, and always who would have to agree that its rule demands less. Nothing is applied: choose one with
-    `penstock moderator resolve`.
+    Those that change least come first. If profiles of subscribers are known, each proposal says how many of them would
+    gain and lose events. It always says who must agree because its rule would require less. Nothing is applied: choose
+    one with `penstock moderator resolve`.
     """
     rule, source = options.rule, until_answered(options.source.opened(session.now))
     standing = known_standing(source.base, rule)
@@ -294,7 +295,7 @@ def propose_(session: CommandSession, options: _Propose) -> CommandAnswer:
     if standing.status is not RuleStatus.REJECTED:
         raise RefusedError(
             "moderator.not-rejected",
-            f"rule `{rule}` is {standing.status}, and there is nothing to resolve",
+            f"rule `{rule}` is {standing.status}, so there is nothing to resolve",
             hint=f"`penstock moderator explain {rule}{source.option}` says how it stands",
         )
     conflicts = source.base.detector.conflicts(candidate)
@@ -306,7 +307,7 @@ def propose_(session: CommandSession, options: _Propose) -> CommandAnswer:
 
     def shown() -> Iterator[Shown]:
         if not conflicts:
-            yield f"{rule} conflicts with nothing any more; state it again"
+            yield f"{rule} has no conflict any more; state it again"
             return
         yield from show_proposals(candidate.id, found, source)
         if found and not source.option:
@@ -314,7 +315,7 @@ def propose_(session: CommandSession, options: _Propose) -> CommandAnswer:
 
     unresolved = RefusedError(
         "moderator.unresolved",
-        f"there is no way in which rule `{rule}` could come into force",
+        f"no proposal lets rule `{rule}` come into force",
         hint="withdraw it, or state another one",
     )
     return CommandAnswer(data, shown(), None if found else unresolved)
@@ -340,7 +341,7 @@ penstock moderator explain --step 4 --store sqlite:rules.db
 """
 )
 def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
-    """Say in sentences how RULE stands, or what a step was."""
+    """Explain the status of RULE, or a step, in sentences."""
     if (options.rule is None) is (options.number is None) or (options.other is not None and options.rule is None):
         raise MalformedError("cli.usage", "explain one rule, or one step", hint="give RULE, or --step N")
     source = until_answered(options.source.opened(session.now))
@@ -379,7 +380,7 @@ def _explain_rule(standing: RuleState, source: RuleSource) -> CommandAnswer:
             yield from show_conflicts(stated, colliding, source)
             yield f"`penstock moderator propose {stated.id}{source.option}` shows proposals."
         elif standing.status is RuleStatus.REJECTED:
-            yield "It conflicts with nothing any more, and can be stated again."
+            yield "It has no conflict any more, and can be stated again."
         for step in touched:
             yield f"step {step.number}, {instant_text(step.note.when)}: {_asked(step, source)}"
 

@@ -39,10 +39,10 @@ class _Sign:
 
 @command(example="penstock moderator sign rules.yaml --key acme.key --out acme.rules")
 def sign(session: CommandSession, options: _Sign) -> CommandAnswer:
-    """Sign your rules of FILE: a bundle that others can verify.
+    """Sign your rules in FILE as a bundle that others can verify.
 
-    Of several organisations each signs its own, and `penstock moderator export` puts the bundles together. All commands
-    that take a rule base in a file take a bundle too.
+    Each organisation signs its own rules, and `penstock moderator export` joins the bundles. All commands that accept a
+    rule base in a file also accept a bundle.
     """
     names, destination = options.names.load(), options.destination
     destination.check()
@@ -76,9 +76,9 @@ penstock moderator export --store sqlite:rules.db --out rules.yaml
 """
 )
 def export(session: CommandSession, options: _Export) -> CommandAnswer:
-    """Write a rule base as YAML, from BUNDLES or a rule book.
+    """Write a rule base as YAML, from BUNDLES or from a rule book.
 
-    Every signature in BUNDLES is verified, and one of them has to say what the rules may speak about (`sign --found`).
+    Every signature in BUNDLES is verified, and one of them must contain the tree and the attributes (`sign --found`).
     """
     destination = options.destination
     destination.check()

@@ -223,7 +223,7 @@ def known_standing(base: RuleBase, rule_id: str) -> RuleState:
     except MalformedError as error:
         if rule_id in base.wishes:
             raise MalformedError(
-                "moderator.unknown-rule", f"`{rule_id}` is a subscriber's rule, which conflicts with nothing"
+                "moderator.unknown-rule", f"`{rule_id}` is a subscriber's rule, which never conflicts"
             ) from error
         near = get_close_matches(rule_id, [*base.standings], 3)
         error.hint = f"did you mean {', '.join(near)}?" if near else "`penstock moderator show` has all of them"

@@ -126,13 +126,13 @@ penstock moderator vote --auto tighten --moderator plant --key acme.key --nats n
 """
 )
 def vote(session: CommandSession, options: _Vote) -> CommandAnswer | None:
-    """Answer a moderator that asks how a rule is settled.
+    """Answer a moderator who asks how to settle a rule.
 
     QUESTION is a file, or with --nats the first digits of a poll. Without an answer the question is shown; with --nats
-    and no QUESTION, all that are open. What would relax your own rule has to be named by --relax, and is signed as your
-    consent; what you do not name you refuse. To vote again, before the deadline, replaces your vote: over NATS, or
-    where --overwrite replaces the file with your last one. Else give --number: two of one number that differ refuse.
-    What you answer yourself is not replaced by --auto.
+    and no QUESTION, all open ones. Name with --relax each proposal that may relax your own rule: this is signed as your
+    consent. You refuse every proposal that you do not name. Before the deadline you can vote again, over NATS, or with
+    --overwrite for the file of your last vote. Otherwise give --number: two different votes with the same number count
+    as a refusal. --auto does not replace votes that you cast yourself.
     """
     voter = _Voter(session, options)
     if voter.policy is not None:

@@ -209,7 +209,8 @@ def events_table(events: Iterable[Event], wording: Wording) -> Shown:
 @click.group(
     cls=Verbs,
     help=with_example(
-        "Your chain of policy events: what you have signed so far.", "penstock net chain verify pito.chain"
+        "Show, verify and fetch your chain of policy events: what you have signed so far.",
+        "penstock net chain verify pito.chain",
     ),
 )
 def chain() -> None:
@@ -225,7 +226,7 @@ class _ChainFile:
 
 @command(chain, example="penstock net chain show pito.chain")
 def show(options: _ChainFile) -> CommandAnswer:
-    """Show what a chain says, event by event, as far as it holds; the status is 1 where it does not."""
+    """Show the events of a chain, as far as it is valid. The exit status is 1 if part of it is not."""
     wording = Wording(options.names.load())
     found = _read(options.file)
     shown = [events_table(found.events, wording)]
@@ -237,7 +238,7 @@ def show(options: _ChainFile) -> CommandAnswer:
 
 @command(chain, example="penstock net chain verify pito.chain && echo good")
 def verify(options: _ChainFile) -> CommandAnswer:
-    """Check the signatures of a chain, and that each event follows the one before; the status is 1 where not."""
+    """Check the signatures of a chain, and that each event follows the one before. The exit status is 1 if not."""
     names = options.names.load()
     found = _read(options.file)
     owner = "nobody" if found.owner is None else names.show(found.owner)
@@ -275,7 +276,7 @@ class _Fetch:
 def fetch(options: _Fetch) -> CommandAnswer:
     """Get the events that your chain lacks from a broker: after an old copy was restored, or the file was lost.
 
-    A broker keeps what came since your last checkpoint. Everything is verified before it is taken.
+    A broker keeps all events since your last checkpoint. Everything is verified before it is saved.
     """
     owner = options.owner.signer()
 
@@ -320,7 +321,7 @@ async def _fetch(owner: OwnerSigner, client: Client, held: HeldChain) -> None:
         raise RefusedError(
             "evolution.old-chain",
             f"the broker has forgotten what lies between policy events {held.chain.number} and {new[0].value.number}",
-            hint=f"move `{owner.file.path}` away, and fetch anew",
+            hint=f"move `{owner.file.path}` away, and fetch again",
         )
     if new:
         held.append(new)

@@ -28,7 +28,7 @@ from penstock.codec.wire import Wire
 
 @click.group(cls=Verbs)
 def net() -> None:
-    """How a broker sees the network, and what owners change in it."""
+    """Show how a broker sees the network, and change an owner's policy in it."""
 
 
 @option_class
@@ -44,7 +44,7 @@ penstock net show --broker penstock://127.0.0.1:7600 --network pito/London --key
 """,
 )
 def show(options: _Show) -> CommandAnswer:
-    """Ask a broker for its state: brokers and links, sessions, sizes, and how far each owner's policy has come.
+    """Show a broker's state: brokers and links, sessions, sizes, and how far each owner's policy has spread.
 
     For the operators that its file names, and for its own key.
     """

@@ -114,7 +114,7 @@ class Awaited:
         return RefusedError(
             "evolution.incomplete",
             f"policy event {self.number} is not complete",
-            hint="`penstock net show` says whom it waits for; for a broker that is gone, run `penstock net retire`"
+            hint="run `penstock net show` to see the brokers it waits for, `penstock net retire` for one that is gone"
             if self.brokers
             else "no broker is known that may carry a type of yours: grant `route` to those that do",
         )
@@ -186,7 +186,7 @@ penstock net publish met.cert --broker penstock://127.0.0.1:7600 --network pito/
 """
 )
 def publish(options: _Publish) -> CommandAnswer:
-    """Publish certificates: every broker that serves your types goes by them from then on."""
+    """Publish certificates: every broker that serves your types then uses them."""
     bag = load_credentials(options.files)
     return _change(lambda state: _publications(state, bag), options.change)
 
@@ -203,9 +203,9 @@ penstock net revoke met.cert --broker penstock://127.0.0.1:7600 --network pito/L
 """
 )
 def revoke(options: _Revoke) -> CommandAnswer:
-    """Revoke certificates, by file or by id. There is no way back: to grant the same again, issue a new certificate.
+    """Revoke certificates, by file or by id. This cannot be undone: to grant the same again, issue a new certificate.
 
-    With --wait the command ends when nothing more is delivered that the revocation forbids.
+    With --wait the command ends when nothing is delivered any more that the revocation forbids.
     """
     ids = tuple(dict.fromkeys(id_ for written in options.certificates for id_ in _ids(written)))
     return _change(lambda state: _revocations(state, ids), options.change)
@@ -222,7 +222,7 @@ class _Install:
     example="penstock net install golf.type --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key"
 )
 def install(options: _Install) -> CommandAnswer:
-    """Install signed types of yours at every broker that follows your policy; parents first."""
+    """Install your signed types at every broker that follows your policy, parents first."""
     types = [load_type(file) for file in options.files]
     shelf = options.shelf.load(*options.files)
     return _change(lambda state: _installations(state, types, shelf, clock()), options.change)
@@ -259,9 +259,9 @@ class _RequireStamps:
     example="penstock net require-stamps --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key",
 )
 def require_stamps(options: _RequireStamps) -> CommandAnswer:
-    """Require time-stamps: a broker that has none of yours, or an old one, delivers none of your types.
+    """Require time-stamps: a broker without a current time-stamp of yours delivers none of your types.
 
-    Start `penstock net stamp --every` first, or nothing is delivered. There is no way back.
+    Start `penstock net stamp --every` first, or nothing is delivered. This cannot be undone.
     """
     return _change(lambda state: () if state.stamps_required else (RequireStamps(),), options.change)
 
@@ -273,7 +273,7 @@ class _Checkpoint:
 
 @command(example="penstock net checkpoint --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key")
 def checkpoint(options: _Checkpoint) -> CommandAnswer:
-    """Say all of your policy again: brokers forget what came before, and go past what they could not apply."""
+    """Publish your whole policy again: brokers forget earlier events, and skip those that they could not apply."""
     return run_signing(lambda _desk: lambda author, now: author.checkpoint(now), options.change)
 
 
@@ -285,7 +285,7 @@ def _publications(state: PolicyState, bag: Credentials) -> Iterable[Change]:
     if gone:
         raise RefusedError(
             "evolution.revoked",
-            f"{gone[0].id} was revoked, which has no way back",
+            f"{gone[0].id} was revoked, which cannot be undone",
             hint="issue a new certificate, and publish that",
         )
     known = {certificate.id for certificate in state.credentials}
@@ -459,10 +459,10 @@ penstock net agree plant.agreement --broker penstock://127.0.0.1:7600 --network 
 """
 )
 def agree(options: _Agree) -> CommandAnswer:
-    """Announce agreed rules about your types, and profiles: every broker enforces them from then on.
+    """Announce agreed rules about your types, and profiles: every broker then enforces them.
 
-    `penstock moderator compile` writes such files. An agreement takes the place of the one of its name, and a profile
-    that of the one before; those who have none may neither publish nor subscribe to what was agreed on.
+    `penstock moderator compile` writes such files. An agreement replaces the one with its name, and a profile the one
+    before. Principals without a profile may neither publish nor subscribe to the types of the agreement.
     """
     statements = [statement for file in options.files for statement in _load(file)]
     return _change_agreement(lambda desk, state: _announcements(statements, desk, state), options.change)
@@ -479,7 +479,7 @@ class _EndAgreement:
     example="penstock net end-agreement plant --broker penstock://127.0.0.1:7600 --network plant/Floor --key plant.key",
 )
 def end_agreement(options: _EndAgreement) -> CommandAnswer:
-    """End agreements: who may publish and subscribe is what certificates say again."""
+    """End agreements: certificates alone then decide who may publish and subscribe."""
 
     def ended(_desk: OwnerSigner, state: PolicyState) -> Iterator[Change]:
         for name in options.names:
@@ -503,7 +503,7 @@ class _Forget:
 
 @command(example="penstock net forget ada --broker penstock://127.0.0.1:7600 --network plant/Floor --key plant.key")
 def forget(options: _Forget) -> CommandAnswer:
-    """Forget what you have said about somebody: who has no profile may have nothing that was agreed on."""
+    """Forget the profile of a principal, who then gets nothing that was agreed on."""
 
     def forgotten(desk: OwnerSigner, state: PolicyState) -> Iterator[Change]:
         known = [who for who in map(desk.names.principal, options.principals) if who in state.profiles]
@@ -570,11 +570,11 @@ class _Retire:
 def retire(options: _Retire) -> CommandAnswer:
     """Retire brokers: revoke the certificates that make them brokers, so that no change waits for them any more.
 
-    With the coordinator's key a broker loses its right `broker` on the network. With the key of another owner it loses
-    its right to carry that owner's types. There is no way back: for the broker to return, issue a new certificate.
+    With the coordinator's key, a broker loses its right `broker` on the network. With another owner's key, it loses its
+    right to carry that owner's types. This cannot be undone: for the broker to return, issue a new certificate.
 
-    A broker that goes by time-stamps is waited for until its last stamp is over. One that does not go by them can go on
-    delivering to its own clients if it still runs and is cut off: stop it first.
+    Changes wait for a broker that uses time-stamps until its last stamp expires. A broker that does not use them can
+    continue to deliver to its own clients if it still runs and is cut off: stop it first.
     """
     ids: list[str] = []
 

@@ -92,7 +92,7 @@ async def catch_up(desk: OwnerSigner, client: Client, held: HeldChain, done: Sig
     held.check(desk.principal)
     lacking = held.chain.since(await _number_at(desk, client, held))
     if held.cut():
-        text = f"`{desk.file.path}`: an event was cut off that nobody was told of"
+        text = f"`{desk.file.path}`: an event that was never sent was cut off"
         done.warnings.append(Warned("evolution.torn", text))
     await _hand_in(client, held, lacking)
     held.note(handed_in=held.chain.number)

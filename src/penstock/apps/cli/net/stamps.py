@@ -41,7 +41,7 @@ class Period(click.ParamType[int]):
         milliseconds = int(found[1]) * _UNITS[found[2]] if found else 0
         if not 0 < milliseconds <= DEFAULT_LIMITS.stamp_period:
             longest = f"{DEFAULT_LIMITS.stamp_period // _UNITS['d']}d"
-            self.fail(f"`{printable(str(value)[:40])}` is no period from 1ms to {longest}, such as 30s", param, ctx)
+            self.fail(f"`{printable(str(value)[:40])}` is not a period from 1ms to {longest}, such as 30s", param, ctx)
         return milliseconds
 
 
@@ -66,10 +66,10 @@ penstock net stamp --for 30s --every 10s --broker penstock://127.0.0.1:7600 --ne
 """
 )
 def stamp(options: _Stamp) -> None:
-    """Sign a time-stamp: brokers may deliver your types for so long; or go on signing until you stop it.
+    """Sign a time-stamp, for which brokers may deliver your types; or keep signing until you stop it.
 
-    A broker whose last stamp is over delivers none of your types. With --every, what goes wrong on the way is said and
-    tried again, also where the broker is gone for a while; each stamp is a line of the log.
+    A broker whose last stamp has expired delivers none of your types. With --every, the command reports problems and
+    retries, even if the broker is gone for a while. Each stamp is a line of the log.
     """
     if options.every is not None and options.every >= options.period:
         raise MalformedError("cli.usage", "--every has to be shorter than --for", hint="a third of it is good")

@@ -9,17 +9,17 @@ from penstock.apps.cli.shared.groups import Noun, Nouns
 _HERE: Final = "penstock.apps.cli"
 _JOBS: Final = {
     "ingest": ("pipeline.jobs:ingest", "Turn records into typed events, and quarantine those that do not fit."),
-    "admit": ("pipeline.jobs:admit", "Let in the events that publishers may publish, with forced values set."),
-    "deliver": ("pipeline.jobs:deliver", "Give all subscribers of a policy what they may see, in one pass."),
-    "view": ("pipeline.jobs:view", "Show what one subscriber got."),
-    "quarantine": ("pipeline.jobs:quarantine", "Show what did not fit: how many records for each reason."),
+    "admit": ("pipeline.jobs:admit", "Admit the events that publishers may publish, with forced values set."),
+    "deliver": ("pipeline.jobs:deliver", "Write for all subscribers of a policy what they may see, in one pass."),
+    "view": ("pipeline.jobs:view", "Show what one subscriber received."),
+    "quarantine": ("pipeline.jobs:quarantine", "Show what did not fit: the number of records for each reason."),
     "whatif": ("pipeline.jobs:whatif", "Compare two policies on a history: who gains and who loses which attributes."),
     "audit": ("pipeline.jobs:audit", "Report which rights are used, who is refused, and what flows where."),
     "seal": ("pipeline.sealed:seal", "Seal events as brokers do, and keep them as a sealed log."),
-    "unseal": ("pipeline.sealed:unseal", "Open a sealed log with the keys that are held."),
+    "unseal": ("pipeline.sealed:unseal", "Open a sealed log with the keys that you have."),
     "compact": ("pipeline.sealed:compact", "Merge small blocks of a sealed log into large ones."),
     "conflicts": ("pipeline.conflicts:conflicts", "Find all conflicts in a rule base of any size, in one job."),
-    "conflicts-of": ("pipeline.conflicts:conflicts_of", "List the conflicts of one rule, one by one."),
+    "conflicts-of": ("pipeline.conflicts:conflicts_of", "List the conflicts of one rule."),
     "evaluate": ("pipeline.evaluate:evaluate", "Decide every request of a table."),
 }
 

@@ -99,10 +99,10 @@ penstock pipeline conflicts --file rules.yaml --out found --fail-on-conflict
 def conflicts(session: CommandSession, options: _Conflicts) -> CommandAnswer:
     """Find all conflicts in a rule base of any size, in one job.
 
-    RULES is a table: Parquet, JSON lines or CSV. The rule base, a file or a rule book in a store, says which way rights
-    reach and which attributes profiles have; its types and rules count too. Rows that are not rules go to quarantine,
-    with the reason. The report says between whom the conflicts are, where, and which rules cause most of them;
-    `penstock pipeline conflicts-of` lists those of one rule.
+    RULES is a table: Parquet, JSON lines or CSV. The rule base, a file or a rule book in a store, defines which way
+    rights extend and which attributes profiles have; its types and rules count too. Rows that are not rules go to
+    quarantine, with the reason. The report shows who is in conflict, where, and which rules cause most of
+    them. `penstock pipeline conflicts-of` lists those of one rule.
     """
     how = Run.of(options.folder, options.spark)
     form = None if options.written is None else StorageFormat(options.written)
@@ -147,9 +147,9 @@ class _ConflictsOf:
 
 @command(name="conflicts-of", example="penstock pipeline conflicts-of found r17")
 def conflicts_of(options: _ConflictsOf) -> CommandAnswer:
-    """List the conflicts of one rule, one by one.
+    """List the conflicts of one rule.
 
-    FOLDER is what `conflicts` wrote. A witness is somebody whom one of the two rules admits, and the other does not.
+    FOLDER is what `conflicts` wrote. A witness is somebody who satisfies one of the two rules and not the other.
     """
     cluster = options.spark.cluster()
     with spark_session(cluster) as on, opened(on.spark, cluster.path(options.folder)) as found:

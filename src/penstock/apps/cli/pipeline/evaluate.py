@@ -48,11 +48,11 @@ penstock pipeline evaluate arriving/ --format json --mapping requests.toml --pol
 """
 )
 def evaluate(session: CommandSession, options: _Evaluate) -> CommandAnswer:
-    """Decide every request of a TABLE: a row each, in Parquet, CSV with a header, or JSON lines.
+    """Decide every request in a TABLE: Parquet, CSV with a header, or JSON lines, with one request in each row.
 
-    Each row is written again with the decision, the status code, obligations and advice, the policies that applied, and
-    the revision of the policies. As many rows go in as come out; this is checked, and printed. Values that cannot be
-    read make a row Indeterminate; a table that cannot be read stops the job.
+    Each row is written with the decision, the status code, obligations and advice, the policies that applied, and the
+    revision of the policies. The command checks that it writes as many rows as it reads, and prints the numbers. Values
+    that cannot be read make a row Indeterminate; a table that cannot be read stops the job.
     """
     how = options.job.run()
     data = read_bytes(options.mapping_file)

@@ -80,10 +80,10 @@ penstock pipeline ingest events/ --policy policy.toml --out ingested --stream
 """
 )
 def ingest(session: CommandSession, options: _Ingest) -> CommandAnswer:
-    """Turn records into typed events; what does not fit goes to quarantine with the reason and its original bytes.
+    """Turn records into typed events. Records that do not fit go to quarantine with the reason and the original bytes.
 
-    Files are JSON lines of CloudEvents, or with a mapping CSV and Parquet. As many records go in as events and
-    quarantined records come out; this is checked, and printed.
+    Files are JSON lines of CloudEvents, or with a mapping CSV and Parquet. The command checks that the numbers of
+    events and quarantined records add up to the records read, and prints them.
     """
     messages = None if options.from_jetstream is None else messages_of(options.from_jetstream, options.jetstream_more)
     bound = None if options.mapping is None else bound_mapping(options.mapping, options.shelf, session)
@@ -112,10 +112,10 @@ class _Admit:
 
 @command(example="penstock pipeline admit ingested --policy policy.toml --out admitted")
 def admit(session: CommandSession, options: _Admit) -> CommandAnswer:
-    """Let in what publishers may publish: forced values are set, what they may not set is taken away.
+    """Admit the events that publishers may publish: set forced values, and remove attributes they may not set.
 
-    FOLDER is what `ingest` wrote. Every event is admitted or refused, with the reason; each publisher's decision is
-    recorded in `decisions/`, with how many events it let through.
+    FOLDER is what `ingest` wrote. Every event is admitted or refused, with the reason. Each publisher's decision is
+    recorded in `decisions/`, with the number of events that it admitted.
     """
     how = options.job.run()
     return run_job(
@@ -142,7 +142,7 @@ class _Deliver:
 
 @command(example="penstock pipeline deliver admitted --policy policy.toml --out delivered")
 def deliver(session: CommandSession, options: _Deliver) -> CommandAnswer:
-    """Give all subscribers of a policy what they may see, in one pass over the events.
+    """Write for all subscribers of a policy what they may see, in one pass over the events.
 
     FOLDER is what `admit` or `ingest` wrote. `penstock pipeline view` opens the result for one subscriber.
     """
@@ -166,7 +166,7 @@ class _View:
 
 @command(example="penstock pipeline view delivered statistics")
 def view(options: _View) -> CommandAnswer:
-    """Show what one subscriber got, under the names of its own version of the type.
+    """Show what one subscriber received, with the attribute names of its own version of the type.
 
     FOLDER is what `deliver` wrote. Attributes that the subscriber may not see are empty.
     """
@@ -199,10 +199,10 @@ class _Quarantine:
 
 @command(example="penstock pipeline quarantine ingested --samples 5")
 def quarantine(options: _Quarantine) -> CommandAnswer:
-    """Show what did not fit: how many records for each reason, and the beginning of some of them.
+    """Show what did not fit: the number of records for each reason, and the beginning of some of them.
 
-    FOLDER is what `ingest` or `conflicts` wrote, or `audit` with --out. Bytes that are no text, or would do something
-    to a terminal, are escaped. A quarantine holds whole records: guard it like the input.
+    FOLDER is what `ingest` or `conflicts` wrote, or `audit` with --out. Bytes that are not text, or that would affect a
+    terminal, are escaped. A quarantine holds whole records: protect it like the input.
     """
     cluster = options.spark.cluster()
     with spark_session(cluster, cluster.path(options.folder)) as on:
@@ -242,9 +242,9 @@ penstock pipeline whatif ingested --before policy.toml --after proposal.toml --f
 def whatif(session: CommandSession, options: _Whatif) -> CommandAnswer:
     """Compare two policies on a history: who gains and who loses which attributes, on how many events.
 
-    FOLDER is what `ingest` or `admit` wrote. Readers are compared by what they would see of it, and publishers by what
-    they might put in; what `admit` refused by the policy of then is not in what it wrote. Values of attributes stand
-    nowhere in the answer, ids of events do.
+    FOLDER is what `ingest` or `admit` wrote. Readers are compared by what they would see, and publishers by what they
+    could publish. Events that `admit` refused by the earlier policy are not in its output. The report contains ids of
+    events, and no attribute values.
     """
     how = options.job.run()
     keys = options.keys.load(how)
@@ -301,8 +301,8 @@ class _Audit:
 def audit(session: CommandSession, options: _Audit) -> CommandAnswer:
     """Report which rights are used and which are not, who is refused, and what flows from domain to domain.
 
-    LOG is a folder or a file of decision records, or what `admit` or `deliver` wrote. As a stream, the page is written
-    again after each batch, by the policy as it is then.
+    LOG is a folder or a file of decision records, or what `admit` or `deliver` wrote. As a stream, the page is
+    rewritten after each batch, by the policy at that time.
     """
     how = options.job.run()
     policy = policy_now(options.policy_file, session)

@@ -112,12 +112,12 @@ penstock pipeline seal ingested --type-file numberplate.type --keys plates.ring 
 def seal(session: CommandSession, options: _Seal) -> CommandAnswer:
     """Seal events as brokers do, and keep them as a sealed log.
 
-    FOLDER is what `ingest` or `admit` wrote. Each attribute is sealed by itself, or the event as a whole: the owner of
-    the type has chosen. Events of types that are not sealed go to quarantine. A block does not say who published an
-    event, nor in which version: sign it, or keep the input, where that matters.
+    FOLDER is what `ingest` or `admit` wrote. Each attribute is sealed separately, or the event as a whole, as the
+    type's owner has chosen. Events of types that are not sealed go to quarantine. A block contains neither an event's
+    publisher nor its version: if these matter, sign it or keep the input.
 
-    Blocks that are published are no larger than brokers take them. With --stream each is published once, whenever the
-    job is killed; without, an --overwrite publishes everything again.
+    Published blocks are no larger than brokers accept. With --stream each block is published once, even if the job is
+    killed; without it, --overwrite publishes everything again.
     """
     how = options.job.run()
     policy_file = options.types.policy_file
@@ -173,13 +173,13 @@ penstock pipeline unseal sealed --type-file numberplate.type --keys plates.ring 
 """
 )
 def unseal(session: CommandSession, options: _Unseal) -> CommandAnswer:
-    """Open a sealed log: as many attributes as keys are held for; the others are empty, and named at the end.
+    """Open a sealed log, as far as you have the keys. The other attributes are empty, and are listed at the end.
 
-    FOLDER is what `seal`, `compact` or `unseal` wrote. What is opened stands where `deliver`, `whatif` and `admit` look
-    for events. Blocks of an epoch whose key is lacking, of the type or of an attribute that has keys of others, stay
-    sealed, and can be opened later; blocks that do not open go to quarantine, as they are, and so do copies. Where the
-    owner of a type wants it signed, blocks are opened only if who has signed them may publish such events by the
-    policy.
+    FOLDER is what `seal`, `compact` or `unseal` wrote. Opened events are written where `deliver`, `whatif` and `admit`
+    look for events. Blocks of an epoch whose key is missing stay sealed, and can be opened later: a key of the type, or
+    of an attribute for which you have keys of other epochs. Blocks that do not open go to quarantine unchanged, and so
+    do copies. If the type's owner requires signatures, blocks are opened only if their signer may publish such events
+    by the policy.
     """
     how = options.job.run()
     keys = options.keys.load(how)
@@ -226,10 +226,10 @@ class _Compact:
 
 @command(example="penstock pipeline compact sealed --keys plates.ring --kek plates.kek --out compacted")
 def compact(options: _Compact) -> CommandAnswer:
-    """Put small blocks of a sealed log together to large ones.
+    """Merge small blocks of a sealed log into large ones.
 
-    FOLDER is what `seal` or `unseal` wrote; it stays as it is. Blocks are sealed again under the keys of the same
-    epochs. Those that are signed, or have a column whose key is not held, are left as they are.
+    FOLDER is what `seal` or `unseal` wrote, and is not changed. Blocks are sealed again with the keys of the same
+    epochs. Blocks that are signed, or that have a column whose key you do not have, stay as they are.
     """
     how = options.job.run()
     keys = options.keys.load(how)

@@ -50,11 +50,11 @@ penstock policy analyse root.xml --refer records.xml --targets-only -o json
 """
 )
 def analyse(options: _Analyse) -> CommandAnswer:
-    """Find rules that do nothing, and rules that permit and deny the same, in the policy in FILE.
+    """Find rules that have no effect, and rules that permit and deny the same request, in the policy in FILE.
 
-    Each overlap is shown with a request, which decides so whenever it is asked. What is looked at are requests with at
-    most two values for each attribute, or with one if there are more than 40 rules. Functions other than comparisons
-    and logic may give anything: what depends on them, and is not shown by a request, is marked with ? and says so.
+    Each overlap is shown with a request that is decided in this way. The analysis covers requests with at most two
+    values for each attribute, or one if there are more than 40 rules. Functions other than comparisons and logic can
+    return anything: results that depend on them, and are not shown by a request, are marked with ?.
     """
     asked, names = _analysis(options.referred, options.file, lenient=options.lenient)
     idle, conflicts = asked.idle_rules(), asked.conflicts(conditions=not options.targets_only)
@@ -89,10 +89,10 @@ class _Diff:
 
 @command(example="penstock policy diff records-1.xml records-2.xml")
 def diff(options: _Diff) -> CommandAnswer:
-    """Say which decisions change from the policy in one file to that in another, each with a request.
+    """Show which decisions change from the policy in BEFORE to that in AFTER, each with a request.
 
-    The status is 0 where every request is decided alike, and 1 otherwise, or where that is not known. Requests are
-    looked at, and shown, as by `penstock policy analyse`.
+    The exit status is 0 if every request is decided alike, and 1 otherwise, or if that is not known. The analysis
+    covers the same requests as `penstock policy analyse`.
     """
     asked, names = _analysis(options.referred, options.before, options.after, lenient=options.lenient)
     changes = asked.changes()
@@ -151,9 +151,9 @@ def _show(found: AnalysisResult, names: _Names) -> Iterator[str]:
     for key, values in (found.witness or {}).items():
         category = CATEGORY_NAME.get(key.category, key.category) if key in names else key.category
         shown = ", ".join(key.of.write(one) if key.of is not STRING else _text(one) for one in values)
-        yield (f"  {names.get(key, key.id)} = {shown} ({key.of}, {category})")
+        yield f"  {names.get(key, key.id)} = {shown} ({key.of}, {category})"
     if found.verdict is AnalysisVerdict.YES and not found.witness:
-        yield ("  any request, for instance one that says nothing")
+        yield "  any request, for instance one that says nothing"
     yield from _show_unknown(found.unknown)
 
 
@@ -164,7 +164,7 @@ def _text(value: str) -> str:
 
 def _show_unknown(unknown: tuple[str, ...]) -> Iterator[str]:
     for one in unknown:
-        yield (f"  depends on {one}, which is not understood")
+        yield f"  depends on {one}, which is not understood"
 
 
 def _idle_data(rule: IdleRule) -> Mapping[str, object]:
@@ -240,11 +240,11 @@ penstock policy residual plates.policy --type-file numberplate.type \\
 """
 )
 def residual(session: CommandSession, options: _Residual) -> CommandAnswer:
-    """Show what the policy in FILE permits of events, as a restriction, where all else is known.
+    """Show what the policy in FILE permits of events, as a restriction, if everything else is known.
 
-    A broker decides so once, when somebody subscribes or wants to publish, and asks each event no more than what is
-    shown. The type and what is asked for are known by themselves. A policy that asks of events what selectors cannot
-    say is refused, and what that is is named: brokers then ask it about each event. The status is 1 where nothing is
+    A broker computes it once, when somebody subscribes or wants to publish, and checks only this for each event. The
+    type and the right are always known. A policy that requires of events what selectors cannot express is refused, with
+    the part that cannot be expressed: brokers then evaluate it for each event. The exit status is 1 if nothing is
     permitted.
     """
     event_type = need_type(options.of_type.load(session.now), "what a policy permits of events")
@@ -280,9 +280,9 @@ def _show_residual(restriction: Restriction, event_type: EventType) -> Iterator[
     names = {attribute.id: attribute.name for attribute in event_type.attributes}
     for branch in restriction.branches:
         shown = [attribute.name for attribute in event_type.attributes if branch.shows(attribute.id)]
-        yield (f"✓ {'all attributes' if branch.attributes is None else ', '.join(shown)}")
+        yield f"✓ {'all attributes' if branch.attributes is None else ', '.join(shown)}"
         told = branch.as_dict(names)
         for place in ("where", "when"):
             if place in told:
-                yield (f"    {place} {told[place]}")
-        yield (f"    by {', '.join(one.removeprefix('policy:') for one in branch.because)}")
+                yield f"    {place} {told[place]}"
+        yield f"    by {', '.join(one.removeprefix('policy:') for one in branch.because)}"

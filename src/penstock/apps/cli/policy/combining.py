@@ -40,7 +40,7 @@ class _Said:
         letter, sign, priority = text.partition("@")
         if letter not in _DECISIONS or (sign and not priority.removeprefix("-").isdecimal()):
             hint = "write P, D, NA, IN, IN_P, IN_D or IN_DP, and a priority as P@2"
-            raise MalformedError("combining.decision", f"`{text[:80]}` is no decision", hint=hint)
+            raise MalformedError("combining.decision", f"`{text[:80]}` is not a decision", hint=hint)
         return cls(_DECISIONS[letter], int(priority or 0))
 
 
@@ -86,12 +86,13 @@ penstock policy combine --by permit-overrides --response house.xml@2 --response 
 """
 )
 def combine(options: _Combine) -> CommandAnswer:
-    """Say what DECISIONs of several come to, each P, D, NA or IN, with a priority after `@`.
+    """Combine DECISIONs, each P, D, NA or IN, with a priority after `@`.
 
-    Whole answers of decision points come with --response, and are combined with what is to be done. Of those that are
-    applicable, the ones with the highest priority count. Elements of a decision tuple are expressions over sequences,
-    as in `NA* P .*`, or constraints on counts, as in `#P > 1`; what two of them accept is refused, and what none
-    accepts is told. The id that is printed stands wherever a policy names an algorithm.
+    Whole responses of decision points are given with --response, and are combined with their obligations. Of the
+    applicable ones, those with the highest priority count. Elements of a decision tuple are expressions over sequences,
+    such as `NA* P .*`, or constraints on counts, such as `#P > 1`. A tuple in which two elements accept the same
+    sequence is refused. If no element accepts some sequence, the output says so. The printed id can be used wherever a
+    policy names an algorithm.
     """
     if (options.name is None) is not bool(options.elements):
         raise click.UsageError("say one of --by and --element")

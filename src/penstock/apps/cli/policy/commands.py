@@ -53,10 +53,10 @@ penstock pdp evaluate request.json --policy root.xml --refer records.xml --refer
 """,
 )
 def evaluate(session: CommandSession, options: _Evaluate) -> CommandAnswer:
-    """Decide the REQUEST in a file, in XML or in the JSON profile; - is standard input.
+    """Decide the REQUEST in a file, in XML or in the JSON profile; - reads standard input.
 
-    The status is 0 where everything that is asked is permitted, and 1 otherwise. With -o xml or json the answer is a
-    response of XACML. What goes wrong with a policy is Indeterminate, and is told with its reason.
+    The exit status is 0 if everything is permitted, and 1 otherwise. With -o xml or json the answer is an XACML
+    response. Errors in a policy are Indeterminate, and are shown with their reason.
     """
     root = read_root(options.policy_file)
     others = [read_root(file) for file in options.referred]
@@ -88,7 +88,7 @@ def _show(result: Result) -> Iterator[str]:
 
 @click.group(cls=Verbs)
 def policy() -> None:
-    """Attribute-based policies: check them."""
+    """Check, convert, test and analyse attribute-based policies."""
 
 
 policy.add_command(analyse)

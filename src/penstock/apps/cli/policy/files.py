@@ -122,9 +122,9 @@ class _Check:
 def check(options: _Check) -> CommandAnswer:
     """Check the policies in each FILE: elements, types of arguments, algorithms, variables and versions.
 
-    They are checked together: no two have one id and version, and what they refer to is in one of the files.
-    The first thing that is wrong is told with its line, and with its element or its column. What is allowed but hardly
-    meant is told as well: ids that come twice, rules that are never reached, variables and attributes that nobody uses.
+    The files are checked together: no two policies have the same id and version, and all references are in one of the
+    files. The first error is shown with its line, and with its element or its column. Suspicious parts are reported
+    too: duplicate ids, rules that are never reached, unused variables and attributes.
     """
     found = [(file, document, _findings(document)) for file in options.files for document in [_document(file)]]
     check_policies([], [root for _, document, _ in found for root in document.policies])
@@ -157,10 +157,10 @@ penstock policy fmt --check policies/*.policy
 """
 )
 def fmt(options: _Fmt) -> None:
-    """Lay out policies in the text form: each FILE is replaced; - is standard input, and goes to standard output.
+    """Format policies in the text form and replace each FILE; - formats standard input to standard output.
 
-    Lines stay as they are cut, with their comments; spaces and indentation become those of all policies. A file that
-    cannot be read as policies is left as it is.
+    Line breaks and comments stay as they are; spaces and indentation are normalised. A file that cannot be read as
+    policies is not changed.
     """
     changed = []
     for file in options.files:
@@ -199,7 +199,7 @@ penstock policy convert records.xml --to text
 """
 )
 def convert(options: _Convert) -> None:
-    """Write the policy in FILE in another form: XML of XACML 3.0, the text form, or JSON. It stays the same policy."""
+    """Convert the policy in FILE to another form: XML of XACML 3.0, the text form, or JSON."""
     root, known = _read(options.file, lenient=options.lenient)
     with within(options.file):
         written = _WRITERS[options.form or (PolicyForm.TEXT if known is PolicyForm.XML else PolicyForm.XML)](root)
@@ -229,10 +229,10 @@ class _RunTests:
 
 @command(name="test", example="penstock policy test records.tests.yaml")
 def run_tests(session: CommandSession, options: _RunTests) -> CommandAnswer:
-    """Run the test cases in each FILE, which are requests in YAML with the decisions that are expected.
+    """Run the test cases in each FILE, which are requests in YAML with the expected decisions.
 
-    The file names its policy, and those that are referred to, from the folder that it is in. The status is 1 where a
-    decision, an obligation or an advice is another one.
+    The file names its policy, and those that it refers to, relative to its own folder. The exit status is 1 if a
+    decision, an obligation or an advice differs.
     """
     now = options.at.moment(session)
     ran = [one for file in options.files for one in _run(file, now)]

@@ -78,12 +78,12 @@ penstock pdp serve bundle --listen 0.0.0.0:8443 --tokens callers.txt --tls-cert 
 """
 )
 def serve(options: _Serve) -> None:
-    """Answer questions by the policies in BUNDLE, over HTTP, until told to stop: AuthZEN 1.0 and XACML REST.
+    """Answer requests by the policies in BUNDLE, over HTTP, until stopped: AuthZEN 1.0 and XACML REST.
 
     BUNDLE is a policy, or a folder with root.xml, root.json or root.policy, policies that it refers to in any of these
-    forms, and entities.json. What is in entities.json is believed before what a question says of the same entity. When
-    the bundle changes, or on SIGHUP, it is read again: each question is decided by one revision as a whole, and one
-    that cannot be read changes nothing. It prints a line when it is ready.
+    forms, and entities.json. What entities.json says about an entity takes precedence over what a request says. The
+    bundle is reloaded when it changes, or on SIGHUP: each request is decided by one revision, and a bundle that cannot
+    be read changes nothing. The service prints a line when it is ready.
     """
     host, port = _address(options.listen)
     if options.tokens is None and not options.anyone and not _local(host):
@@ -128,7 +128,7 @@ def _note(line: str) -> None:
 def _address(text: str) -> tuple[str, int]:
     host, _, port = text.rpartition(":")
     if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
-        raise MalformedError("cli.usage", f"`{text[:80]}` is no HOST:PORT")
+        raise MalformedError("cli.usage", f"`{text[:80]}` is not HOST:PORT")
     return host.strip("[]"), int(port)
 
 

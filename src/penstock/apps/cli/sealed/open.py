@@ -62,17 +62,17 @@ penstock open met.state/quarantine/*.sealed --type numberplate.type --keys plate
 """,
 )
 def open_(session: CommandSession, options: _Open) -> CommandAnswer | None:
-    """Open the sealed blocks in each FILE, and show what can be read of them; - is standard input.
+    """Open the sealed blocks in each FILE, and show what can be read of them; - reads standard input.
 
-    These are blocks that `penstock seal` wrote, or that a broker keeps because it refused them (`quarantine` in the
-    folder of its state). An attribute for which the ring has no key is null, and named at the end. A block that does
-    not open is listed with its code; the others are shown, and the status is 1. One that comes twice is shown once.
-    With --out or -o json each event is a CloudEvent, which `penstock pub` and `penstock seal` take; its source is who
-    has sealed it.
+    Blocks come from `penstock seal`, or from a broker that refused and kept them (`quarantine` in its state folder).
+    Attributes for which the ring has no key are null, and are listed at the end. A block that does not open is listed
+    with its code; the others are shown, and the exit status is 1. A block that occurs twice is shown once. With --out
+    or -o json each event is a CloudEvent, which `penstock pub` and `penstock seal` accept; its source is the principal
+    that sealed it.
 
-    A block that is signed is opened if its signature is true, and it is said who has signed it. Where the owner of
-    a type wants its events signed, only signed blocks are opened; with --verify that holds for all. A signature
-    says who has sealed a block. Whether he may publish such events is what `penstock explain` says.
+    A signed block is opened if its signature is valid, and the output shows who signed it. If the type's owner requires
+    signatures, only signed blocks are opened; with --verify this applies to all types. A signature shows who sealed a
+    block. Run `penstock explain` to see whether that principal may publish such events.
     """
     destination = options.destination
     destination.check()

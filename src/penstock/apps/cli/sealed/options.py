@@ -182,7 +182,7 @@ class FileProgress:
 
     def text(self) -> str:
         """Return it in words."""
-        return f"{self.word} {counted(self.events, 'event')}, {counted(self.blocks, 'block')}, {self.octets:,} octets"
+        return f"{self.word} {counted(self.events, 'event')}, {counted(self.blocks, 'block')}, {self.octets:,} bytes"
 
     def live(self) -> str:
         """Return it in words while it goes on."""

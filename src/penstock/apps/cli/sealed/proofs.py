@@ -23,7 +23,7 @@ from penstock.store.files.sealed_files import read_sealed
 
 @click.group(cls=Verbs)
 def proof() -> None:
-    """Proofs of single events, for those who hold no keys."""
+    """Make and check proofs of single events, for those who have no keys."""
 
 
 @option_class
@@ -50,12 +50,11 @@ penstock proof make sightings.sealed --event 71c9 --show plate --type numberplat
 """,
 )
 def make(session: CommandSession, options: _Make) -> CommandAnswer:
-    """Prove an event that lies sealed in a FILE, to be shown to anybody; - is standard input.
+    """Prove an event that is sealed in a FILE, to show it to anybody; - reads standard input.
 
-    The block must be signed (`penstock seal --key`, or by a broker where the type says so). The proof has the id and
-    the time of the event, and the attributes that you show; of the others it says that there are such, and nothing of
-    their values. It names the type, also where that is blinded. `penstock open
-    -o json` shows the ids.
+    The block must be signed (`penstock seal --key`, or by a broker if the type requires it). The proof has the event's
+    id and time, and the attributes that you show. It lists the other attributes without their values. It names the
+    type, even if the type is blinded. `penstock open -o json` shows the ids.
     """
     destination = options.destination
     destination.check()
@@ -112,10 +111,10 @@ class _Check:
 
 @command(proof, "check", example="penstock proof check seen.proof --type numberplate.type")
 def check(session: CommandSession, options: _Check) -> CommandAnswer:
-    """Check a proof in FILE, and show the event that it proves, and who has signed it. No key is needed.
+    """Check a proof in FILE, and show the event that it proves and who signed it. You need no key.
 
-    With --type attributes have the names that their owner gave them. A proof says who has signed an event. Whether he
-    may publish such events is what `penstock explain` says.
+    With --type attributes have the names that their owner gave them. A proof shows who signed an event. Run `penstock
+    explain` to see whether that principal may publish such events.
     """
     names = options.names.load()
     try:

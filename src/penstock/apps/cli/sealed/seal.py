@@ -66,13 +66,13 @@ penstock seal sightings.jsonl --type numberplate.type --keys plates.ring --kek p
 """
 )
 def seal(session: CommandSession, options: _Seal) -> CommandAnswer | None:
-    """Seal the events in FILE: lines of JSON, CloudEvents or objects of attributes; - is standard input.
+    """Seal the events in FILE: lines of JSON, CloudEvents or objects of attributes; - reads standard input.
 
-    They are sealed as a broker seals them, under the newest keys of the ring, each attribute by itself or the event as
-    a whole: the owner of the type has chosen. Where it is blinded, they say labels instead of names;
-    where its events are to be signed, --key signs them. The blocks are those that brokers send, one behind the other;
-    such files can be put together with `cat`. A CloudEvent names its type, which must be one of those given; what names
-    none is of the first. Nothing is written if any line is no event, to standard output neither.
+    Events are sealed as a broker seals them, with the newest keys of the ring, each attribute separately or the event
+    as a whole, as the type's owner has chosen. Blocks of a blinded type have labels instead of names. If the type
+    requires signatures, --key signs them. The output is the blocks that brokers send, one after the other; such files
+    can be joined with `cat`. A CloudEvent names its type, which must be one of those given; events without a type are
+    of the first one. Nothing is written, not even to standard output, if a line is not an event.
     """
     destination = options.destination
     destination.check()

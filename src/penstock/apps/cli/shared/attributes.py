@@ -21,7 +21,7 @@ def parse_spec(written: str) -> AttributeSpec:
         kind = Kind(kind_text)
     except ValueError:
         raise MalformedError(
-            "cli.attribute", f"`{kind_text[:40]}` is no kind of attribute", hint=f"known: {', '.join(Kind)}"
+            "cli.attribute", f"unknown attribute kind `{kind_text[:40]}`", hint=f"expected one of: {', '.join(Kind)}"
         ) from None
     if not colon:
         return AttributeSpec(kind)
@@ -37,7 +37,7 @@ def split_attribute(written: str) -> tuple[str, str | None, str]:
     left, colon, spec = written.partition(":")
     name, hash_sign, uid = left.partition("#")
     if not colon or not name or (hash_sign and not uid):
-        raise MalformedError("cli.attribute", f"`{written[:80]}` declares no attribute", hint=f"write {SYNTAX}")
+        raise MalformedError("cli.attribute", f"`{written[:80]}` does not declare an attribute", hint=f"write {SYNTAX}")
     return name, uid or None, spec
 
 
@@ -67,7 +67,7 @@ def split_pair(written: str, what: str) -> tuple[str, str]:
     """Split `left=right`. Raises `MalformedError` (`cli.pair`)."""
     left, equals, right = written.partition("=")
     if not equals or not left:
-        raise MalformedError("cli.pair", f"`{written[:80]}` is no {what}", hint=f"write {what}")
+        raise MalformedError("cli.pair", f"`{written[:80]}` is not {what}", hint=f"write {what}")
     return left, right
 
 
@@ -89,6 +89,6 @@ def parse_value(kind: Kind, written: str) -> Value:
     except ValueError:
         pass
     if value is None:
-        raise MalformedError("value.malformed", f"`{written[:40]}` is no {kind}")
+        raise MalformedError("value.malformed", f"`{written[:40]}` is not a value of kind {kind}")
     check_value(kind, value)
     return value

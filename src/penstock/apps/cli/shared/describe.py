@@ -163,7 +163,7 @@ def validity_text(validity: Validity) -> str:
     """Return a validity in words."""
     begin, end = _day(validity.starts), _day(validity.ends)
     period = {
-        (False, False): "for ever",
+        (False, False): "without expiry",
         (True, False): f"from {begin}",
         (False, True): f"until {end}",
         (True, True): f"{begin} to {end}",

@@ -112,15 +112,15 @@ def _draft(line: bytes) -> EventDraft:
     try:
         found = json.loads(line, object_pairs_hook=_once)
     except (ValueError, RecursionError):
-        raise MalformedError("pub.line", "a line is no JSON", hint="write one object a line") from None
+        raise MalformedError("pub.line", "a line is not JSON", hint="write one object a line") from None
     if not isinstance(found, dict):
-        raise MalformedError("pub.line", "a line is no JSON object", hint="write one object a line")
+        raise MalformedError("pub.line", "a line is not a JSON object", hint="write one object a line")
     if "specversion" not in found:
         return EventDraft(found)
     data, id_, time, type_ = (found.get(name) for name in ("data", "id", "time", "type"))
     if found["specversion"] != "1.0" or not isinstance(data, dict) or not isinstance(type_, str):
         raise MalformedError(
-            "pub.line", "a line is no CloudEvent", hint="it needs `specversion` 1.0, `type` and `data`"
+            "pub.line", "a line is not a CloudEvent", hint="it needs `specversion` 1.0, `type` and `data`"
         )
     if not isinstance(id_, str) or not (time is None or isinstance(time, str)):
         raise MalformedError("pub.line", "a CloudEvent needs an `id`, and `time` is a text")
@@ -130,7 +130,7 @@ def _draft(line: bytes) -> EventDraft:
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a key stands twice")
+        raise ValueError("a key occurs twice")
     return found
 
 
@@ -149,7 +149,7 @@ def _scalar(kind: Kind, name: str, value: object) -> Scalar:
         return float(value)
     if value is None or isinstance(value, str | int | float):
         return value
-    raise MalformedError("value.kind", f"attribute `{name[:80]}`: a list or an object is no value")
+    raise MalformedError("value.kind", f"attribute `{name[:80]}`: a list or an object is not a value")
 
 
 def _kind(event_type: EventType, name: str) -> Kind:

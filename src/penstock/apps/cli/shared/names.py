@@ -122,7 +122,7 @@ def forget(name: str, chosen: str | None, *, dry_run: bool) -> None:
     with _editing(chosen, dry_run=dry_run) as file:
         before = _read(file)
         if name not in parse_names(before, file).by_name:
-            raise RefusedError("petname.unknown", f"you know nobody as `{name}`", hint="`penstock name list` shows all")
+            raise RefusedError("petname.unknown", f"you have no name `{name}`", hint="`penstock name list` shows all")
         lines = before.splitlines(keepends=True)
         del lines[_place(lines, name, file)]
         if not dry_run:

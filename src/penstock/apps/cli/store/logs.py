@@ -18,7 +18,7 @@ _MANY = 50
 
 @click.group(cls=Verbs)
 def log() -> None:
-    """What was changed, by whom and why; tampering shows."""
+    """Show and verify changes: what, who, when and why."""
 
 
 @option_class
@@ -41,12 +41,13 @@ penstock log verify postgresql://ops@db.example/penstock -o json
 """,
 )
 def verify(options: _Verify) -> CommandAnswer:
-    """Check that every change in STORE is as it was written; the status is 1 where one is not, and it is named.
+    """Check that no change in STORE was altered. The exit status is 1 if one was, and the output names it.
 
-    Each change holds the hash of the one before, so nothing can be altered, dropped or put in between. Who may write to
-    the database could still replace all of a ledger: note its head elsewhere, now and then, and give it with --head.
+    Each change contains the hash of the one before, so changes cannot be altered, removed or inserted unnoticed.
+    Somebody with write access to the database can still replace a whole ledger: note its head elsewhere from time to
+    time, and compare it with --head.
 
-    STORE is sqlite:PATH or postgresql://USER@HOST/DATABASE; passwords belong into ~/.pgpass or PGPASSWORD.
+    STORE is sqlite:PATH or postgresql://USER@HOST/DATABASE. Put passwords into ~/.pgpass or PGPASSWORD.
     """
     known = parse_heads(options.heads)
     with open_store(options.store_url) as store, counting("verified") as told:
@@ -97,9 +98,9 @@ class _Show:
 
 @command(log, example="penstock log show sqlite:rules.db moderator --from 10 --to 20")
 def show(options: _Show) -> CommandAnswer:
-    """Show changes of LEDGER: who, when, what kind and why. Without --from the last 50 of them.
+    """Show changes of LEDGER: who, when, what kind and why. Without --from, show the last 50.
 
-    What was before and after is in `-o json`, as base 16.
+    -o json includes the states before and after, in hexadecimal.
     """
     names = options.names.load()
     with open_store(options.store_url) as store:

@@ -20,10 +20,10 @@ from penstock.store.ledgers.urls import open_database, open_store, shown_url
 
 @click.group(cls=Verbs)
 def store() -> None:
-    """Where changes are kept: back it up, restore it, renew its form.
+    """Back up, restore and migrate stores of changes.
 
-    A store is a file (sqlite:PATH), or a database for several machines (postgresql://USER@HOST/DATABASE). Passwords
-    belong into ~/.pgpass or PGPASSWORD, and are never shown.
+    A store is a file (sqlite:PATH), or a database for several machines (postgresql://USER@HOST/DATABASE). Put passwords
+    into ~/.pgpass or PGPASSWORD; they are never shown.
     """
 
 
@@ -35,7 +35,7 @@ class _Show:
 
 @command(store, example="penstock store show sqlite:rules.db")
 def show(options: _Show) -> CommandAnswer:
-    """Show the ledgers of STORE: how many changes each has, when the last was made, and its hash."""
+    """Show the ledgers of STORE: the number of changes, when the last was made, and its hash."""
     with open_store(options.store_url) as opened:
         heads, form = opened.heads(), opened.records.version
     shown = [fact_table([("store", opened.url), ("form", form or "none")]), heads_table(heads)]
@@ -55,9 +55,9 @@ class _Migrate:
 
 @command(store, example="penstock store migrate sqlite:rules.db --dry-run")
 def migrate(options: _Migrate) -> CommandAnswer:
-    """Bring STORE into the form that this Penstock needs, as a whole or not at all; make it where there is none.
+    """Migrate STORE to the schema that this Penstock needs, completely or not at all. Create it if it does not exist.
 
-    Changes stay as they are. There is no way back but a backup, and an older Penstock will refuse the store: take one
+    Changes are not altered. The only way back is a backup, and an older Penstock refuses the migrated store: back it up
     first.
     """
     check_lasting(options.store_url)
@@ -96,10 +96,10 @@ class _Backup:
 
 @command(store, example="penstock store backup sqlite:rules.db rules.backup")
 def backup(options: _Backup) -> CommandAnswer:
-    """Write all changes of STORE to FILE, which only you can read. Others may go on writing to the store.
+    """Write all changes of STORE to FILE, which only you can read. Others can write to the store meanwhile.
 
-    Everything is verified on the way: of what is broken there is no backup. The file is the same whichever database it
-    comes from, so it also moves a store from SQLite to PostgreSQL, and back.
+    Everything is verified during the backup: a damaged store is not backed up. The file does not depend on the
+    database, so it also moves a store from SQLite to PostgreSQL and back.
     """
     check_lasting(options.store_url)
     check_target(options.file, overwrite=options.overwrite)
@@ -125,10 +125,10 @@ class _Restore:
 
 @command(store, example="penstock store restore rules.backup postgresql://ops@db.example/penstock --dry-run")
 def restore(options: _Restore) -> CommandAnswer:
-    """Put all changes of the backup FILE into STORE, which is made where there is none.
+    """Restore all changes of the backup FILE into STORE, which is created if it does not exist.
 
-    All of the file is verified before anything is written. Ledgers that STORE has already, change for change, are left
-    as they are, so a restore that was cut off is completed by doing it again; one with other changes is refused.
+    The whole file is verified before anything is written. Ledgers that STORE already has, change for change, are left
+    as they are, so an interrupted restore is completed by running it again. A ledger with other changes is refused.
     """
     check_lasting(options.store_url)
     with counting("read" if options.dry_run else "restored") as told:

@@ -41,7 +41,7 @@ _RIGHTS = click.Choice([right.value for right in Right if not right.on_network])
 
 @click.group(cls=Verbs)
 def topic() -> None:
-    """Topics: plain messages under names that form a tree."""
+    """Manage topics: plain messages under names that form a tree."""
 
 
 def super_topic_option() -> Any:
@@ -73,7 +73,7 @@ penstock topic new news/sport --key agency.key --super-topic news.topic --out sp
 def new(session: CommandSession, options: _New) -> CommandAnswer:
     """Make the topic PATH and sign it.
 
-    A path is words with / between them: a/b is part of a, and whoever subscribes to a gets it too.
+    A path is words separated by /: a/b is part of a, and subscribers of a receive it too.
     """
     making = TypeSigner.of(options.key, options.signing, options.destination, options.names)
     shelf = Shelf.of(*options.above)
@@ -103,7 +103,7 @@ class _Show:
 
 @command(topic, example="penstock topic show sport.topic")
 def show(options: _Show) -> CommandAnswer:
-    """Show the topic in FILE, as it says; `penstock topic verify` says whether to believe it."""
+    """Show the topic in FILE without verifying it. Use `penstock topic verify` to verify it."""
     names = options.names.load()
     shown = show_type(options.file)
     if options.output == SEXP:
@@ -130,7 +130,7 @@ class _Verify:
 
 @command(topic, example="penstock topic verify sport.topic --super-topic news.topic")
 def verify(session: CommandSession, options: _Verify) -> CommandAnswer:
-    """Check that the topic in FILE is what its owner, or whom the owner let manage it, has signed."""
+    """Check that the topic in FILE is signed by its owner, or by a manager that the owner appointed."""
     with one_answer({"ok": False}):
         names = options.names.load()
         unverified = load_type(options.file)
@@ -170,10 +170,10 @@ penstock topic grant 'news/sport/**' --key agency.key --to reporter --right publ
 """,
 )
 def grant(session: CommandSession, options: _Grant) -> CommandAnswer:
-    """Give rights on the topics that match a PATTERN to somebody.
+    """Grant rights on the topics that match a PATTERN.
 
-    In a pattern, ** stands for one or more levels. Publishing on a topic needs the right on all topics that it is part
-    of as well; subscribing needs it on that topic alone.
+    In a pattern, ** stands for one or more levels. Publishing on a topic also needs the right on all topics that it is
+    part of; subscribing needs it on that topic only.
     """
     made = Issuing.of(session, options.key, options.subject, options.destination, options.names)
     chosen = [Right(right) for right in options.rights]

@@ -135,7 +135,7 @@ class EditOptions:
 
 @click.group("type", cls=Verbs)
 def type_() -> None:
-    """Signed event types and their versions."""
+    """Manage signed event types and their versions."""
 
 
 @option_class
@@ -261,8 +261,8 @@ penstock type edit numberplate.type --key pito.key --add colour:string --rename 
 def edit(session: CommandSession, options: _Edit) -> CommandAnswer:
     """Make a new version of the signed type in FILE.
 
-    Attributes are removed first, then renamed, then retyped, then added. Without --credential, those in FILE are
-    used again.
+    Attributes are removed first, then renamed, then retyped, then added. Without --credential, the credentials in FILE
+    are used again.
     """
     making = TypeSigner.of(options.key, options.signing, options.destination, options.names)
     shelf = options.shelf.load(options.file)
@@ -304,7 +304,7 @@ class _Show:
 
 @command(type_, example="penstock type show numberplate.type")
 def show(options: _Show) -> CommandAnswer:
-    """Show the event type in FILE, as it says; `penstock type verify` says whether to believe it."""
+    """Show the event type in FILE without verifying it. Use `penstock type verify` to verify it."""
     names = options.names.load()
     shown = show_type(options.file)
     if options.output == SEXP:
@@ -340,9 +340,9 @@ class _Verify:
 
 @command(type_, example="penstock type verify numberplate-2.type --previous numberplate.type")
 def verify(session: CommandSession, options: _Verify) -> CommandAnswer:
-    """Check that the event type in FILE is what its owner, or whom the owner let manage it, has signed.
+    """Check that the event type in FILE is signed by its owner, or by a manager that the owner appointed.
 
-    Shows who signed it, through which certificates they may, and until when that holds.
+    The output shows who signed it, by which certificates, and until when that is valid.
     """
     with one_answer({"ok": False}):
         names = options.names.load()
