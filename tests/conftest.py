@@ -15,6 +15,8 @@ from tests import copies, event_loop, java
 from tests.budget import USUAL
 from tests.processes import Crew
 
+from penstock.crypto.keys import protect
+from penstock.crypto.passphrases import Cost
 from penstock.testing.nats import NatsServer
 from penstock.testing.postgres import PostgresServer
 
@@ -141,6 +143,12 @@ def suites() -> Path:
     if not folder.is_dir():
         pytest.skip(f"PENSTOCK_SUITES names no folder: {name}")
     return folder
+
+
+@pytest.fixture
+def cheap_passphrases(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let keys that this test puts under passphrases open quickly; their files say what a guess costs."""
+    monkeypatch.setattr(protect, "__defaults__", (Cost(1, 8 << 10),))
 
 
 @pytest.fixture(scope="module")

@@ -133,6 +133,7 @@ def test_a_bad_key(network: Shell, key: str, code: str, status: int) -> None:
     assert (ran.code, ran.status) == (code, status)
 
 
+@pytest.mark.usefixtures("cheap_passphrases")
 def test_a_wrong_passphrase(network: Shell) -> None:
     (network.folder / "word").write_text("open sesame\n")
     (network.folder / "east.key").unlink()

@@ -12,7 +12,7 @@ from penstock.errors import PenstockError
 
 
 @pytest.fixture
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cheap_passphrases: None) -> Path:  # so
     """A folder with what the command line writes: keys, a type, and two certificates."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "certs").mkdir()

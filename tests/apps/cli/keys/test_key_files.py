@@ -75,6 +75,7 @@ def test_show_prints_everything_but_the_secret(penstock: Shell) -> None:
     assert penstock.ok("key", "show", "a.pub", "-o", "json").json["kind"] == "public"
 
 
+@pytest.mark.usefixtures("cheap_passphrases")
 def test_a_passphrase_from_a_file(penstock: Shell) -> None:
     Path("secret").write_text("open sesame\nand more\n")
     penstock.ok("key", "new", "a.key", "--passphrase-file", "secret")
@@ -197,6 +198,7 @@ def test_a_key_is_made_wholly_or_not_at_all(penstock: Shell, more: tuple[str, ..
     assert sorted(penstock.folder.rglob("*")) == before
 
 
+@pytest.mark.usefixtures("cheap_passphrases")
 def test_only_a_new_key_replaces_a_key(penstock: Shell) -> None:
     Path("secret").write_text("sesame\n")
     penstock.ok("key", "new", "a.key", "--name", "a")
