@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from harness import Result, at_least, at_most, microseconds, observed, seconds
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.matching.coverage import Coverage, Interest
 from penstock.broker.matching.matcher import Matcher
 from penstock.model.names import TypeKey
@@ -96,7 +97,7 @@ def _selector(root: Condition) -> Selector:
 
 
 def _matcher(selectors: Sequence[Selector]) -> Matcher[int]:
-    matcher = Matcher[int]()
+    matcher = Matcher[int](limits=BrokerLimits())
     for key, selector in enumerate(selectors):
         matcher.add(key, selector)
     return matcher
@@ -180,7 +181,7 @@ def covering() -> Result:
         interests = [Interest(kind, selector, schema=SCHEMA) for selector in mixed(size).selectors]
 
         def job() -> None:
-            coverage = Coverage[int]()
+            coverage = Coverage[int](limits=BrokerLimits())
             for key, interest in enumerate(interests):
                 coverage.add(key, interest)
 

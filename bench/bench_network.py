@@ -23,6 +23,7 @@ import trustme
 
 from harness import Result, at_least, at_most, microseconds, observed, seconds
 from network_parts import NETWORK, OWNER, READER, SIGHTING, SIGNED, TYPE, credentials
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.decisions import AuthoritySources
 from penstock.broker.local.local_broker import LocalBroker
 from penstock.broker.local.type_library import Library
@@ -74,7 +75,7 @@ class Unsigned(Library):
     """Types that are believed as they come: what a broker without signed types would have."""
 
     def __init__(self, event_type: EventType) -> None:
-        super().__init__()
+        super().__init__(limits=BrokerLimits())
         self._only = VerifiedType(str(event_type.name), event_type, SIGHTING, OWNER.principal, ALWAYS, ())
 
     def __contains__(self, _name: object) -> bool:
@@ -97,7 +98,7 @@ def request(library: Library) -> Callable[[], None]:
         timer=lambda: 0,
         ids=lambda: str(next(numbers)),
     )
-    local = LocalBroker(NETWORK, recorder, library, AuthoritySources(credentials()))
+    local = LocalBroker(NETWORK, recorder, library, AuthoritySources(credentials()), limits=BrokerLimits())
     local.connect(now, "reader", READER.principal, Credentials())
 
     def subscribe() -> None:
@@ -110,13 +111,13 @@ def request(library: Library) -> Callable[[], None]:
 def subscriptions() -> list[Result]:
     """Compare a subscription request to signed types, known and brought along, with one to types without signatures."""
     now = datetime.now(UTC)
-    known = Library(NETWORK)
+    known = Library(NETWORK, limits=BrokerLimits())
     known.add(SIGNED, now)
     signed = SIGNED.to_bytes()
 
     def brought() -> None:
         """Read and verify a definition that comes with the request, and was not seen before."""
-        library = Library(NETWORK)
+        library = Library(NETWORK, limits=BrokerLimits())
         library.add(read_type(signed), now)
         library.get(SIGHTING.name, now)
 

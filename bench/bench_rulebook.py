@@ -18,13 +18,13 @@ from pathlib import Path
 
 from harness import Result, at_most, observed
 from moderator_parts import Candidate, World
+from penstock.authority.limits import AUTHORITY_LIMITS
 from penstock.authority.rulebook import RuleBook
 from penstock.authority.rulebook_records import Snapshots, found, take
 from penstock.authority.rulebook_state import Book, BookState, Rights, RuleBookFold
 from penstock.authority.signed_requests import ModeratorRequest, SignedRequest
 from penstock.codec.sexp import canonical
 from penstock.crypto import SigningKey, private_key_to_sexp
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
 from penstock.moderator.base.base import RuleBase
 from penstock.moderator.base.tables import Image
@@ -32,6 +32,7 @@ from penstock.moderator.files.founding import Founding
 from penstock.moderator.rules.steps import Add, Delta, Note, RuleChange, RuleState, RuleStatus, Step
 from penstock.store.ledgers.records import NewChange
 from penstock.store.ledgers.urls import open_store
+from penstock.store.limits import StoreLimits
 from penstock.trust.signed import sign_value
 
 LEDGER = "moderator"
@@ -76,14 +77,14 @@ class Books:
             entries: list[NewChange] = []
             for number, candidate in enumerate(self.world.draw(RULES, seed=1, publishers=PUBLISHERS), 1):
                 entries += self._entries(number, candidate, serials, rules)
-                if len(entries) >= DEFAULT_LIMITS.store_batch or number == RULES:
+                if len(entries) >= StoreLimits().store_batch or number == RULES:
                     ledger.append(ledger.head(), entries)
                     entries = []
             types = dict(self.world.vocabulary.tree.parents)
             image = Image(rules, types, {}, frozenset(), {}, frozenset(types), RULES)
             base = RuleBase.resume(self.founding.vocabulary, self.founding.mode, image, lambda _: ())
             begun = found(sign_value(self.founding, MODERATOR).unverified(), Note(MODERATOR.principal, self.now)).after
-            rights = Rights(self.founding, serials, DEFAULT_LIMITS)
+            rights = Rights(self.founding, serials, AUTHORITY_LIMITS)
             fold, snapshots = RuleBookFold(ledger), Snapshots(ledger)
             data = fold.dump(BookState(Book(self.founding, base, rights, begun, self.now)))
             with snapshots.signed_by(MODERATOR):
@@ -100,7 +101,7 @@ class Books:
         asked = sign_value(ModeratorRequest(self._id, who, serials[who], self.now, Add(rule)), signing).unverified()
         delta = Delta(rules={rule.id: RuleChange(None, rules[rule.id])})
         step = Step(number, Note(who, self.now), Add(rule), delta)
-        yield from take(step, SignedRequest(asked), self.now).entries(DEFAULT_LIMITS)
+        yield from take(step, SignedRequest(asked), self.now).entries(AUTHORITY_LIMITS)
 
     def add(self, name: str, candidate: Candidate) -> float:
         """Return the seconds that it takes to state a rule."""

@@ -3,10 +3,10 @@
 from collections.abc import Callable, Mapping
 
 from harness import Result, at_least, microseconds, seconds
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.values import AttributeSpec, Kind, Scalar, Schema
 from penstock.selector import compile_selector, covers, parse
 from penstock.selector.analysis import ask_solver
+from penstock.selector.limits import SELECTOR_LIMITS
 from penstock.selector.question import RowQuestion
 
 SCHEMA: Schema = {
@@ -94,7 +94,7 @@ def conjunctions() -> Result:
 
     def solver() -> None:
         for a, b in questions:
-            assert ask_solver(RowQuestion(SCHEMA, (b,), (a,)), DEFAULT_LIMITS).settled
+            assert ask_solver(RowQuestion(SCHEMA, (b,), (a,)), SELECTOR_LIMITS).settled
 
     fast, slow = seconds(algebra, solver, repeat=5)
     detail = f"algebra {microseconds(fast / len(questions))}, solver {microseconds(slow / len(questions))} a question"

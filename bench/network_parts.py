@@ -17,6 +17,7 @@ import nats
 
 from penstock import connect
 from penstock.broker.core.settings import NodeSettings, TrustSettings
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local import effective_requests as effective
 from penstock.broker.node.node import Node
 from penstock.broker.wire.transports import PeerAddress
@@ -115,6 +116,7 @@ async def broker(number: int, *called: int) -> None:
         credentials=credentials(),
         types=(SIGNED,),
         trust=TrustSettings(strict=False),
+        limits=BrokerLimits(),
     )
     recorder = Recorder(
         source="bench",

@@ -10,6 +10,7 @@ from pathlib import Path
 
 from penstock.broker.client.client import Subscription, connect
 from penstock.broker.core.settings import NodeSettings, TrustSettings
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local import requests
 from penstock.broker.node.node import Node
 from penstock.broker.wire.transports import PeerAddress
@@ -89,6 +90,7 @@ async def broker(number: int, folder: str, *called: str) -> None:
         types=(SIGNED,),
         operators=frozenset([OWNER.principal]),
         trust=TrustSettings(strict=True),
+        limits=BrokerLimits(),
     )
     async with Node(settings, recorder, keep=PolicyFolder(state)) as node:
         give, last, events = node.core.path.write, 0.0, 0

@@ -26,6 +26,7 @@ from penstock import connect
 from penstock.broker.core.settings import NodeSettings, TrustSettings
 from penstock.broker.keys.log import MemoryLog
 from penstock.broker.keys.managed_groups import Managing
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.node.node import Node
 from penstock.broker.sealing.block_builder import LINGERING, Lingering
 from penstock.broker.wire.transports import PeerAddress
@@ -34,7 +35,6 @@ from penstock.crypto.wrapping import Secret
 from penstock.guard import Recorder
 from penstock.model import AttributeDefinition, AttributeSpec, Kind, NetworkName, TypeDefinition, TypeName
 from penstock.model.events import TransitEvent
-from penstock.model.limits import Limits
 from penstock.model.names import TypeKey
 from penstock.model.types import Sealing
 from penstock.trust.capabilities import BROKER_RIGHTS, Right, event_tag, network_tag
@@ -48,7 +48,7 @@ NETWORK = NetworkName(OWNER.principal, "Bench")
 LEVELS = tuple(Sealing)
 LENGTH = 30
 #: managers repeat themselves so seldom that it falls into no round
-LIMITS = Limits(key_notice=3_600_000)
+LIMITS = BrokerLimits(key_notice=3_600_000)
 
 
 def definition(name: str) -> TypeDefinition:

@@ -21,6 +21,7 @@ import penstock
 from london_cast import BROKER_OF_STATISTICS, CCS, NETWORK, PITO, STATISTICS, Issued
 from london_network import eventually
 from penstock.broker.core.settings import NodeSettings
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.node.node import Node
 from penstock.broker.routing.messages import Hop
 from penstock.broker.routing.outputs import Output
@@ -48,6 +49,7 @@ class Tap:
             peers=(PeerAddress(host, int(port)),),
             credentials=issued.of(CCS, BROKER_OF_STATISTICS),
             types=types,
+            limits=BrokerLimits(),
         )
         recorder = Recorder(
             source=str(BROKER_OF_STATISTICS.principal),

@@ -14,6 +14,7 @@ from rich.table import Table
 
 from penstock.broker.client.client import Client, connect
 from penstock.broker.core.settings import NodeSettings
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.node.node import Node
 from penstock.broker.wire.transports import PeerAddress
 from penstock.codec.wire import Wire
@@ -198,6 +199,7 @@ async def brokers(  # noqa: PLR0913  # what a network is made of
                 credentials=place.credentials,
                 types=tuple(types),
                 operators=frozenset([operator.principal]),
+                limits=BrokerLimits(),
             )
             nodes[place.name] = await stack.enter_async_context(Node(settings, _recorder(place.key)))
         whole = {place.key.principal for place in places}

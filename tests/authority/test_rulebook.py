@@ -1,6 +1,5 @@
 """Rule books: what was taken is there, once, as it was asked for, whoever reads it."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -8,8 +7,8 @@ from tests.authority.kit import K1, K2, MODERATOR, NOW, OWNER_KEY, book_in, foun
 from tests.moderator.kit import P1, P2, event, rule
 from tests.trust.kit import refused
 
+from penstock.authority.limits import AuthorityLimits
 from penstock.authority.rulebook import RuleBook
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.moderator.rules.rules import SubscribeRule
 from penstock.moderator.rules.steps import (
     Add,
@@ -156,7 +155,7 @@ def test_what_makes_no_sense_leaves_a_book_as_it_is(request_: Request, code: str
 def test_a_formula_that_the_solver_does_not_decide_leaves_a_book_as_it_is() -> None:
     place = ledger()
     book_in(place)
-    book = RuleBook.open(place, limits=replace(DEFAULT_LIMITS, solver_effort=100))
+    book = RuleBook.open(place, limits=AuthorityLimits(solver_effort=100))
     head = book.head
     for request in (
         Add(rule("r1", "A1", HARD)),
@@ -170,14 +169,14 @@ def test_a_formula_that_the_solver_does_not_decide_leaves_a_book_as_it_is() -> N
 def test_what_was_decided_once_does_not_depend_on_the_clock() -> None:
     place = ledger()
     book_in(place).ask(K1, Add(rule("r1", "A1", "badge LIKE '%x' AND badge LIKE 'y%'")), NOW)
-    hasty = RuleBook.open(place, limits=replace(DEFAULT_LIMITS, solver_time=1))
+    hasty = RuleBook.open(place, limits=AuthorityLimits(solver_time=1))
     assert [*hasty.base.detector.rules] == ["r1"]
 
 
 def test_steps_that_were_forgotten_are_read_again() -> None:
     place = ledger()
     book_in(place)
-    few = replace(DEFAULT_LIMITS, moderator_steps=2)
+    few = AuthorityLimits(moderator_steps=2)
     book, other = RuleBook.open(place, limits=few), RuleBook.open(place)
     for number in range(8):
         book.ask(K1, Add(rule(f"r{number}", "A1")), NOW)

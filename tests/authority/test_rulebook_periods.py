@@ -10,9 +10,9 @@ from tests.authority.poll_kit import K4, polls_in
 from tests.moderator.kit import P1, P2, P4, event, rule
 from tests.trust.kit import refused
 
+from penstock.authority.limits import AuthorityLimits
 from penstock.authority.polls_records import Settlement
 from penstock.authority.rulebook import Periods, RuleBook
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.moderator.polls import Ballot, cast
 from penstock.moderator.rules.rules import PublishRule, SubscribeRule
 from penstock.moderator.rules.steps import (
@@ -112,7 +112,7 @@ def test_nothing_is_taken_in_a_rehearsal() -> None:
 
 
 def test_after_so_long_only_the_moderator_lets_time_pass() -> None:
-    far = NOW + timedelta(seconds=DEFAULT_LIMITS.moderator_leap) + DAY
+    far = NOW + timedelta(seconds=AuthorityLimits().moderator_leap) + DAY
     book = old()
     with refused("moderator.untimely"):
         book.ask(K2, NEW, far)

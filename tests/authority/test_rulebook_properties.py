@@ -12,11 +12,11 @@ from tests.moderator.kit import OWNER, P1, P2, P3, event, tree
 from tests.moderator.settlement.test_lifecycle_properties import PARENTS, requests
 from tests.trust.kit import refused
 
+from penstock.authority.limits import AuthorityLimits
 from penstock.authority.rulebook import RuleBook
 from penstock.authority.rulebook_records import Snapshots
 from penstock.authority.rulebook_state import RuleBookFold
 from penstock.errors import PenstockError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
 from penstock.model.tree import TreeScope
 from penstock.moderator.base.base import RuleBase
@@ -215,4 +215,4 @@ def test_who_is_never_first_is_told() -> None:
         book.ask(KEYS[P1], wish("s", "X", P1), NOW)
     book.refresh()
     assert "s" not in book.base.wishes
-    assert len(book.base.wishes) == DEFAULT_LIMITS.moderator_attempts
+    assert len(book.base.wishes) == AuthorityLimits().moderator_attempts

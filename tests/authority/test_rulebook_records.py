@@ -9,16 +9,18 @@ from tests.authority.kit import K1, K2, MODERATOR, NOW, book_in, founding, ledge
 from tests.budget import examples
 from tests.moderator.kit import P1, P2, event, rule
 
+from penstock.authority.limits import AuthorityLimits
 from penstock.authority.rulebook_records import RecordedStep, Whole, read_found, read_taken, take
 from penstock.authority.rulebook_state import RuleBookFold
+from penstock.codec.limits import wide
 from penstock.codec.sexp import SExp, canonical, parse_canonical
 from penstock.errors import PenstockError
-from penstock.model.limits import DEFAULT_LIMITS, Limits, wide
 from penstock.moderator.rules.rules import SubscribeRule
 from penstock.moderator.rules.steps import Add, Note, Resolve, StateSubscriberRule, Strategy, WithdrawRule
 from penstock.moderator.settlement.consents import Consent, subject_of
 from penstock.store.ledgers.folds import refold
 from penstock.store.ledgers.records import Change
+from penstock.store.limits import StoreLimits
 from penstock.trust.signed import sign_value
 
 
@@ -56,7 +58,7 @@ def test_what_was_kept_is_read_back() -> None:
 @settings(max_examples=examples(30))
 def test_a_change_in_parts_is_the_change(taken: RecordedStep, size: int) -> None:
     whole = take(taken.step, taken.word)
-    entries = [*whole.entries(Limits(store_value_bytes=size))]
+    entries = [*whole.entries(AuthorityLimits(store_value_bytes=size))]
     changes = [
         Change(
             who=entry.who,
@@ -75,7 +77,7 @@ def test_a_change_in_parts_is_the_change(taken: RecordedStep, size: int) -> None
     assert Whole.of(changes) == whole
     assert {entry.kind for entry in entries[:-1]} <= {"part"}
     assert all(len(entry.after or b"") <= size for entry in entries)
-    assert DEFAULT_LIMITS.store_value_bytes > size
+    assert StoreLimits().store_value_bytes > size
 
 
 @st.composite

@@ -9,13 +9,13 @@ from tests.authority.kit import K1, K2, MODERATOR, NOW, book_in, founding, ledge
 from tests.moderator.kit import P1, P2, rule
 from tests.trust.kit import refused
 
+from penstock.authority.limits import AuthorityLimits
 from penstock.authority.rulebook import RuleBook
 from penstock.authority.rulebook_records import Snapshots, Vouched
 from penstock.authority.rulebook_state import BookState, RuleBookFold
 from penstock.codec.sexp import SExp, canonical
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
 from penstock.moderator.rules.steps import Add, Note, Pass, RuleStatus, Undo, WithdrawRule
 from penstock.store.ledgers.folds import refold
@@ -117,7 +117,7 @@ def test_the_moderator_alone_keeps_one(place: Ledger) -> None:
 
 
 def test_one_is_kept_now_and_then_where_the_key_is_at_hand(place: Ledger) -> None:
-    book = RuleBook.open(place, limits=replace(DEFAULT_LIMITS, moderator_snapshot_every=2))
+    book = RuleBook.open(place, limits=AuthorityLimits(moderator_snapshot_every=2))
     for number in range(4):
         book.ask(K2, Add(rule(f"b{number}", "A2", of=[P2])), NOW)
     assert place.snapshot(RuleBookFold.name) is None
@@ -131,7 +131,7 @@ def test_one_is_kept_now_and_then_where_the_key_is_at_hand(place: Ledger) -> Non
 def test_whoever_writes_keeps_its_own_which_count_for_nobody_else(
     place: Ledger, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    few = replace(DEFAULT_LIMITS, moderator_snapshot_every=3)
+    few = AuthorityLimits(moderator_snapshot_every=3)
     steps: list[int] = []
     step = RuleBookFold.step
 
@@ -163,7 +163,7 @@ def test_whoever_writes_keeps_its_own_which_count_for_nobody_else(
 
 def test_a_long_book_replays_few_steps_and_reads_few_rules(place: Ledger, monkeypatch: pytest.MonkeyPatch) -> None:
     """What one more rule costs does not grow with the book, but for its index."""
-    few = replace(DEFAULT_LIMITS, moderator_snapshot_every=4)
+    few = AuthorityLimits(moderator_snapshot_every=4)
     steps: list[int] = []
     step = RuleBookFold.step
 

@@ -8,13 +8,13 @@ from tests.authority.kit import K1, K2, MODERATOR, NOW, book_in, founding, ledge
 from tests.moderator.kit import P1, P2, rule
 from tests.trust.kit import refused
 
+from penstock.authority.limits import AuthorityLimits
 from penstock.authority.rulebook import RuleBook
 from penstock.authority.rulebook_records import Whole, found, take
 from penstock.authority.rulebook_state import RuleBookFold
 from penstock.authority.signed_requests import SignedRequest
 from penstock.codec.sexp import canonical, parse_canonical
 from penstock.errors import MalformedError, PenstockError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.moderator.base.records import image_to_sexp
 from penstock.moderator.rules.steps import (
     CLOCK,
@@ -47,7 +47,7 @@ def place() -> Ledger:
 
 def write(place: Ledger, whole: Whole) -> None:
     """Write to a ledger as somebody does who does not go through the book."""
-    place.append(place.head(), [*whole.entries(DEFAULT_LIMITS)])
+    place.append(place.head(), [*whole.entries(AuthorityLimits())])
 
 
 def step_of(place: Ledger, request: Request, who: object = P1) -> Step:
@@ -166,7 +166,7 @@ def test_half_a_change_is_none() -> None:
     place = ledger()
     book = RuleBook.create_unsigned(place, founding(unsafe_unsigned=True), NOW)
     whole = take(step_of(place, Add(rule("r1", "A1", ENGINEERS))), None)
-    pieces = [*whole.entries(replace(DEFAULT_LIMITS, store_value_bytes=64))]
+    pieces = [*whole.entries(AuthorityLimits(store_value_bytes=64))]
     place.append(place.head(), pieces[:-1])
     book.refresh()
     assert not book.base.standings

@@ -8,10 +8,10 @@ from tests.authority.rights_kit import AT_A, DAY, ENGINEERS, STRANGER, agreed, c
 from tests.moderator.kit import OWNER, P1, P2, P3, event, rule
 from tests.trust.kit import refused
 
+from penstock.authority.limits import AuthorityLimits
 from penstock.authority.rulebook import RuleBook
 from penstock.authority.rulebook_records import take
 from penstock.authority.signed_requests import ModeratorRequest
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.moderator.rules.rules import SubscribeRule
@@ -130,7 +130,7 @@ def test_that_time_passes_is_in_nobodys_name_who_has_not_signed_it(book: RuleBoo
 def test_what_was_written_in_a_name_that_nobody_signed_for_is_read_as_nobodys(book: RuleBook, who: Principal) -> None:
     """Books of old have such steps, and who can write to a ledger writes any name."""
     step = replace(book.plan(Pass(), Note(CLOCK, NOW)).step, note=Note(who, NOW, "of old"))
-    book.ledger.append(book.head, [*take(step, None).entries(DEFAULT_LIMITS)])
+    book.ledger.append(book.head, [*take(step, None).entries(AuthorityLimits())])
     again = RuleBook.open(book.ledger)
     assert [each.note for each in again.base.steps] == [Note(CLOCK, NOW, "of old")]
     assert [taken.step.note.who for taken in again.log()] == [CLOCK]

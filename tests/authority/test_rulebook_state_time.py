@@ -9,12 +9,12 @@ from tests.authority.kit import K1, K2, MODERATOR, NOW, book_in, founding, ledge
 from tests.moderator.kit import P1, P2, rule
 from tests.trust.kit import refused
 
+from penstock.authority.limits import AuthorityLimits
 from penstock.authority.rulebook import RuleBook
 from penstock.authority.rulebook_records import read_taken, take
 from penstock.authority.signed_requests import SignedRequest
 from penstock.codec.sexp import canonical, parse_canonical
 from penstock.errors import MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.moderator.rules.steps import CLOCK, Add, Note, Pass, Request, RuleStatus, WithdrawRule
 from penstock.store.ledgers.ledgers import Ledger
 from penstock.store.ledgers.records import ticks
@@ -64,7 +64,7 @@ def test_a_time_that_the_moderator_did_not_set_does_not_count(place: Ledger, req
     book = RuleBook.open(place)
     step = replace(book.plan(request_, Note(P1, NOW)).step, note=Note(P1, when))
     word = None if isinstance(request_, Pass) else SignedRequest(book.sign(K1, request_, when).unverified())
-    place.append(place.head(), [*take(step, word, NOW).entries(DEFAULT_LIMITS)])
+    place.append(place.head(), [*take(step, word, NOW).entries(AuthorityLimits())])
     with refused("moderator.book") as raised:
         RuleBook.open(place)
     assert raised.value.fields["reason"] == "moderator.untimely"
@@ -72,7 +72,7 @@ def test_a_time_that_the_moderator_did_not_set_does_not_count(place: Ledger, req
 
 def test_that_somebody_writes_in_the_name_of_the_moderator_is_not_its_word(place: Ledger) -> None:
     step = RuleBook.open(place).plan(Pass(), Note(MODERATOR.principal, FAR)).step
-    place.append(place.head(), [*take(step, None).entries(DEFAULT_LIMITS)])
+    place.append(place.head(), [*take(step, None).entries(AuthorityLimits())])
     with refused("moderator.book"):
         RuleBook.open(place)
 

@@ -11,6 +11,7 @@ from tests.broker.network import NUMBER, TEXT, filter_of, principal
 from penstock.broker.blinding.labels import Labels
 from penstock.broker.blinding.router import BlindingRouter
 from penstock.broker.blinding.vault import BlindedVault
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.type_library import Library
 from penstock.broker.routing.messages import Hop
 from penstock.broker.routing.outputs import Cut, Deliver, Interested, Output, RouterSettings, Send, Unopened
@@ -20,7 +21,6 @@ from penstock.crypto import SigningKey
 from penstock.crypto.seal_keys import LiveKeys, column_scope
 from penstock.crypto.wrapping import Secret
 from penstock.model.events import Event
-from penstock.model.limits import Limits
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.types import AttributeDefinition, EventType, Sealing, TypeDefinition
 from penstock.trust.event_types import UnverifiedType, sign_type
@@ -28,7 +28,7 @@ from penstock.trust.event_types import UnverifiedType, sign_type
 OWNER = SigningKey(bytes([71]) * 32)
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
 OVERLAP = 100.0
-LIMITS = Limits(label_overlap=int(OVERLAP * 1000))
+LIMITS = BrokerLimits(label_overlap=int(OVERLAP * 1000))
 
 CAR_MADE = TypeDefinition(
     TypeName(OWNER.principal, "uk.gov.pito.Numberplate"),
@@ -72,7 +72,7 @@ class Row:
     cuts: list[Cut] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        self.libraries = {name: Library() for name in self.names}
+        self.libraries = {name: Library(limits=BrokerLimits()) for name in self.names}
         for name in self.readers:
             for made in self.types:
                 self.libraries[name].add(made, NOW)

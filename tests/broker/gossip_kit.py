@@ -11,16 +11,18 @@ from tests.broker.sports import AGENCY, NOW
 
 from penstock.broker.core.core import Core
 from penstock.broker.evolution.gossip import PolicyGossip
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.node.policies import NodePolicies
 from penstock.broker.node.snapshot_writer import Forgetful, Keep
 from penstock.codec.wire import Wire, Writable, decode, encode
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
 from penstock.guard import Recorder
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.trust.policy.events import PolicyEvent
 from penstock.trust.signed import SignedValue
+
+DEFAULTS = BrokerLimits()
 
 OWNER = AGENCY.principal
 Meddle = Callable[[Principal, Wire], Iterable[Wire]]
@@ -111,7 +113,7 @@ class GossipBroker:
 
 @dataclass
 class World:
-    limits: Limits = DEFAULT_LIMITS
+    limits: BrokerLimits = DEFAULTS
     now: datetime = NOW
     #: seconds that have passed; `now` can be set to any time
     time: float = 0.0

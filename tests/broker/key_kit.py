@@ -1,6 +1,7 @@
 """What the tests of key groups share: a type, rights on it, managers on one log, and members whose mail can be lost."""
 
 from collections.abc import Coroutine, Iterable
+from dataclasses import replace
 from datetime import datetime, timedelta
 from random import Random
 from typing import TypeVar
@@ -15,11 +16,11 @@ from penstock.broker.keys.manager import KeyManager
 from penstock.broker.keys.manager_outputs import Noted, Output, Reply, Sent, Tell
 from penstock.broker.keys.member import Ask, ForgetKey, Hold, KeyMember, Opened, Resume
 from penstock.broker.keys.member import Output as MemberOutput
+from penstock.broker.limits import BrokerLimits
 from penstock.crypto.hpke import SealingKey
 from penstock.crypto.wrapping import Secret
 from penstock.errors import RefusedError
 from penstock.guard import CapabilityAuthority, Decision, EventRequest, decide
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import Right, event_tag
@@ -29,10 +30,12 @@ from penstock.trust.key_statements import NOT_MEMBER, KeyGroup, KeyRefusal, KeyR
 from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
 from penstock.trust.validity import Validity
 
+DEFAULTS = BrokerLimits()
+
 MANAGER, REPLICA = 50, 51
 KEK = Secret(b"k" * 32)
 SECOND = timedelta(seconds=1)
-REFRESHING = Refreshing(period=600_000, blocks=1000, longest=1_200_000)
+REFRESHING = replace(Refreshing.by(BrokerLimits()), period=600_000, blocks=1000, longest=1_200_000)
 REGISTRY = Registry()
 VERIFIED = REGISTRY.verify(REGISTRY.sign(PLATE))
 GROUP = KeyGroup(PLATE.name.key)
@@ -94,7 +97,7 @@ def random(seed: int) -> Random:
     return Random(seed)  # noqa: S311  # the same each time
 
 
-def manager(number: int = MANAGER, *, limits: Limits = DEFAULT_LIMITS, seed: int | None = None) -> KeyManager:
+def manager(number: int = MANAGER, *, limits: BrokerLimits = DEFAULTS, seed: int | None = None) -> KeyManager:
     return KeyManager(
         key(number),
         KEK,
@@ -118,7 +121,7 @@ def joining(broker: int, now: datetime = NOW, group: KeyGroup = GROUP) -> Unveri
 class Broker:
     """A member whose keys are kept as a broker keeps them."""
 
-    def __init__(self, number: int, group: KeyGroup = GROUP, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, number: int, group: KeyGroup = GROUP, limits: BrokerLimits = DEFAULTS) -> None:
         self.number = number
         self.member = KeyMember(key(number), group, manages, random(number).randbytes, limits=limits)
         self.keys: dict[int, Secret] = {}
@@ -162,7 +165,7 @@ class WholeLog(MemoryLog):
 class World:
     """Managers, a log, and brokers. What is told to all can be lost for some."""
 
-    def __init__(self, *numbers: int, group: KeyGroup = GROUP, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, *numbers: int, group: KeyGroup = GROUP, limits: BrokerLimits = DEFAULTS) -> None:
         self.now = NOW
         self.group = group
         self.limits = limits

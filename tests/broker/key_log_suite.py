@@ -11,7 +11,7 @@ from tests.trust.kit import NOW, refused, who
 from penstock.broker.keys.log import KeyLog, carry_out, catch_up
 from penstock.broker.keys.manager import KeyManager
 from penstock.broker.keys.manager_outputs import Output
-from penstock.model.limits import Limits
+from penstock.broker.limits import BrokerLimits
 
 Opens = Callable[[], Awaitable[KeyLog]]
 
@@ -95,7 +95,7 @@ class KeyLogSuite:
 
     def test_a_manager_whose_group_is_full_goes_on_and_starts_again(self) -> None:
         """Also on a log in which a group has more members than allowed: whoever wrote that allowed for more."""
-        few = Limits(key_members=2)
+        few = BrokerLimits(key_members=2)
 
         async def test(log: KeyLog, _: Opens) -> None:
             larger = manager()

@@ -13,6 +13,7 @@ from typing import Any, Protocol
 import nats
 import pytest
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.handshake import Connecting, HandshakeTerms
 from penstock.broker.wire.link import Endpoint, Link, Listener, RateMeter, Refused, Serve, connect, listen
 from penstock.broker.wire.nats_link import (
@@ -32,11 +33,10 @@ from penstock.crypto.tls import client_context, peer_fingerprint
 from penstock.errors import PenstockError
 from penstock.fabric.nats_api import shut
 from penstock.model import NetworkName, Principal
-from penstock.model.limits import Limits
 
 CLIENT, BROKER, MALLORY = (SigningKey(bytes([n]) * 32) for n in (1, 2, 3))
 NETWORK = NetworkName(SigningKey(bytes([9]) * 32).principal, "UK Police Network")
-LIMITS = Limits(link_goodbye=500)
+LIMITS = BrokerLimits(link_goodbye=500)
 HOST = "127.0.0.1"
 DOOR = door_of(NETWORK, BROKER.principal)
 LONG = 60.0
@@ -50,7 +50,7 @@ def fresh(size: int) -> bytes:
 
 
 def endpoint(
-    key: SigningKey, limits: Limits = LIMITS, network: NetworkName = NETWORK, meter: RateMeter | None = None
+    key: SigningKey, limits: BrokerLimits = LIMITS, network: NetworkName = NETWORK, meter: RateMeter | None = None
 ) -> Endpoint:
     return Endpoint(key=key, network=network, limits=limits, random=fresh, meter=lambda _peer: meter)
 
@@ -91,7 +91,7 @@ class Broker:
     async def ended(self, code: str) -> None:
         await until(lambda: code in self.codes)
 
-    async def link(self, key: SigningKey = CLIENT, limits: Limits = LIMITS) -> Link:
+    async def link(self, key: SigningKey = CLIENT, limits: BrokerLimits = LIMITS) -> Link:
         """Connect as somebody who keeps to the rules."""
         return await self.way.connect(self, endpoint(key, limits))
 
@@ -113,7 +113,7 @@ async def wait_for_the_end(link: Link) -> None:
 @asynccontextmanager
 async def broker(
     way: "Way",
-    limits: Limits = LIMITS,
+    limits: BrokerLimits = LIMITS,
     serve: Callable[[Link], Awaitable[None]] = echo,
     meter: RateMeter | None = None,
 ) -> AsyncIterator[Broker]:

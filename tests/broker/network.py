@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.messages import Hop
 from penstock.broker.routing.outputs import Cut, Deliver, Disclosed, Interested, Output, RouterSettings, Send
 from penstock.broker.routing.router import Router
@@ -64,7 +65,7 @@ class Network:
         self, seed: int = 0, *, echoes: float = 0.0, losses: float = 0.0, settings: RouterSettings | None = None
     ):
         self.random = random.Random(seed)  # noqa: S311  # a test that can be repeated
-        self.echoes, self.losses, self.settings = echoes, losses, settings
+        self.echoes, self.losses, self.settings = echoes, losses, settings or RouterSettings(limits=BrokerLimits())
         self.now = 0.0
         self.routers: dict[str, Router] = {}
         self.clients: dict[str, Client] = {}

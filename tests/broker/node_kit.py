@@ -15,6 +15,7 @@ from penstock.broker.core.reports import LinkReport
 from penstock.broker.core.settings import NodeSettings, TrustSettings
 from penstock.broker.fabric.network import FabricSettings
 from penstock.broker.keys.managed_groups import Managing
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.decisions import AuthoritySources
 from penstock.broker.local.requests import RequestReport
 from penstock.broker.node.node import Node
@@ -27,7 +28,6 @@ from penstock.codec.wire import Wire, Writable, encode
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError, RefusedError
 from penstock.guard import DecisionRecord, Recorder, RevocationRecord
-from penstock.model.limits import Limits
 from penstock.model.values import Scalar
 from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.certificates import Certificate
@@ -36,7 +36,7 @@ from penstock.trust.credentials import Credentials
 T = TypeVar("T")
 BROKERS = [SigningKey(bytes([i]) * 32) for i in range(61, 66)]
 HOST = "127.0.0.1"
-LIMITS = Limits(link_goodbye=300)
+LIMITS = BrokerLimits(link_goodbye=300)
 #: for what has to happen, however busy the machine is
 LONG = 60.0
 

@@ -19,11 +19,13 @@ from penstock.broker.evolution.policy_keeper import (
     Stale,
     UnusableEvent,
 )
-from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.broker.limits import BrokerLimits
 from penstock.trust.policy.events import PolicyEvent
 from penstock.trust.policy.stamps import CarriedStamp, TimeStamp
 from penstock.trust.policy.state import PolicyState
 from penstock.trust.signed import SignedValue
+
+DEFAULTS = BrokerLimits()
 
 
 @dataclass
@@ -31,7 +33,7 @@ class PolicyNode:
     number: int = BROKER
     strict: bool = False
     skew: timedelta = NO_SKEW
-    limits: Limits = DEFAULT_LIMITS
+    limits: BrokerLimits = DEFAULTS
     trusted: set[int] = field(default_factory=set)
     #: who may stamp for the owner
     stampers: set[int] = field(default_factory=set)

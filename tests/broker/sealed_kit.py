@@ -10,6 +10,7 @@ from typing import TypeAlias
 
 from tests.broker.network import NUMBER, OWNER, TEXT, filter_of, make_type, principal
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.messages import Hop
 from penstock.broker.routing.outputs import Cut, Deliver, Deliveries, Output, RouterSettings, Send, Unopened
 from penstock.broker.routing.router import Router
@@ -20,10 +21,11 @@ from penstock.crypto import SigningKey
 from penstock.crypto.seal_keys import LiveKeys
 from penstock.crypto.wrapping import Secret
 from penstock.model.events import Event, TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import EventType, Protection, Sealing
+
+DEFAULTS = BrokerLimits()
 
 CAR = make_type("Car", {"plate": TEXT, "speed": NUMBER})
 PLATE, SPEED = (str(attribute.id) for attribute in CAR.attributes)
@@ -60,7 +62,7 @@ class Line:
     unopened: list[tuple[str, Unopened]] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     now: datetime = NOW
-    limits: Limits = DEFAULT_LIMITS
+    limits: BrokerLimits = DEFAULTS
     #: whether events have to be signed, and who may
     signed: bool = False
     publishers: tuple[str, ...] = ("pub",)

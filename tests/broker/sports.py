@@ -7,12 +7,23 @@ from itertools import count
 from typing import TYPE_CHECKING
 
 from penstock.broker.core.event_path import EventPath, PathPorts
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local import requests
 from penstock.broker.local.decisions import AuthoritySources
 from penstock.broker.local.local_broker import LocalBroker
 from penstock.broker.local.requests import Output
 from penstock.broker.local.type_library import Library
-from penstock.broker.routing.outputs import Cut, Deliver, Disclosed, Interested, Laid, Send, Unopened, Unsent
+from penstock.broker.routing.outputs import (
+    Cut,
+    Deliver,
+    Disclosed,
+    Interested,
+    Laid,
+    RouterSettings,
+    Send,
+    Unopened,
+    Unsent,
+)
 from penstock.broker.routing.outputs import Output as Routed
 from penstock.broker.routing.router import Router
 from penstock.broker.wire.protocol import PublishMessage
@@ -29,7 +40,6 @@ from penstock.model import (
     TypeDefinition,
     TypeName,
 )
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.trust.capabilities import Right, event_tag, network_tag
 from penstock.trust.certificates import Authorisation, Certificate, issue
 from penstock.trust.credentials import Credentials
@@ -38,6 +48,8 @@ from penstock.trust.validity import ALWAYS, Validity
 
 if TYPE_CHECKING:
     from penstock.codec.wire import Wire
+
+DEFAULTS = BrokerLimits()
 
 AGENCY, PDA, REPORTER, STRANGER = (SigningKey(bytes([i]) * 32) for i in range(11, 15))
 NETWORK = NetworkName(AGENCY.principal, "Sports")
@@ -80,7 +92,7 @@ def signed(definition: TypeDefinition) -> UnverifiedType:
 
 
 def stocked() -> Library:
-    library = Library(NETWORK)
+    library = Library(NETWORK, limits=BrokerLimits())
     for one in TYPES:
         library.add(signed(one), NOW)
     return library
@@ -104,7 +116,7 @@ class _Path(EventPath):
 class Node:
     """A local broker and its router. What clients are told is kept in `told`, what its operator is in `reports`."""
 
-    limits: Limits = DEFAULT_LIMITS
+    limits: BrokerLimits = DEFAULTS
     library: Library = field(default_factory=stocked)
     rules: Rules | None = None
     now: datetime = NOW
@@ -116,7 +128,7 @@ class Node:
 
     def __post_init__(self) -> None:
         numbers = count(1)
-        self.router = Router(AGENCY.principal, 1)
+        self.router = Router(AGENCY.principal, 1, RouterSettings(limits=BrokerLimits()))
         recorder = Recorder(
             source="broker",
             sink=self._write,

@@ -24,7 +24,6 @@ from penstock.broker.local.requests import Given
 from penstock.guard import ENVIRONMENT, Effect, EventRequest, decide
 from penstock.guard.policies import Policies, PolicyCombining
 from penstock.model import Domain, Event, TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.policy.language.policies import Root
 from penstock.trust.capabilities import Right
 from penstock.trust.certificates import Certificate, NameCertificate, issue
@@ -167,6 +166,6 @@ def test_brokers_publish_and_read_for_others_and_are_not_asked() -> None:
     sources = AuthoritySources(Credentials.of(*ALL), policies=policies(policy("deny")))
     news = stocked().get(NEWS.name, NOW)
     request = EventRequest(PDA.principal, Right.SUBSCRIBE, news, NOW)
-    shown = Credentials(), ENVIRONMENT, DEFAULT_LIMITS
+    shown = Credentials(), ENVIRONMENT
     assert decide(request, sources.authorities(*shown)).effect is Effect.PERMIT
     assert decide(request, sources.for_clients(*shown)).effect is Effect.DENY

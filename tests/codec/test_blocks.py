@@ -32,9 +32,9 @@ from penstock.codec.blocks import (
     write_fixed,
 )
 from penstock.codec.cells import microseconds
+from penstock.codec.limits import CodecLimits
 from penstock.errors import LimitError, PenstockError
 from penstock.model.events import TransitEvent
-from penstock.model.limits import Limits
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import THRESHOLD, Principal
 from penstock.model.values import Scalar
@@ -67,7 +67,7 @@ def test_a_block_that_was_read_last_is_read_by_the_limits_at_hand() -> None:
     parts = read_block(data)
     assert read_block(data) is parts
     assert read_block(bytes(bytearray(data))) == parts
-    for limits in (Limits(block_bytes=10), Limits(block_rows=8)):
+    for limits in (CodecLimits(block_bytes=10), CodecLimits(block_rows=8)):
         assert read_block(data) == parts
         with pytest.raises(LimitError):
             read_block(data, limits=limits)

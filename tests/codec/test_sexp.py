@@ -3,9 +3,9 @@
 import pytest
 
 from penstock.codec import sexp
+from penstock.codec.limits import CodecLimits
 from penstock.codec.sexp import Hinted, SExp
 from penstock.errors import LimitError, MalformedError
-from penstock.model.limits import Limits
 
 CANONICAL: list[tuple[bytes, SExp]] = [
     (b"0:", b""),
@@ -215,7 +215,7 @@ def test_advanced_form_breaks_lines_at_the_width() -> None:
 def test_a_million_parentheses_meet_the_depth_limit(read: object) -> None:
     assert callable(read)
     with pytest.raises(LimitError) as caught:
-        read(b"(" * 1_000_000, limits=Limits(sexp_bytes=2_000_000))
+        read(b"(" * 1_000_000, limits=CodecLimits(sexp_bytes=2_000_000))
     assert caught.value.code == "sexp.limit"
     assert caught.value.fields["offset"] == 64
 
@@ -224,9 +224,9 @@ def test_a_million_parentheses_meet_the_depth_limit(read: object) -> None:
 def test_each_limit_holds_and_no_less(read: object) -> None:
     assert callable(read)
     for data, exact, less in [
-        (b"((1:a))", Limits(sexp_depth=2), Limits(sexp_depth=1)),
-        (b"(1:a1:b)", Limits(sexp_nodes=3), Limits(sexp_nodes=2)),
-        (b"(1:a)", Limits(sexp_bytes=5), Limits(sexp_bytes=4)),
+        (b"((1:a))", CodecLimits(sexp_depth=2), CodecLimits(sexp_depth=1)),
+        (b"(1:a1:b)", CodecLimits(sexp_nodes=3), CodecLimits(sexp_nodes=2)),
+        (b"(1:a)", CodecLimits(sexp_bytes=5), CodecLimits(sexp_bytes=4)),
     ]:
         read(data, limits=exact)
         with pytest.raises(LimitError) as caught:
@@ -238,9 +238,9 @@ def test_each_limit_holds_and_no_less(read: object) -> None:
 def test_limits_hold_inside_braces() -> None:
     deep = sexp.transport((((b"a",),),))
     with pytest.raises(LimitError):
-        sexp.parse(deep, limits=Limits(sexp_depth=2))
+        sexp.parse(deep, limits=CodecLimits(sexp_depth=2))
     with pytest.raises(LimitError):
-        sexp.parse_many(sexp.transport(b"a" * 1000), limits=Limits(sexp_bytes=100))
+        sexp.parse_many(sexp.transport(b"a" * 1000), limits=CodecLimits(sexp_bytes=100))
 
 
 def test_values_deeper_than_the_stack_of_python_are_written() -> None:
@@ -249,7 +249,7 @@ def test_values_deeper_than_the_stack_of_python_are_written() -> None:
         value = (value,)
     assert sexp.canonical(value) == b"(" * 100_001 + b")" * 100_001
     assert sexp.advanced(value, width=40).count("(") == 100_001
-    generous = Limits(sexp_depth=200_000, sexp_nodes=200_000)
+    generous = CodecLimits(sexp_depth=200_000, sexp_nodes=200_000)
     assert sexp.canonical(sexp.parse_canonical(sexp.canonical(value), limits=generous)) == sexp.canonical(value)
     # Taken apart by hand: the interpreter frees nested tuples by recursion it bounds, but comparison has no bound.
     while value:
@@ -277,8 +277,8 @@ def test_head_field_and_text() -> None:
 
 
 def test_a_file_of_values_is_bounded_as_a_whole() -> None:
-    assert sexp.parse_many(b"a b", limits=Limits(file_values=2)) == [b"a", b"b"]
-    for limits in (Limits(file_values=1), Limits(file_bytes=2)):
+    assert sexp.parse_many(b"a b", limits=CodecLimits(file_values=2)) == [b"a", b"b"]
+    for limits in (CodecLimits(file_values=1), CodecLimits(file_bytes=2)):
         with pytest.raises(LimitError) as refused:
             sexp.parse_many(b"a b", limits=limits)
         assert refused.value.code == "sexp.limit"

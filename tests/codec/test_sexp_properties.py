@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from tests.budget import examples
 
 from penstock.codec import sexp
+from penstock.codec.limits import CodecLimits
 from penstock.codec.sexp import Hinted, SExp
 from penstock.errors import MalformedError
-from penstock.model.limits import Limits
 
 READERS: list[Callable[[bytes], object]] = [sexp.parse_canonical, sexp.parse, sexp.parse_many]
 
@@ -126,7 +126,7 @@ def test_no_beginning_of_a_canonical_form_is_one(value: SExp) -> None:
 @given(syntax, st.integers(0, 4), st.integers(0, 6), st.integers(0, 30))
 @settings(deadline=None, max_examples=examples(300))
 def test_nothing_above_a_limit_is_read(data: bytes, depth: int, nodes: int, size: int) -> None:
-    limits = Limits(sexp_depth=depth, sexp_nodes=nodes, sexp_bytes=size)
+    limits = CodecLimits(sexp_depth=depth, sexp_nodes=nodes, sexp_bytes=size)
     for read in (sexp.parse_canonical, sexp.parse):
         try:
             value = read(data, limits=limits)

@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.budget import examples
 
+from penstock.codec.limits import CodecLimits
 from penstock.codec.wire import (
     HEADER_BYTES,
     KEEPALIVE,
@@ -25,7 +26,6 @@ from penstock.codec.wire import (
 )
 from penstock.errors import LimitError, MalformedError
 from penstock.model import AttributeId, Principal
-from penstock.model.limits import Limits
 
 SCALARS = st.one_of(
     st.none(),
@@ -39,7 +39,7 @@ SCALARS = st.one_of(
 MESSAGES: st.SearchStrategy[Wire] = st.recursive(
     SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text("abc"), inner, max_size=4)
 )
-SMALL = Limits(frame_bytes=64, handshake_bytes=16, frame_messages=3, wire_depth=3, wire_items=4)
+SMALL = CodecLimits(frame_bytes=64, handshake_bytes=16, frame_messages=3, wire_depth=3, wire_items=4)
 
 
 def nested(depth: int) -> Wire:

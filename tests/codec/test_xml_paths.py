@@ -4,11 +4,11 @@ import sys
 
 import pytest
 
+from penstock.codec.limits import CodecLimits
 from penstock.codec.xml_text import XmlContent, read_xml
 from penstock.errors import EvaluationError
-from penstock.model.limits import Limits
 
-CONTENT = XmlContent(read_xml(b"<a>" + b"<b><c>1</c></b>" * 100 + b"</a>"), Limits(policy_path=100_000))
+CONTENT = XmlContent(read_xml(b"<a>" + b"<b><c>1</c></b>" * 100 + b"</a>"), CodecLimits(policy_path=100_000))
 
 
 def select(path: str, version: str = "") -> list[str | None]:

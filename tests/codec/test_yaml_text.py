@@ -1,7 +1,5 @@
 """YAML is read as plain data, or refused."""
 
-from dataclasses import replace
-
 import pytest
 import yaml
 from hypothesis import given, settings
@@ -9,9 +7,9 @@ from hypothesis import strategies as st
 from tests.budget import examples
 
 from penstock.codec import yaml_text
+from penstock.codec.limits import CodecLimits
 from penstock.codec.yaml_text import Lined, Written, read_yaml, write_yaml
 from penstock.errors import LimitError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
 
 
 @pytest.mark.parametrize(
@@ -58,9 +56,9 @@ def test_what_is_refused(text: str, code: str) -> None:
 @pytest.mark.parametrize(
     ("text", "limits"),
     [
-        ("abc", replace(DEFAULT_LIMITS, yaml_length=2)),
-        ("[[[1]]]", replace(DEFAULT_LIMITS, yaml_depth=2)),
-        ("[1, 2]", replace(DEFAULT_LIMITS, yaml_nodes=2)),
+        ("abc", CodecLimits(yaml_length=2)),
+        ("[[[1]]]", CodecLimits(yaml_depth=2)),
+        ("[1, 2]", CodecLimits(yaml_nodes=2)),
     ],
 )
 def test_limits(text: str, limits: object) -> None:

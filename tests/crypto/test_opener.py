@@ -46,12 +46,12 @@ from penstock.codec.columns import encode_column
 from penstock.codec.encoded_blocks import encode_block
 from penstock.crypto.aead import CipherAlgorithm
 from penstock.crypto.blinding import Directory, blind
+from penstock.crypto.limits import CryptoLimits
 from penstock.crypto.opener import Opener
 from penstock.crypto.seal_keys import KeyRing, column_scope
 from penstock.crypto.sealer import Sealer, SealerSettings
 from penstock.crypto.wrapping import Secret
 from penstock.errors import MalformedError, PenstockError
-from penstock.model.limits import Limits
 
 ALL = attributes(5)
 REFUSED = {"seal.cannot-open", "seal.unknown-key", "block.malformed", "block.limit"}
@@ -330,19 +330,21 @@ def test_blocks_of_nothing_but_nulls_are_bounded() -> None:
     block = block_of(*[[None] * rows] * 5)
     for level in Level:
         data = sealer().seal(block, NOW, level)
-        opener = Opener(ring(ALL), limits=Limits(block_cells=rows * 6 - 1))
+        opener = Opener(ring(ALL), limits=CryptoLimits(block_cells=rows * 6 - 1))
         assert code_of(opener.open, data) == "block.limit"
-        assert Opener(ring(ALL), limits=Limits(block_cells=rows * 6)).open(data) == block
+        assert Opener(ring(ALL), limits=CryptoLimits(block_cells=rows * 6)).open(data) == block
 
 
-@pytest.mark.parametrize("limits", [Limits(block_bytes=100), Limits(block_rows=1), Limits(block_names=20)])
-def test_blocks_are_bounded(limits: Limits) -> None:
+@pytest.mark.parametrize(
+    "limits", [CryptoLimits(block_bytes=100), CryptoLimits(block_rows=1), CryptoLimits(block_names=20)]
+)
+def test_blocks_are_bounded(limits: CryptoLimits) -> None:
     data = sealer().seal(small(), NOW)
     assert code_of(Opener(ring(ALL), limits=limits).open, data) == "block.limit"
 
 
 def test_streams_that_do_not_open_push_out_no_others() -> None:
-    opener = Opener(ring(ALL), limits=Limits(seal_streams=2))
+    opener = Opener(ring(ALL), limits=CryptoLimits(seal_streams=2))
     good = [sealer().seal(small(), NOW) for _ in range(3)]
     opener.open(good[0])
     known = dict(opener._ways)

@@ -18,18 +18,19 @@ from penstock.codec.cells import microseconds
 from penstock.codec.columns import encode_bundle, encode_column
 from penstock.crypto import seal_keys
 from penstock.crypto.aead import TAG_BYTES, CipherAlgorithm
+from penstock.crypto.limits import CryptoLimits
 from penstock.crypto.opener import Opener
 from penstock.crypto.sealer import Sealer, SealerSettings
 from penstock.errors import MalformedError, RefusedError
-from penstock.model.limits import Limits
 from penstock.model.principals import Principal
 
 ALL = attributes(3)
 NAMES = f"{TYPE} {small().names.ancestors[0]} {ALL[0]} #1 #2".encode()
 
 
-def sealer(limits: Limits | None = None, **options: object) -> Sealer:
-    return Sealer(ring(ALL), BROKER.principal, fresh, limits=limits or Limits(), settings=SealerSettings(**options))  # type: ignore[arg-type]  # by name
+def sealer(limits: CryptoLimits | None = None, **options: object) -> Sealer:
+    settings = SealerSettings(**options)  # type: ignore[arg-type]  # by name
+    return Sealer(ring(ALL), BROKER.principal, fresh, limits=limits or CryptoLimits(), settings=settings)
 
 
 def hkdf(key: bytes, info: bytes) -> bytes:
@@ -158,25 +159,25 @@ def test_without_a_key_nothing_is_sealed() -> None:
 
 
 def test_a_sealer_stops() -> None:
-    made = sealer(Limits(seal_blocks=3))
+    made = sealer(CryptoLimits(seal_blocks=3))
     for _ in range(3):
         made.seal(small(), NOW)
     for _ in range(2):
         assert code_of(made.seal, small(), NOW) == "seal.exhausted"
     octets = sum(len(column or b"") - TAG_BYTES for column in read_block(sealer().seal(small(), NOW)).columns)
-    made = sealer(Limits(seal_bytes=2 * octets))
+    made = sealer(CryptoLimits(seal_bytes=2 * octets))
     made.seal(small(), NOW)
     made.seal(small(), NOW)
     assert code_of(made.seal, small(), NOW) == "seal.exhausted"
 
 
 def test_what_readers_refuse_is_not_sealed() -> None:
-    for limits in (Limits(block_rows=1), Limits(block_cells=7), Limits(block_bytes=20)):
+    for limits in (CryptoLimits(block_rows=1), CryptoLimits(block_cells=7), CryptoLimits(block_bytes=20)):
         assert code_of(sealer(limits).seal, small(), NOW) == "block.limit"
 
 
 def test_streams_that_are_remembered_are_bounded() -> None:
-    made = sealer(Limits(seal_streams=2))
+    made = sealer(CryptoLimits(seal_streams=2))
     for columns in ([["a"]], [["a"], [1]], [["a"], [1], [True]]):
         for _ in range(2):
             assert Opener(ring(ALL)).open(made.seal(block_of(*columns), NOW)) == block_of(*columns)

@@ -19,7 +19,7 @@ from penstock.fabric import (
     Reliability,
     Sample,
 )
-from penstock.model.limits import Limits
+from penstock.fabric.limits import FabricLimits
 from penstock.testing.fabric_kit import LIVE, LOG, STATE, ManualClock, refused, take
 from penstock.testing.fabric_suite import FabricSuite
 
@@ -85,7 +85,7 @@ def test_a_file_that_is_no_keeper_is_an_error_with_a_code(tmp_path: Path) -> Non
 def test_keep_all_refuses_when_it_is_full_and_takes_again_when_samples_are_over() -> None:
     async def whole() -> None:
         clock = ManualClock()
-        async with EmbeddedFabric(clock=clock, limits=Limits(fabric_history=3)) as fabric:
+        async with EmbeddedFabric(clock=clock, limits=FabricLimits(fabric_history=3)) as fabric:
             await fabric.declare("log", replace(LOG, lifespan=10.0))
             writer = await fabric.publisher("log")
             for _ in range(3):
@@ -101,7 +101,7 @@ def test_keep_all_refuses_when_it_is_full_and_takes_again_when_samples_are_over(
 
 def test_a_reliable_reader_that_falls_behind_is_cut_off_and_others_are_not() -> None:
     async def whole() -> None:
-        async with EmbeddedFabric(limits=Limits(fabric_pending=5)) as fabric:
+        async with EmbeddedFabric(limits=FabricLimits(fabric_pending=5)) as fabric:
             await fabric.declare("live", LIVE)
             slow, quick = await fabric.subscribe("live"), await fabric.subscribe("live")
             writer = await fabric.publisher("live")
@@ -152,7 +152,7 @@ def test_the_same_seed_and_clock_give_the_same_samples() -> None:
 
 def test_a_writer_that_never_waits_leaves_no_reliable_reader_behind() -> None:
     async def whole() -> int:
-        async with EmbeddedFabric(limits=Limits(fabric_pending=50)) as fabric:
+        async with EmbeddedFabric(limits=FabricLimits(fabric_pending=50)) as fabric:
             await fabric.declare("live", Qos(history=KEEP_ALL, reliability=Reliability.RELIABLE))
             got = []
 

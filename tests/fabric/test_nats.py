@@ -20,11 +20,11 @@ from penstock.crypto.tls import client_context, new_certificate, server_context
 from penstock.errors import PenstockError
 from penstock.fabric import Clock, Fabric, Ownership, Priority, Qos, Sample
 from penstock.fabric.envelope import encode
+from penstock.fabric.limits import FabricLimits
 from penstock.fabric.nats import NatsFabric
 from penstock.fabric.nats_api import NatsClient, shut, store
 from penstock.fabric.nats_link import NatsLink, checked
 from penstock.fabric.nats_login import NatsLogin
-from penstock.model.limits import Limits
 from penstock.testing.fabric_kit import EVENTS, LIVE, LOG, PATIENCE, STATE, refused, take, until
 from penstock.testing.fabric_suite import FabricSuite
 from penstock.testing.nats import NatsServer
@@ -326,7 +326,7 @@ def warned(test: Coroutine[Any, Any, None]) -> list[str]:
 
 def test_a_keep_all_topic_that_is_full_refuses(server: NatsServer) -> None:
     async def whole() -> None:
-        limits = Limits(fabric_history=3)
+        limits = FabricLimits(fabric_history=3)
         async with await NatsFabric.connect(server.url, prefix=prefix(), limits=limits) as fabric:
             await fabric.declare("log", LOG)
             writer = await fabric.publisher("log")
@@ -346,7 +346,7 @@ def test_a_keep_all_topic_that_is_full_refuses(server: NatsServer) -> None:
 
 def test_a_volatile_reader_that_the_server_left_behind_is_cut_off(server: NatsServer) -> None:
     async def whole() -> None:
-        limits = Limits(fabric_pending=5)
+        limits = FabricLimits(fabric_pending=5)
         async with await NatsFabric.connect(server.url, prefix=prefix(), limits=limits) as fabric:
             await fabric.declare("live", LIVE)
             slow, quick = await fabric.subscribe("live"), await fabric.subscribe("live")

@@ -24,11 +24,11 @@ from penstock.fabric import (
     agree,
 )
 from penstock.fabric.envelope import decode, encode
+from penstock.fabric.limits import FABRIC_HISTORY, FabricLimits
 from penstock.fabric.nats import NatsFabric
 from penstock.fabric.qos import CODES, check_offer
 from penstock.fabric.reader import SampleReader
 from penstock.fabric.writer import LEASE, contend
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "fabric.md"
 RELIABLE = Qos(reliability=Reliability.RELIABLE)
@@ -113,7 +113,7 @@ def test_a_topic_does_not_filter_by_time() -> None:
     [
         {"history": -1},
         {"history": True},
-        {"history": DEFAULT_LIMITS.fabric_history + 1},
+        {"history": FABRIC_HISTORY + 1},
         {"history": KEEP_ALL},  # needs reliable
         {"durability": "volatile"},
         {"deadline": 0},
@@ -173,7 +173,7 @@ def test_cut_bytes_are_refused_until_the_data_begins() -> None:
 
 def test_a_reader_with_many_keys_is_bounded() -> None:
     qos = Qos(history=1, deadline=5.0, source_order=Order.BY_SOURCE, time_filter=1.0)
-    limits = Limits(fabric_keys=10, fabric_pending=20)
+    limits = FabricLimits(fabric_keys=10, fabric_pending=20)
     reader = SampleReader(qos, limits)
     chance = random.Random(1)  # noqa: S311  # an example
     for number in range(2_000):

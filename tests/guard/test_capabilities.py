@@ -1,6 +1,5 @@
 """Capabilities as a source of authority: the paper's own examples (section 5.2.2), and grants that must not count."""
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -45,10 +44,11 @@ from penstock.codec.sexp import SExp
 from penstock.crypto import SigningKey
 from penstock.errors import RefusedError
 from penstock.guard import CapabilityAuthority, Delivery, Effect, EventRequest, Publication, decide, environment
-from penstock.model import DEFAULT_LIMITS, AttributeId, AttributeSpec, Event, Kind
+from penstock.model import AttributeId, AttributeSpec, Event, Kind
 from penstock.trust.capabilities import BoundSelector, Right, attribute_to_sexp, event_tag, network_tag
 from penstock.trust.certificates import Authorisation, Certificate, issue
 from penstock.trust.credentials import Credentials, read_credentials
+from penstock.trust.limits import TrustLimits
 from penstock.trust.subjects import Name, Threshold
 from penstock.trust.tags import ANY, Tag, parse_tag, to_sexp
 from penstock.trust.validity import OnlineTest, Validity
@@ -345,7 +345,7 @@ def test_grants_beyond_the_bound_are_left_out_and_said() -> None:
     bag = Credentials.of(
         *(grant(PITO, SMITH.principal, numberplate(Right.SUBSCRIBE, forced={PLATE: f"P {i}"})) for i in range(5))
     )
-    few = CapabilityAuthority(bag, limits=replace(DEFAULT_LIMITS, grants_per_principal=3))
+    few = CapabilityAuthority(bag, limits=TrustLimits(grants_per_principal=3))
     decision = decide(EventRequest(SMITH.principal, Right.SUBSCRIBE, V8516, NOW), [few])
     assert len(decision.restriction.branches) == 3
     assert [problem.code for problem in decision.errors] == ["guard.truncated"]

@@ -21,7 +21,8 @@ from penstock.guard.decision_log import (
     read_record,
     record,
 )
-from penstock.model import DEFAULT_LIMITS, NetworkName, Principal, TypeName
+from penstock.guard.limits import RECORD_BYTES
+from penstock.model import NetworkName, Principal, TypeName
 from penstock.trust.capabilities import Right
 
 REQUEST = EventRequest(BILLING.principal, Right.SUBSCRIBE, V8516, NOW)
@@ -192,7 +193,7 @@ GOOD: dict[str, Any] = PERMITTED.to_cloud_event()
         (b"\xff\xfe\xfa", "log.json"),
         ("[]", "log.envelope"),
         ("{}", "log.envelope"),
-        (" " * (DEFAULT_LIMITS.record_bytes + 1), "log.limit"),
+        (" " * (RECORD_BYTES + 1), "log.limit"),
     ],
 )
 def test_what_is_no_record_is_not_read(text: str | bytes, code: str) -> None:

@@ -8,14 +8,15 @@ from tests.guard.policy_kit import ask, policy
 from tests.trust.kit import refused
 
 from penstock.guard import CapabilityAuthority, Delivery, EventRequest, environment
+from penstock.guard.limits import AGREED_BRANCHES
 from penstock.guard.policies import Policies
 from penstock.guard.policy_subjects import Subjects, periods
 from penstock.model import Domain
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.language.event_attributes import SUBJECT_DOMAIN, SUBJECT_OWNER_ROLE, SUBJECT_RIGHT, SUBJECT_ROLE
 from penstock.policy.language.requests import SUBJECT, Facts
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
+from penstock.trust.limits import TrustLimits
 from penstock.trust.subjects import Name
 from penstock.trust.validity import ALWAYS, Validity
 
@@ -49,7 +50,7 @@ def test_roles_are_names_by_whoever_gives_them() -> None:
 
 
 def test_more_names_than_are_followed_are_none() -> None:
-    limits = Limits(chain_length=1)
+    limits = TrustLimits(chain_length=1)
     chained = Credentials.of(
         name(PITO, b"a", Name(CCS.principal, (b"b",))),
         name(CCS, b"b", MET.principal),
@@ -121,6 +122,6 @@ def test_periods_cover_all_times_once() -> None:
 
 
 def test_too_many_periods() -> None:
-    many = [Validity.between(NOW + n * DAY) for n in range(DEFAULT_LIMITS.agreed_branches)]
+    many = [Validity.between(NOW + n * DAY) for n in range(AGREED_BRANCHES)]
     with refused("guard.periods"):
         [*periods(many, None)]

@@ -1,7 +1,6 @@
 """What is left of a policy, as a restriction: each event shows just what the policy permits of it."""
 
 from collections.abc import Callable, Mapping
-from dataclasses import replace
 
 import pytest
 from hypothesis import given, settings
@@ -16,7 +15,6 @@ from penstock.guard.environment import ENVIRONMENT
 from penstock.guard.residuals import Residuals
 from penstock.guard.restriction import NOTHING, Branch, Restriction, When
 from penstock.model import Event, EventType, TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.values import Scalar
 from penstock.policy.engine.evaluate import evaluate
 from penstock.policy.engine.lookup import Context, NoSources
@@ -172,7 +170,7 @@ def test_refusals_are_kept_too() -> None:
 def test_not_more_are_kept_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
     root, sources = referring('rule a { permit condition role == "police" }')
     left = Residuals(root, sources)
-    monkeypatch.setattr(residuals, "DEFAULT_LIMITS", replace(DEFAULT_LIMITS, residual_kept=2))
+    monkeypatch.setattr(residuals, "RESIDUAL_KEPT", 2)
     for role in ("a", "b", "a", "c", "a"):
         left.restriction(somebody("s", role), Right.SUBSCRIBE, TYPE)
     # The last one is new again: when there was no room for `c`, all were forgotten.

@@ -9,13 +9,13 @@ from hypothesis import strategies as st
 from tests.budget import examples
 
 from penstock.errors import MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.limits import TYPE_NAME_LENGTH
 from penstock.model.names import AttributeId, NetworkName, TypeKey, TypeName, check_attribute_name, check_token
 from penstock.model.principals import THRESHOLD, Principal
 
 PITO = Principal(b"\1" * 32)
 POLICE = Principal(b"\2" * 32)
-LONGEST = DEFAULT_LIMITS.type_name_length
+LONGEST = TYPE_NAME_LENGTH
 
 principals = st.builds(Principal, st.binary(min_size=32, max_size=32))
 words = st.from_regex(r"[A-Za-z_][A-Za-z0-9_-]{0,12}", fullmatch=True)

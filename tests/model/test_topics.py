@@ -3,7 +3,7 @@
 import pytest
 from tests.trust.kit import refused, who
 
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.limits import TYPE_DEPTH, TYPE_NAME_LENGTH
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.topics import (
     TopicName,
@@ -19,7 +19,7 @@ from penstock.model.values import AttributeSpec, Kind
 
 OWNER, OTHER = who(1), who(2)
 TENNIS = TopicName(OWNER, "news/sport/tennis")
-DEEP = "/".join("a" * DEFAULT_LIMITS.type_depth)
+DEEP = "/".join("a" * TYPE_DEPTH)
 
 
 def resolve(topic: TopicName) -> EventType:
@@ -32,7 +32,7 @@ def test_a_name_is_owner_and_path() -> None:
     assert TopicName(OTHER, TENNIS.path) != TENNIS
     assert [topic.path for topic in TENNIS.super_topics] == ["news/sport", "news"]
     assert TopicName(OWNER, "news").super_topics == ()
-    assert len(TopicName(OWNER, DEEP).super_topics) == DEFAULT_LIMITS.type_depth - 1
+    assert len(TopicName(OWNER, DEEP).super_topics) == TYPE_DEPTH - 1
 
 
 def test_the_type_of_a_topic_names_it() -> None:
@@ -52,7 +52,7 @@ def test_what_is_no_topic(path: str) -> None:
         TopicName(OWNER, path)
 
 
-@pytest.mark.parametrize("path", [f"{DEEP}/a", "a" * DEFAULT_LIMITS.type_name_length, "a" * 251])
+@pytest.mark.parametrize("path", [f"{DEEP}/a", "a" * TYPE_NAME_LENGTH, "a" * 251])
 def test_topics_are_bounded(path: str) -> None:
     with refused("topic.limit"):
         TopicName(OWNER, path)

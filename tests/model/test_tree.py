@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from tests.budget import examples
 
 from penstock.errors import LimitError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.limits import TYPE_DEPTH
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.principals import Principal
 from penstock.model.tree import TreeScope, TypeTree
@@ -141,7 +141,7 @@ def test_a_parent_must_be_in_the_tree() -> None:
 
 
 def test_depth_is_bounded() -> None:
-    depth = DEFAULT_LIMITS.type_depth
+    depth = TYPE_DEPTH
     chain = {f"T{level}": f"T{level - 1}" if level else None for level in range(depth + 1)}
     assert len(list(tree_of(chain).ancestors(key(f"T{depth}")))) == depth
     with pytest.raises(LimitError) as error:

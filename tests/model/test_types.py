@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from penstock.errors import LimitError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.limits import TYPE_ATTRIBUTES, TYPE_DEPTH
 from penstock.model.names import AttributeId, TypeKey, TypeName
 from penstock.model.principals import Principal
 from penstock.model.types import AttributeDefinition, EventType, Sealing, TypeDefinition
@@ -204,19 +204,19 @@ def test_no_type_is_its_own_ancestor() -> None:
 
 def test_the_depth_of_types_is_bounded() -> None:
     current, resolved = define("T0"), EventType.of(define("T0"))
-    for level in range(1, DEFAULT_LIMITS.type_depth + 1):
+    for level in range(1, TYPE_DEPTH + 1):
         current = define(f"T{level}", extends=current)
         resolved = EventType.of(current, resolved)
-    assert len(resolved.ancestors) == DEFAULT_LIMITS.type_depth
+    assert len(resolved.ancestors) == TYPE_DEPTH
     with pytest.raises(LimitError) as error:
         EventType.of(define("Deeper", extends=current), resolved)
     assert error.value.code == "type.limit"
 
 
 def test_the_number_of_attributes_is_bounded() -> None:
-    names = [f"a{number}" for number in range(DEFAULT_LIMITS.type_attributes)]
+    names = [f"a{number}" for number in range(TYPE_ATTRIBUTES)]
     full = define("Full", *names)
-    assert len(EventType.of(full).attributes) == DEFAULT_LIMITS.type_attributes
+    assert len(EventType.of(full).attributes) == TYPE_ATTRIBUTES
     with pytest.raises(LimitError) as error:
         define("Fuller", *names, "b")
     assert error.value.code == "type.limit"

@@ -13,7 +13,6 @@ from tests.budget import examples
 from tests.selector.strategies import LITERALS, SCHEMA, Grammar, conditions
 
 from penstock.errors import EvaluationError, SelectorError
-from penstock.model.limits import Limits
 from penstock.model.values import AttributeSpec, Enumerated, Kind, Ranged, Scalar, Schema, Value
 from penstock.selector import (
     AnalysisVerdict,
@@ -30,11 +29,12 @@ from penstock.selector import (
 )
 from penstock.selector import algebra as set_algebra
 from penstock.selector.ast import AttributeReference, walk, write_name
+from penstock.selector.limits import SelectorLimits
 from penstock.selector.question import RowQuestion
 
 #: effort bounds the solver, which is the same on every machine; time does not, however busy this one is
-LIMITS = Limits(solver_time=600_000, solver_effort=5_000_000)
-UNHURRIED = Limits(solver_time=600_000)
+LIMITS = SelectorLimits(solver_time=600_000, solver_effort=5_000_000)
+UNHURRIED = SelectorLimits(solver_time=600_000)
 
 
 def among(kind: Kind, *values: Value) -> AttributeSpec:
@@ -326,9 +326,9 @@ def test_equivalent() -> None:
 def test_what_the_solver_cannot_settle_is_unknown() -> None:
     # Cubes are hard, and the effort allowed is small.
     hard = parse("n * n * n + m * m * m = level * level * level * 4 + 114 AND n > 1000 AND m < -1000")
-    answer = satisfiable(hard, OPEN, limits=Limits(solver_time=100, solver_effort=10_000))
+    answer = satisfiable(hard, OPEN, limits=SelectorLimits(solver_time=100, solver_effort=10_000))
     assert (answer.verdict, answer.witness, answer.by) == (AnalysisVerdict.UNKNOWN, None, "solver")
-    same = equivalent(hard, parse("n = 1"), OPEN, limits=Limits(solver_time=100, solver_effort=10_000))
+    same = equivalent(hard, parse("n = 1"), OPEN, limits=SelectorLimits(solver_time=100, solver_effort=10_000))
     assert same.verdict is not AnalysisVerdict.YES
 
 

@@ -7,8 +7,8 @@ from tests.budget import examples
 from tests.selector.strategies import conditions
 
 from penstock.errors import LimitError, PenstockError, SelectorError
-from penstock.model.limits import Limits
 from penstock.selector import Selector, parse
+from penstock.selector.limits import SelectorLimits
 
 CANONICAL = [
     ("price>24 and stock in('NOK','ERIC')", "price > 24 AND stock IN ('NOK', 'ERIC')"),
@@ -179,15 +179,15 @@ def test_what_lies_within_the_limits_is_read() -> None:
 
 def test_limits_are_those_of_the_caller() -> None:
     with pytest.raises(LimitError):
-        parse("a = 1 AND b = 2", limits=Limits(selector_length=10))
+        parse("a = 1 AND b = 2", limits=SelectorLimits(selector_length=10))
     with pytest.raises(LimitError):
-        parse("a = 1 AND b = 2", limits=Limits(selector_nodes=6))
+        parse("a = 1 AND b = 2", limits=SelectorLimits(selector_nodes=6))
     with pytest.raises(LimitError):
-        parse("a = 1 AND b = 2", limits=Limits(selector_depth=2))
-    parse("a = 1 AND b = 2", limits=Limits(selector_depth=3, selector_nodes=7, selector_length=15))
+        parse("a = 1 AND b = 2", limits=SelectorLimits(selector_depth=2))
+    parse("a = 1 AND b = 2", limits=SelectorLimits(selector_depth=3, selector_nodes=7, selector_length=15))
     # The canonical text counts too: whoever stores it must be able to read it back.
     with pytest.raises(LimitError):
-        parse("a=1", limits=Limits(selector_length=4))
+        parse("a=1", limits=SelectorLimits(selector_length=4))
 
 
 @settings(deadline=None, max_examples=examples(200))

@@ -3,8 +3,8 @@
 import pytest
 from tests.trust.kit import CURRENT, DAY, FUTURE, NOW, PAST, name, refused, tag, who
 
-from penstock.model.limits import Limits
 from penstock.trust.closure import Closure, _Flows, dominates
+from penstock.trust.limits import TrustLimits
 from penstock.trust.reduction import FiveTuple, FourTuple
 from penstock.trust.subjects import Subject, Threshold
 from penstock.trust.tags import ANY, Tag, intersect
@@ -178,7 +178,7 @@ def ladder(layers: int, width: int) -> list[FiveTuple]:
 
 def test_grants_are_bounded_and_what_is_left_out_is_said() -> None:
     fives = [five(ROOT, P, tag(f"(q a{i})")) for i in range(10)]
-    closure = Closure(fives, [], {}, limits=Limits(grants_per_principal=4))
+    closure = Closure(fives, [], {}, limits=TrustLimits(grants_per_principal=4))
     found = closure.grants([FiveTuple(None, who(ROOT), True, ANY, ALWAYS)], who(P))
     assert len(found) == 4
     assert closure.truncated
@@ -196,11 +196,11 @@ def test_work_is_bounded_and_what_is_left_out_is_said() -> None:
 def test_long_chains_are_cut_and_that_is_said() -> None:
     fives = [five(i, i + 1) for i in range(1, 12)]
     entry = FiveTuple(None, who(1), True, ANY, ALWAYS)
-    closure = Closure(fives, [], {}, limits=Limits(chain_length=10))
+    closure = Closure(fives, [], {}, limits=TrustLimits(chain_length=10))
     assert closure.grants([entry], who(11))
     assert closure.truncated
-    assert not Closure(fives, [], {}, limits=Limits(chain_length=10)).grants([entry], who(12))
-    enough = Closure(fives, [], {}, limits=Limits(chain_length=11))
+    assert not Closure(fives, [], {}, limits=TrustLimits(chain_length=10)).grants([entry], who(12))
+    enough = Closure(fives, [], {}, limits=TrustLimits(chain_length=11))
     assert enough.grants([entry], who(12))
     assert not enough.truncated
 
@@ -210,7 +210,7 @@ def test_a_list_that_would_be_too_long_is_refused() -> None:
     fives = [five(ROOT, 100 + i) for i in range(30)]
     assert len(Closure(fives, [], {}, exhaustive=True).follow([entry])) == 31
     with refused("chain.limit"):
-        Closure(fives, [], {}, exhaustive=True, limits=Limits(certificates=20)).follow([entry])
+        Closure(fives, [], {}, exhaustive=True, limits=TrustLimits(certificates=20)).follow([entry])
     busy = Closure(ladder(3, 3), [], {}, exhaustive=True)
     busy.effort = 20
     with refused("chain.limit"):
@@ -258,7 +258,7 @@ def test_all_tags_of_a_question_share_one_bound_on_the_work() -> None:
         tag(f"(q (* set {' '.join(f'(a{n} (* glob *{n}x{i}*) (* set b c))' for i in range(60))}))") for n in range(40)
     ]
     fives = [five(ROOT, P, one) for one in sets] + [five(ROOT, P, tag("(q)"))]
-    closure = Closure(fives, [], {}, limits=Limits(chain_steps=2_000))
+    closure = Closure(fives, [], {}, limits=TrustLimits(chain_steps=2_000))
     entry = FiveTuple(None, who(ROOT), True, tag("(q (* set (a1 (* glob *x*)) (a2 (* glob *x*))))"), ALWAYS)
     flows = _Flows(closure, [entry])
     assert flows._room.steps < 0

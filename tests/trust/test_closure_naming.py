@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from tests.budget import examples
 from tests.trust.kit import CURRENT, DAY, NOW, name, who
 
-from penstock.model.limits import Limits
 from penstock.trust.closure import NameTable
+from penstock.trust.limits import TrustLimits
 from penstock.trust.reduction import FourTuple
 from penstock.trust.subjects import Name, Subject, Threshold
 from penstock.trust.validity import ALWAYS, Validity
@@ -96,7 +96,7 @@ def test_a_quorum_is_a_member_by_its_hash_and_has_no_names() -> None:
 
 def test_ways_to_one_member_are_bounded() -> None:
     windows = [Validity.between(NOW + i * DAY, NOW + (100 + i) * DAY) for i in range(10)]
-    names = NameTable([four(1, "a", 2, window) for window in windows], limits=Limits(grants_per_principal=4))
+    names = NameTable([four(1, "a", 2, window) for window in windows], limits=TrustLimits(grants_per_principal=4))
     assert len(list(names.resolve(name(1, "a")))) == 4
     assert names.truncated
 
@@ -104,7 +104,7 @@ def test_ways_to_one_member_are_bounded() -> None:
 def test_a_way_is_no_longer_than_a_chain() -> None:
     statements = [four(i, "a", name(i + 1, "a"), ALWAYS, str(i)) for i in range(1, 10)] + [four(10, "a", 11)]
     assert members(NameTable(statements), name(1, "a")) == {11}
-    names = NameTable(statements, limits=Limits(chain_length=5))
+    names = NameTable(statements, limits=TrustLimits(chain_length=5))
     assert members(names, name(1, "a")) == set()
     assert names.truncated
 

@@ -7,7 +7,6 @@ from tests.trust.kit import CURRENT, grant, key, name, naming, passing, refused,
 
 from penstock.codec.sexp import SExp, advanced, canonical, transport
 from penstock.errors import LimitError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.trust.caches import CertificateCache
 from penstock.trust.certificates import (
     Authorisation,
@@ -24,6 +23,7 @@ from penstock.trust.credentials import (
     collect_credentials,
     read_credentials,
 )
+from penstock.trust.limits import TRUST_LIMITS, TrustLimits
 from penstock.trust.subjects import Threshold, subject_to_sexp
 
 INNER = Threshold(1, (who(5), who(6)))
@@ -115,7 +115,7 @@ def test_what_is_no_bag(data: bytes, code: str) -> None:
 
 
 def test_a_bag_is_bounded() -> None:
-    limits = Limits(certificates=2)
+    limits = TrustLimits(certificates=2)
     assert len(read_credentials(Credentials.of(FIRST, SECOND).to_bytes(), limits=limits).certificates) == 2
     with pytest.raises(LimitError) as caught:
         read_credentials(BAG.to_bytes(), limits=limits)
@@ -147,7 +147,7 @@ class Counting:
         return verify_certificate(unverified)
 
 
-def read_all(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Credentials:
+def read_all(data: bytes, limits: TrustLimits = TRUST_LIMITS) -> Credentials:
     reading = BagReading(data, limits=limits)
     assert sum(reading.scan()) >= len(data) - 2 * len(b"(8:sequence)")
     cost = sum(reading.finish())
@@ -193,11 +193,11 @@ def test_reading_in_steps_refuses_what_is_no_bag(data: bytes, code: str) -> None
 def test_reading_in_steps_is_bounded() -> None:
     two = Credentials.of(FIRST, SECOND).to_bytes()
     with refused("cert.limit"):
-        read_all(two, Limits(certificates=1))
+        read_all(two, TrustLimits(certificates=1))
     with refused("sexp.limit"):
-        read_all(two, Limits(sexp_bytes=100))
+        read_all(two, TrustLimits(sexp_bytes=100))
     with refused("sexp.limit"):
-        read_all(two, Limits(sexp_nodes=5))
+        read_all(two, TrustLimits(sexp_nodes=5))
 
 
 def test_only_what_one_arrives_at_is_verified() -> None:

@@ -4,11 +4,11 @@ import pytest
 from tests.trust.kit import CURRENT, DAY, NOW, grant, refused, who
 from tests.trust.types_kit import CLERK, MANAGER, NETWORK, OTHER, PITO, PLATE, TEXT, Registry, define, may
 
-from penstock.model.limits import Limits
 from penstock.model.names import TypeName
 from penstock.model.types import TypeDefinition
 from penstock.trust.capabilities import Right, network_tag
 from penstock.trust.event_types import UnverifiedType, verify_type
+from penstock.trust.limits import TrustLimits
 from penstock.trust.validity import ALWAYS, Validity
 
 
@@ -36,9 +36,9 @@ def test_histories_are_bounded(registry: Registry) -> None:
     for version in range(1, 8):
         current = current.rename(current.attributes[0].name, f"n{version}", version=str(version))
         signed = registry.sign(current, CLERK, may(CLERK, Right.MANAGE_RENAME))
-    verify_type(signed, NOW, types=registry.get, limits=Limits(type_history=7))
+    verify_type(signed, NOW, types=registry.get, limits=TrustLimits(type_history=7))
     with refused("type.limit"):
-        verify_type(signed, NOW, types=registry.get, limits=Limits(type_history=6))
+        verify_type(signed, NOW, types=registry.get, limits=TrustLimits(type_history=6))
 
 
 def test_histories_in_a_ring_are_refused(registry: Registry) -> None:

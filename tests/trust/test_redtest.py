@@ -13,7 +13,7 @@ from penstock.codec.sexp import SExp, canonical, parse
 from penstock.codec.sexp import field as sexp_field
 from penstock.crypto import digest
 from penstock.errors import PenstockError
-from penstock.model.limits import Limits
+from penstock.trust.limits import TrustLimits
 from penstock.trust.redtest import reduce_case
 
 CASES = sorted((Path(__file__).parent / "cases").glob("*.in"))
@@ -244,7 +244,7 @@ def test_lists_are_bounded() -> None:
     assert isinstance(found, tuple)
     assert len(found) == 32
     with refused("chain.limit"):
-        reduce_case(case, limits=Limits(certificates=10))
+        reduce_case(case, limits=TrustLimits(certificates=10))
 
 
 BYTES = [canonical(read(path)) for path in CASES if path.stem in ("threshold-nested", "name-chain", "hashes", "sets")]

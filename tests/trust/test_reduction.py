@@ -9,9 +9,9 @@ from tests.budget import examples
 from tests.trust.kit import CURRENT, DAY, FUTURE, NOW, PAST, grant, name, naming, passing, refused, tag, who
 
 from penstock.errors import RefusedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.certificates import Authorisation, Certificate
+from penstock.trust.limits import CHAIN_LENGTH
 from penstock.trust.reduction import FiveTuple, ReductionCache, reduce_chain, reduce_pair
 from penstock.trust.subjects import Threshold
 from penstock.trust.tags import NOTHING, intersect, matches
@@ -173,7 +173,7 @@ def test_the_length_of_a_chain() -> None:
     with refused("chain.empty"):
         reduce_chain([])
     there, back = passing(1, 2), passing(2, 1)
-    longest = [there, back] * (DEFAULT_LIMITS.chain_length // 2)
+    longest = [there, back] * (CHAIN_LENGTH // 2)
     assert reduce_chain(longest).subject == who(1)
     with refused("chain.limit"):
         reduce_chain([*longest, there])

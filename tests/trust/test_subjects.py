@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from tests.trust.kit import key, name, refused, who
 
 from penstock.codec.sexp import SExp, canonical, parse
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
+from penstock.trust.limits import THRESHOLD_MEMBERS
 from penstock.trust.subjects import (
     QUORUM_DEPTH,
     Subject,
@@ -97,7 +97,7 @@ def test_k_lies_between_one_and_n(k: int) -> None:
 
 
 def test_thresholds_are_bounded() -> None:
-    members = tuple(Principal(number.to_bytes(32, "big")) for number in range(DEFAULT_LIMITS.threshold_members + 1))
+    members = tuple(Principal(number.to_bytes(32, "big")) for number in range(THRESHOLD_MEMBERS + 1))
     assert Threshold(1, members[1:]).k == 1
     with refused("subject.limit"):
         Threshold(1, members)

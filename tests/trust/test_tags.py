@@ -10,7 +10,7 @@ from tests.trust.tags_model import naive
 
 from penstock.codec.sexp import SExp, canonical, field, parse, parse_canonical
 from penstock.errors import LimitError, MalformedError
-from penstock.model.limits import Limits
+from penstock.trust.limits import TrustLimits
 from penstock.trust.tags import ANY, EVENT, NOTHING, Set, Where, covers, intersect, matches, parse_tag, to_sexp
 
 OWNER = "ed25519:" + "a" * 52
@@ -199,15 +199,15 @@ def test_covers() -> None:
 
 
 def test_limits() -> None:
-    def refused(tag: SExp, limits: Limits | None = None) -> None:
+    def refused(tag: SExp, limits: TrustLimits | None = None) -> None:
         with pytest.raises(LimitError) as caught:
-            parse_tag(tag, limits=limits or Limits())
+            parse_tag(tag, limits=limits or TrustLimits())
         assert caught.value.code == "tag.limit"
 
     members = tuple(b"%d" % i for i in range(4_096))
     assert parse_tag((b"*", b"set", *members))
     refused((b"*", b"set", *members, b"x"))
-    refused((b"*", b"set", b"a", b"b"), Limits(tag_set=1))
+    refused((b"*", b"set", b"a", b"b"), TrustLimits(tag_set=1))
     refused((b"*", b"glob", b"*" + b"a" * 256))
     refused((b"*", b"set", *((b"f", (b"*", b"prefix", member)) for member in members[:129])))
     refused((b"*", b"set", *members[:4000], *((b"f", (b"*", b"prefix", member)) for member in members[:100])))

@@ -13,11 +13,11 @@ changed meanwhile comes to nothing.
 from collections.abc import Callable, Iterable
 from datetime import datetime, timedelta
 
+from penstock.authority.limits import AUTHORITY_LIMITS, AuthorityLimits
 from penstock.authority.polls_records import Kept, PollRecordKind, PollsFold, SettledPoll, Settlement, State
 from penstock.authority.rulebook import RuleBook
 from penstock.crypto import SigningKey
 from penstock.errors import FailedError, LimitError, PenstockError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.moderator.files.founding import Founding
 from penstock.moderator.polls import (
     Poll,
@@ -55,7 +55,9 @@ class Polls:
     Raises `RefusedError` (`poll.not-moderator`) where the key is not that of the rule book's moderator.
     """
 
-    def __init__(self, ledger: Ledger, book: RuleBook, key: SigningKey, *, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self, ledger: Ledger, book: RuleBook, key: SigningKey, *, limits: AuthorityLimits = AUTHORITY_LIMITS
+    ) -> None:
         if key.principal != book.founding.moderator:
             raise RefusedError(
                 "poll.not-moderator", "only the moderator of a rule book asks those affected", hint="use its key"

@@ -16,9 +16,10 @@ from datetime import UTC, datetime
 from hashlib import sha256
 from typing import Final, TypeAlias
 
+from penstock.authority.limits import POLL_LONGEST
 from penstock.errors import PenstockError
 from penstock.fabric import Clock, Durability, Fabric, Publisher, Qos, Reliability, Sample
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.fabric.limits import FABRIC_KEYS
 from penstock.model.principals import Principal
 from penstock.moderator.polls import Vote
 from penstock.trust.caches import Recent
@@ -27,7 +28,7 @@ QOS: Final = Qos(
     durability=Durability.TRANSIENT,
     history=1,
     reliability=Reliability.RELIABLE,
-    lifespan=float(DEFAULT_LIMITS.poll_longest),
+    lifespan=float(POLL_LONGEST),
 )
 _OUTCOME: Final = "-outcome"
 _ENDING: Final = 0.5
@@ -120,7 +121,7 @@ async def listen(fabric: Fabric, topic: str, take: Take, note: Note, pause: floa
 
     What `take` refuses is noted. What it has taken it does not get again, however often it comes.
     """
-    taken: Recent[bytes, bool] = Recent(DEFAULT_LIMITS.fabric_keys)
+    taken: Recent[bytes, bool] = Recent(FABRIC_KEYS)
 
     async def heed(sample: Sample) -> None:
         octets = sha256(sample.data).digest()

@@ -19,13 +19,13 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
+from penstock.authority.limits import AUTHORITY_LIMITS, AuthorityLimits
 from penstock.authority.rulebook_records import RecordedStep, Snapshots, Whole, begin, found, read_taken, take
 from penstock.authority.rulebook_state import Book, BookState, RuleBookFold, Times, read_log, same_state
 from penstock.authority.signed_requests import ModeratorRequest, SignedRequest
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.instants import instant_key
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.moderator.base.base import RuleBase
 from penstock.moderator.files.founding import Founding
@@ -126,7 +126,7 @@ class _Turn:
 class RuleBook:
     """A rule base in a ledger. Made by `open`, `create` and `create_unsigned`; all it does raises what stores raise."""
 
-    def __init__(self, ledger: Ledger, limits: Limits, own: Principal | None = None) -> None:
+    def __init__(self, ledger: Ledger, limits: AuthorityLimits, own: Principal | None = None) -> None:
         self._limits = limits
         self._times = Times.within(limits)
         self._fold = RuleBookFold(ledger, limits=limits)
@@ -141,7 +141,9 @@ class RuleBook:
         self.passed: Plan | None = None
 
     @classmethod
-    def open(cls, ledger: Ledger, *, own: Principal | None = None, limits: Limits = DEFAULT_LIMITS) -> "RuleBook":
+    def open(
+        cls, ledger: Ledger, *, own: Principal | None = None, limits: AuthorityLimits = AUTHORITY_LIMITS
+    ) -> "RuleBook":
         """Open the rule book of a ledger: from the last snapshot that its moderator signed, or from its beginning.
 
         Snapshots that `own` has signed count too: that is for who opens the book with this key. Requests that are
@@ -160,7 +162,7 @@ class RuleBook:
         when: datetime,
         why: str = "",
         *,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: AuthorityLimits = AUTHORITY_LIMITS,
     ) -> "RuleBook":
         """Begin a rule book, as its moderator has signed it.
 
@@ -173,7 +175,13 @@ class RuleBook:
 
     @classmethod
     def create_unsigned(
-        cls, ledger: Ledger, founding: Founding, when: datetime, why: str = "", *, limits: Limits = DEFAULT_LIMITS
+        cls,
+        ledger: Ledger,
+        founding: Founding,
+        when: datetime,
+        why: str = "",
+        *,
+        limits: AuthorityLimits = AUTHORITY_LIMITS,
     ) -> "RuleBook":
         """Begin a rule book in which nobody signs anything. Raises as `create`, and `moderator.unsigned`."""
         if not founding.unsafe_unsigned:

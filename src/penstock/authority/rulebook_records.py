@@ -21,11 +21,12 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Annotated, ClassVar, Final
 
+from penstock.authority.limits import AuthorityLimits
 from penstock.authority.signed_requests import ModeratorRequest, SignedRequest
+from penstock.codec.limits import wide
 from penstock.codec.sexp import SExp, canonical, parse_canonical
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, RefusedError
-from penstock.model.limits import Limits, wide
 from penstock.model.principals import Principal
 from penstock.moderator.base.records import Record, from_record, to_record
 from penstock.moderator.files.founding import Founding
@@ -71,7 +72,7 @@ class Whole:
         after = b"".join(part.after or b"" for part in parts)
         return cls(last.who, last.when, last.kind, last.why, before, after)
 
-    def entries(self, limits: Limits) -> Iterator[NewChange]:
+    def entries(self, limits: AuthorityLimits) -> Iterator[NewChange]:
         """Yield the change as it is added to a ledger."""
         size = limits.store_value_bytes
         longest = max(len(self.before), len(self.after), 1)
@@ -91,7 +92,7 @@ def found(founding: Founding | UnverifiedValue[Founding], note: Note) -> Whole:
     return Whole(note.who, note.when, FOUND, note.why, b"", canonical(founding.to_sexp()))
 
 
-def begin(ledger: Ledger, founding: Founding, whole: Whole, limits: Limits) -> None:
+def begin(ledger: Ledger, founding: Founding, whole: Whole, limits: AuthorityLimits) -> None:
     """Write the change that a rule book begins with.
 
     Raises `RefusedError` (`moderator.book-exists`), `MalformedError` (`moderator.founding`) for another ledger's.

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final
 
+from penstock.authority.limits import AUTHORITY_LIMITS, AuthorityLimits
 from penstock.authority.rulebook_records import (
     FOUND,
     PART,
@@ -21,9 +22,9 @@ from penstock.authority.rulebook_records import (
     read_ticks,
 )
 from penstock.authority.signed_requests import ModeratorRequest
+from penstock.codec.limits import wide
 from penstock.codec.sexp import SExp, canonical, parse_canonical, text
 from penstock.errors import MalformedError, PenstockError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits, wide
 from penstock.model.principals import Principal
 from penstock.moderator.base.base import RuleBase
 from penstock.moderator.base.records import image_from_sexp, image_to_sexp, to_record
@@ -78,7 +79,7 @@ class _Speakers:
 class Rights:
     """The words that count in one rule book."""
 
-    def __init__(self, founding: Founding, serials: dict[Principal, int], limits: Limits) -> None:
+    def __init__(self, founding: Founding, serials: dict[Principal, int], limits: AuthorityLimits) -> None:
         self.book = founding.digest
         #: the highest serial number that was taken from each
         self.serials = serials
@@ -339,7 +340,7 @@ class Times:
     leap: timedelta
 
     @classmethod
-    def within(cls, limits: Limits) -> "Times":
+    def within(cls, limits: AuthorityLimits) -> "Times":
         """Return the times that limits allow."""
         return cls(timedelta(seconds=limits.moderator_request_age), timedelta(seconds=limits.moderator_leap))
 
@@ -405,7 +406,7 @@ class RuleBookFold:
 
     name = "rule-book-3"
 
-    def __init__(self, ledger: Ledger, *, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, ledger: Ledger, *, limits: AuthorityLimits = AUTHORITY_LIMITS) -> None:
         self._ledger = ledger
         # What was decided when a step was planned is decided again, however slow this machine is: by the solver's own
         # count of what it does, which is the same everywhere.

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 from penstock.errors import LimitError, MalformedError
 from penstock.model.events import TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.limits import TYPE_ATTRIBUTES, TYPE_DEPTH
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
 
@@ -97,7 +97,7 @@ def _type_key(text: str) -> TypeKey:
 
 
 def _check_names(ancestors: Sequence[object], attributes: Sequence[object]) -> None:
-    if len(ancestors) > DEFAULT_LIMITS.type_depth or len(attributes) > DEFAULT_LIMITS.type_attributes:
+    if len(ancestors) > TYPE_DEPTH or len(attributes) > TYPE_ATTRIBUTES:
         raise LimitError("block.limit", "a block has too many attributes, or its type too many ancestors")
 
 

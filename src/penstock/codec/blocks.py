@@ -29,10 +29,10 @@ from typing import Final, NamedTuple, TypeAlias
 
 from penstock.codec.block_names import ROUTE_HEAD, BlockNames, PlainNames, Route, malformed, read_route, write_route
 from penstock.codec.cells import Column, instant
+from penstock.codec.limits import CODEC_LIMITS, ROUTE_BLOCK_BYTES, CodecLimits
 from penstock.codec.rows import event_of, events_of, lay_out
 from penstock.errors import LimitError, MalformedError
 from penstock.model.events import TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 
 VERSION: Final = 1
@@ -239,7 +239,7 @@ def write_block(bound: bytes, route: bytes, signature: bytes, columns: Sequence[
     return b"".join((bound, route, _LENGTH.pack(len(signature)), signature, lengths, *columns))
 
 
-def read_block(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Parts:
+def read_block(data: bytes, *, limits: CodecLimits = CODEC_LIMITS) -> Parts:
     """Cut a block into its parts.
 
     Raises `MalformedError` (`block.malformed`) and `LimitError` (`block.limit`).
@@ -279,7 +279,7 @@ def _opening(data: bytes) -> _Opening:
     columns: list[bytes | None] = []
     parts, place = _cut_opening(data, columns)
     found = parts, columns, place
-    if len(data) <= DEFAULT_LIMITS.route_block_bytes:
+    if len(data) <= ROUTE_BLOCK_BYTES:
         _LATEST.append((data, found))
     return found
 
@@ -307,7 +307,7 @@ def _cut_opening(data: bytes, columns: Sequence[bytes | None]) -> tuple[Parts, i
     return Parts(*found), end
 
 
-def _check_counts(parts: Parts, limits: Limits) -> None:
+def _check_counts(parts: Parts, limits: CodecLimits) -> None:
     if not 0 < parts.rows <= limits.block_rows or len(parts.route) - ROUTE_HEAD.size > limits.block_names:
         raise LimitError("block.limit", "a block has no rows or too many, or its names are too long")
 
@@ -349,7 +349,7 @@ def _route_start(data: bytes) -> int:
 def read_header(data: bytes) -> BlockHeader:
     """Read what everybody can; columns are not looked for. Raises `MalformedError` and `LimitError`."""
     parts = _opening(data)[0]
-    _check_counts(parts, DEFAULT_LIMITS)
+    _check_counts(parts, CODEC_LIMITS)
     return parts.header()
 
 
@@ -379,7 +379,7 @@ def join(header: bytes, columns: Mapping[str, bytes]) -> bytes:
     return write_block(parts.bound, parts.route, parts.signature, found)
 
 
-def read_parts(header: bytes, columns: Mapping[str, bytes], *, limits: Limits = DEFAULT_LIMITS) -> Parts:
+def read_parts(header: bytes, columns: Mapping[str, bytes], *, limits: CodecLimits = CODEC_LIMITS) -> Parts:
     """Return a block of which some columns may be missing. Raises `MalformedError` and `LimitError`."""
     found: list[bytes | None] = []
     parts, end = _cut_opening(header, found)

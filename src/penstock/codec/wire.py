@@ -20,8 +20,8 @@ from typing import Any, Final, NewType, TypeAlias, cast
 
 import msgpack
 
+from penstock.codec.limits import CODEC_LIMITS, CodecLimits
 from penstock.errors import LimitError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import AttributeId
 
 Wire: TypeAlias = "bool | int | float | str | bytes | datetime | list[Wire] | dict[str, Wire] | None"
@@ -50,7 +50,7 @@ _FEW: Final = 8
 _KEYS: Final = frozenset((str, AttributeId))
 
 
-def encode(value: Writable, *, limits: Limits = DEFAULT_LIMITS) -> Encoded:
+def encode(value: Writable, *, limits: CodecLimits = CODEC_LIMITS) -> Encoded:
     """Return the bytes of one message. A tuple is written as a list, and an instant in UTC.
 
     Raises `MalformedError` (`wire.value`) if it is not a message, and `LimitError` (`wire.limit`) as `decode` does.
@@ -65,7 +65,9 @@ def encode(value: Writable, *, limits: Limits = DEFAULT_LIMITS) -> Encoded:
     return Encoded(data)
 
 
-def encode_rows(head: Sequence[Writable], rows: Sequence[Sequence[Any]], *, limits: Limits = DEFAULT_LIMITS) -> Encoded:
+def encode_rows(
+    head: Sequence[Writable], rows: Sequence[Sequence[Any]], *, limits: CodecLimits = CODEC_LIMITS
+) -> Encoded:
     """Return the bytes of a message that ends with rows: lists of values, none of which is a list or a map.
 
     The rows are not looked into, so that their values must have been checked. Raises as `encode`.
@@ -81,7 +83,7 @@ def encode_rows(head: Sequence[Writable], rows: Sequence[Sequence[Any]], *, limi
     return Encoded(data)
 
 
-def decode(data: Octets, *, limits: Limits = DEFAULT_LIMITS) -> Wire:
+def decode(data: Octets, *, limits: CodecLimits = CODEC_LIMITS) -> Wire:
     """Read one message, and nothing behind it.
 
     Raises `MalformedError` (`wire.malformed`) and `LimitError` (`wire.limit`).
@@ -91,7 +93,7 @@ def decode(data: Octets, *, limits: Limits = DEFAULT_LIMITS) -> Wire:
     return value
 
 
-def decode_messages(data: Octets, *, limits: Limits = DEFAULT_LIMITS) -> list[Wire]:
+def decode_messages(data: Octets, *, limits: CodecLimits = CODEC_LIMITS) -> list[Wire]:
     """Read the messages of a frame.
 
     Raises `MalformedError` (`wire.malformed`) and `LimitError` (`wire.limit`).
@@ -134,7 +136,7 @@ class FrameReader:
 
     __slots__ = ("_largest", "_limit", "_opening", "_opening_limit", "_wanted", "pending")
 
-    def __init__(self, *, opening: int = 0, most: int | None = None, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, *, opening: int = 0, most: int | None = None, limits: CodecLimits = CODEC_LIMITS) -> None:
         self._largest = limits.frame_bytes
         self._limit = self._largest if most is None else min(most, self._largest)
         self._opening = opening
@@ -199,7 +201,7 @@ class FrameReader:
         return length
 
 
-def _unpack(data: Octets, limits: Limits) -> Wire:
+def _unpack(data: Octets, limits: CodecLimits) -> Wire:
     try:
         # An array is made as long as it claims to be before its items are read: the bound is on every level of nesting.
         value: Wire = msgpack.unpackb(

@@ -23,8 +23,8 @@ from elementpath import (
 )
 from lxml import etree
 
+from penstock.codec.limits import CODEC_LIMITS, POLICY_MATCHED, CodecLimits
 from penstock.errors import EvaluationError, LimitError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 
 Element = Any
 """An element of lxml, of which types are only stubs that say little."""
@@ -46,7 +46,7 @@ class _Range(_Plain):  # type: ignore[misc]  # of which no types are known
     def evaluate(self, context: Any = None) -> Any:
         """Return them. Raises `ElementPathError` where there are too many."""
         first, last = self.get_operands(context, cls=int)
-        if first is not None and last is not None and last - first > DEFAULT_LIMITS.policy_matched:
+        if first is not None and last is not None and last - first > POLICY_MATCHED:
             raise self.error("FOAR0002", "a range is too long")
         return super().evaluate(context)
 
@@ -62,7 +62,7 @@ class _TooLongError(BaseException):
     """A path took too many steps. No evaluator takes it for an error of its own, and goes on."""
 
 
-def read_xml(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Element:
+def read_xml(data: bytes, *, limits: CodecLimits = CODEC_LIMITS) -> Element:
     """Read a document, and return its root.
 
     Raises `MalformedError` (`xml.malformed`, `xml.doctype`), `LimitError` (`xml.limit`).
@@ -114,7 +114,7 @@ def tag_of(element: Element) -> tuple[str, str]:
 class XmlContent:
     """A document that paths look into. Each of its nodes is one object of elementpath, and equal to itself alone."""
 
-    def __init__(self, root: Element, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, root: Element, limits: CodecLimits = CODEC_LIMITS) -> None:
         self._limits = limits
         # A document of its own, so that no path leaves it.
         self.root = etree.fromstring(etree.tostring(root, with_tail=False))

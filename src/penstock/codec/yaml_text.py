@@ -26,8 +26,8 @@ from yaml.events import (
     StreamEndEvent,
 )
 
+from penstock.codec.limits import CODEC_LIMITS, CodecLimits
 from penstock.errors import LimitError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 
 Plain: TypeAlias = "dict[str, Plain] | list[Plain] | str | int | float | bool | None"
 
@@ -45,7 +45,7 @@ _DEEP: Final = 2
 _WORDS: Final[dict[str, Plain]] = {"": None, "~": None, "null": None, "true": True, "false": False}
 
 
-def read_yaml(text: str, *, limits: Limits = DEFAULT_LIMITS) -> Plain:
+def read_yaml(text: str, *, limits: CodecLimits = CODEC_LIMITS) -> Plain:
     """Read one document.
 
     >>> read_yaml("{who: [P1, 'true'], when: {from: 2026-01-31, days: 3, strict: true}}")
@@ -94,7 +94,7 @@ class Lined(dict[str, "Plain"]):
 class _Reader:
     """The events of one text, and how many values they have been."""
 
-    def __init__(self, events: Iterator[Event], limits: Limits) -> None:
+    def __init__(self, events: Iterator[Event], limits: CodecLimits) -> None:
         self._events = events
         self._limits = limits
         self._nodes = 0

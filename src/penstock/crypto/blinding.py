@@ -20,7 +20,7 @@ from penstock.codec.block_names import LABEL_BYTES, Blinded, BlockNames, PlainNa
 from penstock.crypto.seal_keys import KeyRing, label_scope
 from penstock.crypto.wrapping import Secret
 from penstock.errors import RefusedError
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.limits import CACHE_ENTRIES
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
@@ -30,7 +30,7 @@ NOBODY: Final = Principal(hashlib.sha256(b"penstock: the owner of all labels").d
 """Who owns the names that labels make."""
 
 
-@lru_cache(maxsize=DEFAULT_LIMITS.cache_entries)
+@lru_cache(maxsize=CACHE_ENTRIES)
 def blinded_key(of_label: bytes) -> TypeKey:
     """Return the name under which brokers speak of a type whose label this is."""
     return TypeKey(NOBODY, f"l{base64.b32encode(of_label).decode().rstrip('=').lower()}")

@@ -19,12 +19,12 @@ from penstock.codec.blocks import Block, Fixed, Level, Parts, read_block, read_f
 from penstock.codec.encoded_blocks import EncodedBlock, decode_block, decode_events, unbundle
 from penstock.crypto.aead import NONCE_BYTES, CipherAlgorithm, cannot_open
 from penstock.crypto.blinding import Directory
+from penstock.crypto.limits import CRYPTO_LIMITS, CryptoLimits
 from penstock.crypto.seal_keys import KeyRing, derive_cipher, held_keys, places, scopes, unknown_key
 from penstock.crypto.signed_blocks import SignedBlock, seeds, verify_signature
 from penstock.crypto.wrapping import Secret
 from penstock.errors import LimitError, MalformedError
 from penstock.model.events import TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.types import Sealing
 
@@ -82,7 +82,7 @@ class Opener:
         directory: Directory | None = None,
         *,
         admits: Admits = _admit_all,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: CryptoLimits = CRYPTO_LIMITS,
     ) -> None:
         self._keys, self._directory, self._limits = keys, directory or Directory(), limits
         self._admits = admits

@@ -34,11 +34,11 @@ from penstock.codec.cells import microseconds
 from penstock.codec.encoded_blocks import EncodedBlock, bundle, decode_block, encode_block, encode_events
 from penstock.crypto.aead import NONCE_BYTES, CipherAlgorithm
 from penstock.crypto.keys import RandomBytes, SigningKey
+from penstock.crypto.limits import CRYPTO_LIMITS, CryptoLimits
 from penstock.crypto.seal_keys import KeyRing, derive_cipher, held_keys, places, scopes, unknown_key
 from penstock.crypto.signed_blocks import BlockSigner, seeds
 from penstock.errors import LimitError, MalformedError, RefusedError
 from penstock.model.events import TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 
 
@@ -79,7 +79,7 @@ class Sealer:
         *,
         settings: SealerSettings = SealerSettings(),  # noqa: B008  # it does not change
         signing: SigningKey | None = None,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: CryptoLimits = CRYPTO_LIMITS,
     ) -> None:
         if signing is not None and signing.principal != sender:
             raise MalformedError("seal.signer", "a block is signed by who seals it", hint="give the sender's own key")

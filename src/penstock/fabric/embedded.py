@@ -20,12 +20,12 @@ from typing import Final
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.fabric.clock import Clock, RandomBytes, SystemClock
 from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check, decode, encode
+from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
 from penstock.fabric.port import Fabric, Handler, Service, answer, check_name, differs, no_reply, no_responder, unknown
 from penstock.fabric.qos import CODES, KEEP_ALL, Durability, Ownership, Priority, Qos, agree, check_offer
 from penstock.fabric.reader import Callback, DeadlineMissed, SampleReader, TopicSubscription
 from penstock.fabric.tasks import waited_for
 from penstock.fabric.writer import Publisher, TopicOwnership, closed, contend, full, not_owner
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Where an embedded fabric keeps what must outlive it: one SQLite file, written before a publisher gets its answer.
@@ -181,7 +181,7 @@ class EmbeddedFabric(Fabric):
         clock: Clock | None = None,
         random: RandomBytes = secrets.token_bytes,
         keeper: FileKeeper | None = None,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: FabricLimits = FABRIC_LIMITS,
     ) -> None:
         self.clock = clock or SystemClock()
         self._random = random

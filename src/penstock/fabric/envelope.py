@@ -19,7 +19,7 @@ from types import MappingProxyType
 from typing import Final
 
 from penstock.errors import LimitError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
 
 _VERSION: Final = 1
 _FIXED: Final = struct.Struct(">Bq8sQIH")
@@ -77,7 +77,7 @@ def decode(octets: bytes) -> Sample:
     return Sample(octets[at:], key, MappingProxyType(headers) if headers else _NOTHING, time, writer, sequence, epoch)
 
 
-def check(data: bytes, key: str, headers: Mapping[str, str], limits: Limits = DEFAULT_LIMITS) -> None:
+def check(data: bytes, key: str, headers: Mapping[str, str], limits: FabricLimits = FABRIC_LIMITS) -> None:
     """Check what somebody wants to write.
 
     Raises `LimitError` (`fabric.too-large`) and `MalformedError` (`fabric.bad-key`, `fabric.bad-header`).

@@ -22,6 +22,7 @@ from nats.aio.msg import Msg
 from penstock.errors import FailedError, LimitError, MalformedError
 from penstock.fabric.clock import Clock, RandomBytes, SystemClock
 from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check, decode, encode
+from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
 from penstock.fabric.nats_api import TRANSIENT
 from penstock.fabric.nats_link import Listening, NatsLink
 from penstock.fabric.port import (
@@ -40,7 +41,6 @@ from penstock.fabric.qos import FOREVER, KEEP_ALL, Order, Ownership, Qos, agree,
 from penstock.fabric.reader import Callback, DeadlineMissed, SampleReader, TopicSubscription
 from penstock.fabric.tasks import in_background
 from penstock.fabric.writer import Publisher, TopicOwnership, closed, contend, full, not_owner
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Who answers requests over NATS: each answer begins with an byte that says whether there is one.
@@ -61,7 +61,7 @@ class NatsService(Service):
         handler: Handler,
         *,
         clock: Clock,
-        limits: Limits,
+        limits: FabricLimits,
         over: Callable[["NatsService"], None],
     ) -> None:
         self._link = link
@@ -156,7 +156,7 @@ class NatsFabric(Fabric):
         }
     )
 
-    def __init__(self, link: NatsLink, *, clock: Clock, random: RandomBytes, limits: Limits) -> None:
+    def __init__(self, link: NatsLink, *, clock: Clock, random: RandomBytes, limits: FabricLimits) -> None:
         self.link = link
         self.clock = clock
         self.limits = limits
@@ -176,7 +176,7 @@ class NatsFabric(Fabric):
         patience: float = 30.0,
         clock: Clock | None = None,
         random: RandomBytes = secrets.token_bytes,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: FabricLimits = FABRIC_LIMITS,
     ) -> Self:
         """Open a fabric. `timeout` is for one answer of the server, `patience` for all repetitions.
 

@@ -22,10 +22,10 @@ from typing import Final, Self
 
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.fabric.envelope import Sample
+from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
 from penstock.fabric.qos import Qos
 from penstock.fabric.reader import Callback, DeadlineMissed, TopicSubscription
 from penstock.fabric.writer import Publisher
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 
 _NAME: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
@@ -120,7 +120,7 @@ class Fabric(ABC):
         await self.close()
 
 
-def check_name(topic: str, limits: Limits = DEFAULT_LIMITS) -> None:
+def check_name(topic: str, limits: FabricLimits = FABRIC_LIMITS) -> None:
     """Check the name of a topic. Raises `MalformedError` (`fabric.bad-name`)."""
     if len(topic) > limits.fabric_name_length or not _NAME.fullmatch(topic):
         raise MalformedError(

@@ -25,7 +25,7 @@ from enum import Enum
 from typing import Any, Final, Self
 
 from penstock.errors import MalformedError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.fabric.limits import FABRIC_HISTORY
 
 FOREVER: Final = math.inf
 #: as many samples as the bounds of the fabric allow; what comes then is refused, never dropped
@@ -113,8 +113,8 @@ class Qos:
         for name, kind in kinds.items():
             if not isinstance(getattr(self, name), kind):
                 raise _wrong(name, getattr(self, name), f"one of {', '.join(_words(kind))}")
-        if type(self.history) is not int or not 0 <= self.history <= DEFAULT_LIMITS.fabric_history:
-            raise _wrong("history", self.history, f"`KEEP_ALL` or 1 to {DEFAULT_LIMITS.fabric_history}")
+        if type(self.history) is not int or not 0 <= self.history <= FABRIC_HISTORY:
+            raise _wrong("history", self.history, f"`KEEP_ALL` or 1 to {FABRIC_HISTORY}")
         for name in _DURATIONS:
             value = getattr(self, name)
             if type(value) not in (int, float) or math.isnan(value) or value < 0:

@@ -23,9 +23,9 @@ from typing import Any, Self
 from penstock.errors import FailedError, PenstockError
 from penstock.fabric.clock import Clock
 from penstock.fabric.envelope import MICROSECONDS, Sample
+from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
 from penstock.fabric.qos import FOREVER, KEEP_ALL, Order, Ownership, Qos
 from penstock.fabric.tasks import waited_for
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 
 Callback = Callable[[Sample], Awaitable[None]]
 DeadlineMissed = Callable[[str], None]
@@ -51,7 +51,7 @@ class ReaderCounts:
 class SampleReader:
     """What waits for one reader, and what the policies let through."""
 
-    def __init__(self, qos: Qos, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, qos: Qos, limits: FabricLimits = FABRIC_LIMITS) -> None:
         self.qos = qos
         self.counts = ReaderCounts()
         self.cut = False

@@ -13,7 +13,7 @@ from typing import Any, Final, Self
 from penstock.errors import RefusedError
 from penstock.fabric.clock import Clock
 from penstock.fabric.envelope import MICROSECONDS, Sample, check
-from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
 
 LEASE: Final = 10.0  # seconds
 
@@ -73,7 +73,7 @@ def full(topic: str) -> RefusedError:
 class Publisher(ABC):
     """Writes samples to one topic, in the order of its calls, each with the time of its source."""
 
-    def __init__(self, topic: str, writer: bytes, clock: Clock, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, topic: str, writer: bytes, clock: Clock, limits: FabricLimits = FABRIC_LIMITS) -> None:
         self.topic = topic
         self._writer = writer
         self._clock = clock

@@ -25,7 +25,7 @@ from penstock.errors import MalformedError
 from penstock.guard.agreements import Agreement, Described
 from penstock.guard.decision import DecisionProblem, EventRequest, Ruling
 from penstock.guard.restriction import Branch, When
-from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.limits import CACHE_ENTRIES
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
@@ -66,9 +66,7 @@ class _Found:
 class AgreedRules:
     """See the module. `profiles` has everybody who is known; of others nothing is allowed."""
 
-    def __init__(
-        self, agreement: Agreement, profiles: Mapping[Principal, Described], *, limits: Limits = DEFAULT_LIMITS
-    ) -> None:
+    def __init__(self, agreement: Agreement, profiles: Mapping[Principal, Described]) -> None:
         self.agreement = agreement
         self._described = profiles
         words, mode = agreement.vocabulary, agreement.mode
@@ -81,7 +79,7 @@ class AgreedRules:
             if isinstance(rule, SubscribeRule):
                 self._wishes.setdefault(rule.subscriber, []).append(rule)
         self._entitled: dict[TypeKey, tuple[PublishEntitlement, ...]] = {}
-        self._readings: Recent[object, _Found] = Recent(limits.cache_entries)
+        self._readings: Recent[object, _Found] = Recent(CACHE_ENTRIES)
 
     # Subscriber, type, publisher.
 

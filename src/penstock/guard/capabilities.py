@@ -7,7 +7,6 @@ from penstock.errors import LimitError, PenstockError
 from penstock.guard.decision import DecisionProblem, EventRequest, NetworkRequest, Request, Ruling
 from penstock.guard.environment import environment_schema
 from penstock.guard.restriction import Branch, TypeScope, When, check_forced, force
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.model.values import Schema
@@ -18,6 +17,7 @@ from penstock.trust.credentials import Credentials
 from penstock.trust.discovery import NO_ENDS, OnlineChecker, follow, no_online_checker, sift
 from penstock.trust.event_types import VerifiedType
 from penstock.trust.explain import AuthorityQuestion, Explanation, explain
+from penstock.trust.limits import TRUST_LIMITS, TrustLimits
 from penstock.trust.policy.revocations import Revocations
 from penstock.trust.reduction import FiveTuple
 from penstock.trust.tags import Set, Tag
@@ -44,7 +44,7 @@ class CapabilityAuthority:
     credentials: Credentials
     online: OnlineChecker = no_online_checker
     environment: Schema = field(default_factory=environment_schema)
-    limits: Limits = DEFAULT_LIMITS
+    limits: TrustLimits = TRUST_LIMITS
     #: until when those of the credentials count, by id, that were revoked
     ends: Mapping[str, Validity] = field(default_factory=lambda: NO_ENDS)
 

@@ -16,14 +16,15 @@ from enum import StrEnum
 from typing import NoReturn, Protocol, TypeAlias
 
 from penstock.errors import MalformedError, PenstockError, RefusedError, expect
+from penstock.guard.limits import AGREED_BRANCHES
 from penstock.guard.restriction import NOTHING, Branch, Restriction, TypeScope, When
 from penstock.model.instants import in_utc
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
 from penstock.model.topics import TopicName, is_topic, topic_attribute
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
+from penstock.trust.limits import GRANTS_PER_PRINCIPAL
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The hierarchical rule of topics: what publishing and subscribing need in a tree of them (paper 5, section 5.5).
@@ -179,7 +180,7 @@ class Ruling:
 
     def _with(self, other: "Ruling", found: Restriction) -> "Ruling":
         problems = [*self.problems, *other.problems]
-        kept = found.branches[: DEFAULT_LIMITS.agreed_branches]
+        kept = found.branches[:AGREED_BRANCHES]
         if len(kept) < len(found.branches):
             problems.append(
                 DecisionProblem("guard.truncated", "more grants were found than are kept; some are left out")
@@ -286,8 +287,8 @@ def _on_topic(
             wider, found = _collect(replace(request, type=above), authorities, refusals)
             problems += found
             restriction = both(restriction, wider)
-            if len(restriction.branches) > DEFAULT_LIMITS.grants_per_principal:
-                restriction = Restriction(restriction.branches[: DEFAULT_LIMITS.grants_per_principal])
+            if len(restriction.branches) > GRANTS_PER_PRINCIPAL:
+                restriction = Restriction(restriction.branches[:GRANTS_PER_PRINCIPAL])
                 problems.append(
                     DecisionProblem("guard.truncated", "more grants were found than are kept; some are left out")
                 )

@@ -25,8 +25,8 @@ from typing import Final, NoReturn, TypeAlias
 
 from penstock.errors import LimitError, MalformedError
 from penstock.guard.decision import Decision, Effect, NetworkRequest, Request
+from penstock.guard.limits import RECORD_BYTES
 from penstock.model.instants import in_utc, parse_instant
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import Right
@@ -48,10 +48,10 @@ _EXTENSION: Final = re.compile(r"[a-z0-9]+", re.ASCII)
 URI_REFERENCE: Final = re.compile(r"(?:[A-Za-z0-9._~:/?#\[\]@!$&'()*+,;=-]|%[0-9A-Fa-f]{2})+", re.ASCII)
 
 
-def parsed(text: str | bytes, limits: Limits) -> object:
+def parsed(text: str | bytes) -> object:
     """Read one record as JSON. Raises `LimitError` (`log.limit`) and `MalformedError` (`log.json`)."""
-    if len(text) > limits.record_bytes:
-        raise LimitError("log.limit", f"a record is longer than {limits.record_bytes} bytes")
+    if len(text) > RECORD_BYTES:
+        raise LimitError("log.limit", f"a record is longer than {RECORD_BYTES} bytes")
     try:
         return json.loads(text, object_pairs_hook=_once, parse_constant=_no_constant)
     except (ValueError, RecursionError) as error:
@@ -235,9 +235,9 @@ class RevocationRecord:
         return json_line(self.to_cloud_event())
 
 
-def read_revocation(text: str | bytes, limits: Limits = DEFAULT_LIMITS) -> RevocationRecord:
+def read_revocation(text: str | bytes) -> RevocationRecord:
     """Read a record of a revocation from JSON. Raises as `decision_log.read_record`."""
-    envelope, data = open_envelope(parsed(text, limits), REVOKED)
+    envelope, data = open_envelope(parsed(text), REVOKED)
     check_names(data, _REVOCATION)
     with named_field():
         return RevocationRecord(
@@ -401,13 +401,13 @@ def record(  # noqa: PLR0913  # a record has as many parts as this; all but two 
     )
 
 
-def read_record(text: str | bytes, limits: Limits = DEFAULT_LIMITS) -> DecisionRecord:
+def read_record(text: str | bytes) -> DecisionRecord:
     """Read a record of a decision from JSON.
 
     Attributes of the envelope that CloudEvents lets others add are passed over; within the data nothing is unknown.
     Raises `LimitError` (`log.limit`) and `MalformedError`: `log.json`, `log.envelope`, `log.field`.
     """
-    return from_cloud_event(parsed(text, limits))
+    return from_cloud_event(parsed(text))
 
 
 def from_cloud_event(event: object) -> DecisionRecord:

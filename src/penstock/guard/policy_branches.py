@@ -15,10 +15,10 @@ from typing import Final
 from penstock.errors import EvaluationError, RefusedError
 from penstock.guard.decision import DecisionProblem, EventRequest, Ruling
 from penstock.guard.enforce import OwnGuard
+from penstock.guard.limits import BROKER_VIEWS
 from penstock.guard.policy_subjects import SubjectFacts
 from penstock.guard.residuals import Residuals
 from penstock.guard.restriction import Branch
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.types import Attribute
 from penstock.model.values import Scalar, Schema
 from penstock.policy.engine.compiler import CompiledPolicy
@@ -180,7 +180,7 @@ def _together(branches: Sequence[Branch]) -> Iterator[Branch]:
     """
     yield from branches
     apart = [branch for branch in branches if branch.attributes is not None]
-    most = len(apart) if len(apart) <= DEFAULT_LIMITS.broker_views else 1
+    most = len(apart) if len(apart) <= BROKER_VIEWS else 1
     sizes = {*range(2, most + 1), len(apart)} - {0, 1}
     yield from (reduce(_with, some) for size in sorted(sizes) for some in combinations(apart, size))
 

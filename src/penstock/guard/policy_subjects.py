@@ -12,8 +12,8 @@ from typing import Final, Protocol
 from penstock.errors import LimitError
 from penstock.guard.capabilities import NamedRole
 from penstock.guard.decision import Authority, EventRequest
+from penstock.guard.limits import AGREED_BRANCHES
 from penstock.model.domains import Domain
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
 from penstock.policy.language.event_attributes import (
     SUBJECT_OWNER_ROLE,
@@ -118,7 +118,7 @@ def periods(validities: Iterable[Validity], now: datetime | None) -> Iterator[Va
             starts.add(validity.starts)
         if validity.ends is not None and validity.ends < _LAST:
             starts.add(validity.ends + _INSTANT)
-    if len(starts) >= DEFAULT_LIMITS.agreed_branches:
+    if len(starts) >= AGREED_BRANCHES:
         raise LimitError("guard.periods", "roles and rights change too often to distinguish them by time")
     before: datetime | None = None
     for start in sorted(starts):

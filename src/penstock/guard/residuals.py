@@ -10,8 +10,8 @@ from dataclasses import dataclass, replace
 from typing import Final, TypeAlias
 
 from penstock.errors import RefusedError
+from penstock.guard.limits import RESIDUAL_KEPT
 from penstock.guard.restriction import Branch, Restriction, When
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import AttributeId
 from penstock.model.types import EventType
 from penstock.model.values import Schema
@@ -88,7 +88,7 @@ class Residuals:
         return found
 
     def _keep(self, kept: _Kept, known: Facts, about: _About) -> _Found:
-        if self._count >= DEFAULT_LIMITS.residual_kept:
+        if self._count >= RESIDUAL_KEPT:
             self._kept, self._count = {}, 0
         gathered: set[Key] = set()
         try:

@@ -9,8 +9,6 @@ from penstock.model.events import TransitEvent as TransitEvent
 from penstock.model.instants import format_date as format_date
 from penstock.model.instants import parse_date as parse_date
 from penstock.model.instants import parse_instant as parse_instant
-from penstock.model.limits import DEFAULT_LIMITS as DEFAULT_LIMITS
-from penstock.model.limits import Limits as Limits
 from penstock.model.names import AttributeId as AttributeId
 from penstock.model.names import NetworkName as NetworkName
 from penstock.model.names import TypeKey as TypeKey

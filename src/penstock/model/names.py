@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.limits import TYPE_NAME_LENGTH
 from penstock.model.principals import Principal
 
 # ASCII only: two names that look alike must not be different types.
@@ -24,7 +24,7 @@ _NETWORK: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_. -]*[A-Za-z0-9_.-])?",
 
 
 def _check(pattern: re.Pattern[str], what: str, text: str, allowed: str) -> None:
-    if len(text) > DEFAULT_LIMITS.type_name_length or not pattern.fullmatch(text):
+    if len(text) > TYPE_NAME_LENGTH or not pattern.fullmatch(text):
         raise MalformedError(
             "name.malformed", f"`{text[:80]}` is no {what}", hint=f"allowed: {allowed}", text=text[:80]
         )

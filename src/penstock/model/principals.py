@@ -13,7 +13,7 @@ from functools import lru_cache
 from typing import Final
 
 from penstock.errors import MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.limits import CACHE_ENTRIES
 
 DIGEST_BYTES: Final = 32
 KEY: Final = "ed25519"
@@ -64,12 +64,12 @@ class Principal:
 
 
 # Few are named again and again: in every rule of a log, every change, every certificate.
-@lru_cache(maxsize=DEFAULT_LIMITS.cache_entries)
+@lru_cache(maxsize=CACHE_ENTRIES)
 def _written(digest: bytes, scheme: str) -> str:
     return f"{scheme}:{base64.b32encode(digest).decode().rstrip('=').lower()}"
 
 
-@lru_cache(maxsize=DEFAULT_LIMITS.cache_entries)
+@lru_cache(maxsize=CACHE_ENTRIES)
 def _parsed(text: str) -> Principal:
     scheme, colon, encoded = text.partition(":")
     problem = MalformedError(

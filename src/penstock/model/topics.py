@@ -19,7 +19,7 @@ from typing import Final
 
 from penstock.errors import LimitError, MalformedError
 from penstock.model.events import Event
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.limits import TYPE_DEPTH, TYPE_NAME_LENGTH
 from penstock.model.names import AttributeId, TypeKey, TypeName
 from penstock.model.principals import Principal
 from penstock.model.types import AttributeDefinition, EventType, TypeDefinition
@@ -39,10 +39,10 @@ ONE, SOME = "*", "**"
 
 
 def _check_levels(levels: list[str], path: str, *, wild: bool) -> None:
-    if len(levels) > DEFAULT_LIMITS.type_depth:
-        raise LimitError("topic.limit", f"a topic has more than {DEFAULT_LIMITS.type_depth} levels")
-    if len(path) + len(_RESERVED) >= DEFAULT_LIMITS.type_name_length:
-        raise LimitError("topic.limit", f"the path of a topic is longer than {DEFAULT_LIMITS.type_name_length - 6}")
+    if len(levels) > TYPE_DEPTH:
+        raise LimitError("topic.limit", f"a topic has more than {TYPE_DEPTH} levels")
+    if len(path) + len(_RESERVED) >= TYPE_NAME_LENGTH:
+        raise LimitError("topic.limit", f"the path of a topic is longer than {TYPE_NAME_LENGTH - 6}")
     if all(_LEVEL.fullmatch(level) or (wild and level in (ONE, SOME)) for level in levels):
         return
     if wild:

@@ -10,7 +10,7 @@ from enum import StrEnum
 from types import MappingProxyType
 
 from penstock.errors import LimitError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.limits import TYPE_DEPTH
 from penstock.model.names import TypeKey
 from penstock.model.types import EventType
 
@@ -54,11 +54,11 @@ class TypeTree:
         # Walking down from the roots visits every node unless some lie on a cycle.
         level = [key for key, parent in self.parents.items() if parent is None]
         seen = 0
-        for _ in range(DEFAULT_LIMITS.type_depth + 1):
+        for _ in range(TYPE_DEPTH + 1):
             seen += len(level)
             level = [child for key in level for child in self.children[key]]
         if level:
-            raise LimitError("type.limit", f"a type tree is deeper than {DEFAULT_LIMITS.type_depth}")
+            raise LimitError("type.limit", f"a type tree is deeper than {TYPE_DEPTH}")
         if seen != len(self.parents):
             raise MalformedError(
                 "type.cycle",

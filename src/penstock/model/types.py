@@ -12,7 +12,7 @@ from types import MappingProxyType
 from typing import NamedTuple, Self
 
 from penstock.errors import LimitError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.limits import TYPE_ATTRIBUTES, TYPE_DEPTH
 from penstock.model.names import AttributeId, TypeKey, TypeName, check_attribute_name, check_token
 from penstock.model.values import AttributeSpec, Schema
 
@@ -94,8 +94,8 @@ class TypeDefinition:
                 f"`{self.name.name}` is blinded and not sealed, so that its events would say its name",
                 hint="seal it by `event` or by `attribute`",
             )
-        if len(self.attributes) > DEFAULT_LIMITS.type_attributes:
-            raise LimitError("type.limit", f"an event type has more than {DEFAULT_LIMITS.type_attributes} attributes")
+        if len(self.attributes) > TYPE_ATTRIBUTES:
+            raise LimitError("type.limit", f"an event type has more than {TYPE_ATTRIBUTES} attributes")
         if self.extends is not None and self.extends.key == self.name.key:
             raise MalformedError("type.cycle", f"`{self.name.name}` extends itself", type=self.name)
         if self.previous is not None:
@@ -211,8 +211,8 @@ class EventType:
         ancestors = (parent.name.key, *parent.ancestors) if parent else ()
         if definition.name.key in ancestors:
             raise MalformedError("type.cycle", f"`{definition.name.name}` is its own ancestor", type=definition.name)
-        if len(ancestors) > DEFAULT_LIMITS.type_depth:
-            raise LimitError("type.limit", f"a type tree is deeper than {DEFAULT_LIMITS.type_depth}")
+        if len(ancestors) > TYPE_DEPTH:
+            raise LimitError("type.limit", f"a type tree is deeper than {TYPE_DEPTH}")
         if parent is not None and parent.protection != definition.protection:
             flags = f"{', blinded' if parent.blinded else ''}{', signed' if parent.signed else ''}"
             raise MalformedError(
@@ -224,8 +224,8 @@ class EventType:
             Attribute(a.name, AttributeId(definition.name.owner, definition.name.name, a.uid), a.spec)
             for a in definition.attributes
         )
-        if len(inherited) + len(own) > DEFAULT_LIMITS.type_attributes:
-            raise LimitError("type.limit", f"an event type has more than {DEFAULT_LIMITS.type_attributes} attributes")
+        if len(inherited) + len(own) > TYPE_ATTRIBUTES:
+            raise LimitError("type.limit", f"an event type has more than {TYPE_ATTRIBUTES} attributes")
         return cls(definition.name, inherited + own, ancestors, *definition.protection)
 
     def __reduce__(self) -> tuple[type["EventType"], tuple[object, ...]]:

@@ -23,10 +23,10 @@ from typing import Annotated, ClassVar
 from penstock.codec.sexp import Form, ListForm, SExp, text
 from penstock.crypto import SigningKey, digest
 from penstock.errors import LimitError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
 from penstock.model.profiles import Profile
 from penstock.moderator.base.base import RuleBase
+from penstock.moderator.limits import POLL_VOTERS, POLL_VOTES
 from penstock.moderator.rules.rules import PublishRule
 from penstock.moderator.rules.steps import RuleStatus, Strategy
 from penstock.moderator.settlement.consents import Consent, resolution_digest
@@ -157,7 +157,7 @@ class PollQuestion(Claim):
                 raise malformed("a proposal is about the rules and the voters of its question")
         if not self.time < self.deadline < self.until:
             raise malformed("a question has a deadline after it is asked, and consents do not end before")
-        if len(self.voters) > DEFAULT_LIMITS.poll_voters:
+        if len(self.voters) > POLL_VOTERS:
             raise LimitError("poll.limit", f"{len(self.voters)} publishers would have to be asked")
 
     @property
@@ -206,8 +206,8 @@ class Vote(Claim):
     automatic: bool = False
 
     def __post_init__(self) -> None:
-        if not 1 <= self.number <= DEFAULT_LIMITS.poll_votes:
-            raise malformed(f"votes are numbered from 1 to {DEFAULT_LIMITS.poll_votes}")
+        if not 1 <= self.number <= POLL_VOTES:
+            raise malformed(f"votes are numbered from 1 to {POLL_VOTES}")
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Literal, NoReturn, TypeAlias
 
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.values import Scalar, Schema
 from penstock.selector import algebra
+from penstock.selector.limits import SELECTOR_LIMITS, SelectorLimits
 from penstock.selector.question import RowQuestion
 from penstock.selector.selector import Selector
 
@@ -42,7 +42,7 @@ class SelectorAnalysis:
         raise TypeError("an answer has no truth value; compare its verdict")
 
 
-def satisfiable(a: Selector, schema: Schema, *, limits: Limits = DEFAULT_LIMITS) -> SelectorAnalysis:
+def satisfiable(a: Selector, schema: Schema, *, limits: SelectorLimits = SELECTOR_LIMITS) -> SelectorAnalysis:
     """Say whether there is a row on which `a` is TRUE; YES carries one.
 
     Raises `SelectorError` when a selector does not fit the schema.
@@ -50,7 +50,7 @@ def satisfiable(a: Selector, schema: Schema, *, limits: Limits = DEFAULT_LIMITS)
     return _exists(_ask(RowQuestion(schema, (a,)), limits))
 
 
-def overlaps(a: Selector, b: Selector, schema: Schema, *, limits: Limits = DEFAULT_LIMITS) -> SelectorAnalysis:
+def overlaps(a: Selector, b: Selector, schema: Schema, *, limits: SelectorLimits = SELECTOR_LIMITS) -> SelectorAnalysis:
     """Say whether there is a row on which both are TRUE; YES carries one.
 
     Raises `SelectorError` when a selector does not fit the schema.
@@ -58,7 +58,7 @@ def overlaps(a: Selector, b: Selector, schema: Schema, *, limits: Limits = DEFAU
     return _exists(_ask(RowQuestion(schema, (a, b)), limits))
 
 
-def covers(a: Selector, b: Selector, schema: Schema, *, limits: Limits = DEFAULT_LIMITS) -> SelectorAnalysis:
+def covers(a: Selector, b: Selector, schema: Schema, *, limits: SelectorLimits = SELECTOR_LIMITS) -> SelectorAnalysis:
     """Say whether `a` is TRUE wherever `b` is; NO carries a row on which only `b` is.
 
     Raises `SelectorError` when a selector does not fit the schema.
@@ -66,7 +66,9 @@ def covers(a: Selector, b: Selector, schema: Schema, *, limits: Limits = DEFAULT
     return _none_exists(_ask(RowQuestion(schema, (b,), (a,)), limits))
 
 
-def equivalent(a: Selector, b: Selector, schema: Schema, *, limits: Limits = DEFAULT_LIMITS) -> SelectorAnalysis:
+def equivalent(
+    a: Selector, b: Selector, schema: Schema, *, limits: SelectorLimits = SELECTOR_LIMITS
+) -> SelectorAnalysis:
     """Say whether `a` and `b` are TRUE on the same rows; NO carries a row on which one is and the other is not.
 
     Raises `SelectorError` when a selector does not fit the schema.
@@ -106,7 +108,7 @@ def _none_exists(finding: _Finding) -> SelectorAnalysis:
     return SelectorAnalysis(AnalysisVerdict.YES if finding.row is None else AnalysisVerdict.NO, finding.row, finding.by)
 
 
-def _ask(question: RowQuestion, limits: Limits) -> _Finding:
+def _ask(question: RowQuestion, limits: SelectorLimits) -> _Finding:
     for selector in question.holding + question.failing:
         selector.check(question.schema)
     try:
@@ -116,7 +118,7 @@ def _ask(question: RowQuestion, limits: Limits) -> _Finding:
     return _Finding(row, row is None or question.shown_by(row), "algebra")
 
 
-def ask_solver(question: RowQuestion, limits: Limits) -> _Finding:
+def ask_solver(question: RowQuestion, limits: SelectorLimits) -> _Finding:
     """Answer by the solver, whether or not algebra could."""
     # z3 takes a third of a second to import, which a program that never asks it should not pay.
     from penstock.selector import solver  # noqa: PLC0415

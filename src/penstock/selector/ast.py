@@ -13,8 +13,8 @@ from enum import StrEnum
 from typing import Final, TypeAlias
 
 from penstock.errors import LimitError
-from penstock.model.limits import Limits
 from penstock.model.values import Kind, Scalar, kind_of
+from penstock.selector.limits import SelectorLimits
 
 
 class ComparisonOperator(StrEnum):
@@ -228,7 +228,7 @@ def walk(node: Node) -> Iterator[Node]:
         pending.extend(children(current))
 
 
-def check_size(root: Node, limits: Limits) -> None:
+def check_size(root: Node, limits: SelectorLimits) -> None:
     """Check depth and number of nodes, without recursion, so that everything after may recurse.
 
     Raises `LimitError` (`selector.limit`).

@@ -20,7 +20,6 @@ from sqlglot.tokenizer_core import Token as SqlToken
 from sqlglot.tokenizer_core import TokenType
 
 from penstock.errors import SelectorError
-from penstock.model.limits import Limits
 from penstock.model.values import Kind
 from penstock.selector.ast import (
     And,
@@ -48,6 +47,7 @@ from penstock.selector.ast import (
 )
 from penstock.selector.lexer import MINUS_ONLY, SelectorToken, TokenKind, literal_error, tokenize
 from penstock.selector.like import PatternError, parse_pattern
+from penstock.selector.limits import SelectorLimits
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Turn sqlglot's tree into our own, node by node; a node that is not on the list is refused.
@@ -73,7 +73,7 @@ _OPERATORS: Final[dict[type[sql.Expr], Operator]] = {
 class Converter:
     """Converts the runs of one selector; their operands are numbers that `add` gave."""
 
-    def __init__(self, text: str, limits: Limits) -> None:
+    def __init__(self, text: str, limits: SelectorLimits) -> None:
         self.text = text
         self.limits = limits
         #: what the numbers stand for: a node, or the items of an IN list
@@ -265,7 +265,7 @@ class _Group:
     prefixes: int = 0
 
 
-def parse_condition(text: str, limits: Limits) -> Condition:
+def parse_condition(text: str, limits: SelectorLimits) -> Condition:
     """Parse a selector into its tree.
 
     Raises `LimitError` (`selector.limit`) and `SelectorError`: `selector.syntax`, `selector.unsupported`,
@@ -280,7 +280,7 @@ def parse_condition(text: str, limits: Limits) -> Condition:
 class _Reader:
     """One pass over the tokens."""
 
-    def __init__(self, text: str, tokens: list[SelectorToken], limits: Limits) -> None:
+    def __init__(self, text: str, tokens: list[SelectorToken], limits: SelectorLimits) -> None:
         self.text = text
         self.tokens = tokens
         self.limits = limits

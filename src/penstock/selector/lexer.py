@@ -12,9 +12,9 @@ from enum import Enum, auto
 from typing import Final
 
 from penstock.errors import SelectorError
-from penstock.model.limits import Limits
 from penstock.model.values import INTEGER_MAX
 from penstock.selector.ast import AttributeReference, Literal, literal, reserved, too_large
+from penstock.selector.limits import SelectorLimits
 
 
 class TokenKind(Enum):
@@ -68,7 +68,7 @@ _UNSUPPORTED: Final = {
 }
 
 
-def tokenize(text: str, limits: Limits) -> list[SelectorToken]:
+def tokenize(text: str, limits: SelectorLimits) -> list[SelectorToken]:
     """Cut `text` into tokens, ending with an END token.
 
     Raises `LimitError` (`selector.limit`) and `SelectorError`: `selector.syntax`, `selector.unsupported`,

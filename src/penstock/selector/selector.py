@@ -7,7 +7,6 @@ from typing import Final, NoReturn
 from typing import Literal as OneOf
 
 from penstock.errors import MalformedError, SelectorError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.values import Kind, Schema, Value, check_value, kind_of
 from penstock.selector.ast import (
     And,
@@ -34,6 +33,7 @@ from penstock.selector.ast import (
     too_large,
     walk,
 )
+from penstock.selector.limits import SELECTOR_LIMITS, SelectorLimits
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Check a selector against the kinds of its attributes: SQL's static typing, with five kinds.
@@ -210,10 +210,10 @@ class Selector:
 def _rebuilt(selector: Selector, change: Callable[[AttributeReference], Term]) -> Selector:
     root = map_attributes(selector.root, change)
     # The root of a selector is a condition, and stays one.
-    return _build(root, DEFAULT_LIMITS)  # type: ignore[arg-type]
+    return _build(root, SELECTOR_LIMITS)  # type: ignore[arg-type]
 
 
-def parse(text: str, *, limits: Limits = DEFAULT_LIMITS) -> Selector:
+def parse(text: str, *, limits: SelectorLimits = SELECTOR_LIMITS) -> Selector:
     """Parse a selector, without looking at the kinds of its attributes.
 
     >>> parse("price>24 and stock in ('NOK','ERIC')").text
@@ -233,7 +233,7 @@ def built(root: Condition) -> Selector:
 
     Raises `LimitError` (`selector.limit`) when it is too large to be read back.
     """
-    return _build(root, DEFAULT_LIMITS)
+    return _build(root, SELECTOR_LIMITS)
 
 
 def conjunction(*selectors: Selector) -> Selector:
@@ -252,7 +252,7 @@ def conjuncts(selector: Selector) -> tuple[Selector, ...]:
     """
     if not isinstance(selector.root, And):
         return (selector,)
-    return tuple(_build(operand, DEFAULT_LIMITS) for operand in selector.root.operands)
+    return tuple(_build(operand, SELECTOR_LIMITS) for operand in selector.root.operands)
 
 
 def disjunction(*selectors: Selector) -> Selector:
@@ -269,10 +269,10 @@ def negation(selector: Selector) -> Selector:
     Raises `LimitError` (`selector.limit`) when the result is too large to be read back.
     """
     if isinstance(selector.root, Not):
-        return _build(selector.root.operand, DEFAULT_LIMITS)
+        return _build(selector.root.operand, SELECTOR_LIMITS)
     if selector in (ALWAYS, NEVER):
         return NEVER if selector == ALWAYS else ALWAYS
-    return _build(Not(selector.root), DEFAULT_LIMITS)
+    return _build(Not(selector.root), SELECTOR_LIMITS)
 
 
 def equals(name: str, value: Value) -> Selector:
@@ -294,10 +294,10 @@ def equals(name: str, value: Value) -> Selector:
         if constant != constant:  # noqa: PLR0124  # NaN is the value unequal to itself
             raise _unwritable("NaN equals nothing")
         if constant > _LARGEST:
-            return _build(Compare(ComparisonOperator.GT, attribute, literal(_LARGEST)), DEFAULT_LIMITS)
+            return _build(Compare(ComparisonOperator.GT, attribute, literal(_LARGEST)), SELECTOR_LIMITS)
         if constant < -_LARGEST:
-            return _build(Compare(ComparisonOperator.LT, attribute, literal(-_LARGEST)), DEFAULT_LIMITS)
-    return _build(Compare(ComparisonOperator.EQ, attribute, literal(_plain(constant))), DEFAULT_LIMITS)
+            return _build(Compare(ComparisonOperator.LT, attribute, literal(-_LARGEST)), SELECTOR_LIMITS)
+    return _build(Compare(ComparisonOperator.EQ, attribute, literal(_plain(constant))), SELECTOR_LIMITS)
 
 
 def compares(name: str, operator: ComparisonOperator, value: Value) -> Selector:
@@ -311,7 +311,7 @@ def compares(name: str, operator: ComparisonOperator, value: Value) -> Selector:
     same = equals(name, value).root
     if not isinstance(same, Compare) or same.operator is not ComparisonOperator.EQ:
         raise _unwritable("an infinite value has no literal")
-    return _build(Compare(operator, same.left, same.right), DEFAULT_LIMITS)
+    return _build(Compare(operator, same.left, same.right), SELECTOR_LIMITS)
 
 
 def _plain(value: Value) -> Value:
@@ -336,10 +336,10 @@ def _join(kind: type[And] | type[Or], selectors: tuple[Selector, ...], *, unit: 
         return unit
     if len(parts) == 1:
         return parts[0]
-    return _build(flatten(kind, [part.root for part in parts], 0), DEFAULT_LIMITS)
+    return _build(flatten(kind, [part.root for part in parts], 0), SELECTOR_LIMITS)
 
 
-def _build(root: Condition, limits: Limits, source: str | None = None) -> Selector:
+def _build(root: Condition, limits: SelectorLimits, source: str | None = None) -> Selector:
     check_size(root, limits)
     text = render(root)
     # Whoever stores or sends the canonical text must be able to read it back.
@@ -366,6 +366,6 @@ def _unwritable(message: str) -> SelectorError:
 _LARGEST: Final = 1.7976931348623157e308
 
 #: TRUE on every row.
-ALWAYS: Final = _build(Literal(True, Kind.BOOLEAN), DEFAULT_LIMITS)
+ALWAYS: Final = _build(Literal(True, Kind.BOOLEAN), SELECTOR_LIMITS)
 #: FALSE on every row.
-NEVER: Final = _build(Literal(False, Kind.BOOLEAN), DEFAULT_LIMITS)
+NEVER: Final = _build(Literal(False, Kind.BOOLEAN), SELECTOR_LIMITS)

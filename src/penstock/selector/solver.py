@@ -27,7 +27,6 @@ from typing import Any, Final, TypeAlias
 import z3
 
 from penstock.errors import MalformedError
-from penstock.model.limits import Limits
 from penstock.model.values import (
     INTEGER_MAX,
     INTEGER_MIN,
@@ -61,6 +60,7 @@ from penstock.selector.ast import (
     walk,
 )
 from penstock.selector.like import LikePattern, Segment, parse_pattern
+from penstock.selector.limits import SelectorLimits
 from penstock.selector.question import RowQuestion
 from penstock.selector.selector import Selector
 from penstock.selector.sets import above, at_least, universe
@@ -688,7 +688,7 @@ def _fits(spec: AttributeSpec, value: Scalar) -> bool:
 # Answer questions about any selectors with z3, within a limit of time and effort.
 
 
-def search(question: RowQuestion, limits: Limits) -> dict[str, Scalar] | None:
+def search(question: RowQuestion, limits: SelectorLimits) -> dict[str, Scalar] | None:
     """Return a row that answers the question, or None if there is none. The row has been evaluated.
 
     Raises `UnsettledError` when z3 gives up, cannot express the question, or its row does not survive.
@@ -712,7 +712,7 @@ def search(question: RowQuestion, limits: Limits) -> dict[str, Scalar] | None:
     raise UnsettledError
 
 
-def _search(question: RowQuestion, limits: Limits, *, exact: bool) -> dict[str, Scalar] | None:
+def _search(question: RowQuestion, limits: SelectorLimits, *, exact: bool) -> dict[str, Scalar] | None:
     try:
         values = Representation(_alphabet(question), exact=exact)
         encoder = SelectorEncoder(question.schema, values)

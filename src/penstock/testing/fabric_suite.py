@@ -13,10 +13,10 @@ from dataclasses import replace
 from typing import Final
 
 from penstock.fabric.envelope import Sample
+from penstock.fabric.limits import FabricLimits
 from penstock.fabric.port import Fabric
 from penstock.fabric.qos import KEEP_ALL, Durability, Order, Ownership, Priority, Qos
 from penstock.fabric.tasks import waited_for
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.testing.fabric_kit import (
     EVENTS,
     LIVE,
@@ -151,8 +151,8 @@ class QosSuite(FabricCase):
 
     @scenario
     async def test_reliability_best_effort_drops_for_a_slow_reader_and_others_go_on(self, fabric: Fabric) -> None:
-        limit = DEFAULT_LIMITS.fabric_pending
-        await fabric.declare("events", replace(EVENTS, history=DEFAULT_LIMITS.fabric_history))
+        limit = FabricLimits().fabric_pending
+        await fabric.declare("events", replace(EVENTS, history=FabricLimits().fabric_history))
         slow = await fabric.subscribe("events")
         got = 0
 
@@ -291,7 +291,7 @@ class FabricSuite(QosSuite):
 
     @scenario
     async def test_names_are_one_plain_word(self, fabric: Fabric) -> None:
-        for name in ("", "a.b", "a b", "*", ">", "é", "x" * (DEFAULT_LIMITS.fabric_name_length + 1)):
+        for name in ("", "a.b", "a b", "*", ">", "é", "x" * (FabricLimits().fabric_name_length + 1)):
             with refused("fabric.bad-name"):
                 await fabric.declare(name, EVENTS)
 
@@ -409,15 +409,15 @@ class FabricSuite(QosSuite):
         await fabric.declare("live", LIVE)
         writer = await fabric.publisher("live")
         reader = await fabric.subscribe("live")
-        largest = b"x" * DEFAULT_LIMITS.fabric_bytes
+        largest = b"x" * FabricLimits().fabric_bytes
         await writer.publish(largest)
         assert await take(reader, 1) == [largest]
         with refused("fabric.too-large"):
             await writer.publish(largest + b"x")
         with refused("fabric.bad-key"):
-            await writer.publish(b"", key="k" * (DEFAULT_LIMITS.fabric_key_bytes + 1))
+            await writer.publish(b"", key="k" * (FabricLimits().fabric_key_bytes + 1))
         with refused("fabric.bad-header"):
-            await writer.publish(b"", headers={"h": "v" * DEFAULT_LIMITS.fabric_header_bytes})
+            await writer.publish(b"", headers={"h": "v" * FabricLimits().fabric_header_bytes})
         with refused("fabric.too-large"):
             await fabric.request("live", largest + b"x", timeout=1)
 

@@ -19,6 +19,7 @@ from typing import Any, Final, TypeAlias
 
 from penstock.broker.client.client import Client, connect
 from penstock.broker.core.settings import NodeSettings, TrustSettings
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.node.node import Node
 from penstock.codec.sexp import canonical
 from penstock.crypto import SigningKey, private_key_to_sexp
@@ -101,6 +102,7 @@ class LocalNetwork:
             operators=frozenset([self.key(OWNER).principal]),
             # Nobody signs time-stamps here.
             trust=TrustSettings(strict=False),
+            limits=BrokerLimits(),
         )
         self.node = Node(settings, recorder)
 

@@ -17,13 +17,13 @@ from pathlib import Path
 from typing import Final
 
 from penstock.errors import MalformedError, PenstockError
-from penstock.model.limits import Limits
 from penstock.model.principals import Principal
 from penstock.store.ledgers.backups import read_backup, restore_backup, write_backup
 from penstock.store.ledgers.folds import FoldView, refold, state_at
 from penstock.store.ledgers.ledgers import Ledger, Store
 from penstock.store.ledgers.memory import MemoryRecords
 from penstock.store.ledgers.records import EMPTY, Change, LedgerHead, NewChange, chain, to_row
+from penstock.store.limits import StoreLimits
 
 NOON: Final = datetime(2026, 5, 1, 12, tzinfo=UTC)
 MINUTE: Final = timedelta(minutes=1)
@@ -137,8 +137,8 @@ class StoreSuite:
 
     def test_nothing_of_what_is_refused_is_kept(self, store: Store) -> None:
         ledger = store.ledger("rules")
-        large = NewChange(who=ALICE, when=NOON, kind="x", after=bytes(Limits().store_value_bytes + 1))
-        for entries in ([entry(1), large], [entry(1)] * (Limits().store_batch + 1)):
+        large = NewChange(who=ALICE, when=NOON, kind="x", after=bytes(StoreLimits().store_value_bytes + 1))
+        for entries in ([entry(1), large], [entry(1)] * (StoreLimits().store_batch + 1)):
             assert _refused(ledger, EMPTY, entries) == "store.limit"
         assert ledger.append(EMPTY, []) == ()
         assert ledger.head() == EMPTY
@@ -159,7 +159,7 @@ class StoreSuite:
         assert state_at(ledger, Sum(), NOON + MINUTE) == (0 + 1 + 2 + 3, ledger.at(NOON + MINUTE))
 
     def test_pages_are_one_chain(self, store: Store) -> None:
-        ledger = Ledger(store.records, "rules", limits=Limits(store_page=3))
+        ledger = Ledger(store.records, "rules", limits=StoreLimits(store_page=3))
         written = ledger.append(EMPTY, [entry(number) for number in range(8)])
         assert tuple(ledger.read()) == written
         assert tuple(ledger.read(3, 7)) == written[2:7]
@@ -175,7 +175,7 @@ class StoreSuite:
         assert (mine.state, mine.head) == (other.state, other.head) == (8, store.ledger("rules").head())
 
     def test_a_snapshot_spares_the_changes_before_it(self, store: Store) -> None:
-        limits = Limits(store_snapshot_every=4)
+        limits = StoreLimits(store_snapshot_every=4)
         view = FoldView(store.ledger("rules"), Sum(), limits=limits)
         view.append([entry(1), entry(2)])
         assert view.ledger.snapshot("sum-1") is None

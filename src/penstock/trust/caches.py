@@ -11,7 +11,7 @@ from datetime import datetime
 from typing import Final, Generic, TypeVar
 
 from penstock.codec.sexp import canonical
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.limits import CACHE_ENTRIES
 from penstock.model.names import NetworkName
 from penstock.trust.certificates import Certificate, UnverifiedCertificate, verify_certificate
 from penstock.trust.discovery import OnlineChecker, no_online_checker
@@ -65,7 +65,7 @@ class Recent(Generic[Key, Kept]):
 class CertificateCache:
     """Verifies certificates, each signature once. Failures are not kept: they cost the one who brings them."""
 
-    def __init__(self, entries: int = DEFAULT_LIMITS.cache_entries) -> None:
+    def __init__(self, entries: int = CACHE_ENTRIES) -> None:
         self._known: Recent[bytes, Certificate] = Recent(entries)
         self.hits = 0
         self.misses = 0
@@ -98,7 +98,7 @@ class TypeCache:
     types: TypeSource = no_types
     online: OnlineChecker = no_online_checker
     certificates: CertificateCache = field(default_factory=CertificateCache)
-    entries: int = DEFAULT_LIMITS.cache_entries
+    entries: int = CACHE_ENTRIES
     hits: int = 0
     misses: int = 0
     _known: Recent[bytes, VerifiedType] = field(init=False, repr=False)

@@ -21,8 +21,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from penstock.errors import LimitError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
+from penstock.trust.limits import TRUST_LIMITS, TrustLimits
 from penstock.trust.reduction import FiveTuple, FourTuple, reduce_pair
 from penstock.trust.subjects import Name, Subject, Threshold
 from penstock.trust.tags import ANY, TagBudget, covers, intersect
@@ -61,7 +61,7 @@ class NameTable:
     one way, or joins of all.
     """
 
-    def __init__(self, fours: Iterable[FourTuple], *, limits: Limits = DEFAULT_LIMITS, steps: int = STEPS) -> None:
+    def __init__(self, fours: Iterable[FourTuple], *, limits: TrustLimits = TRUST_LIMITS, steps: int = STEPS) -> None:
         self._members: dict[_Key, _Ways] = {}
         self._limits = limits
         self._steps = steps
@@ -181,7 +181,7 @@ class Closure:
         quorums: dict[Principal, Threshold],
         *,
         exhaustive: bool = False,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: TrustLimits = TRUST_LIMITS,
     ) -> None:
         self.quorums = dict(quorums)
         self.by_issuer: dict[Principal, list[FiveTuple]] = {}

@@ -17,7 +17,6 @@ from typing import Final, Protocol, TypeAlias
 
 from penstock.codec.sexp import SExp, canonical, parse_elements, parse_many
 from penstock.errors import LimitError, MalformedError, RefusedError, expect
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.trust.certificates import (
     Authorisation,
@@ -29,6 +28,7 @@ from penstock.trust.certificates import (
     read_issuer,
     verify_certificate,
 )
+from penstock.trust.limits import TRUST_LIMITS, TrustLimits
 from penstock.trust.subjects import Name, Subject, Threshold, read_subject, subject_to_sexp, thresholds
 
 #: what reading a byte of a certificate with its tag, and verifying a signature, cost; finding where a certificate ends
@@ -133,7 +133,7 @@ class Damaged:
     error: MalformedError | RefusedError
 
 
-def read_credentials(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> UnverifiedCredentials:
+def read_credentials(data: bytes, *, limits: TrustLimits = TRUST_LIMITS) -> UnverifiedCredentials:
     """Read a bag: one or more sequences, or certificates each followed by its signature.
 
     Raises `MalformedError` (`cert.*`, `sexp.*` and what the parts raise), `RefusedError`
@@ -142,7 +142,7 @@ def read_credentials(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Unverif
     return collect_credentials(parse_many(data, limits=limits), limits=limits)
 
 
-def collect_credentials(values: Iterable[SExp], *, limits: Limits = DEFAULT_LIMITS) -> UnverifiedCredentials:
+def collect_credentials(values: Iterable[SExp], *, limits: TrustLimits = TRUST_LIMITS) -> UnverifiedCredentials:
     """Collect a bag from S-expressions that are already read; raises as `read_credentials` does."""
     bag, damaged = _collect(values, limits)
     if damaged:
@@ -151,7 +151,7 @@ def collect_credentials(values: Iterable[SExp], *, limits: Limits = DEFAULT_LIMI
 
 
 def salvage_credentials(
-    data: bytes, *, limits: Limits = DEFAULT_LIMITS
+    data: bytes, *, limits: TrustLimits = TRUST_LIMITS
 ) -> tuple[UnverifiedCredentials, tuple[Damaged, ...]]:
     """Read a bag, and set aside the certificates that are malformed or do not belong to their signatures.
 
@@ -160,7 +160,7 @@ def salvage_credentials(
     return _collect(parse_many(data, limits=limits), limits)
 
 
-def _collect(values: Iterable[SExp], limits: Limits) -> tuple[UnverifiedCredentials, tuple[Damaged, ...]]:
+def _collect(values: Iterable[SExp], limits: TrustLimits) -> tuple[UnverifiedCredentials, tuple[Damaged, ...]]:
     objects: list[SExp] = []
     for value in values:
         objects += value[1:] if isinstance(value, tuple) and value[:1] == (b"sequence",) else (value,)
@@ -216,7 +216,7 @@ def _pairs(objects: Iterable[SExp]) -> Iterator[_Pair | Threshold | None]:
         raise _unsigned()
 
 
-def _check_number(certificates: int, limits: Limits) -> None:
+def _check_number(certificates: int, limits: TrustLimits) -> None:
     if certificates > limits.certificates:
         raise LimitError("cert.limit", f"more than {limits.certificates} certificates in one bag")
 
@@ -229,7 +229,7 @@ class BagReading:
     """
 
     def __init__(
-        self, data: bytes, verifier: CertificateVerifier = verify_certificate, *, limits: Limits = DEFAULT_LIMITS
+        self, data: bytes, verifier: CertificateVerifier = verify_certificate, *, limits: TrustLimits = TRUST_LIMITS
     ) -> None:
         self._data = data
         self._verifier = verifier

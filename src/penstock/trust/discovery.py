@@ -17,11 +17,11 @@ from typing import Final, TypeAlias
 
 from penstock.errors import PenstockError, RefusedError
 from penstock.model.instants import instant_key
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.trust.certificates import Authorisation, Certificate
 from penstock.trust.closure import Closure
 from penstock.trust.credentials import Credentials
+from penstock.trust.limits import TRUST_LIMITS, TrustLimits
 from penstock.trust.reduction import FiveTuple, FourTuple
 from penstock.trust.subjects import Threshold
 from penstock.trust.tags import Tag
@@ -142,7 +142,7 @@ def discover(  # noqa: PLR0913  # each argument is one of the facts that a decis
     now: datetime,
     *,
     online: OnlineChecker = no_online_checker,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: TrustLimits = TRUST_LIMITS,
 ) -> Findings:
     """Find what `principal` may do, of what `request` asks, by the word of `root`.
 
@@ -154,7 +154,7 @@ def discover(  # noqa: PLR0913  # each argument is one of the facts that a decis
 
 
 def follow(
-    evidence: Evidence, root: Principal, principal: Principal, request: Tag, *, limits: Limits = DEFAULT_LIMITS
+    evidence: Evidence, root: Principal, principal: Principal, request: Tag, *, limits: TrustLimits = TRUST_LIMITS
 ) -> Findings:
     """Find authority among sifted certificates; see `discover`."""
     closure = Closure(evidence.fives, evidence.fours, evidence.quorums, limits=limits)

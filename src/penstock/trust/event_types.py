@@ -31,7 +31,6 @@ from penstock.codec.values import spec_from_sexp, spec_to_sexp
 from penstock.crypto import PublicKey, SigningKey, digest
 from penstock.errors import LimitError, MalformedError, RefusedError
 from penstock.model.changes import Operation, changes
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import KEY, THRESHOLD, Principal
 from penstock.model.topics import check_topic
@@ -41,6 +40,7 @@ from penstock.trust.certificates import verify_certificate
 from penstock.trust.credentials import CertificateVerifier, Credentials, UnverifiedCredentials, collect_credentials
 from penstock.trust.discovery import Evidence, OnlineChecker, follow, no_online_checker, sift
 from penstock.trust.explain import AuthorityQuestion, refusal
+from penstock.trust.limits import TRUST_LIMITS, TrustLimits
 from penstock.trust.tags import Tag
 from penstock.trust.validity import ALWAYS, Validity
 
@@ -87,7 +87,7 @@ def _name_parts(name: TypeName) -> tuple[bytes, bytes, bytes]:
     return str(name.owner).encode(), name.name.encode(), name.version.encode()
 
 
-def read_definition(body: SExp, limits: Limits) -> tuple[TypeDefinition, UnverifiedCredentials]:
+def read_definition(body: SExp, limits: TrustLimits) -> tuple[TypeDefinition, UnverifiedCredentials]:
     """Read a definition, and the credentials in it.
 
     Raises `MalformedError` (`type.malformed` and what the parts raise) and `LimitError`.
@@ -221,7 +221,7 @@ def sign_type(definition: TypeDefinition, key: SigningKey, credentials: Credenti
     return read_type_parts(body, key.public, key.sign(canonical(body)))
 
 
-def read_type(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> UnverifiedType:
+def read_type(data: bytes, *, limits: TrustLimits = TRUST_LIMITS) -> UnverifiedType:
     """Read a signed definition in any S-expression form.
 
     Raises `MalformedError` (`type.malformed` and what the parts raise), `RefusedError`
@@ -247,7 +247,7 @@ def read_type(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> UnverifiedType
     )
 
 
-def read_type_parts(body: SExp, key: PublicKey, octets: bytes, *, limits: Limits = DEFAULT_LIMITS) -> UnverifiedType:
+def read_type_parts(body: SExp, key: PublicKey, octets: bytes, *, limits: TrustLimits = TRUST_LIMITS) -> UnverifiedType:
     """Read a definition whose signature stands apart; raises as `read_type` does."""
     definition, credentials = read_definition(body, limits)
     return UnverifiedType(definition, credentials, body, key, octets, digest((body, key.raw, octets)))
@@ -261,7 +261,7 @@ def verify_type(  # noqa: PLR0913  # each argument is one of the facts that a de
     network: NetworkName | None = None,
     verifier: CertificateVerifier = verify_certificate,
     online: OnlineChecker = no_online_checker,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: TrustLimits = TRUST_LIMITS,
 ) -> VerifiedType:
     """Verify a type definition; the module's docstring lists the checks.
 
@@ -283,7 +283,7 @@ class _Verification:
     network: NetworkName | None
     verifier: CertificateVerifier
     online: OnlineChecker
-    limits: Limits
+    limits: TrustLimits
     known: dict[bytes, VerifiedType | None] = field(default_factory=dict)
 
     def verify(self, unverified: UnverifiedType, depth: int) -> VerifiedType:
@@ -408,7 +408,7 @@ class _Verification:
 class _Proof:
     """Collects what a verification rests on."""
 
-    def __init__(self, credentials: Credentials, evidence: Evidence, signer: Principal, limits: Limits) -> None:
+    def __init__(self, credentials: Credentials, evidence: Evidence, signer: Principal, limits: TrustLimits) -> None:
         self.credentials = credentials
         self.evidence = evidence
         self.signer = signer

@@ -17,11 +17,11 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.errors import LimitError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Petnames, Principal
 from penstock.trust.certificates import Authorisation, Certificate, NameCertificate
 from penstock.trust.credentials import Credentials
 from penstock.trust.discovery import Evidence, Findings, follow
+from penstock.trust.limits import NAME_LENGTH
 from penstock.trust.reduction import FiveTuple
 from penstock.trust.subjects import Name, Subject, Threshold
 from penstock.trust.tags import Tag, intersect
@@ -243,7 +243,7 @@ class _Nearest:
             if rest:
                 base, names = (to, rest) if isinstance(to, Principal) else (to.principal, to.names + rest)
                 to = Name(base, names)
-            if isinstance(to, Principal) or len(to.names) <= DEFAULT_LIMITS.name_length:
+            if isinstance(to, Principal) or len(to.names) <= NAME_LENGTH:
                 yield _Edge(to, edge.certificate, edge.code, edge.problem, edge.cost)
 
     def _search(self) -> dict[_Place, tuple[_Place, _Edge] | None]:

@@ -29,10 +29,10 @@ from penstock.crypto.key_tree import Rekey, Renewed
 from penstock.crypto.keys import KEY_BYTES
 from penstock.crypto.seal_keys import column_scope, label_scope
 from penstock.model.instants import format_date, parse_date
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import attribute_from_sexp, attribute_to_sexp
+from penstock.trust.limits import KEY_BLOCKS, KEY_CHECKPOINT_PARTS, KEY_MEMBERS, KEY_NODES, LABEL_LONGEST
 from penstock.trust.signed import (
     DIGEST,
     Claim,
@@ -59,7 +59,7 @@ def _read_end(value: SExp) -> datetime | None:
 
 END: Final[Form[datetime | None]] = Form(lambda end: _FOREVER if end is None else format_date(end), _read_end)
 """When a right ends, if it does."""
-_NODE: Final = count_form(4 * DEFAULT_LIMITS.key_members)
+_NODE: Final = count_form(4 * KEY_MEMBERS)
 _YES: Final[Form[bool]] = Form(lambda yes: b"1" if yes else b"0", lambda value: read_count(value, 1) == 1)
 
 
@@ -178,8 +178,8 @@ class EpochStatement(StatementRecord):
     group: GroupField
     epoch: int
     begun: datetime
-    longest: Annotated[int, count_form(DEFAULT_LIMITS.label_longest)]
-    blocks: Annotated[int, count_form(DEFAULT_LIMITS.key_blocks, least=1), OMITTED] = DEFAULT_LIMITS.key_blocks
+    longest: Annotated[int, count_form(LABEL_LONGEST)]
+    blocks: Annotated[int, count_form(KEY_BLOCKS, least=1), OMITTED] = KEY_BLOCKS
 
     @property
     def until(self) -> datetime:
@@ -205,8 +205,8 @@ class KeyEpoch(ManagerClaim):
     """A part of what the members of a group are told when an epoch begins; parts are counted from 0."""
 
     HEAD: ClassVar = b"key-epoch"
-    part: Annotated[int, count_form(DEFAULT_LIMITS.key_members)]
-    parts: Annotated[int, count_form(DEFAULT_LIMITS.key_members), Named(b"part")]
+    part: Annotated[int, count_form(KEY_MEMBERS)]
+    parts: Annotated[int, count_form(KEY_MEMBERS), Named(b"part")]
     salt: bytes = field(repr=False)
     check: bytes = field(repr=False)
     placed: tuple[tuple[bytes, Annotated[int, _NODE]], ...] = field(repr=False)
@@ -268,7 +268,7 @@ class KeyNotice(ManagerClaim):
     time: datetime
 
 
-def split(word: EpochStatement, rekey: Rekey, most: int = DEFAULT_LIMITS.key_nodes) -> Iterator[KeyEpoch]:
+def split(word: EpochStatement, rekey: Rekey, most: int = KEY_NODES) -> Iterator[KeyEpoch]:
     """Yield the parts in which an epoch is told: at most so many nodes, moves and new places in each."""
     parts = -(-max(1, len(rekey.renewed), len(rekey.moves), len(rekey.placed)) // most)
     for part in range(parts):
@@ -329,8 +329,8 @@ class KeyCheckpoint(Claim):
     number: int
     previous: Annotated[bytes, DIGEST] = field(repr=False)
     time: datetime
-    part: Annotated[int, count_form(DEFAULT_LIMITS.key_checkpoint_parts)]
-    parts: Annotated[int, count_form(DEFAULT_LIMITS.key_checkpoint_parts), Named(b"part")]
+    part: Annotated[int, count_form(KEY_CHECKPOINT_PARTS)]
+    parts: Annotated[int, count_form(KEY_CHECKPOINT_PARTS), Named(b"part")]
     salt: bytes = field(repr=False)
     sealed: bytes = field(repr=False)
 

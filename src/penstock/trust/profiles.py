@@ -16,10 +16,10 @@ from typing import Annotated, ClassVar, Final
 from penstock.codec.sexp import ListForm, SExp, text
 from penstock.codec.values import value_from_sexp, value_to_sexp
 from penstock.errors import LimitError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import check_attribute_name
 from penstock.model.principals import Principal
 from penstock.model.values import Value
+from penstock.trust.limits import MODERATOR_LIST
 from penstock.trust.signed import Claim, malformed
 from penstock.trust.validity import ALWAYS, ValidityField
 
@@ -67,6 +67,6 @@ def _checked(values: Mapping[str, Value] | None) -> Mapping[str, Value] | None:
         return None
     for name in values:
         check_attribute_name(name)
-    if len(values) > DEFAULT_LIMITS.moderator_list:
-        raise LimitError("moderator.limit", f"a profile has more than {DEFAULT_LIMITS.moderator_list} values")
+    if len(values) > MODERATOR_LIST:
+        raise LimitError("moderator.limit", f"a profile has more than {MODERATOR_LIST} values")
     return MappingProxyType(dict(sorted(values.items())))

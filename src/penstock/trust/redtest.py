@@ -22,13 +22,14 @@ from collections.abc import Iterator
 from dataclasses import replace
 from typing import Final
 
+from penstock.codec.limits import SEXP_DEPTH
 from penstock.codec.sexp import SExp, canonical, head
 from penstock.codec.sexp import field as sexp_field
 from penstock.crypto import digest
 from penstock.errors import MalformedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.trust.closure import Closure
+from penstock.trust.limits import TRUST_LIMITS, TrustLimits
 from penstock.trust.reduction import FiveTuple, FourTuple
 from penstock.trust.subjects import Name, Threshold, read_subject, subject_to_sexp
 from penstock.trust.tags import Tag, intersect, parse_tag, to_sexp
@@ -46,7 +47,7 @@ _LOWER: Final = (b"g", b"ge")
 _UPPER: Final = (b"l", b"le")
 
 
-def reduce_case(case: SExp, *, limits: Limits = DEFAULT_LIMITS) -> SExp:
+def reduce_case(case: SExp, *, limits: TrustLimits = TRUST_LIMITS) -> SExp:
     """Reduce a `(red-test …)` to an `(acl …)`.
 
     What was derived last stands first, the entries of the given list last. Names that led to a grant are listed, and
@@ -63,7 +64,7 @@ def reduce_case(case: SExp, *, limits: Limits = DEFAULT_LIMITS) -> SExp:
         ):
             raise _malformed("a part of the case is not known", "known: acl, sequence, subject, tag, valid")
     ring = _Ring(case)
-    case = tuple(_modern(part, DEFAULT_LIMITS.sexp_depth) for part in case)
+    case = tuple(_modern(part, SEXP_DEPTH) for part in case)
     acl = sexp_field(case, b"acl")
     if acl is None:
         raise _malformed("the case has no access control list", "add `(acl …)`")
@@ -110,7 +111,7 @@ class _Ring:
             for algorithm in _HASHES:
                 # Not for security: the cases name keys by these hashes.
                 octets = hashlib.new(algorithm.decode(), data, usedforsecurity=False).digest()
-                self._hashed[algorithm, octets] = _modern(value, DEFAULT_LIMITS.sexp_depth)
+                self._hashed[algorithm, octets] = _modern(value, SEXP_DEPTH)
 
     def principal(self, value: SExp) -> Principal:
         match value:
@@ -147,7 +148,7 @@ class _Ring:
     def _quorum(self, value: SExp) -> Principal:
         """Read a quorum, and those within it; each once, since many may name one by its hash."""
         if value not in self._read:
-            if self._depth > DEFAULT_LIMITS.sexp_depth:
+            if self._depth > SEXP_DEPTH:
                 raise _malformed("quorums name each other by hash too deeply", "write them out")
             self._depth += 1
             quorum = read_subject(value, self.principal)

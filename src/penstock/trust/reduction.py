@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from penstock.errors import LimitError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.limits import CACHE_ENTRIES
 from penstock.model.principals import Principal
 from penstock.trust.certificates import Authorisation, Certificate
+from penstock.trust.limits import CHAIN_LENGTH
 from penstock.trust.subjects import Subject, describe
 from penstock.trust.tags import NOTHING, Tag, TagBudget, intersect
 from penstock.trust.validity import Validity
@@ -61,7 +62,7 @@ def reduce_chain(chain: Sequence[Certificate]) -> FiveTuple:
     `RefusedError` that names the link at fault: `chain.empty`, `chain.not-linked`, `chain.no-propagate`,
     `chain.no-authority`, `chain.no-validity`; `LimitError` (`chain.limit`).
     """
-    if not chain or len(chain) > DEFAULT_LIMITS.chain_length:
+    if not chain or len(chain) > CHAIN_LENGTH:
         raise _bad_length(len(chain))
     first = _authorisation(chain[0], 0)
     subject, propagate, tag, validity = first.subject, first.propagate, first.tag, first.validity
@@ -99,7 +100,7 @@ def _authorisation(certificate: Certificate, position: int) -> Authorisation:
 def _bad_length(length: int) -> RefusedError | LimitError:
     if not length:
         return RefusedError("chain.empty", "a chain of no certificates authorises nothing")
-    return LimitError("chain.limit", f"a chain of {length} certificates is longer than {DEFAULT_LIMITS.chain_length}")
+    return LimitError("chain.limit", f"a chain of {length} certificates is longer than {CHAIN_LENGTH}")
 
 
 def _broken(code: str, position: int, what: str, chain: Sequence[Certificate]) -> RefusedError:
@@ -117,7 +118,7 @@ class ReductionCache:
     A reduction does not depend on the time: dates are part of the result and are asked at each use.
     """
 
-    def __init__(self, entries: int = DEFAULT_LIMITS.cache_entries) -> None:
+    def __init__(self, entries: int = CACHE_ENTRIES) -> None:
         self._entries: Final = entries
         self._known: OrderedDict[tuple[str, ...], FiveTuple] = OrderedDict()
 

@@ -17,8 +17,8 @@ from penstock.codec.sexp import head as sexp_head
 from penstock.crypto import PublicKey, SigningKey, digest
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import format_date, parse_date
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import DIGEST_BYTES, KEY, Principal
+from penstock.trust.limits import POLICY_NUMBER, TRUST_LIMITS, TrustLimits
 
 _HINT: Final = "see docs/explanation/policy-evolution.md for the forms"
 
@@ -37,7 +37,7 @@ def read_owner(value: SExp) -> Principal:
     return Principal.parse(text(value))
 
 
-def read_count(value: SExp, most: int = DEFAULT_LIMITS.policy_number) -> int:
+def read_count(value: SExp, most: int = POLICY_NUMBER) -> int:
     """Read a number from zero up. Raises `MalformedError` (`evolution.malformed`)."""
     if not isinstance(value, bytes) or not value.isdigit() or len(value) > len(str(most)) or int(value) > most:
         raise malformed(f"not a number from 0 to {most}")
@@ -81,7 +81,7 @@ class StatementRecord(SexpRecord):
     FORMS: ClassVar = {
         Principal: PRINCIPAL,
         datetime: Form(format_date, lambda value: parse_date(_BYTES.read(value))),
-        int: count_form(DEFAULT_LIMITS.policy_number),
+        int: count_form(POLICY_NUMBER),
         str: Form(str.encode, text),
         bytes: _BYTES,
     }
@@ -248,7 +248,7 @@ def write_statements(statements: Iterable[SignedValue[Claim]]) -> bytes:
     return canonical(statements_to_sexp(statements))
 
 
-def read_statements(data: bytes, *kinds: type[V], limits: Limits = DEFAULT_LIMITS) -> tuple[UnverifiedValue[V], ...]:
+def read_statements(data: bytes, *kinds: type[V], limits: TrustLimits = TRUST_LIMITS) -> tuple[UnverifiedValue[V], ...]:
     """Read statements of these kinds, in any S-expression form.
 
     Raises `MalformedError` (`evolution.malformed`, `sexp.*`, and what the parts raise), `RefusedError`

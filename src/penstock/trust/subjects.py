@@ -15,8 +15,8 @@ from typing import Final, TypeAlias
 from penstock.codec.sexp import SExp
 from penstock.crypto import PublicKey, digest
 from penstock.errors import LimitError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import DIGEST_BYTES, THRESHOLD, Principal
+from penstock.trust.limits import NAME_LENGTH, THRESHOLD_MEMBERS
 
 #: thresholds inside each other, written out
 QUORUM_DEPTH: Final = 8
@@ -46,8 +46,8 @@ class Threshold:
     depth: int = field(init=False, repr=False, compare=False)
 
     def __post_init__(self) -> None:
-        if len(self.subjects) > DEFAULT_LIMITS.threshold_members:
-            raise LimitError("subject.limit", f"a threshold has more than {DEFAULT_LIMITS.threshold_members} members")
+        if len(self.subjects) > THRESHOLD_MEMBERS:
+            raise LimitError("subject.limit", f"a threshold has more than {THRESHOLD_MEMBERS} members")
         depth = 1 + max((member.depth for member in self.subjects if isinstance(member, Threshold)), default=0)
         if depth > QUORUM_DEPTH:
             raise LimitError("subject.limit", f"more than {QUORUM_DEPTH} thresholds inside each other")
@@ -102,10 +102,8 @@ def read_subject(value: SExp, principal: Callable[[SExp], Principal] = read_prin
 
 
 def _names(names: list[SExp]) -> tuple[bytes, ...]:
-    if not names or len(names) > DEFAULT_LIMITS.name_length:
-        raise MalformedError(
-            "subject.malformed", f"a name chain has 1 to {DEFAULT_LIMITS.name_length} names, not {len(names)}"
-        )
+    if not names or len(names) > NAME_LENGTH:
+        raise MalformedError("subject.malformed", f"a name chain has 1 to {NAME_LENGTH} names, not {len(names)}")
     checked = tuple(name for name in names if isinstance(name, bytes) and name)
     if len(checked) != len(names):
         raise MalformedError("subject.malformed", "a name in a name chain is not a non-empty octet string")

@@ -9,10 +9,10 @@ from tests.apps.conftest import Shell
 from penstock.codec.sexp import advanced
 from penstock.codec.sexp import parse as parse_sexp
 from penstock.crypto import SigningKey, read_key
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.certificates import Authorisation, issue
 from penstock.trust.credentials import Credentials
+from penstock.trust.limits import CHAIN_LENGTH
 
 EXPLAIN = ("explain", "--type-file", "reading.type", "--principal", "planner", "--right", "subscribe")
 
@@ -108,7 +108,7 @@ def test_a_part_of_what_was_asked_is_not_enough(grid: Shell, about: tuple[str, .
 
 def test_a_chain_that_is_too_long_to_follow_is_said_to_be_so(grid: Shell) -> None:
     owner, planner = key("grid.key"), key("planner.key")
-    length = DEFAULT_LIMITS.chain_length
+    length = CHAIN_LENGTH
     keys = [owner, *(SigningKey(bytes([number]) * 32) for number in range(1, length + 1)), planner]
     tag = event_tag(owner.principal, "org.grid.Reading", None, [Right.SUBSCRIBE])
     links = [

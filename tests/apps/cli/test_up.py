@@ -16,11 +16,11 @@ from tests.apps.conftest import Shell
 from tests.apps.node_kit import LONGEST, TYPE, Running, ask, eventually, grant, lay_out, node_file, running, start
 
 from penstock.apps.node.config import FabricFile, read_node_file
+from penstock.apps.node.limits import NodeLimits
 from penstock.apps.node.load import load_node
 from penstock.apps.node.logs import Log
 from penstock.apps.node.process import RunningNode, World
 from penstock.crypto import SigningKey
-from penstock.model.limits import DEFAULT_LIMITS
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def test_the_example_is_a_node_file(penstock: Shell) -> None:
     found = read_node_file(re.sub(r"^# (?=\[|[a-z_-]+ = )", "", text, flags=re.MULTILINE))
     assert (found.decisions, found.state, found.limits, found.fabric) == (
         *("decisions.jsonl", "state"),
-        *(DEFAULT_LIMITS, FabricFile()),
+        *(NodeLimits(), FabricFile()),
     )
     assert (len(found.peers), len(found.guards), len(found.facts), len(found.domains)) == (1, 1, 1, 1)
 
@@ -265,7 +265,9 @@ def test_what_nobody_foresaw_is_logged_without_its_words(network: Shell) -> None
     world = World(clock=lambda: network.now, timer=lambda: 0, random=lambda size: b"r" * size)
 
     async def fail() -> None:
-        node = RunningNode(loaded, SigningKey(b"k" * 32), Log(lines.append, world.clock, as_json=True), world)
+        node = RunningNode(
+            loaded, SigningKey(b"k" * 32), Log(lines.append, world.clock, as_json=True, limits=NodeLimits()), world
+        )
         with pytest.raises(TypeError) as error:
             _fail("the secret")
         node._note_unexpected(asyncio.get_running_loop(), {"message": "a task failed", "exception": error.value})

@@ -14,10 +14,10 @@ from tests.policy.kit import policy_text, rule
 from penstock.apps.http.bundles import Bundle, build
 from penstock.apps.http.decisions import Deciding
 from penstock.apps.http.journal import Decided
+from penstock.apps.http.limits import ServiceLimits
 from penstock.apps.http.server import HttpRequest
 from penstock.apps.http.service import DecisionService, ServiceSettings
 from penstock.errors import MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.policy.language.requests import ACTION, ENVIRONMENT, RESOURCE, SUBJECT
 from penstock.policy.syntax.json.requests import read_json
 
@@ -103,7 +103,7 @@ QUESTIONS = questions(NAMES[:3], TEXTS, PLAIN, {}) | questions(NAMES, ODD_TEXTS,
 
 def told(which: Bundle, body: bytes) -> tuple[dict[str, Any], list[Decided]] | None:
     """Return what is told and recorded of a question the long way; nothing where it is refused."""
-    deciding = Deciding(which, NOW, DEFAULT_LIMITS, lambda: 0.0)
+    deciding = Deciding(which, NOW, ServiceLimits(), lambda: 0.0)
     try:
         found = read_json(body)
         assert isinstance(found, dict)

@@ -37,7 +37,7 @@ def test_a_file_of_a_broker_on_nats() -> None:
 
 
 def test_limits_are_those_that_are_written_and_the_defaults() -> None:
-    found = read_node_file(LEAST + "[limits]\nclient_rate = 7\n").limits
+    found = read_node_file(LEAST + "[limits]\nclient_rate = 7\n").limits.broker
     assert (found.client_rate, found.client_sessions) == (7, 64)
 
 
@@ -108,11 +108,13 @@ def test_blocks_are_sealed_as_the_file_says() -> None:
         (LEAST + "[facts]\nlist = [1]", "node.value", "`facts.list`"),
         (LEAST + "domains = 1", "node.value", "`domains`"),
         (LEAST + "[domains]\nops = 1", "node.value", "`domains.ops`"),
-        (LEAST + '[domains]\nops = "Ops"\n[limits]\npolicy_name_length = 2', "node.value", "`domains.ops`"),
+        (LEAST + f'[domains]\nops = "{"x" * 129}"\n', "node.value", "`domains.ops`"),
         (LEAST + '[guards]\ng = "os.system"', "node.value", "`guards.g`"),
         (LEAST + "[limits]\nclient_rates = 1", "node.unknown-key", "`client_rates`"),
         (LEAST + "[limits]\nclient_rate = true", "node.value", "`limits.client_rate`"),
         (LEAST + "[limits]\nclient_rate = 0", "node.value", "`limits.client_rate`"),
+        (LEAST + "[limits]\nnetwork_links = 257", "node.value", "`limits.network_links`"),
+        (LEAST + "[limits]\nselector_length = 1", "node.fixed-limit", "`limits.selector_length`"),
     ],
 )
 def test_what_is_wrong_is_named(text: str, code: str, words: str) -> None:

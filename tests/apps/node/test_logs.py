@@ -3,11 +3,11 @@
 import json
 from datetime import UTC, datetime, timedelta
 
+from penstock.apps.node.limits import NodeLimits
 from penstock.apps.node.logs import Log
 from penstock.broker.local.requests import ClientRequest, Detail, MissingRight, RequestReport, Verb
 from penstock.crypto import SigningKey
 from penstock.errors import RefusedError
-from penstock.model.limits import Limits
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.principals import Petnames
 from penstock.selector import parse
@@ -30,7 +30,14 @@ def refused(code: str = "broker.not-permitted") -> RequestReport:
 
 def logged(*reports: RequestReport | RefusedError, quiet: bool = False) -> list[str]:
     lines: list[str] = []
-    log = Log(lines.append, lambda: NOW, as_json=True, quiet=quiet, names=Petnames({READER: "reader", OWNER: "owner"}))
+    log = Log(
+        lines.append,
+        lambda: NOW,
+        as_json=True,
+        quiet=quiet,
+        names=Petnames({READER: "reader", OWNER: "owner"}),
+        limits=NodeLimits(),
+    )
     for report in reports:
         log.note(report)
     log.as_json = False
@@ -75,7 +82,7 @@ def test_what_others_write_begins_no_line() -> None:
 def test_so_many_lines_a_second_and_no_more() -> None:
     lines: list[str] = []
     now = [NOW]
-    log = Log(lines.append, lambda: now[0], as_json=True, limits=Limits(log_lines=3))
+    log = Log(lines.append, lambda: now[0], as_json=True, limits=NodeLimits(log_lines=3))
     for _ in range(10):
         log.note(refused())
     assert len(lines) == 3

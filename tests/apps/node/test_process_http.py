@@ -11,21 +11,21 @@ import pytest
 from tests.apps.pdp_kit import closed
 
 from penstock.apps.http.server import HttpResponse, HttpService
+from penstock.apps.node.limits import NodeLimits
 from penstock.apps.node.process import pages_service
 from penstock.errors import FailedError
-from penstock.model.limits import Limits
 
 PAGES = {
     "/health": lambda: HttpResponse(b"alive\n"),
     "/ready": lambda: HttpResponse(b"no\n", HTTPStatus.SERVICE_UNAVAILABLE),
 }
 #: little room, and as much time as a busy machine takes
-TIGHT = Limits(http_bytes=256, http_time=60_000, http_connections=2)
+TIGHT = NodeLimits(http_bytes=256, http_time=60_000, http_connections=2)
 #: less time, for those who say nothing
 HASTY = replace(TIGHT, http_time=2_000)
 
 
-def served(test: Callable[[HttpService], Awaitable[None]], limits: Limits = TIGHT) -> None:
+def served(test: Callable[[HttpService], Awaitable[None]], limits: NodeLimits = TIGHT) -> None:
     async def run() -> None:
         server = await pages_service(PAGES, limits).start("127.0.0.1", 0)
         try:
@@ -105,7 +105,7 @@ def test_who_says_nothing_is_cut_and_keeps_nobody_out() -> None:
 def test_an_address_that_is_taken() -> None:
     async def test(server: HttpService) -> None:
         with pytest.raises(FailedError) as error:
-            await pages_service(PAGES).start("127.0.0.1", server.port)
+            await pages_service(PAGES, TIGHT).start("127.0.0.1", server.port)
         assert error.value.code == "node.http"
 
     served(test)

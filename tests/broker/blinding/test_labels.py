@@ -7,6 +7,7 @@ import pytest
 from tests.broker.blinded_kit import CAR, CAR_MADE, LIMITS, LORRY, NOW, OVERLAP, SIGNED, label_key, version
 
 from penstock.broker.blinding.labels import Labels
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.type_library import Library
 from penstock.codec.block_names import PlainNames, names, write_route
 from penstock.crypto.blinding import blind, blinded_key, label
@@ -21,7 +22,7 @@ class Held:
 
     def __init__(self) -> None:
         self.now = NOW
-        self.library = Library()
+        self.library = Library(limits=BrokerLimits())
         for signed in SIGNED:
             self.library.add(signed, NOW)
         self.labels = Labels(self.library, lambda: self.now, LIMITS)

@@ -20,9 +20,10 @@ from tests.broker.sports import (
 
 from penstock.broker.client import client as feeds
 from penstock.broker.client.client import connect
+from penstock.broker.limits import BrokerLimits
+from penstock.codec.limits import CodecLimits
 from penstock.errors import MalformedError, RefusedError
 from penstock.model import AttributeSpec, Event, Kind
-from penstock.model.limits import Limits
 from penstock.trust.capabilities import BoundSelector, Right, event_tag
 from penstock.trust.certificates import Authorisation, issue
 from penstock.trust.validity import Validity
@@ -367,7 +368,7 @@ def test_publishers_are_told_when_nobody_wants_their_events() -> None:
 
 
 def test_several_clients_of_one_key_share_what_it_may_use() -> None:
-    limits = Limits(client_sessions=2, client_subscriptions=2, client_advertisements=1, link_goodbye=300)
+    limits = BrokerLimits(client_sessions=2, client_subscriptions=2, client_advertisements=1, link_goodbye=300)
 
     async def main() -> None:
         async with (
@@ -390,13 +391,13 @@ def test_several_clients_of_one_key_share_what_it_may_use() -> None:
 
 
 def test_a_subscriber_that_does_not_read_harms_nobody_else(monkeypatch: pytest.MonkeyPatch) -> None:
-    limits = Limits(link_outbox=256 << 10, link_goodbye=300)
+    limits = BrokerLimits(link_outbox=256 << 10, link_goodbye=300)
     monkeypatch.setattr(feeds, "_WAITING", 64)
 
     async def main() -> None:
         async with (
             running(READ, WRITE, limits=limits) as node,
-            client_of(node, PDA, limits=Limits(link_inbox=4_096)) as slow,
+            client_of(node, PDA, limits=BrokerLimits(link_inbox=4_096)) as slow,
             client_of(node, PDA) as quick,
             client_of(node, REPORTER) as writer,
         ):
@@ -441,7 +442,7 @@ def test_an_operator_sees_the_state_of_the_broker() -> None:
 
 
 def test_rights_of_a_broker_that_are_too_many_to_show_are_refused_rather_than_silent() -> None:
-    limits = Limits(frame_bytes=16 << 10, link_goodbye=300)
+    limits = BrokerLimits(codec=CodecLimits(frame_bytes=16 << 10), link_goodbye=300)
     ends = [Validity.between(None, datetime(2100 + number, 1, 1, tzinfo=UTC)) for number in range(40)]
     rights = [grant(BROKERS[0], NEWS, Right.SUBSCRIBE, valid=valid) for valid in ends]
 

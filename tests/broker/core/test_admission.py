@@ -10,10 +10,10 @@ from tests.broker.sports import AGENCY, NETWORK, NEWS, PDA, REPORTER, STRANGER, 
 
 from penstock.broker.core import admission
 from penstock.broker.core.admission import TURN, Admission, CredentialBudget, StrangersQueue
+from penstock.broker.limits import BrokerLimits
 from penstock.codec.sexp import SExp
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
-from penstock.model.limits import Limits
 from penstock.model.principals import Principal
 from penstock.trust import certificates
 from penstock.trust.capabilities import Right
@@ -22,7 +22,7 @@ from penstock.trust.credentials import BYTE_WORK, SIGNATURE_WORK, Credentials
 from penstock.trust.tags import Tag, parse_tag
 
 #: nobody waits for a clock
-FREE = Limits(stranger_work=10**12, member_work=10**12)
+FREE = BrokerLimits(stranger_work=10**12, member_work=10**12)
 CONNECT = grant(STRANGER, None, Right.CONNECT)
 
 
@@ -103,7 +103,7 @@ def test_one_bag_is_so_much_work_and_no_more(role: str) -> None:
     shown = Credentials.of(*junk(20)).to_bytes()
     work = 20 * (SIGNATURE_WORK + BYTE_WORK * len(shown) // 20)
 
-    async def reads(limits: Limits) -> Credentials:
+    async def reads(limits: BrokerLimits) -> Credentials:
         reading = Admission(Counting(), limits)
         match role:
             case "stranger":
@@ -114,9 +114,9 @@ def test_one_bag_is_so_much_work_and_no_more(role: str) -> None:
                 return await reading.relayed(PDA.principal, shown, asked(permitted=True))
 
     async def main() -> None:
-        ample = Limits(hello_work=2 * work, disclosure_work=2 * work, stranger_work=10**12, member_work=10**12)
+        ample = BrokerLimits(hello_work=2 * work, disclosure_work=2 * work, stranger_work=10**12, member_work=10**12)
         assert len(await reads(ample)) == 20
-        scarce = Limits(hello_work=work // 2, disclosure_work=work // 2, stranger_work=10**12, member_work=10**12)
+        scarce = BrokerLimits(hello_work=work // 2, disclosure_work=work // 2, stranger_work=10**12, member_work=10**12)
         error = await refused("admission.work", reads(scarce))
         assert error.hint
 
@@ -147,7 +147,7 @@ def test_work_for_strangers_is_so_much_in_a_second_for_all_of_them() -> None:
     """The clock of the queue is that of the loop: what it says about waiting is asked, and nobody waits."""
 
     async def main() -> None:
-        queue = StrangersQueue(Limits(stranger_work=1_000, stranger_burst=500))
+        queue = StrangersQueue(BrokerLimits(stranger_work=1_000, stranger_burst=500))
         await queue.turn(1)
         queue.spent(500)
         await queue.turn(1)
@@ -165,7 +165,7 @@ def test_work_for_strangers_is_so_much_in_a_second_for_all_of_them() -> None:
 
 def occupied(**limits: int) -> StrangersQueue:
     """Return a queue in which nobody has a turn until it is `released`."""
-    queue = StrangersQueue(Limits(stranger_work=10**12, **limits))
+    queue = StrangersQueue(BrokerLimits(stranger_work=10**12, **limits))  # type: ignore[arg-type]  # numbers alone
     queue._not_before = inf
     # No timer: whoever tests says when it is time.
     queue._timer = asyncio.get_running_loop().call_later(10**6, lambda: None)
@@ -246,7 +246,7 @@ def test_members_read_at_their_own_pace(monkeypatch: pytest.MonkeyPatch) -> None
     paces: list[admission.MemberPace] = []
 
     class Remembered(admission.MemberPace):
-        def __init__(self, limits: Limits) -> None:
+        def __init__(self, limits: BrokerLimits) -> None:
             super().__init__(limits)
             paces.append(self)
 
@@ -284,7 +284,7 @@ def test_a_member_that_comes_again_and_again_waits_for_its_turn(monkeypatch: pyt
     """Each time its rights are decided and recorded, however little work its credentials are."""
 
     async def main() -> None:
-        clock, reading = Clock(monkeypatch), Admission(Counting(), Limits())
+        clock, reading = Clock(monkeypatch), Admission(Counting(), BrokerLimits())
 
         async def come(principal: Principal) -> None:
             await (reading.hello(principal, b"", asked()) if how == "hello" else reading.disclosed(principal, b""))
@@ -308,7 +308,7 @@ def test_a_member_that_comes_again_and_again_waits_for_its_turn(monkeypatch: pyt
 
 def test_who_would_wait_for_too_long_is_refused_and_told_when_to_come_again(monkeypatch: pytest.MonkeyPatch) -> None:
     async def main() -> None:
-        clock, reading = Clock(monkeypatch), Admission(Counting(), Limits(admission_rate=2, admission_burst=5))
+        clock, reading = Clock(monkeypatch), Admission(Counting(), BrokerLimits(admission_rate=2, admission_burst=5))
         turns: list[float] = []
 
         async def sleep(pause: float) -> None:
@@ -331,7 +331,7 @@ def test_who_would_wait_for_too_long_is_refused_and_told_when_to_come_again(monk
 
 
 def test_the_limits_on_admission_leave_room_for_who_is_honest() -> None:
-    limits = Limits()
+    limits = BrokerLimits()
     # All sessions of a principal can come back at once, and so can fifty commands of a script, twice.
     assert limits.admission_burst >= max(limits.client_sessions, 2 * 50)
     # A broker that waits for its turn has not given up before.

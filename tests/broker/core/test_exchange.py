@@ -6,12 +6,12 @@ from typing import TYPE_CHECKING, cast
 from tests.broker.sealed_kit import ALL, CAR, NOW, Line
 
 from penstock.broker.core.exchange import Exchange
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.requests import Publish
 from penstock.broker.routing.outputs import Send
 from penstock.broker.sealing.block_builder import BlockBuilder, Lingering
 from penstock.broker.wire.publications import Publications
 from penstock.model.events import Event
-from penstock.model.limits import Limits
 
 if TYPE_CHECKING:
     from penstock.broker.core.event_path import EventPath
@@ -24,7 +24,7 @@ def published(*plates: str) -> Publish:
 
 def sent(*publishes: Publish) -> tuple[list[list[str]], str | None]:
     """Return the ids of events that go to the neighbour, in blocks of up to three, and what failed first."""
-    limits = Limits(route_block_bytes=2_000, route_block_events=3)
+    limits = BrokerLimits(route_block_bytes=2_000, route_block_events=3)
     line = Line({"pub": ALL, "sub": ALL}, limits=limits)
     line.advertise("pub")
     line.subscribe("sub")

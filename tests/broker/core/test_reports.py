@@ -6,6 +6,7 @@ import pytest
 from tests.broker.network import principal
 from tests.broker.node_kit import BROKERS, Broker, run, running, until
 
+from penstock.apps.node.limits import NodeLimits
 from penstock.apps.node.logs import Log
 from penstock.broker.core.reports import LinkReport, LinkReports, LinkState
 
@@ -68,7 +69,7 @@ def test_a_link_that_comes_and_goes_is_reported_a_few_times_and_then_now_and_the
 
 def test_the_log_has_a_line_for_each() -> None:
     lines: list[str] = []
-    log = Log(lines.append, lambda: datetime(2026, 1, 1, tzinfo=UTC), quiet=True)
+    log = Log(lines.append, lambda: datetime(2026, 1, 1, tzinfo=UTC), quiet=True, limits=NodeLimits())
     log.note(LinkReport(EAST, LOST, "link.lost", 60.04))
     log.note(LinkReport(EAST, BACK, "link.lost", 5, unsent=7, losses=3))
     assert lines[0].endswith(f"warning link-lost broker={EAST.short} code=link.lost up_for=60.0")

@@ -9,16 +9,16 @@ from tests.broker.node_kit import Broker, ending, peer, run, running, settings, 
 from tests.broker.sports import NETWORK, NEWS, NOW, PDA, STRANGER
 
 from penstock.broker.core.reports import Refusals
+from penstock.broker.limits import BrokerLimits
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
 from penstock.guard import DecisionRecord, Recorder
 from penstock.guard.decision import Effect
 from penstock.guard.decision_log import EventCounts
-from penstock.model.limits import Limits
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import Right
 
-LIMITS = Limits(refusal_records=3, refusal_reports=2, refusal_period=60_000)
+LIMITS = BrokerLimits(refusal_records=3, refusal_reports=2, refusal_period=60_000)
 _IDS = count(1)
 
 
@@ -167,7 +167,7 @@ def test_operators_are_told_a_few_times_and_then_how_often() -> None:
 
 
 def test_a_stranger_who_tries_again_writes_no_more_to_the_log() -> None:
-    limits = Limits(link_goodbye=300, refusal_records=4, refusal_reports=3, refusal_period=10**9)
+    limits = BrokerLimits(link_goodbye=300, refusal_records=4, refusal_reports=3, refusal_period=10**9)
 
     async def main() -> None:
         async with running(limits=limits) as node:

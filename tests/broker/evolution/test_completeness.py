@@ -7,7 +7,7 @@ from tests.trust.kit import NOW, key, refused, who
 from tests.trust.policy_kit import OTHER, OWNER, PERIOD, RIGHTS, at, author, revoke
 
 from penstock.broker.evolution.completeness import BrokerProgress, Completeness, Completion
-from penstock.model.limits import Limits
+from penstock.broker.limits import BrokerLimits
 from penstock.trust.policy.stamps import Acknowledgement, TimeStamp
 from penstock.trust.policy.state import PolicyAuthor, publish
 from penstock.trust.signed import SignedValue, sign_value
@@ -20,9 +20,9 @@ SKEW = timedelta(seconds=2)
 class Scene:
     """An owner that published (1), stamped, and revoked (2) five seconds later."""
 
-    def __init__(self, *, stamps: bool = True, limits: Limits | None = None) -> None:
+    def __init__(self, *, stamps: bool = True, limits: BrokerLimits | None = None) -> None:
         self.policy: PolicyAuthor = author()
-        self.completeness = Completeness(who(OWNER), skew=SKEW, limits=limits or Limits())
+        self.completeness = Completeness(who(OWNER), skew=SKEW, limits=limits or BrokerLimits())
         self.events = [self.policy.change(NOW, publish(*RIGHTS))]
         if stamps:
             self.completeness.stamped(self.policy.stamp(NOW, PERIOD))
@@ -247,7 +247,7 @@ def test_only_what_is_about_the_owner_is_taken() -> None:
 
 
 def test_what_is_remembered_is_bounded() -> None:
-    scene = Scene(limits=Limits(network_brokers=1, policy_acknowledgements=1, cache_entries=3))
+    scene = Scene(limits=BrokerLimits(network_brokers=1, policy_acknowledgements=1, cache_entries=3))
     scene.ack(ONE, 1, 1)
     with refused("evolution.limit"):
         scene.ack(TWO, 1, 1)

@@ -6,9 +6,9 @@ import pytest
 from tests.broker.sports import AGENCY, NETWORK, NEWS, NOW, PDA, REPORTER, STRANGER, grant
 
 from penstock.broker.evolution.completeness import BrokerRoster, granting
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.overlay import route_request
 from penstock.errors import PenstockError
-from penstock.model.limits import Limits
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import BROKER_RIGHTS, Right, network_request
 from penstock.trust.certificates import NameCertificate, issue
@@ -22,7 +22,7 @@ LATER = NOW + timedelta(minutes=1)
 
 
 def roster(*brokers: Principal, trusted: bool = True) -> BrokerRoster:
-    made = BrokerRoster()
+    made = BrokerRoster(limits=BrokerLimits())
     for broker in brokers:
         made.saw(NOW, broker, SHOWN)
     made.judge(NOW, OWNER, lambda _broker: trusted)
@@ -65,7 +65,7 @@ def test_who_was_never_trusted_by_an_owner_is_not_waited_for_by_it() -> None:
 
 
 def test_the_space_is_bounded() -> None:
-    made = BrokerRoster(Limits(network_brokers=1))
+    made = BrokerRoster(BrokerLimits(network_brokers=1))
     made.saw(NOW, ONE, SHOWN)
     made.saw(NOW, TWO, SHOWN)
     made.heard_of(NOW, STRANGER.principal)
@@ -80,7 +80,7 @@ def test_what_is_kept_comes_back() -> None:
     made = roster(ONE, TWO)
     said = sign_value(Acknowledgement(TWO, OWNER, 0, bytes(32), NOW, stamped=True), REPORTER)
     kept = made.to_bytes([said])
-    again = BrokerRoster()
+    again = BrokerRoster(limits=BrokerLimits())
     assert [*again.restore(LATER, kept, lambda data: read_credentials(data).verify())] == [said]
     assert [*again] == sorted((ONE, TWO))
     assert again.credentials(ONE) == SHOWN
@@ -89,7 +89,7 @@ def test_what_is_kept_comes_back() -> None:
     assert again.ended(OWNER) == {TWO: LATER}
     for bad in (b"", b"junk", b"(12:brokers-seen)", kept[:-1], kept.replace(b"4:seen", b"4:sown")):
         with pytest.raises(PenstockError):
-            [*BrokerRoster().restore(NOW, bad, lambda data: read_credentials(data).verify())]
+            [*BrokerRoster(limits=BrokerLimits()).restore(NOW, bad, lambda data: read_credentials(data).verify())]
 
 
 def test_the_certificates_without_which_somebody_is_a_broker_no_longer() -> None:

@@ -1,6 +1,5 @@
 """Neighbours that compare policy: what each has reaches all, and who does not know how far a chain goes waits."""
 
-from dataclasses import replace
 from datetime import timedelta
 from itertools import pairwise
 from random import Random
@@ -13,11 +12,11 @@ from tests.broker.node_kit import BROKERS
 from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, STRANGER, grant
 from tests.budget import examples
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.plain_trees import principal_tree
 from penstock.codec.wire import Wire, decode
 from penstock.crypto import SigningKey
 from penstock.errors import FailedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.certificates import Authorisation, issue
@@ -26,8 +25,8 @@ from penstock.trust.policy.state import PolicyAuthor, publish
 from penstock.trust.signed import SignedValue
 
 READING, WRITING = grant(PDA, NEWS, Right.SUBSCRIBE), grant(REPORTER, NEWS, Right.PUBLISH)
-COMPARED = DEFAULT_LIMITS.policy_heads / 1_000
-PROVEN = DEFAULT_LIMITS.policy_proof / 1_000
+COMPARED = BrokerLimits().policy_heads / 1_000
+PROVEN = BrokerLimits().policy_proof / 1_000
 
 
 def chain(world: World, length: int) -> list[SignedValue[PolicyEvent]]:
@@ -171,7 +170,7 @@ def test_an_owner_whose_type_comes_later_is_compared_immediately() -> None:
 
 
 def test_a_long_chain_comes_in_chunks_and_nothing_is_delivered_in_between() -> None:
-    world = World(limits=replace(DEFAULT_LIMITS, policy_chunk_bytes=4_000))
+    world = World(limits=BrokerLimits(policy_chunk_bytes=4_000))
     (one,) = line(world, 1)
     events = chain(world, 40)
     one.hand_in(*events)
@@ -214,7 +213,7 @@ def test_many_owners_are_asked_about_some_at_a_time_and_all_are_waited_for() -> 
 
 
 def test_a_chain_is_taken_from_its_checkpoint_on() -> None:
-    world = World(limits=replace(DEFAULT_LIMITS, policy_chunk_bytes=1_000))
+    world = World(limits=BrokerLimits(policy_chunk_bytes=1_000))
     (one,) = line(world, 1)
     author = PolicyAuthor(AGENCY)
     for _ in range(5):
@@ -230,7 +229,7 @@ def test_a_chain_is_taken_from_its_checkpoint_on() -> None:
 
 
 def test_a_link_that_is_lost_in_the_middle_of_a_chain_is_made_good_by_another() -> None:
-    world = World(limits=replace(DEFAULT_LIMITS, policy_chunk_bytes=4_000))
+    world = World(limits=BrokerLimits(policy_chunk_bytes=4_000))
     one, other = line(world, 2)
     one.hand_in(*chain(world, 40))
     world.settle()
@@ -352,7 +351,7 @@ def test_a_fork_is_shown_to_those_who_come_later_or_have_one_half() -> None:
 
 
 def test_an_owner_beyond_those_that_can_be_kept_is_not_delivered() -> None:
-    world = World(limits=replace(DEFAULT_LIMITS, policy_owners=1))
+    world = World(limits=BrokerLimits(policy_owners=1))
     one, two = line(world, 2)
     assert one.state == "fresh"
     for broker in (one, two):
@@ -384,7 +383,7 @@ def test_what_cannot_be_kept_here_is_not_held_against_who_sent_it() -> None:
 
 
 def test_an_event_that_nobody_can_apply_is_shown_to_those_who_come_later_and_not_forgotten() -> None:
-    limits = replace(DEFAULT_LIMITS, policy_log_bytes=1_500)
+    limits = BrokerLimits(policy_log_bytes=1_500)
     world, keep = World(limits=limits), Kept()
     one = world.start(0, keep=keep)
     events = chain(world, 3)
@@ -439,7 +438,7 @@ def test_an_owner_that_is_not_known_takes_no_space() -> None:
 @examples_of(max_examples=examples(8), deadline=None)
 @given(st.integers(0, 2**32).map(Random))
 def test_whatever_happens_to_links_and_brokers_all_end_with_the_same(random: Random) -> None:
-    world = World(limits=replace(DEFAULT_LIMITS, policy_chunk_bytes=2_000))
+    world = World(limits=BrokerLimits(policy_chunk_bytes=2_000))
     keeps = [Kept() for _ in range(4)]
     brokers = [world.start(number, peers=number and 1, keep=keeps[number]) for number in range(4)]
     author, length, known = PolicyAuthor(AGENCY), 0, dict.fromkeys(range(4), 0)

@@ -24,7 +24,7 @@ from tests.trust.policy_kit import (
 from tests.trust.types_kit import PLATE
 
 from penstock.broker.evolution.policy_keeper import Acknowledge, Changed, Forked, Reason, Resubscribe, Stale
-from penstock.model.limits import Limits
+from penstock.broker.limits import BrokerLimits
 from penstock.model.types import TypeDefinition
 from penstock.trust.certificates import UnverifiedCertificate
 from penstock.trust.credentials import Credentials, UnverifiedCredentials
@@ -169,7 +169,7 @@ def test_an_event_that_nobody_can_apply_leaves_the_broker_behind() -> None:
 
 
 def test_a_log_has_a_bound_that_a_checkpoint_resets() -> None:
-    node, policy = PolicyNode(limits=Limits(policy_log_bytes=2_000)), author()
+    node, policy = PolicyNode(limits=BrokerLimits(policy_log_bytes=2_000)), author()
     events = [policy.change(NOW, publish(right)) for right in RIGHTS]
     said = names(node.event(*events))
     assert any(word.startswith("unusable") and word.endswith("evolution.limit") for word in said)
@@ -178,7 +178,7 @@ def test_a_log_has_a_bound_that_a_checkpoint_resets() -> None:
 
 
 def test_what_waits_has_a_bound() -> None:
-    node, policy = PolicyNode(limits=Limits(policy_pending_bytes=2_000)), author()
+    node, policy = PolicyNode(limits=BrokerLimits(policy_pending_bytes=2_000)), author()
     events = [policy.change(NOW, publish(right)) for right in RIGHTS * 4]
     node.event(*reversed(events[1:]))
     assert names(node.event(events[0]))[0] != f"changed {len(events)}"
@@ -189,7 +189,7 @@ def test_what_waits_has_a_bound() -> None:
 
 
 def test_owners_are_bounded() -> None:
-    node = PolicyNode(limits=Limits(policy_owners=1))
+    node = PolicyNode(limits=BrokerLimits(policy_owners=1))
     node.event(author(OWNER).change(NOW))
     with refused("evolution.owners"):
         node.event(author(OTHER).change(NOW))
@@ -202,7 +202,7 @@ def test_owners_are_bounded() -> None:
 
 def test_a_strict_broker_says_so_of_an_owner_from_the_beginning() -> None:
     assert PolicyNode().keeper.follow(NOW, who(OWNER)) == []
-    strict = PolicyNode(strict=True, limits=Limits(policy_owners=1)).keeper
+    strict = PolicyNode(strict=True, limits=BrokerLimits(policy_owners=1)).keeper
     assert strict.follow(NOW, who(OWNER)) == [Stale(who(OWNER), Reason.UNSTAMPED), Resubscribe(who(OWNER))]
     assert strict.follow(NOW, who(OWNER)) == []
     # Nor is one delivered whose policy there is no room for.
@@ -413,7 +413,10 @@ def test_a_stamp_is_for_the_key_that_it_names() -> None:
 
 
 def test_strangers_who_sign_stamps_push_out_nobody_who_may() -> None:
-    node, policy = PolicyNode(strict=True, stampers={DELEGATE}, now=at(6), limits=Limits(policy_stampers=2)), author()
+    node, policy = (
+        PolicyNode(strict=True, stampers={DELEGATE}, now=at(6), limits=BrokerLimits(policy_stampers=2)),
+        author(),
+    )
     node.stamp(by(policy))
     for stranger in range(50, 60):
         node.stamp(by(policy, 1, stranger))

@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from tests.broker.sports import AGENCY, CONNECT, NEWS, NOW, PDA, REPORTER, STRANGER, TENNIS, Node, grant
 
 from penstock.broker.evolution.policy_keeper import Acknowledge, Changed, PolicyKeeper
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local import requests
 from penstock.broker.local.decisions import AuthoritySources
 from penstock.trust.capabilities import Right
@@ -23,7 +24,9 @@ class Live:
 
     node: Node = field(default_factory=Node)
     policy: PolicyAuthor = field(default_factory=lambda: PolicyAuthor(AGENCY))
-    keeper: PolicyKeeper = field(default_factory=lambda: PolicyKeeper(STRANGER, lambda *_: False))
+    keeper: PolicyKeeper = field(
+        default_factory=lambda: PolicyKeeper(STRANGER, lambda *_: False, limits=BrokerLimits())
+    )
     acknowledged: int = 0
 
     def change(self, *changes: Change) -> None:

@@ -13,6 +13,7 @@ from tests.trust.policy_kit import OWNER, RIGHTS, TYPES, author, install, remove
 
 from penstock.broker.evolution.completeness import Completeness
 from penstock.broker.evolution.policy_keeper import Acknowledge, Output
+from penstock.broker.limits import BrokerLimits
 from penstock.trust.policy.events import Change, PolicyEvent, Revoke
 from penstock.trust.policy.stamps import Acknowledgement, TimeStamp
 from penstock.trust.policy.state import PolicyAuthor, PolicyState, publish
@@ -142,7 +143,7 @@ class World:
         # The worst that is allowed, mostly.
         self.offsets = {number: self.random.choice([-0.5, -0.5, 0, 0.5]) * SKEW for number in (OWNER, *BROKERS)}
         self.nodes = {number: PolicyNode(number, skew=skew) for number in BROKERS}
-        self.completeness = Completeness(who(OWNER), skew=skew)
+        self.completeness = Completeness(who(OWNER), skew=skew, limits=BrokerLimits())
 
     def clock(self, number: int) -> datetime:
         # Whole seconds would hide what happens between them; owners and brokers start from different ones.

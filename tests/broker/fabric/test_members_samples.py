@@ -8,14 +8,14 @@ from tests.broker.node_kit import BROKERS
 from tests.broker.sports import NETWORK
 
 from penstock.broker.fabric.members import SignedSample, Succession
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.membership import SignedProof
 from penstock.codec.wire import Wire, decode, encode
 from penstock.errors import PenstockError
 from penstock.model import NetworkName
-from penstock.model.limits import Limits
 
 NOW = datetime(2026, 5, 1, 12, 0, 0, 123_456, tzinfo=UTC)
-PROOF = SignedProof(BROKERS[0], NETWORK)
+PROOF = SignedProof(BROKERS[0], NETWORK, limits=BrokerLimits())
 SAMPLE = SignedSample(BROKERS[0].principal, 5, 7, NOW, b"body").sign("topic", PROOF)
 
 
@@ -26,7 +26,7 @@ def refused(code: str) -> "pytest.RaisesExc[PenstockError]":
 def test_what_was_written_is_read_and_verifies() -> None:
     read = SignedSample.from_bytes(SAMPLE.to_bytes())
     assert read == SAMPLE
-    read.verify("topic", SignedProof(BROKERS[1], NETWORK))
+    read.verify("topic", SignedProof(BROKERS[1], NETWORK, limits=BrokerLimits()))
 
 
 @pytest.mark.parametrize(
@@ -52,7 +52,7 @@ def test_a_sample_is_for_one_topic_of_one_network() -> None:
     with refused("network.proof"):
         SAMPLE.verify("other", PROOF)
     with refused("network.proof"):
-        SAMPLE.verify("topic", SignedProof(BROKERS[1], NetworkName(NETWORK.owner, "Other")))
+        SAMPLE.verify("topic", SignedProof(BROKERS[1], NetworkName(NETWORK.owner, "Other"), limits=BrokerLimits()))
 
 
 @pytest.mark.parametrize(("place", "value"), [(0, b"x"), (1, -1), (1, True), (2, "7"), (3, 7), (4, "body"), (5, None)])
@@ -67,7 +67,7 @@ def test_what_has_another_form_is_not_read(place: int, value: Wire) -> None:
 
 
 def test_numbers_rise_by_topic_and_origin_and_what_is_missing_is_counted() -> None:
-    known = Succession()
+    known = Succession(limits=BrokerLimits())
     assert known.take("topic", SAMPLE) == 0
     assert known.take("topic", replace(SAMPLE, number=10)) == 2
     assert known.take("other", SAMPLE) == 0
@@ -80,7 +80,7 @@ def test_numbers_rise_by_topic_and_origin_and_what_is_missing_is_counted() -> No
 
 
 def test_the_memory_is_bounded() -> None:
-    known = Succession(Limits(route_streams=2))
+    known = Succession(BrokerLimits(route_streams=2))
     for topic in ("a", "b", "c"):
         known.take(topic, SAMPLE)
     assert [known.is_new(topic, SAMPLE) for topic in ("a", "b", "c")] == [True, False, False]

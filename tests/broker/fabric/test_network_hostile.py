@@ -40,6 +40,7 @@ from penstock.broker.evolution.statements import ACKNOWLEDGEMENT, POLICY
 from penstock.broker.fabric.members import SignedSample, network_topic
 from penstock.broker.fabric.network import FabricSettings, read_body, topic_of, write_body
 from penstock.broker.fabric.topics import STATE, events_qos
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.node.node import Node
 from penstock.broker.routing.membership import SignedProof
 from penstock.broker.wire.protocol import PeerRole
@@ -48,7 +49,6 @@ from penstock.crypto import SigningKey
 from penstock.errors import FailedError, MalformedError
 from penstock.fabric import EmbeddedFabric, Publisher, Qos
 from penstock.model import Event, NetworkName, TypeDefinition
-from penstock.model.limits import Limits
 from penstock.model.names import TypeKey
 from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.credentials import Credentials
@@ -102,7 +102,7 @@ class Speaker:
     def _sign(self, topic: str, body: bytes, **changes: Any) -> SignedSample:
         self.number += 1
         made = SignedSample(self.key.principal, self.incarnation, self.number, now(), body)
-        return replace(made, **changes).sign(topic, SignedProof(self.key, self.network))
+        return replace(made, **changes).sign(topic, SignedProof(self.key, self.network, limits=BrokerLimits()))
 
 
 @dataclass
@@ -388,7 +388,7 @@ class _FlakyPublisher:
 
 @asynccontextmanager
 async def two(
-    fabric: EmbeddedFabric, limits: Limits = LIMITS, **more: Any
+    fabric: EmbeddedFabric, limits: BrokerLimits = LIMITS, **more: Any
 ) -> AsyncIterator[tuple[Broker, Broker, Client, Subscription]]:
     """Run two brokers, with a writer at one; yield them, the writer, and what a reader at the other one gets."""
     on_it = FabricSettings(fabric=fabric, unsafe_plaintext=True, **more)

@@ -7,13 +7,14 @@ from tests.broker.key_kit import GROUP, REFRESHING, SECOND, Broker, World, at, r
 from tests.trust.kit import DAY, NOW
 
 from penstock.broker.keys.group import Refreshing
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.broker.limits import BrokerLimits
 from penstock.trust.capabilities import Right
 from penstock.trust.key_statements import KeyGroup
+from penstock.trust.limits import LABEL_LONGEST
 from penstock.trust.validity import Validity
 
 LABELS = KeyGroup(GROUP.type, labels=True)
-OVERLAP = DEFAULT_LIMITS.label_overlap / 1000
+OVERLAP = BrokerLimits().label_overlap / 1000
 
 
 def world(*numbers: int) -> World:
@@ -39,7 +40,7 @@ def test_labels_last_when_keys_do_not() -> None:
     keys.pass_time(REFRESHING.period / 1000 + 1)
     assert keys.epoch == 1
     assert keys.brokers[20].seals
-    keys.pass_time(DEFAULT_LIMITS.label_epoch / 1000)
+    keys.pass_time(BrokerLimits().label_epoch / 1000)
     assert keys.epoch == 2
 
 
@@ -146,8 +147,8 @@ def test_groups_are_told_apart() -> None:
 
 
 def test_other_groups_go_by_what_was_set() -> None:
-    refreshing = Refreshing(labels=7_000)
+    refreshing = replace(Refreshing.by(BrokerLimits()), labels=7_000)
     assert refreshing.of(GROUP) is refreshing
-    assert (refreshing.of(LABELS).period, refreshing.of(LABELS).longest) == (7_000, DEFAULT_LIMITS.label_longest)
-    limits = replace(DEFAULT_LIMITS, key_epoch=1, key_blocks=2, key_longest=3, label_epoch=4, label_overlap=5)
+    assert (refreshing.of(LABELS).period, refreshing.of(LABELS).longest) == (7_000, LABEL_LONGEST)
+    limits = BrokerLimits(key_epoch=1, key_blocks=2, key_longest=3, label_epoch=4, label_overlap=5)
     assert Refreshing.by(limits) == Refreshing(1, 2, 3, 4, 5)

@@ -21,8 +21,8 @@ from tests.trust.kit import DAY, NOW, key, refused, who
 
 from penstock.broker.keys.log import MemoryLog
 from penstock.broker.keys.manager_outputs import Append, Noted, Reply, Tell
+from penstock.broker.limits import BrokerLimits
 from penstock.codec.sexp import canonical, parse_canonical
-from penstock.model.limits import Limits
 from penstock.trust.capabilities import Right
 from penstock.trust.key_statements import KeyRecord
 from penstock.trust.signed import UnverifiedValue, read_signed, sign_value
@@ -58,7 +58,7 @@ def test_keys_of_epochs_that_are_over_are_released_under_a_right() -> None:
 
 
 def test_history_is_released_after_a_restart_and_no_more_than_allowed_at_once() -> None:
-    world = World(20, limits=Limits(key_history=2))
+    world = World(20, limits=BrokerLimits(key_history=2))
     for _ in range(4):
         world.pass_time(601)
     world.restart()
@@ -209,7 +209,7 @@ def test_a_record_that_does_not_follow_counts_for_nothing_with_all_who_read_it(w
 
 
 def test_what_is_too_much_for_one_record_is_left_for_the_next() -> None:
-    one, log = manager(limits=Limits(key_changes=2)), MemoryLog()
+    one, log = manager(limits=BrokerLimits(key_changes=2)), MemoryLog()
     outputs = [
         output for number in range(20, 27) for output in one.join(NOW, request(number), grounds(number, right(number)))
     ]

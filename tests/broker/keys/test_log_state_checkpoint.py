@@ -10,14 +10,14 @@ from tests.trust.kit import NOW, key, refused, who
 from penstock.broker.keys.log import MemoryLog, read_record
 from penstock.broker.keys.manager import KeyManager
 from penstock.broker.keys.manager_outputs import Append, Output, TruncateLog
+from penstock.broker.limits import BrokerLimits
 from penstock.crypto.wrapping import Secret
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.trust.capabilities import Right
 from penstock.trust.key_statements import KeyCheckpoint, KeyRecord
 from penstock.trust.signed import sign_value
 
 #: so that a checkpoint has several parts
-SMALL = Limits(key_checkpoint_bytes=700)
+SMALL = BrokerLimits(key_checkpoint_bytes=700)
 
 
 def parts(log: MemoryLog) -> list[KeyCheckpoint]:
@@ -29,7 +29,7 @@ def condense(world: World, since: datetime | None = None) -> None:
     world.run(world.manager.condense(world.now, since))
 
 
-def aged(limits: Limits = SMALL, epochs: int = 4) -> World:
+def aged(limits: BrokerLimits = SMALL, epochs: int = 4) -> World:
     """A group with some epochs, members that are in the tree, some that are not yet, and some that are gone."""
     world = World(20, 21, 22, 23, limits=limits)
     for _ in range(epochs - 1):
@@ -161,7 +161,7 @@ def test_a_long_log_begins_anew_by_itself() -> None:
 
 
 def test_what_is_too_much_for_a_checkpoint_is_told_and_nothing_stops() -> None:
-    world = World(20, limits=Limits(key_checkpoint_bytes=64, key_checkpoint_parts=2))
+    world = World(20, limits=BrokerLimits(key_checkpoint_bytes=64, key_checkpoint_parts=2))
     with refused("keys.checkpoint"):
         world.manager.condense(world.now)
     world.pass_time(601)
@@ -169,7 +169,7 @@ def test_what_is_too_much_for_a_checkpoint_is_told_and_nothing_stops() -> None:
 
 
 def test_what_is_too_much_for_a_checkpoint_keeps_nobody_from_being_told() -> None:
-    world = World(20, 21, limits=Limits(key_checkpoint_bytes=64, key_checkpoint_parts=2))
+    world = World(20, 21, limits=BrokerLimits(key_checkpoint_bytes=64, key_checkpoint_parts=2))
     told = len(world.told)
     outputs = world.manager.evict(world.now, GROUP, who(21))
     # While a record is under way: it is tried when that has come back.
@@ -216,8 +216,8 @@ def test_nothing_is_forgotten_before_a_checkpoint_is_whole() -> None:
     assert not world.manager.has_forgotten(at(9_999), 0)
 
 
-@pytest.mark.parametrize("limits", [SMALL, DEFAULT_LIMITS])
-def test_who_wants_less_to_be_kept_while_a_checkpoint_is_written_gets_another_one(limits: Limits) -> None:
+@pytest.mark.parametrize("limits", [SMALL, BrokerLimits()])
+def test_who_wants_less_to_be_kept_while_a_checkpoint_is_written_gets_another_one(limits: BrokerLimits) -> None:
     """Also where the only part of it, or the last, is under way."""
     world = aged(limits)
     place = world.log_length

@@ -25,9 +25,9 @@ from tests.trust.kit import DAY, NOW, key, refused, who
 from penstock.broker.keys.log import MemoryLog
 from penstock.broker.keys.manager_outputs import Append, Output, Reply
 from penstock.broker.keys.rights import Grounds
+from penstock.broker.limits import BrokerLimits
 from penstock.codec.sexp import parse_canonical
 from penstock.crypto.hpke import SealingKey
-from penstock.model.limits import Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.key_statements import KeyEpoch, KeyGroup, KeyRecord, KeyRequest, KeyWish
@@ -273,7 +273,7 @@ def test_nobody_is_put_out_by_what_it_said_before_the_manager_started() -> None:
     assert world.members() == {21}
 
 
-TWO = Limits(key_members=2)
+TWO = BrokerLimits(key_members=2)
 
 
 def test_a_group_is_not_larger_than_allowed_and_everything_goes_on() -> None:
@@ -321,7 +321,7 @@ def test_of_two_replicas_one_gives_the_last_place_away() -> None:
 
 
 def test_a_large_epoch_is_told_in_parts() -> None:
-    world = World(*range(20, 30), limits=Limits(key_nodes=3))
+    world = World(*range(20, 30), limits=BrokerLimits(key_nodes=3))
     world.pass_time(601)
     parts = [tell.value.value for tell in world.told if tell.value.value.word.epoch == 2]
     told = [part for part in parts if isinstance(part, KeyEpoch)]

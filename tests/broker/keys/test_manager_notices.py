@@ -6,6 +6,7 @@ from tests.broker.key_kit import GROUP, LANES, REPLICA, World, at, carry_out, ca
 
 from penstock.broker.keys.manager import KeyManager, KeyNotices
 from penstock.broker.keys.manager_outputs import Tell
+from penstock.broker.limits import BrokerLimits
 from penstock.trust.key_statements import KeyNotice
 
 
@@ -14,11 +15,11 @@ def times(notices: KeyNotices, until: int) -> list[int]:
 
 
 def test_after_a_start_they_come_more_and_more_seldom() -> None:
-    assert times(KeyNotices(), 120) == [0, 1, 2, 4, 7, 12, 22, 42, 72, 102]
+    assert times(KeyNotices(limits=BrokerLimits()), 120) == [0, 1, 2, 4, 7, 12, 22, 42, 72, 102]
 
 
 def test_an_epoch_that_was_told_is_told_again_much_later() -> None:
-    notices = KeyNotices()
+    notices = KeyNotices(limits=BrokerLimits())
     assert notices.next(GROUP) is None
     notices.told(at(0), GROUP)
     assert times(notices, 100) == [30, 60, 90]
@@ -27,7 +28,7 @@ def test_an_epoch_that_was_told_is_told_again_much_later() -> None:
 
 
 def test_what_a_replica_should_have_told_is_told_soon() -> None:
-    notices = KeyNotices()
+    notices = KeyNotices(limits=BrokerLimits())
     notices.told_by_another(at(0), GROUP)
     assert notices.is_due(at(0), GROUP)
     notices.told(at(0), GROUP)

@@ -8,7 +8,7 @@ from tests.trust.kit import NOW, key, refused, who
 
 from penstock.broker.keys.manager_outputs import Reply, Tell
 from penstock.broker.keys.member import Ask, KeyRefused
-from penstock.model.limits import Limits
+from penstock.broker.limits import BrokerLimits
 from penstock.trust.key_statements import (
     NO_PLACE,
     NOT_MEMBER,
@@ -56,7 +56,7 @@ def test_epochs_that_come_late_are_followed_in_order() -> None:
 
 
 def test_parts_come_in_any_order_and_more_than_once() -> None:
-    world = World(*range(20, 32), limits=Limits(key_nodes=3))
+    world = World(*range(20, 32), limits=BrokerLimits(key_nodes=3))
     world.pass_time(601)
     world.deaf = {20}
     for number in (25, 28):
@@ -71,7 +71,7 @@ def test_parts_come_in_any_order_and_more_than_once() -> None:
 
 
 def test_parts_that_do_not_come_are_asked_for_after_a_while() -> None:
-    world = World(*range(20, 32), limits=Limits(key_nodes=3))
+    world = World(*range(20, 32), limits=BrokerLimits(key_nodes=3))
     world.deaf = {20}
     world.pass_time(601)
     world.deaf = set()
@@ -236,7 +236,7 @@ def test_absurd_epochs_cost_no_memory() -> None:
     member = world.brokers[20].member
     for epoch in range(3, 42):
         hear(world, 20, *told(world, epoch))
-    assert len(member._parts) <= Limits().key_waiting
+    assert len(member._parts) <= BrokerLimits().key_waiting
 
 
 # When it must not seal, and when it forgets.

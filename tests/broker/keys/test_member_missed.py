@@ -7,9 +7,9 @@ from tests.trust.kit import DAY, NOW, key, refused, who
 from penstock.broker.keys.manager_outputs import Reply
 from penstock.broker.keys.member import Opened
 from penstock.broker.keys.sealing import open_missed
+from penstock.broker.limits import BrokerLimits
 from penstock.crypto.seal_keys import label_scope
 from penstock.crypto.wrapping import Secret
-from penstock.model.limits import Limits
 from penstock.trust.key_statements import KeyGroup, KeyPathAnswer, KeyRequest, KeyWish
 from penstock.trust.signed import sign_value
 from penstock.trust.validity import Validity
@@ -123,7 +123,7 @@ def test_since_when_somebody_is_a_member_outlasts_restarts_and_checkpoints() -> 
 
 
 def test_they_are_the_last_ones_and_not_too_many_and_none_that_were_forgotten() -> None:
-    world = World(20, limits=Limits(key_waiting=3))
+    world = World(20, limits=BrokerLimits(key_waiting=3))
     for _ in range(5):
         world.now += SECOND
         world.rotate()

@@ -15,6 +15,7 @@ from penstock.broker.core.settings import TrustSettings
 from penstock.broker.keys.group import Refreshing
 from penstock.broker.keys.log import MemoryLog
 from penstock.broker.keys.managed_groups import Managing
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.decisions import AuthoritySources
 from penstock.broker.routing.carrier import Carried
 from penstock.broker.routing.overlay import UnsafeOpen
@@ -24,7 +25,6 @@ from penstock.crypto import SigningKey
 from penstock.crypto.hpke import SealingKey
 from penstock.crypto.wrapping import Secret
 from penstock.model.events import TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import AttributeId
 from penstock.model.principals import Principal
 from penstock.model.types import Sealing
@@ -115,7 +115,7 @@ def test_a_broker_that_has_sealed_as_much_as_its_manager_wants_gets_a_new_key() 
     async def test() -> None:
         limits = replace(LIMITS, key_refresh=0)
         policy = (*POLICY, grant(BROKERS[1], NEWS, Right.PUBLISH))
-        few = replace(managing(), refreshing=Refreshing(blocks=3))
+        few = replace(managing(), refreshing=replace(Refreshing.by(BrokerLimits()), blocks=3))
         types = (signed(SEALED),)
         async with (
             running(*policy, types=types, managing=few, limits=limits) as manager,
@@ -332,7 +332,7 @@ def test_who_has_no_right_to_a_key_gets_none() -> None:
                 # What its own clients publish waits there, and its operator gets to know why; once.
                 async with client_of(sub, REPORTER) as local:
                     await (await local.advertise(NEWS.name)).publish(headline="waits")
-                later = now() + 2 * timedelta(milliseconds=DEFAULT_LIMITS.key_retry)
+                later = now() + 2 * timedelta(milliseconds=BrokerLimits().key_retry)
                 for _ in range(2):
                     sub.keys.readiness.tick(later)
                 assert [one.code for one in sub.told].count("keys.not-entitled") == 1

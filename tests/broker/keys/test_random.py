@@ -17,9 +17,9 @@ from tests.trust.kit import DAY, who
 
 from penstock.broker.keys.group import GroupState
 from penstock.broker.keys.log import read_record
+from penstock.broker.limits import BrokerLimits
 from penstock.crypto.key_tree import Rekey, epoch_key
 from penstock.crypto.wrapping import Secret
-from penstock.model.limits import Limits
 from penstock.model.principals import Principal
 from penstock.trust.validity import Validity
 
@@ -69,7 +69,7 @@ class Replay:
 class KeyGroups(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.world = World(limits=Limits(key_nodes=2, key_checkpoint_bytes=900))
+        self.world = World(limits=BrokerLimits(key_nodes=2, key_checkpoint_bytes=900))
 
     @rule(number=numbers, since=st.sampled_from([-9000, -5, 0]), lasts=st.sampled_from([100, 5000, None]))
     def join(self, number: int, since: int, lasts: int | None) -> None:

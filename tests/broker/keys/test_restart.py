@@ -15,6 +15,7 @@ from tests.broker.sports import NEWS, PDA, REPORTER, grant, signed
 from penstock.broker.core.settings import TrustSettings
 from penstock.broker.keys.group import Refreshing
 from penstock.broker.keys.managed_groups import Managing
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.transports import PeerAddress
 from penstock.crypto import SigningKey
 from penstock.crypto.wrapping import Secret
@@ -132,7 +133,7 @@ def test_two_replicas_of_a_manager_share_a_log_and_one_goes_on_when_the_other_is
 
 
 def test_publications_wait_when_no_manager_is_there_for_longer_than_an_epoch_lasts(tmp_path: Path) -> None:
-    short = Refreshing(period=300, longest=700)
+    short = replace(Refreshing.by(BrokerLimits()), period=300, longest=700)
 
     def begin(key: SigningKey, *peers: PeerAddress) -> AbstractAsyncContextManager[Broker]:
         managing = Managing(KeyFolder(tmp_path / "keys"), KEK, refreshing=short) if peers else None
@@ -160,7 +161,9 @@ def test_an_epoch_ends_when_enough_was_sealed(tmp_path: Path, *, managed: bool) 
     limits = replace(HASTY, key_blocks=3, key_refresh=1)
 
     async def test() -> None:
-        managing = Managing(KeyFolder(tmp_path / "keys"), KEK, refreshing=Refreshing(blocks=3))
+        managing = Managing(
+            KeyFolder(tmp_path / "keys"), KEK, refreshing=replace(Refreshing.by(BrokerLimits()), blocks=3)
+        )
         async with (
             running(*TWO, types=TYPES, managing=managing, limits=limits) as manager,
             running(*TWO, key=BROKERS[1], types=TYPES, peers=(manager.address,), limits=limits) as other,

@@ -18,10 +18,10 @@ from tests.trust.kit import NOW, key, who
 from penstock.broker.keys.log import read_record
 from penstock.broker.keys.log_state import Archive
 from penstock.broker.keys.managed_groups import Managing
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.protocol import KeyWord
 from penstock.crypto.wrapping import Secret
 from penstock.errors import FailedError, PenstockError
-from penstock.model.limits import Limits
 from penstock.store.files.key_folder import KeyFolder
 from penstock.trust.key_statements import KeyRequest, KeyWish
 from penstock.trust.signed import sign_value
@@ -74,7 +74,7 @@ def failures(world: World) -> Iterator[tuple[str, Callable[[], object]]]:
 
 
 def test_a_report_with_all_variables_shows_no_key() -> None:
-    world = World(20, 21, 22, limits=Limits(key_checkpoint_bytes=64, key_checkpoint_parts=1))
+    world = World(20, 21, 22, limits=BrokerLimits(key_checkpoint_bytes=64, key_checkpoint_parts=1))
     world.pass_time(601)
     secret = secrets_of(world)
     for code, fail in failures(world):

@@ -33,7 +33,6 @@ from penstock.guard import ENVIRONMENT, Agreement, AgreementMode, Agreements, Ef
 from penstock.guard.agreed_rules import AgreedRules
 from penstock.guard.agreements import described
 from penstock.model import Event
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeKey
 from penstock.model.profiles import ProfileSchema, alphabetic
 from penstock.model.tree import TreeScope, TypeTree
@@ -296,6 +295,6 @@ def test_brokers_publish_and_read_for_others_and_are_not_asked_for_profiles() ->
     news = stocked().get(NEWS.name, NOW)
     for right, who in ((Right.SUBSCRIBE, PDA), (Right.PUBLISH, REPORTER)):
         request = EventRequest(who.principal, right, news, NOW)
-        shown = Credentials(), ENVIRONMENT, DEFAULT_LIMITS
+        shown = Credentials(), ENVIRONMENT
         assert decide(request, sources.authorities(*shown)).effect is Effect.PERMIT
         assert decide(request, sources.for_clients(*shown)).effect is Effect.INDETERMINATE

@@ -2,8 +2,8 @@
 
 from datetime import UTC, datetime, timedelta
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.decisions import DecisionCache
-from penstock.model.limits import Limits
 from penstock.trust.validity import Validity
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -13,8 +13,8 @@ SECOND = timedelta(seconds=1)
 class Asking:
     """Somebody who counts how often an answer is found."""
 
-    def __init__(self, limits: Limits | None = None) -> None:
-        self.answers = DecisionCache(limits or Limits())
+    def __init__(self, limits: BrokerLimits | None = None) -> None:
+        self.answers = DecisionCache(limits or BrokerLimits())
         self.found = 0
 
     def ask(self, about: str, by: str, now: datetime, *, answer: bool = True) -> bool:
@@ -41,7 +41,7 @@ def test_a_date_that_passes_ends_an_answer_at_once() -> None:
 
 
 def test_the_oldest_answers_are_forgotten() -> None:
-    asking = Asking(Limits(cache_entries=2))
+    asking = Asking(BrokerLimits(cache_entries=2))
     for about in "abcbc":
         asking.ask(about, "policy", NOW)
     assert asking.found == 3

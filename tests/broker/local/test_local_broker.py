@@ -24,6 +24,7 @@ from tests.broker.sports import (
     signed,
 )
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local import requests
 from penstock.broker.local.decisions import AuthoritySources
 from penstock.broker.local.effective_requests import SubscriptionPart
@@ -211,7 +212,7 @@ def test_a_new_sub_type_reaches_subscriptions_that_stand() -> None:
 
 @pytest.mark.parametrize(("sealing", "seen"), [(Sealing.NONE, ["true", "said"]), (Sealing.ATTRIBUTE, ["true"])])
 def test_what_extends_a_sealed_type_is_what_is_known_to_do(sealing: Sealing, seen: list[str]) -> None:
-    made = node(TOP, library=Library(NETWORK))
+    made = node(TOP, library=Library(NETWORK, limits=BrokerLimits()))
     for one in (NEWS, TENNIS):
         made.library.add(signed(replace(one, sealing=sealing)), NOW)
     subscribe(made)

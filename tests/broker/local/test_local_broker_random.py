@@ -14,6 +14,7 @@ from tests.broker.sports import (
 from tests.budget import examples
 from tests.guard.strategies import GUARDS, NOON, Family, events, families, restrictions, selectors
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.decisions import AuthoritySources
 from penstock.broker.local.requests import Given, Refused
 from penstock.broker.local.type_library import Library
@@ -31,7 +32,7 @@ class Shelf(Library):
     """Types that need no signature."""
 
     def __init__(self, types: Iterable[EventType]) -> None:
-        super().__init__()
+        super().__init__(limits=BrokerLimits())
         self.types = {
             one.name: VerifiedType(str(one.name), one, None, AGENCY.principal, FOREVER, ())  # type: ignore[arg-type]  # unused
             for one in types

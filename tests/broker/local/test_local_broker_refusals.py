@@ -19,12 +19,12 @@ from tests.broker.sports import (
     signed,
 )
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.requests import Answered, MissingRight, Refused
 from penstock.broker.local.type_library import Library
 from penstock.errors import LimitError, RefusedError
 from penstock.guard import Effect
 from penstock.model import TransitEvent, TypeKey
-from penstock.model.limits import Limits
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 
@@ -98,11 +98,11 @@ def test_names_that_do_not_fit_are_refused() -> None:
         made.connect(PDA)
 
 
-# Limits.
+# BrokerLimits.
 
 
 def test_limits_are_on_principals() -> None:
-    limits = Limits(
+    limits = BrokerLimits(
         client_sessions=2, client_subscriptions=1, client_advertisements=5, client_event_bytes=100, client_rate=2
     )
     made = node(TOP, limits=limits)
@@ -125,7 +125,7 @@ def test_limits_are_on_principals() -> None:
 
 
 def test_a_client_discloses_only_so_many_certificates() -> None:
-    made = node(limits=Limits(client_certificates=1))
+    made = node(limits=BrokerLimits(client_certificates=1))
     said = made.run(made.broker.connect(NOW, "pda2", PDA.principal, Credentials.of(BOTTOM, MEDIUM)))
     assert refusals(said) == ["broker.credentials"]
     made.run(made.broker.disclose(NOW, "pda", Credentials.of(BOTTOM)))
@@ -134,7 +134,7 @@ def test_a_client_discloses_only_so_many_certificates() -> None:
 
 
 def test_a_library_serves_only_so_many_types() -> None:
-    library = Library(NETWORK, limits=Limits(broker_types=1))
+    library = Library(NETWORK, limits=BrokerLimits(broker_types=1))
     library.add(signed(NEWS), NOW)
     library.add(signed(NEWS), NOW)
     with pytest.raises(LimitError):

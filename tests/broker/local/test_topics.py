@@ -8,13 +8,14 @@ from hypothesis import strategies as st
 from tests.broker.sports import AGENCY, NETWORK, NOW, PDA, REPORTER, Node, grant
 from tests.trust.kit import refused
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local import requests
 from penstock.broker.local.topics import judge, stands_for, subscription
 from penstock.broker.local.type_library import Library
 from penstock.crypto import SigningKey
 from penstock.guard import CapabilityAuthority, Effect
 from penstock.model.events import Event
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.limits import TYPE_DEPTH
 from penstock.model.topics import TopicName, message
 from penstock.selector import ALWAYS, evaluate
 from penstock.trust.capabilities import Right
@@ -30,7 +31,7 @@ def topic(path: str) -> TopicName:
 
 
 def stocked() -> Library:
-    library = Library(NETWORK)
+    library = Library(NETWORK, limits=BrokerLimits())
     for path in PATHS:
         library.add(sign_topic(topic(path), AGENCY), NOW)
     return library
@@ -236,7 +237,7 @@ def test_a_pattern_filters_at_the_broker() -> None:
         ("news/*/**", "topic.pattern"),
         ("news/", "topic.pattern"),
         ("", "topic.pattern"),
-        ("/".join("a" * (DEFAULT_LIMITS.type_depth + 1)), "topic.limit"),
+        ("/".join("a" * (TYPE_DEPTH + 1)), "topic.limit"),
     ],
 )
 def test_patterns_that_subscribe_to_nothing(pattern: str, code: str) -> None:

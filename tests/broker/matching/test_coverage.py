@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 from tests.budget import examples
 from tests.selector.strategies import SCHEMA, conditions, rows
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.matching.clauses import Box
 from penstock.broker.matching.coverage import Coverage, CoverageChange, Interest
 from penstock.errors import EvaluationError, SelectorError
-from penstock.model.limits import Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.values import AttributeSpec, Kind, Ranged, Scalar, Schema
@@ -97,7 +97,7 @@ def apply(coverage: Coverage[int], step: tuple[int, Interest | None], known: dic
 def test_what_is_forwarded_is_the_union_of_the_subscriptions(
     history: list[tuple[int, Interest | None]], events: list[tuple[TypeKey, dict[str, Scalar]]]
 ) -> None:
-    coverage, known = Coverage[int](), dict[int, Interest]()
+    coverage, known = Coverage[int](limits=BrokerLimits()), dict[int, Interest]()
     for number, step in enumerate(history):
         apply(coverage, step, known)
         if number % 7 and number < len(history) - 1:
@@ -119,7 +119,7 @@ def test_what_is_forwarded_is_the_union_of_the_subscriptions(
 def test_it_is_the_union_for_any_selectors(
     history: list[tuple[int, str | None]], events: list[dict[str, Scalar]]
 ) -> None:
-    coverage, known = Coverage[int](), dict[int, Interest]()
+    coverage, known = Coverage[int](limits=BrokerLimits()), dict[int, Interest]()
     for key, text in history:
         apply(coverage, (key, None if text is None else interest(text, schema=SCHEMA)), known)
     for row in events:
@@ -130,7 +130,7 @@ def test_it_is_the_union_for_any_selectors(
 @settings(max_examples=examples(80), deadline=None)
 @given(history=steps(SIMPLE))
 def test_no_forwarded_conjunction_covers_another(history: list[tuple[int, Interest | None]]) -> None:
-    coverage, known = Coverage[int](), dict[int, Interest]()
+    coverage, known = Coverage[int](limits=BrokerLimits()), dict[int, Interest]()
     for step in history:
         apply(coverage, step, known)
     forwarded = coverage.forwarded
@@ -143,7 +143,7 @@ def test_no_forwarded_conjunction_covers_another(history: list[tuple[int, Intere
 @settings(max_examples=examples(80), deadline=None)
 @given(history=steps(ANY))
 def test_a_change_is_the_difference_and_nothing_stays_behind(history: list[tuple[int, Interest | None]]) -> None:
-    coverage, known = Coverage[int](), dict[int, Interest]()
+    coverage, known = Coverage[int](limits=BrokerLimits()), dict[int, Interest]()
     for step in [*history, *((key, None) for key in range(26))]:
         before = set(coverage.forwarded)
         change = apply(coverage, step, known)
@@ -154,15 +154,15 @@ def test_a_change_is_the_difference_and_nothing_stays_behind(history: list[tuple
     assert not any((coverage._roots._matchers, coverage._roots._rows, coverage._roots._sides))
 
 
-def forwarded(*texts: str, limits: Limits | None = None) -> list[str]:
-    coverage = Coverage[int](limits or Limits())
+def forwarded(*texts: str, limits: BrokerLimits | None = None) -> list[str]:
+    coverage = Coverage[int](limits or BrokerLimits())
     for key, text in enumerate(texts):
         coverage.add(key, interest(text))
     return [one.selector.text for one in coverage.forwarded]
 
 
 def test_a_parent_type_covers_its_sub_types() -> None:
-    coverage = Coverage[str]()
+    coverage = Coverage[str](limits=BrokerLimits())
     coverage.add("football", interest("i > 5", FOOTBALL))
     coverage.add("sport", interest("i > 3 AND b", SPORT))
     change = coverage.add("news", interest("i > 3", NEWS))
@@ -175,7 +175,7 @@ def test_a_parent_type_covers_its_sub_types() -> None:
 
 
 def test_a_sub_type_covers_neither_its_parent_nor_others() -> None:
-    coverage = Coverage[str]()
+    coverage = Coverage[str](limits=BrokerLimits())
     coverage.add("sport", interest("TRUE", SPORT))
     assert coverage.add("news", interest("i = 1", NEWS)).added
     assert coverage.add("other", interest("i = 1", OTHER)).added
@@ -203,7 +203,7 @@ def test_merging_is_exact(texts: list[str], expected: list[str] | None) -> None:
 
 
 def test_a_merged_root_goes_with_its_parts() -> None:
-    coverage = Coverage[str]()
+    coverage = Coverage[str](limits=BrokerLimits())
     for key, low in (("a", 0), ("b", 3), ("c", 6)):
         coverage.add(key, interest(f"i BETWEEN {low} AND {low + 3}"))
     coverage.add("inner", interest("i = 5"))
@@ -217,7 +217,7 @@ def test_a_merged_root_goes_with_its_parts() -> None:
 
 def test_merging_stops_at_its_limit() -> None:
     texts = [f"i = {number}" for number in range(6)]
-    assert forwarded(*texts, limits=Limits(coverage_merged=3)) == ["i >= 0 AND i < 3", "i >= 3 AND i < 6"]
+    assert forwarded(*texts, limits=BrokerLimits(coverage_merged=3)) == ["i >= 0 AND i < 3", "i >= 3 AND i < 6"]
 
 
 def test_several_clauses_together_may_cover() -> None:
@@ -245,7 +245,7 @@ def test_a_clause_that_needs_evaluation_covers_nothing_beside_one_that_does_not(
 
 
 def test_what_hung_below_one_that_went_is_still_served() -> None:
-    coverage = Coverage[str]()
+    coverage = Coverage[str](limits=BrokerLimits())
     for key in ("i > 3", "i > 2", "i > 1"):
         coverage.add(key, interest(key))
     assert coverage.forwarded == (interest("i > 1"),)
@@ -260,14 +260,14 @@ def test_a_test_for_null_covers_what_has_it_too() -> None:
 
 def test_what_is_never_true_is_not_forwarded() -> None:
     assert forwarded("i > 2 AND i < 2", "r > 9", "i = NULL", "i > 1 AND i < 2") == []
-    coverage = Coverage[int]()
+    coverage = Coverage[int](limits=BrokerLimits())
     coverage.add(1, interest("r > 9"))
     assert coverage.forwarded_for(1) is None
     assert coverage.remove(1) == CoverageChange()
 
 
 def test_an_attribute_that_the_schema_lacks_proves_nothing() -> None:
-    coverage = Coverage[int]()
+    coverage = Coverage[int](limits=BrokerLimits())
     coverage.add(1, Interest(NEWS, parse("new = 1")))
     coverage.add(2, Interest(NEWS, parse("new = 1 AND newer = 2")))
     assert len(coverage.forwarded) == 2
@@ -276,7 +276,7 @@ def test_an_attribute_that_the_schema_lacks_proves_nothing() -> None:
 
 
 def test_two_kinds_under_one_name_are_kept_apart() -> None:
-    coverage = Coverage[int]()
+    coverage = Coverage[int](limits=BrokerLimits())
     coverage.add(1, interest("i > 1"))
     coverage.add(2, Interest(NEWS, parse("i > 'a'"), (), {"i": AttributeSpec(Kind.STRING)}))
     coverage.add(3, Interest(NEWS, parse("i > 'b' OR i < 'c' AND s = 'a'"), (), {**SMALL, "i": SMALL["s"]}))
@@ -284,7 +284,7 @@ def test_two_kinds_under_one_name_are_kept_apart() -> None:
 
 
 def test_a_selector_that_does_not_fit_is_refused_and_changes_nothing() -> None:
-    coverage = Coverage[int]()
+    coverage = Coverage[int](limits=BrokerLimits())
     coverage.add(1, interest("i > 1"))
     with pytest.raises(SelectorError) as caught:
         coverage.add(1, interest("i > 'a'"))
@@ -316,7 +316,7 @@ def test_the_work_for_one_is_bounded(shape: str, monkeypatch: pytest.MonkeyPatch
         return within(one, other)
 
     monkeypatch.setattr(Box, "within", counted)
-    coverage = Coverage[int](Limits(coverage_comparisons=20))
+    coverage = Coverage[int](BrokerLimits(coverage_comparisons=20))
     for number in range(200):
         coverage.add(number, interest(shape.format(number, number % 7)))
         # Once for those that may cover it, once for those that it may cover; the last may be of three boxes and three.

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from tests.budget import examples
 from tests.selector.strategies import SCHEMA, conditions, rows, wrong_rows
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.matching.matcher import Matcher
 from penstock.errors import EvaluationError, SelectorError
-from penstock.model.limits import Limits
 from penstock.model.values import AttributeSpec, Kind, Scalar
 from penstock.selector import Selector, evaluate, parse
 
@@ -30,7 +30,7 @@ def naive(selectors: dict[int, Selector], row: dict[str, Scalar]) -> list[int]:
 
 
 def matcher_of(*texts: str) -> Matcher[str]:
-    matcher = Matcher[str]()
+    matcher = Matcher[str](limits=BrokerLimits())
     for text in texts:
         matcher.add(text, parse(text))
     return matcher
@@ -39,7 +39,7 @@ def matcher_of(*texts: str) -> Matcher[str]:
 @settings(max_examples=examples(150), deadline=None)
 @given(selectors=st.lists(SELECTORS, max_size=40), events=st.lists(rows() | wrong_rows(), min_size=1, max_size=6))
 def test_matching_is_evaluation_of_each(selectors: list[Selector], events: list[dict[str, Scalar]]) -> None:
-    matcher = Matcher[int]()
+    matcher = Matcher[int](limits=BrokerLimits())
     known = dict(enumerate(selectors))
     for key, selector in known.items():
         matcher.add(key, selector, SCHEMA)
@@ -50,7 +50,7 @@ def test_matching_is_evaluation_of_each(selectors: list[Selector], events: list[
 @settings(max_examples=examples(100), deadline=None)
 @given(selectors=st.lists(SELECTORS, max_size=12), events=st.lists(rows() | wrong_rows(), max_size=20))
 def test_rows_in_fixed_places_match_as_maps_do(selectors: list[Selector], events: list[dict[str, Scalar]]) -> None:
-    matcher = Matcher[int]()
+    matcher = Matcher[int](limits=BrokerLimits())
     known = dict(enumerate(selectors))
     for key, selector in known.items():
         matcher.add(key, selector, SCHEMA)
@@ -64,7 +64,7 @@ def test_rows_in_fixed_places_match_as_maps_do(selectors: list[Selector], events
 def test_few_selectors_are_tried_with_the_same_answer(
     selectors: list[Selector], events: list[dict[str, Scalar]]
 ) -> None:
-    matcher = Matcher[int]()
+    matcher = Matcher[int](limits=BrokerLimits())
     known = dict(enumerate(selectors))
     for key, selector in known.items():
         matcher.add(key, selector, SCHEMA)
@@ -145,7 +145,7 @@ NEAR = st.fixed_dictionaries(
 def test_adding_replacing_and_removing(
     steps: list[tuple[int, Selector | None]], events: list[dict[str, Scalar]]
 ) -> None:
-    matcher = Matcher[int]()
+    matcher = Matcher[int](limits=BrokerLimits())
     known: dict[int, Selector] = {}
     for number, (key, selector) in enumerate(steps):
         if selector is None:
@@ -162,7 +162,7 @@ def test_adding_replacing_and_removing(
 @settings(max_examples=examples(50), deadline=None)
 @given(selectors=st.lists(CONJUNCTIONS | SELECTORS, max_size=60))
 def test_nothing_is_left_when_all_are_removed(selectors: list[Selector]) -> None:
-    matcher = Matcher[int]()
+    matcher = Matcher[int](limits=BrokerLimits())
     for key, selector in enumerate(selectors):
         matcher.add(key, selector)
     for key in range(len(selectors)):
@@ -174,7 +174,7 @@ def test_nothing_is_left_when_all_are_removed(selectors: list[Selector]) -> None
 @settings(max_examples=examples(60), deadline=None)
 @given(selector=SELECTORS, row=rows(), bound=st.integers(1, 3))
 def test_the_bound_on_clauses_changes_no_answer(selector: Selector, row: dict[str, Scalar], bound: int) -> None:
-    matcher = Matcher[int](Limits(matching_clauses=bound))
+    matcher = Matcher[int](BrokerLimits(matching_clauses=bound))
     matcher.add(0, selector)
     assert list(matcher.match(row)) == naive({0: selector}, row)
 
@@ -208,7 +208,7 @@ def test_timestamps_of_any_zone_are_instants() -> None:
 
 
 def test_one_selector_of_many_keys_is_kept_once() -> None:
-    matcher = Matcher[int]()
+    matcher = Matcher[int](limits=BrokerLimits())
     for key in range(100):
         matcher.add(key, parse("price > 5"))
     assert list(matcher.match({"price": 6})) == list(range(100))
@@ -218,7 +218,7 @@ def test_one_selector_of_many_keys_is_kept_once() -> None:
 
 
 def test_a_selector_that_does_not_fit_is_refused_and_changes_nothing() -> None:
-    matcher = Matcher[str]()
+    matcher = Matcher[str](limits=BrokerLimits())
     schema = {"price": AttributeSpec(Kind.INTEGER)}
     matcher.add("a", parse("price > 5"), schema)
     with pytest.raises(SelectorError) as caught:
@@ -228,7 +228,7 @@ def test_a_selector_that_does_not_fit_is_refused_and_changes_nothing() -> None:
 
 
 def test_what_can_be_looked_up_is_not_tried() -> None:
-    matcher = Matcher[int]()
+    matcher = Matcher[int](limits=BrokerLimits())
     for key in range(100):
         matcher.add(key, parse(f"plate = 'P{key}' AND speed * 2 > 10 OR speed BETWEEN {key} AND {key + 5}"))
     assert matcher.unrouted == 0
@@ -238,7 +238,7 @@ def test_what_can_be_looked_up_is_not_tried() -> None:
 
 
 def test_an_or_with_too_many_clauses_is_tried_as_a_whole() -> None:
-    matcher = Matcher[int]()
+    matcher = Matcher[int](limits=BrokerLimits())
     wide = " OR ".join(f"i = {number} AND j = {number}" for number in range(40))
     matcher.add(0, parse(wide))
     assert matcher.unrouted == 1
@@ -250,7 +250,7 @@ def test_an_or_with_too_many_clauses_is_tried_as_a_whole() -> None:
 
 def test_long_lists_do_not_multiply() -> None:
     numbers = ", ".join(str(number) for number in range(300))
-    matcher = Matcher[int]()
+    matcher = Matcher[int](limits=BrokerLimits())
     for key in range(20):
         matcher.add(key, parse(f"i IN ({numbers}) AND j IN ({numbers}) AND k IN ({numbers}, {1000 + key})"))
     assert _nodes(matcher) < 1000

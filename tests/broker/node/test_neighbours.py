@@ -37,6 +37,7 @@ from tests.broker.sports import (
 )
 
 from penstock.broker.client.client import Feed, Subscription
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local import requests
 from penstock.broker.routing.membership import SignedProof, announced_words, disclosed_words
 from penstock.broker.routing.messages import Announcement, Body, Disclosure, Enter, Hop, WithdrawEntry
@@ -50,7 +51,6 @@ from penstock.codec.wire import Wire
 from penstock.crypto import SigningKey
 from penstock.errors import FailedError, PenstockError
 from penstock.model import Event, TransitEvent
-from penstock.model.limits import Limits
 from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
@@ -94,12 +94,12 @@ class Fake:
 
 def announced(key: SigningKey, *links: Any, by: SigningKey | None = None, life: int = 1) -> Announcement:
     plain = Announcement(key.principal, life, 1, tuple(sorted(links)))
-    return replace(plain, proof=SignedProof(by or key, NETWORK).sign(announced_words(plain)))
+    return replace(plain, proof=SignedProof(by or key, NETWORK, limits=BrokerLimits()).sign(announced_words(plain)))
 
 
 def disclosed(key: SigningKey, octets: bytes, by: SigningKey | None = None, number: int = 1) -> Disclosure:
     plain = Disclosure(key.principal, 1, number, octets)
-    return replace(plain, proof=SignedProof(by or key, NETWORK).sign(disclosed_words(plain)))
+    return replace(plain, proof=SignedProof(by or key, NETWORK, limits=BrokerLimits()).sign(disclosed_words(plain)))
 
 
 @dataclass
@@ -131,7 +131,7 @@ class Scene:
 
 
 @asynccontextmanager
-async def scene(*policy: Certificate, limits: Limits = LIMITS) -> AsyncIterator[Scene]:
+async def scene(*policy: Certificate, limits: BrokerLimits = LIMITS) -> AsyncIterator[Scene]:
     rights = (READ, WRITE, ENTER, *policy)
     async with (
         running(*rights, limits=limits) as node,

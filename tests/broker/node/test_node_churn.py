@@ -4,9 +4,9 @@ import gc
 
 from tests.broker.network import NUMBER, TEXT, Network, make_type
 
+from penstock.broker.limits import FILTER_CACHE_LENGTH, BrokerLimits
 from penstock.broker.routing.filters import _overlap_short
 from penstock.broker.wire.entries import Filter, _read_short
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.selector import Selector
 
 READING = make_type("Reading", {"plate": TEXT, "speed": NUMBER})
@@ -18,7 +18,7 @@ def live(kind: type) -> int:
 
 
 def test_nothing_is_kept_of_subscriptions_that_come_and_go() -> None:
-    length = DEFAULT_LIMITS.filter_cache_length
+    length = FILTER_CACHE_LENGTH
     network = Network(1)
     network.start("a", "b", "c")
     network.connect(("a", "b"), ("b", "c"))
@@ -49,5 +49,5 @@ def test_nothing_is_kept_of_subscriptions_that_come_and_go() -> None:
 
 def test_of_short_ones_a_few_are_remembered() -> None:
     for remembered in (_read_short, _overlap_short):
-        assert remembered.cache_info().maxsize == DEFAULT_LIMITS.filter_cache
-    assert DEFAULT_LIMITS.filter_cache * DEFAULT_LIMITS.filter_cache_length <= 1 << 20
+        assert remembered.cache_info().maxsize == BrokerLimits().filter_cache
+    assert BrokerLimits().filter_cache * FILTER_CACHE_LENGTH <= 1 << 20

@@ -31,6 +31,7 @@ from tests.broker.node_kit import (
 from tests.broker.sports import NETWORK, NEWS, NOW, NUMBER, PDA, REPORTER, STRANGER, definition, grant, signed
 
 from penstock.broker.client.client import Client, Feed, Subscription
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.channel import Channel
 from penstock.broker.wire.handshake import AuthenticatedPeer
 from penstock.broker.wire.link import Endpoint, Link
@@ -48,7 +49,6 @@ from penstock.broker.wire.protocol import (
 )
 from penstock.codec.wire import Wire, Writable, decode, encode, frame
 from penstock.errors import RefusedError
-from penstock.model.limits import Limits
 from penstock.model.types import TypeDefinition
 from penstock.trust.capabilities import Right
 from penstock.trust.certificates import Certificate
@@ -84,7 +84,7 @@ class Honest:
 
 
 @asynccontextmanager
-async def honest(*policy: Certificate, limits: Limits = LIMITS) -> AsyncIterator[Honest]:
+async def honest(*policy: Certificate, limits: BrokerLimits = LIMITS) -> AsyncIterator[Honest]:
     async with (
         running(READ, WRITE, ENTER, *policy, limits=limits) as node,
         client_of(node, PDA) as reader,

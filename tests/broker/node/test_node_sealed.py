@@ -150,7 +150,7 @@ def test_refused_blocks_are_kept_and_counted(tmp_path: Path) -> None:
     async def test() -> None:
         async with one(0) as (node, _):
             core, block = node.core, bytes([VERSION]) + b"block"
-            core.quarantine = QuarantineFolder(tmp_path)
+            core.quarantine = QuarantineFolder(tmp_path, 1_000, 1 << 20)
             reason = RefusedError("seal.cannot-open", "it does not open")
             for octets in (block, b""):
                 core.settle([Unopened(core.principal, octets, reason, BROKERS[1].principal)])
@@ -159,7 +159,7 @@ def test_refused_blocks_are_kept_and_counted(tmp_path: Path) -> None:
             assert file.read_bytes().endswith(block)
             assert "seal.cannot-open" in node.codes
             # A folder that cannot be written stops nobody.
-            core.quarantine = QuarantineFolder(file)
+            core.quarantine = QuarantineFolder(file, 1_000, 1 << 20)
             core.settle([Unopened(core.principal, block, reason)])
             assert "file.unwritable" in node.codes
 

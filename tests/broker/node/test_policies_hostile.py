@@ -2,7 +2,6 @@
 
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
-from dataclasses import replace
 from datetime import timedelta
 from types import MappingProxyType
 
@@ -14,6 +13,7 @@ from tests.broker.node_kit import BROKERS, Broker, client_of, peer, refused, run
 from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, STRANGER
 
 from penstock.broker.evolution.statements import ACKNOWLEDGEMENT, POLICY
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.carrier import Carried
 from penstock.broker.routing.membership import rendezvous
 from penstock.broker.routing.messages import Body, Enter, Greeting, Hop, Stamp
@@ -25,7 +25,6 @@ from penstock.broker.wire.publications import Publications
 from penstock.codec.wire import Wire, Writable
 from penstock.crypto import SigningKey
 from penstock.model.events import TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import AttributeId, TypeKey
 from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.certificates import Authorisation, issue
@@ -79,7 +78,7 @@ def test_junk_displaces_no_policy() -> None:
     async def test() -> None:
         async with revoked() as one, lying(one) as liar:
             for name in (POLICY, ACKNOWLEDGEMENT):
-                liar.put_junk(name, DEFAULT_LIMITS.route_retained + 76)
+                liar.put_junk(name, BrokerLimits().route_retained + 76)
             # What a link brings comes in order.
             liar.hop(Enter(1, InterestEntry(NEWS.name.key)))
             await until(lambda: one.core.router.size().entered)
@@ -219,7 +218,7 @@ def test_a_neighbour_that_does_not_answer_is_passed_over() -> None:
     world.link(one, late)
     world.settle()
     assert late.number == 0
-    world.sleep(DEFAULT_LIMITS.policy_answer / 1_000)
+    world.sleep(BrokerLimits().policy_answer / 1_000)
     assert (late.number, late.state) == (2, "fresh")
 
 
@@ -335,7 +334,7 @@ def test_old_acknowledgements_are_not_even_read() -> None:
 
 
 def test_a_neighbour_gets_so_many_answers_and_no_more() -> None:
-    limits = replace(DEFAULT_LIMITS, policy_answers=5)
+    limits = BrokerLimits(policy_answers=5)
     world = World(limits=limits)
     one, greedy = line(world, 2)
     one.hand_in(*chain(world, 2))
@@ -372,7 +371,7 @@ def test_owners_that_nobody_knows_fill_nothing() -> None:
 
 
 def test_claims_of_one_neighbour_are_bounded() -> None:
-    world = World(limits=replace(DEFAULT_LIMITS, policy_owners=8))
+    world = World(limits=BrokerLimits(policy_owners=8))
     one, liar = line(world, 2)
     for number in range(50):
         liar.say(one.me, ["policy", "heads", [[b"\x00" + bytes([number]) * 32, 1, FALSE, b""]], False])

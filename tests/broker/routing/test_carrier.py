@@ -8,6 +8,7 @@ import pytest
 from tests.broker.sealed_kit import ALL, CARS, KEYS, NOW, SKEW, Line
 from tests.broker.sealing.test_blocks_hostile import LIE, hand_on, renumbered, sent, spoil
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.messages import Hop
 from penstock.broker.sealing.blocks import SealedPublications
 from penstock.broker.sealing.vault import KeyVault, Replays
@@ -42,7 +43,7 @@ def clock_ahead(_line: Line, mid: KeyVault) -> None:
 
 
 def started_anew(_line: Line, mid: KeyVault) -> None:
-    mid._replays = Replays(NOW + SKEW)
+    mid._replays = Replays(NOW + SKEW, limits=BrokerLimits())
 
 
 def epoch_over(line: Line, _mid: KeyVault) -> None:

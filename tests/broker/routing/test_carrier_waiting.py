@@ -11,10 +11,10 @@ from tests.broker.sealed_kit import NOW
 from tests.broker.sports import NEWS, PDA, REPORTER, grant, signed
 
 from penstock.broker.client.client import Subscription
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.carrier import Waiting, WaitingRoom
 from penstock.broker.sealing.blocks import SealedPublications
 from penstock.model.events import TransitEvent
-from penstock.model.limits import Limits
 from penstock.model.names import TypeKey
 from penstock.store.files.sealed_files import QuarantineFolder
 from penstock.trust.capabilities import Right
@@ -31,7 +31,7 @@ def waiting(name: str, octets: int) -> Waiting:
 
 
 def test_what_is_taken_makes_room_and_the_rest_goes_on_waiting_in_its_order() -> None:
-    room = WaitingRoom(Limits(seal_waiting_bytes=100))
+    room = WaitingRoom(BrokerLimits(seal_waiting_bytes=100))
     blocks = [waiting(name, 30) for name in ("a", "b", "a")]
     assert not [gone for block in blocks for gone in room.put(block)]
     assert room.take(lambda of_type: of_type.name == "a") == [blocks[0], blocks[2]]
@@ -51,7 +51,7 @@ async def missing(scope: str, folder: Path) -> AsyncIterator[tuple[Broker, Broke
         running(*policy, key=BROKERS[1], types=types, peers=(pub.address,)) as sub,
     ):
         await until(lambda: holds(pub) == holds(sub) == 4)
-        sub.core.quarantine = QuarantineFolder(folder)
+        sub.core.quarantine = QuarantineFolder(folder, 1_000, 1 << 20)
         # No plaintext beside is believed: all depends on the key.
         sub.core.reads_as_much = lambda _peer, _of_type: False
         async with client_of(sub, PDA) as reader, client_of(pub, REPORTER) as writer:

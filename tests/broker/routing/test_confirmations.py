@@ -9,14 +9,16 @@ from tests.broker.node.test_neighbours import KEY, fake
 from tests.broker.node_kit import BROKERS, LIMITS, client_of, run, running, until
 from tests.broker.sports import NEWS, PDA, REPORTER, TENNIS, grant
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.confirmations import Confirmations
 from penstock.broker.routing.messages import Confirm, Confirmed, Enter
 from penstock.broker.routing.outputs import Laid, Output, RouterSettings
 from penstock.broker.wire.entries import InterestEntry
 from penstock.broker.wire.entries import SubscriptionEntry as Entered
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.types import EventType
 from penstock.trust.capabilities import Right
+
+DEFAULTS = BrokerLimits()
 
 READING = make_type("Reading", {"plate": TEXT, "speed": NUMBER})
 FAST = make_type("FastReading", {"lane": NUMBER}, READING)
@@ -42,7 +44,7 @@ class Confirming(Network):
             self.step()
 
 
-def line(names: str = "abcde", seed: int = 0, limits: Limits = DEFAULT_LIMITS) -> Confirming:
+def line(names: str = "abcde", seed: int = 0, limits: BrokerLimits = DEFAULTS) -> Confirming:
     network = Confirming(seed, RouterSettings(limits=limits))
     network.start(*names)
     network.connect(*pairwise(names))
@@ -170,7 +172,7 @@ def test_what_others_ask_for_all_the_time_delays_an_answer_little() -> None:
 
 
 def test_somebody_who_does_not_answer_is_waited_for_and_not_for_ever() -> None:
-    network = line("abc", limits=replace(DEFAULT_LIMITS, route_confirm=5_000))
+    network = line("abc", limits=BrokerLimits(route_confirm=5_000))
     network.advertise("a", "p", READING)
     network.run()
     network.deaf.add("b")
@@ -218,7 +220,7 @@ def test_a_broker_without_neighbours_waits_for_nobody() -> None:
 
 def test_answers_that_were_not_asked_for_confirm_nothing() -> None:
     one, other = principal("one"), principal("other")
-    confirmations = Confirmations(DEFAULT_LIMITS)
+    confirmations = Confirmations(BrokerLimits())
     confirmations.told(one, READING.key)
     confirmations.await_for_client("mine", lambda: [READING.key], 0)
     ((peer, question),) = confirmations.said
@@ -234,7 +236,7 @@ def test_answers_that_were_not_asked_for_confirm_nothing() -> None:
 
 def test_a_neighbour_that_asks_again_and_again_takes_no_more_room() -> None:
     one, other = principal("one"), principal("other")
-    confirmations = Confirmations(DEFAULT_LIMITS)
+    confirmations = Confirmations(BrokerLimits())
     confirmations.told(other, READING.key)
     for number in range(1_000):
         confirmations.await_for_peer(one, Confirm(number, READING.key), lambda: [READING.key], number / 1_000)

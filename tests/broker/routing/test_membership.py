@@ -9,12 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.broker.network import OWNER, principal
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.membership import Membership, NetworkView, announced_words, rendezvous, weight
 from penstock.broker.routing.messages import Announcement, Disclosure, Hop, Pulse, Stamp, WithdrawEntry
 from penstock.broker.routing.peers import Heard, Hops
 from penstock.codec.sexp import canonical
 from penstock.errors import LimitError, MalformedError, RefusedError
-from penstock.model.limits import Limits
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.principals import Principal
 from penstock.model.values import INTEGER_MAX
@@ -29,7 +29,7 @@ def said(broker: Principal, number: int, *links: Principal, incarnation: int = 1
 
 def line_of_three() -> Membership:
     """Return what A knows of A - B - C."""
-    members = Membership(A, 1)
+    members = Membership(A, 1, limits=BrokerLimits())
     members.link_up(B)
     members.hear(said(B, 1, A, C), 0)
     members.hear(said(C, 1, B), 0)
@@ -70,7 +70,7 @@ class TestRendezvous:
 
 class TestView:
     def test_a_link_counts_when_both_ends_announce_it(self) -> None:
-        members = Membership(A, 1)
+        members = Membership(A, 1, limits=BrokerLimits())
         members.link_up(B)
         assert set(members.view.links) == {A}
 
@@ -132,7 +132,7 @@ class TestView:
 
 class TestAnnouncements:
     def test_only_news_is_passed_on(self) -> None:
-        members = Membership(A, 1)
+        members = Membership(A, 1, limits=BrokerLimits())
         first, second = said(B, 1, A), said(B, 2, A, C)
 
         assert members.hear(second, 0) == second
@@ -141,7 +141,7 @@ class TestAnnouncements:
         assert members.announcements() == [members.own, second]
 
     def test_a_later_incarnation_wins_whatever_its_number(self) -> None:
-        members = Membership(A, 1)
+        members = Membership(A, 1, limits=BrokerLimits())
         members.link_up(B)
         members.hear(said(B, 99, A), 0)
 
@@ -150,7 +150,7 @@ class TestAnnouncements:
         assert members.hear(said(B, 100, A), 0) is None
 
     def test_my_own_announcements_are_numbered(self) -> None:
-        members = Membership(A, 7)
+        members = Membership(A, 7, limits=BrokerLimits())
         first, second, third = members.link_up(B), members.link_up(C), members.link_down(B)
         assert first is not None
         assert second is not None
@@ -161,7 +161,7 @@ class TestAnnouncements:
         assert members.link_up(C) is members.link_down(B) is None
 
     def test_words_of_my_earlier_life_are_outlived(self) -> None:
-        members = Membership(A, 3)
+        members = Membership(A, 3, limits=BrokerLimits())
         members.link_up(B)
         own = members.hear(said(A, 4, C, incarnation=8), 0)
 
@@ -192,7 +192,7 @@ class TestAnnouncements:
         assert set(members.view.links) == {A}
 
     def test_bounds(self) -> None:
-        members = Membership(A, 1, limits=Limits(network_brokers=1, network_links=1))
+        members = Membership(A, 1, limits=BrokerLimits(network_brokers=1, network_links=1))
         members.link_up(B)
         members.hear(said(B, 1), 0)
         members.hear(said(B, 2), 0)
@@ -204,7 +204,7 @@ class TestAnnouncements:
             members.link_up(C)
         assert caught.value.code == "network.limit"
         with pytest.raises(MalformedError) as malformed:
-            Membership(A, 1).link_up(A)
+            Membership(A, 1, limits=BrokerLimits()).link_up(A)
         assert malformed.value.code == "network.self"
 
 
@@ -224,7 +224,10 @@ class Seal:
 
 class TestProofs:
     def test_announcements_are_believed_by_their_proof(self) -> None:
-        members, other = Membership(A, 1, proof=Seal(A)), Membership(B, 1, proof=Seal(B))
+        members, other = (
+            Membership(A, 1, proof=Seal(A), limits=BrokerLimits()),
+            Membership(B, 1, proof=Seal(B), limits=BrokerLimits()),
+        )
         announcement = other.link_up(A)
         assert announcement is not None
 
@@ -232,7 +235,10 @@ class TestProofs:
 
     @pytest.mark.parametrize("changes", [{"number": 9}, {"incarnation": 9}, {"links": (C,)}, {"broker": C}])
     def test_changed_words_are_not(self, changes: dict[str, object]) -> None:
-        members, other = Membership(A, 1, proof=Seal(A)), Membership(B, 1, proof=Seal(B))
+        members, other = (
+            Membership(A, 1, proof=Seal(A), limits=BrokerLimits()),
+            Membership(B, 1, proof=Seal(B), limits=BrokerLimits()),
+        )
         announcement = other.link_up(A)
         assert announcement is not None
         forged = replace(announcement, **changes)  # type: ignore[arg-type]  # one field at a time
@@ -242,7 +248,7 @@ class TestProofs:
         assert members.announcements() == [members.own]
 
     def test_nobody_can_make_me_outlive_what_i_did_not_say(self) -> None:
-        members = Membership(A, 1, proof=Seal(A))
+        members = Membership(A, 1, proof=Seal(A), limits=BrokerLimits())
 
         assert members.hear(said(A, 1, incarnation=5), 0) is None
         assert members.incarnation == 1
@@ -377,7 +383,7 @@ class TestDisclosures:
         assert members.hear_disclosure(Disclosure(D, 1, 1, b"x")) == (None, None)
 
     def test_what_an_earlier_life_disclosed_is_outdone(self) -> None:
-        members = Membership(A, 1)
+        members = Membership(A, 1, limits=BrokerLimits())
         assert members.hear_disclosure(Disclosure(A, 7, 7, b"old")) == (None, None)
         members.disclose(b"new")
         corrected, _ = members.hear_disclosure(Disclosure(A, 7, 7, b"old"))
@@ -398,22 +404,22 @@ class TestDisclosures:
         assert members.forget(200, 60) == []
 
     def test_its_length_is_bounded(self) -> None:
-        members = Membership(A, 1, limits=Limits(network_disclosure=3))
+        members = Membership(A, 1, limits=BrokerLimits(network_disclosure=3))
         members.disclose(b"abc")
         with pytest.raises(LimitError):
             members.disclose(b"abcd")
 
     def test_what_is_renewed_is_later_than_before(self) -> None:
-        members = Membership(A, 1)
+        members = Membership(A, 1, limits=BrokerLimits())
         before: list[Announcement | Disclosure] = [members.own, members.disclose(b"x")]
 
         assert all(old.order < new.order for old, new in zip(before, members.renew(), strict=True))
 
 
 class TestAdmission:
-    def members(self, limits: Limits | None = None) -> tuple[Membership, set[Principal]]:
+    def members(self, limits: BrokerLimits | None = None) -> tuple[Membership, set[Principal]]:
         admitted = {A, B}
-        return Membership(A, 1, admitted=admitted.__contains__, limits=limits or Limits()), admitted
+        return Membership(A, 1, admitted=admitted.__contains__, limits=limits or BrokerLimits()), admitted
 
     def test_who_is_not_admitted_does_not_count_and_is_not_passed_on(self) -> None:
         members, _ = self.members()
@@ -448,7 +454,7 @@ class TestAdmission:
         assert members.hear(said(B, 2, A, C), 0) is None
 
     def test_a_neighbour_that_brings_many_displaces_nobody_whom_another_has_brought(self) -> None:
-        members, _ = self.members(Limits(network_waiting=4))
+        members, _ = self.members(BrokerLimits(network_waiting=4))
         members.hear(said(principal("honest"), 1), 0, principal("neighbour"))
         for number in range(20):
             members.hear(said(principal(f"ghost {number}"), 1), 0, principal("liar"))
@@ -461,7 +467,7 @@ class TestAdmission:
         assert not members._brought
 
     def test_those_who_wait_are_bounded(self) -> None:
-        members, _ = self.members(Limits(network_waiting=3))
+        members, _ = self.members(BrokerLimits(network_waiting=3))
         for number in range(9):
             members.hear(said(principal(f"ghost {number}"), 1), 0)
             members.hear_disclosure(Disclosure(principal(f"ghost {number}"), 1, 1, b"x"))

@@ -7,13 +7,13 @@ from tests.broker.domains import NEWS, check_delivery
 from tests.broker.network import Network, principal
 from tests.spoiled import flipped
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.membership import Membership, SignedProof, announced_words, disclosed_words
 from penstock.broker.routing.messages import Announcement, Disclosure
 from penstock.broker.routing.outputs import RouterSettings
 from penstock.broker.routing.router import Router
 from penstock.crypto.keys import KEY_BYTES, SigningKey
 from penstock.errors import RefusedError
-from penstock.model.limits import Limits
 from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
 
@@ -30,26 +30,26 @@ def refused(proof: SignedProof, broker: Principal, words: bytes, octets: bytes) 
 
 def announced(key: SigningKey, *links: Principal, network: NetworkName = NETWORK, number: int = 1) -> Announcement:
     plain = Announcement(key.principal, 1, number, tuple(sorted(links)))
-    return replace(plain, proof=SignedProof(key, network).sign(announced_words(plain)))
+    return replace(plain, proof=SignedProof(key, network, limits=BrokerLimits()).sign(announced_words(plain)))
 
 
 def disclosed(key: SigningKey, octets: bytes, number: int = 1) -> Disclosure:
     plain = Disclosure(key.principal, 1, number, octets)
-    return replace(plain, proof=SignedProof(key, NETWORK).sign(disclosed_words(plain)))
+    return replace(plain, proof=SignedProof(key, NETWORK, limits=BrokerLimits()).sign(disclosed_words(plain)))
 
 
 class TestSignatures:
     def test_what_a_broker_signed_is_believed(self) -> None:
-        octets = SignedProof(BOB, NETWORK).sign(WORDS)
-        proof = SignedProof(ALICE, NETWORK)
+        octets = SignedProof(BOB, NETWORK, limits=BrokerLimits()).sign(WORDS)
+        proof = SignedProof(ALICE, NETWORK, limits=BrokerLimits())
         for _ in range(2):
             proof.verify(BOB.principal, WORDS, octets)
 
     def test_anything_else_is_not(self) -> None:
-        proof = SignedProof(ALICE, NETWORK)
-        good = SignedProof(BOB, NETWORK).sign(WORDS)
-        elsewhere = SignedProof(BOB, NetworkName(ALICE.principal, "Paris")).sign(WORDS)
-        spliced = BOB.public.raw + SignedProof(EVE, NETWORK).sign(WORDS)[KEY_BYTES:]
+        proof = SignedProof(ALICE, NETWORK, limits=BrokerLimits())
+        good = SignedProof(BOB, NETWORK, limits=BrokerLimits()).sign(WORDS)
+        elsewhere = SignedProof(BOB, NetworkName(ALICE.principal, "Paris"), BrokerLimits()).sign(WORDS)
+        spliced = BOB.public.raw + SignedProof(EVE, NETWORK, limits=BrokerLimits()).sign(WORDS)[KEY_BYTES:]
         # What was found right once makes nothing else right.
         proof.verify(BOB.principal, WORDS, good)
         wrong = [
@@ -60,23 +60,25 @@ class TestSignatures:
             (EVE.principal, WORDS, good),
             (BOB.principal, WORDS, elsewhere),
             (BOB.principal, WORDS, spliced),
-            (BOB.principal, WORDS, SignedProof(EVE, NETWORK).sign(WORDS)),
+            (BOB.principal, WORDS, SignedProof(EVE, NETWORK, limits=BrokerLimits()).sign(WORDS)),
         ]
 
         assert {refused(proof, *each) for each in wrong} == {"network.proof"}
 
     def test_the_memory_is_bounded(self) -> None:
-        proof = SignedProof(ALICE, NETWORK, Limits(cache_entries=2))
+        proof = SignedProof(ALICE, NETWORK, BrokerLimits(cache_entries=2))
         for number in range(5):
             words = bytes([number]) * 32
-            proof.verify(BOB.principal, words, SignedProof(BOB, NETWORK).sign(words))
+            proof.verify(BOB.principal, words, SignedProof(BOB, NETWORK, limits=BrokerLimits()).sign(words))
 
         assert len(proof._right) == 2
 
 
 class TestMembership:
     def members(self) -> Membership:
-        return Membership(ALICE.principal, 1, proof=SignedProof(ALICE, NETWORK))
+        return Membership(
+            ALICE.principal, 1, proof=SignedProof(ALICE, NETWORK, limits=BrokerLimits()), limits=BrokerLimits()
+        )
 
     def test_signed_words_are_passed_on(self) -> None:
         members, announcement, disclosure = self.members(), announced(BOB), disclosed(BOB, b"shown")
@@ -116,7 +118,7 @@ def test_a_network_of_signing_brokers_works() -> None:
     network = Network(0)
     network.principals.update({name: key.principal for name, key in keys.items()})
     for name, key in keys.items():
-        network.settings = RouterSettings(proof=SignedProof(key, NETWORK))
+        network.settings = RouterSettings(proof=SignedProof(key, NETWORK, limits=BrokerLimits()), limits=BrokerLimits())
         network.start(name)
     network.connect(("a", "b"), ("b", "c"))
     network.advertise("a", "pub", NEWS)
@@ -128,10 +130,10 @@ def test_a_network_of_signing_brokers_works() -> None:
 
 
 def test_who_passes_on_forged_words_is_cut_off() -> None:
-    network = Network(0, settings=RouterSettings())
+    network = Network(0, settings=RouterSettings(limits=BrokerLimits()))
     network.principals["a"] = ALICE.principal
     network.start("b")
-    network.settings = RouterSettings(proof=SignedProof(ALICE, NETWORK))
+    network.settings = RouterSettings(proof=SignedProof(ALICE, NETWORK, limits=BrokerLimits()), limits=BrokerLimits())
     network.start("a")
     network.connect(("a", "b"))
     network.run()

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.broker.network import NUMBER, OWNER, TEXT, filter_of, make_type, principal
 from tests.budget import examples
 
+from penstock.broker.limits import NETWORK_PROOF, BrokerLimits
 from penstock.broker.routing.messages import (
     Again,
     Announcement,
@@ -28,7 +29,6 @@ from penstock.broker.wire.publications import Publications, blocks
 from penstock.codec.wire import decode, encode
 from penstock.errors import LimitError, MalformedError
 from penstock.model.events import Event
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import THRESHOLD, Principal
 from penstock.model.values import INTEGER_MAX, AttributeSpec, Kind, Scalar
@@ -253,9 +253,9 @@ def entry(**changes: object) -> list[object]:
         (body_of(ANNOUNCEMENT, broker=b"\x02" + bytes(32)), "message.malformed"),
         (body_of(ANNOUNCEMENT, links=[b"\x00" + bytes(32)] * 2), "message.malformed"),
         (body_of(ANNOUNCEMENT, links=[b"\x00" + OWNER.digest]), "message.malformed"),
-        (body_of(ANNOUNCEMENT, links=[b""] * (DEFAULT_LIMITS.network_links + 1)), "message.limit"),
-        (body_of(ANNOUNCEMENT, proof=bytes(DEFAULT_LIMITS.network_proof + 1)), "message.limit"),
-        (body_of(DISCLOSURE, octets=bytes(DEFAULT_LIMITS.network_disclosure + 1)), "message.limit"),
+        (body_of(ANNOUNCEMENT, links=[b""] * (BrokerLimits().network_links + 1)), "message.limit"),
+        (body_of(ANNOUNCEMENT, proof=bytes(NETWORK_PROOF + 1)), "message.limit"),
+        (body_of(DISCLOSURE, octets=bytes(BrokerLimits().network_disclosure + 1)), "message.limit"),
         (entry(kind="wish"), "message.malformed"),
         (entry(tree=[b"\x00" + bytes(32), "7"]), "name.malformed"),
         (entry(tree=[b"\x00" + bytes(32), "News", "0"]), "message.malformed"),
@@ -273,7 +273,7 @@ def entry(**changes: object) -> list[object]:
         (block_of(retain="\u00e4"), "message.malformed"),
         (block_of(more=1), "message.malformed"),
         (block_of(header=b"\xc1"), "wire.malformed"),
-        (block_of(columns=bytes(DEFAULT_LIMITS.route_block_bytes + 1)), "message.limit"),
+        (block_of(columns=bytes(BrokerLimits().route_block_bytes + 1)), "message.limit"),
         (header_of(0, [b"\x00" + OWNER.digest, "7"]), "name.malformed"),
         (header_of(1, [[b"\x00" + OWNER.digest, "News.Sport"]]), "message.malformed"),
         (header_of(1, [[b"\x00" + OWNER.digest, "a"]] * 33), "message.limit"),
@@ -349,7 +349,7 @@ def test_events_of_several_types_make_blocks_in_order() -> None:
 
 
 def test_large_blocks_are_split_and_too_large_events_refused() -> None:
-    limits = Limits(route_block_events=3, route_block_bytes=100)
+    limits = BrokerLimits(route_block_events=3, route_block_bytes=100)
     small, large = (Event.of(NEWS, {"s": "x" * size}, id="1").to_transit() for size in (20, 200))
     (block,) = blocks(OWNER, 1, 1, [small] * 10)
     parts = list(block.parts(limits))

@@ -4,6 +4,7 @@ import pytest
 from tests.trust.kit import DAY, NOW, grant, name, naming, passing, tag, who
 from tests.trust.types_kit import PITO, PLATE, Registry
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.overlay import Overlay, UnsafeOpen
 from penstock.model.instants import format_date
 from penstock.model.names import TypeKey
@@ -23,7 +24,7 @@ ROUTE = event_tag(who(PITO), PLATES.name, None, [Right.ROUTE])
 
 
 def overlay(*certificates: Certificate, revoked: tuple[Certificate, ...] = (), by: int = PITO) -> Overlay:
-    made = Overlay()
+    made = Overlay(limits=BrokerLimits())
     ids = frozenset(certificate.id for certificate in revoked)
     made.change(Credentials.of(*certificates), Revocations({who(by): ids}))
     return made
@@ -128,11 +129,13 @@ def test_answers_turn_with_dates() -> None:
 
 
 def test_a_network_of_one_organisation_may_be_open() -> None:
-    some = Overlay(unsafe_open=UnsafeOpen(frozenset({who(PITO)})))
+    some = Overlay(unsafe_open=UnsafeOpen(frozenset({who(PITO)})), limits=BrokerLimits())
     assert some.may_route(NOW, PLATES, who(BROKER))
     assert some.trusts(NOW, who(PITO), who(BROKER))
     assert not some.may_route(NOW, TypeKey(who(OTHER), "a.B"), who(BROKER))
-    assert Overlay(unsafe_open=UnsafeOpen(everyone=True)).may_route(NOW, TypeKey(who(OTHER), "a.B"), who(BROKER))
+    assert Overlay(unsafe_open=UnsafeOpen(everyone=True), limits=BrokerLimits()).may_route(
+        NOW, TypeKey(who(OTHER), "a.B"), who(BROKER)
+    )
 
 
 def test_who_stamps_for_an_owner_needs_the_right_on_all_of_its_types() -> None:

@@ -18,6 +18,8 @@ from tests.broker.domains import (
 )
 from tests.broker.network import NUMBER, Network, make_type, principal
 
+from penstock.broker.limits import BrokerLimits
+from penstock.broker.routing.outputs import RouterSettings
 from penstock.broker.routing.router import Router
 from penstock.errors import RefusedError
 from penstock.model.events import Event
@@ -182,7 +184,7 @@ class TestAdvertisements:
             assert caught.value.code == "route.outside"
 
     def test_keys_are_taken_or_unknown(self) -> None:
-        router = Router(principal("a"), 1)
+        router = Router(principal("a"), 1, RouterSettings(limits=BrokerLimits()))
         router.advertise("pub", NEWS.key)
         router.subscribe("sub", NEWS.key)
         event = Event.of(NEWS, {}).to_transit()

@@ -17,6 +17,7 @@ from tests.broker.domains import (
 )
 from tests.broker.network import Delivery, Network, filter_of, principal
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.carrier import Copies
 from penstock.broker.routing.messages import Announcement, Enter, Greeting, Hop, Pulse, Stamp, WithdrawEntry
 from penstock.broker.routing.outputs import Cut, Deliver, Output, RouterSettings, Send
@@ -25,7 +26,6 @@ from penstock.broker.wire.entries import InterestEntry, SubscriptionEntry
 from penstock.broker.wire.publications import Publications
 from penstock.errors import LimitError
 from penstock.model.events import Event
-from penstock.model.limits import Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 
@@ -192,7 +192,10 @@ class TestBadTransports:
         assert not network.cuts
 
     def test_an_event_that_comes_by_two_ways_is_taken_once(self) -> None:
-        router, ways = Router(principal("a"), 1), (principal("b"), principal("c"))
+        router, ways = (
+            Router(principal("a"), 1, RouterSettings(limits=BrokerLimits())),
+            (principal("b"), principal("c")),
+        )
         router.subscribe("sub", NEWS.key)
         for peer in ways:
             router.link_up(peer, 0)
@@ -216,7 +219,7 @@ class TestBadTransports:
         assert kinds[:3] == ["greeting", "announcement", "announcement"]
 
     def test_copies_are_told_from_events(self) -> None:
-        copies = Copies(Limits(route_window=10, route_streams=2))
+        copies = Copies(BrokerLimits(route_window=10, route_streams=2))
         event = Event.of(NEWS, {}).to_transit()
 
         def first(number: int, incarnation: int = 1, origin: str = "a") -> bool:
@@ -233,8 +236,8 @@ class TestBadTransports:
 
 
 class TestHostileNeighbours:
-    def linked(self, limits: Limits | None = None) -> tuple[Router, Principal]:
-        router, peer = Router(principal("a"), 1, RouterSettings(limits=limits or Limits())), principal("b")
+    def linked(self, limits: BrokerLimits | None = None) -> tuple[Router, Principal]:
+        router, peer = Router(principal("a"), 1, RouterSettings(limits=limits or BrokerLimits())), principal("b")
         router.link_up(peer, 0)
         router.receive(peer, Hop(Stamp(1, 1), 0, Greeting()), 0)
         return router, peer
@@ -249,7 +252,7 @@ class TestHostileNeighbours:
         ],
     )
     def test_who_breaks_the_rules_is_cut_off_and_leaves_nothing(self, bodies: list[object], code: str) -> None:
-        router, peer = self.linked(Limits(route_entries=3, network_brokers=3))
+        router, peer = self.linked(BrokerLimits(route_entries=3, network_brokers=3))
         outputs: list[Output] = []
         for number, body in enumerate(bodies, 1):
             outputs += router.receive(peer, Hop(Stamp(1, 1), number, body), 0)  # type: ignore[arg-type]  # bodies
@@ -259,12 +262,12 @@ class TestHostileNeighbours:
         assert router.receive(peer, Hop(Stamp(1, 1), 9, Pulse()), 0) == []
 
     def test_strangers_are_not_heard(self) -> None:
-        router = Router(principal("a"), 1)
+        router = Router(principal("a"), 1, RouterSettings(limits=BrokerLimits()))
 
         assert router.receive(principal("b"), Hop(Stamp(1, 1), 0, Greeting()), 0) == []
 
     def test_an_event_does_not_go_round_for_ever(self) -> None:
-        router, peer = self.linked(Limits(network_hops=3))
+        router, peer = self.linked(BrokerLimits(network_hops=3))
         other = principal("c")
         router.link_up(other, 0)
         router.receive(other, Hop(Stamp(1, 1), 0, Greeting()), 0)
@@ -278,7 +281,7 @@ class TestHostileNeighbours:
         assert [len(outputs) for outputs in sent] == [1, 1, 0]
 
     def test_an_event_that_grows_when_it_is_written_anew_goes_no_further(self) -> None:
-        router, peer = self.linked(Limits(route_block_bytes=100))
+        router, peer = self.linked(BrokerLimits(route_block_bytes=100))
         other = principal("c")
         router.link_up(other, 0)
         router.receive(other, Hop(Stamp(1, 1), 0, Greeting()), 0)
@@ -320,7 +323,7 @@ class TestOverlays:
         def may_route(key: TypeKey, broker: Principal) -> bool:
             return key != NEWS.key or broker in {principal(name) for name in trusted}
 
-        network = Network(0, settings=RouterSettings(may_route=may_route))
+        network = Network(0, settings=RouterSettings(may_route=may_route, limits=BrokerLimits()))
         network.start(*BROKERS)
         network.connect(*LINKS)
         network.advertise("p1", "pub", NEWS)
@@ -351,7 +354,9 @@ class TestOverlays:
 
     def test_trust_that_is_gone_counts_from_the_next_event_on(self) -> None:
         trusted = {principal("a"), principal("b")}
-        router = Router(principal("a"), 1, RouterSettings(may_route=lambda _key, broker: broker in trusted))
+        router = Router(
+            principal("a"), 1, RouterSettings(may_route=lambda _key, broker: broker in trusted, limits=BrokerLimits())
+        )
         router.link_up(principal("b"), 0)
         router.receive(principal("b"), Hop(Stamp(1, 1), 0, Greeting()), 0)
         router.receive(principal("b"), Hop(Stamp(1, 1), 1, Enter(1, SubscriptionEntry(NEWS.key))), 0)
@@ -363,7 +368,11 @@ class TestOverlays:
         assert router.publish("pub", [event]) == []
 
     def test_what_an_untrusted_neighbour_enters_does_not_count(self) -> None:
-        router = Router(principal("a"), 1, RouterSettings(may_route=lambda _key, broker: broker != principal("b")))
+        router = Router(
+            principal("a"),
+            1,
+            RouterSettings(may_route=lambda _key, broker: broker != principal("b"), limits=BrokerLimits()),
+        )
         router.link_up(principal("b"), 0)
         router.receive(principal("b"), Hop(Stamp(1, 1), 0, Greeting()), 0)
         router.receive(principal("b"), Hop(Stamp(1, 1), 1, Enter(1, SubscriptionEntry(NEWS.key))), 0)
@@ -416,7 +425,9 @@ class TestDisclosure:
 class TestAdmission:
     def test_who_is_not_admitted_takes_no_part_until_he_is(self) -> None:
         strangers = {principal("c1")}
-        network = Network(0, settings=RouterSettings(admitted=lambda broker: broker not in strangers))
+        network = Network(
+            0, settings=RouterSettings(admitted=lambda broker: broker not in strangers, limits=BrokerLimits())
+        )
         network.start("a", "b", "c1")
         network.connect(("a", "b"), ("b", "c1"))
         network.advertise("a", "pub", NEWS)

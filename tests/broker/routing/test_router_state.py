@@ -4,6 +4,7 @@ import pytest
 from tests.broker.domains import BROKERS, DOMAINS, FOOTBALL, NEWS, SPORT, rooted_at, three_domains
 from tests.broker.network import Delivery, Network, principal
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.carrier import RetainedSample, RetainedSamples
 from penstock.broker.routing.messages import Enter, Greeting, Hop, Stamp
 from penstock.broker.routing.outputs import Deliver, RouterSettings, Send
@@ -12,7 +13,6 @@ from penstock.broker.wire.entries import SubscriptionEntry
 from penstock.broker.wire.publications import Publications
 from penstock.errors import LimitError
 from penstock.model.events import Event, TransitEvent
-from penstock.model.limits import Limits
 from penstock.model.names import TypeKey
 
 
@@ -200,7 +200,7 @@ class TestPartitions:
 
 class TestNeighbours:
     def linked(self) -> Router:
-        router = Router(principal("a"), 1, RouterSettings(limits=Limits(route_window=2)))
+        router = Router(principal("a"), 1, RouterSettings(limits=BrokerLimits(route_window=2)))
         for name in ("b", "c"):
             router.link_up(principal(name), 0)
             router.receive(principal(name), Hop(Stamp(1, 1), 0, Greeting()), 0)
@@ -215,7 +215,7 @@ class TestNeighbours:
         router.receive(c, Hop(Stamp(1, 1), 1, Enter(1, SubscriptionEntry(NEWS.key))), 0)
         router.receive(b, Hop(Stamp(1, 1), 1, self.block(9, state=False)), 0)
         router.receive(c, Hop(Stamp(1, 1), 2, Enter(2, SubscriptionEntry(SPORT.key))), 0)
-        router._carrier.retained = RetainedSamples()
+        router._carrier.retained = RetainedSamples(limits=BrokerLimits())
         router.subscribe("sub", NEWS.key)
         outputs = router.receive(b, Hop(Stamp(1, 1), 2, self.block(1, state=True)), 0)
         again = router.receive(c, Hop(Stamp(1, 1), 3, self.block(1, state=True)), 0)
@@ -253,15 +253,15 @@ class TestBounds:
         return RetainedSample(Publications(principal("d"), 1, (number,), (event,), 0, slot), side)
 
     def test_the_least_recent_slots_go_first(self) -> None:
-        retained = RetainedSamples(Limits(route_retained=3))
+        retained = RetainedSamples(BrokerLimits(route_retained=3))
         for number, slot in enumerate(("a", "b", "c", "a", "d")):
             assert retained.keep(self.sample(slot, number))
 
         assert {sample.block.retain for sample in retained.of_type(NEWS.key)} == {"c", "a", "d"}
         assert len(retained) == 3
 
-    @pytest.mark.parametrize("limits", [Limits(route_retained=8), Limits(route_retained_all=8)])
-    def test_a_neighbour_pushes_out_nothing_but_its_own(self, limits: Limits) -> None:
+    @pytest.mark.parametrize("limits", [BrokerLimits(route_retained=8), BrokerLimits(route_retained_all=8)])
+    def test_a_neighbour_pushes_out_nothing_but_its_own(self, limits: BrokerLimits) -> None:
         retained = RetainedSamples(limits)
         for number, slot in enumerate("abc"):
             retained.keep(self.sample(slot, number, source="honest"))
@@ -275,7 +275,7 @@ class TestBounds:
         assert not retained._side_bytes
 
     def test_nor_by_large_ones(self) -> None:
-        retained = RetainedSamples(Limits(route_retained_bytes=100_000))
+        retained = RetainedSamples(BrokerLimits(route_retained_bytes=100_000))
         for number in range(20):
             retained.keep(self.sample(str(number), number, source="honest"))
         for number in range(20):
@@ -284,7 +284,7 @@ class TestBounds:
         assert {str(number) for number in range(20)} < {sample.block.retain for sample in retained.of_type(NEWS.key)}
 
     def test_what_brokers_say_among_themselves_is_not_kept(self) -> None:
-        router = Router(principal("a"), 1)
+        router = Router(principal("a"), 1, RouterSettings(limits=BrokerLimits()))
         key = TypeKey(principal("owner"), "penstock.keys")
         router.advertise("pub", key)
         router.subscribe("sub", key)
@@ -294,7 +294,7 @@ class TestBounds:
         assert not router.size().retained
 
     def test_samples_come_in_order_of_time_however_they_came(self) -> None:
-        retained = RetainedSamples()
+        retained = RetainedSamples(limits=BrokerLimits())
         for slot, number in (("a", 9), ("b", 3), ("c", 5)):
             retained.keep(self.sample(slot, number))
 
@@ -302,7 +302,7 @@ class TestBounds:
         assert [sample.block.retain for sample in retained.of_line(NEWS.key)] == ["b", "c", "a"]
 
     def test_octets_are_bounded(self) -> None:
-        retained = RetainedSamples(Limits(route_retained_bytes=100_000))
+        retained = RetainedSamples(BrokerLimits(route_retained_bytes=100_000))
         for number in range(100):
             retained.keep(self.sample(str(number), number, "x" * 1000))
 
@@ -312,5 +312,5 @@ class TestBounds:
         assert NEWS.key not in retained
 
     def test_an_earlier_or_equal_sample_is_not_kept(self) -> None:
-        retained = RetainedSamples()
+        retained = RetainedSamples(limits=BrokerLimits())
         assert [retained.keep(self.sample("a", number)) for number in (5, 5, 4, 6)] == [True, False, False, True]

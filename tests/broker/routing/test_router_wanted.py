@@ -4,7 +4,8 @@ import pytest
 from tests.broker.domains import BROKERS, DOMAINS, FOOTBALL, NEWS, SPORT, three_domains
 from tests.broker.network import Network, filter_of, principal
 
-from penstock.broker.routing.outputs import Interested
+from penstock.broker.limits import BrokerLimits
+from penstock.broker.routing.outputs import Interested, RouterSettings
 from penstock.broker.routing.router import Router
 
 
@@ -14,7 +15,7 @@ def heard(outputs: list[object]) -> list[Interested]:
 
 class TestOneBroker:
     def test_it_is_said_at_once_and_on_each_change(self) -> None:
-        router = Router(principal("a"), 1)
+        router = Router(principal("a"), 1, RouterSettings(limits=BrokerLimits()))
         outputs: list[object] = [
             *router.advertise("pub", NEWS.key),
             *router.subscribe("one", NEWS.key),
@@ -37,7 +38,7 @@ class TestOneBroker:
         ]
 
     def test_filters_count(self) -> None:
-        router = Router(principal("a"), 1)
+        router = Router(principal("a"), 1, RouterSettings(limits=BrokerLimits()))
         outputs: list[object] = [
             *router.advertise("pub", NEWS.key, (), filter_of(NEWS, "n > 10")),
             *router.subscribe("low", NEWS.key, filter_of(NEWS, "n < 5")),
@@ -48,7 +49,7 @@ class TestOneBroker:
         assert [output.wanted for output in heard(outputs)] == [False, True, False]
 
     def test_a_subscription_to_an_ancestor_counts_and_one_to_a_sub_type_does_not(self) -> None:
-        router = Router(principal("a"), 1)
+        router = Router(principal("a"), 1, RouterSettings(limits=BrokerLimits()))
         outputs: list[object] = [
             *router.advertise("pub", SPORT.key, SPORT.ancestors),
             *router.subscribe("football", FOOTBALL.key),

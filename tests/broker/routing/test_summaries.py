@@ -1,23 +1,22 @@
 """What one principal asks for costs others little, however much it is; and nobody loses an event by it."""
 
 import random
-from dataclasses import replace
 
 import pytest
 from tests.broker.network import NUMBER, TEXT, Network, filter_of, make_type
 from tests.broker.node_kit import client_of, run, running, until
 from tests.broker.sports import NEWS, PDA, REPORTER, grant
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.node.clients import _Pace
 from penstock.broker.routing.filters import EVERYTHING, Covering
 from penstock.broker.routing.outputs import RouterSettings
 from penstock.broker.sealing.filters import NoFilters
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.trust.capabilities import Right
 
 READING = make_type("Reading", {"plate": TEXT, "speed": NUMBER})
 FAST = make_type("FastReading", {"lane": NUMBER}, READING)
-FEW = replace(DEFAULT_LIMITS, client_filters=20, route_filters=50)
+FEW = BrokerLimits(client_filters=20, route_filters=50)
 
 
 class Grouped(Network):
@@ -148,7 +147,7 @@ def test_what_neighbours_are_told_of_one_type_is_bounded_whoever_asks() -> None:
 
 
 def test_who_asks_for_everything_is_served_before_and_after_a_summary() -> None:
-    covering: Covering[int] = Covering(READING.key, NoFilters(), 10)
+    covering: Covering[int] = Covering(READING.key, NoFilters(), BrokerLimits(route_filters=10))
     told: set[object] = set()
 
     def take(moves: list[tuple[object, bool]]) -> None:
@@ -172,7 +171,7 @@ def test_who_asks_for_everything_is_served_before_and_after_a_summary() -> None:
 
 
 def test_changes_of_one_principal_wait_when_there_are_too_many() -> None:
-    pace = _Pace(replace(DEFAULT_LIMITS, client_changes=10, client_changes_burst=100))
+    pace = _Pace(BrokerLimits(client_changes=10, client_changes_burst=100))
     assert not any(pace.charge(0, 0.0, change=True) for _ in range(100))
     assert pace.charge(0, 0.0, change=True) == pytest.approx(0.1)
     # Other requests do not count as changes, though they wait behind one.
@@ -186,7 +185,7 @@ def test_a_node_counts_what_other_brokers_have_to_do_with(monkeypatch: pytest.Mo
     counted: list[bool] = []
 
     class Pace:
-        def __init__(self, _limits: Limits) -> None:
+        def __init__(self, _limits: BrokerLimits) -> None:
             pass
 
         def charge(self, _work: float, _now: float, *, change: bool) -> float:

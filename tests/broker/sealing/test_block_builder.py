@@ -5,10 +5,10 @@ from datetime import UTC, datetime, timedelta
 import pytest
 from tests.broker.network import NUMBER, make_type
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.sealing.block_builder import BlockBuilder, Lingering
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.events import Event, TransitEvent
-from penstock.model.limits import Limits
 
 CAR, BIKE = make_type("Car", {"speed": NUMBER}), make_type("Bike", {"speed": NUMBER})
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -20,7 +20,7 @@ def events(*numbers: int, of_type: object = CAR) -> tuple[TransitEvent, ...]:
 
 
 def gathering(linger: timedelta = LINGER, most: int = 4, **limits: int) -> BlockBuilder:
-    return BlockBuilder(Lingering(linger=linger, events=most), Limits(**limits))
+    return BlockBuilder(Lingering(linger=linger, events=most), BrokerLimits(**limits))  # type: ignore[arg-type]  # numbers alone
 
 
 def ids(blocks: list[tuple[TransitEvent, ...]]) -> list[str]:

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from tests.broker.network import principal
 from tests.broker.sealed_kit import ALL, CAR, CARS, KEYS, NOW, PLATE, SPEED, Line
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.messages import Hop
 from penstock.broker.sealing.blocks import SealedPublications
 from penstock.codec.blocks import Block
@@ -17,7 +18,6 @@ from penstock.codec.wire import decode, encode
 from penstock.crypto.sealer import Sealer
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.events import Event
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.types import Sealing
 
 
@@ -147,7 +147,7 @@ def test_a_sealed_body_reads_back_and_what_is_none_does_not() -> None:
         with pytest.raises(MalformedError):
             SealedPublications.from_tree(changed)
     # What is sealed elsewhere, for logs, is too much for brokers.
-    many = [Event.of(CAR, {}, id="", time=NOW).to_transit()] * (DEFAULT_LIMITS.route_block_events + 1)
+    many = [Event.of(CAR, {}, id="", time=NOW).to_transit()] * (BrokerLimits().route_block_events + 1)
     for rows, code in ((many[1:], None), (many, "message.limit")):
         block = Sealer(line.rings["pub"], principal("pub"), secrets.token_bytes).seal(Block.of(rows), NOW)
         assert _code([*tree[:7], block, []]) == code

@@ -9,6 +9,7 @@ from tests.broker.network import principal
 from tests.broker.sealed_kit import ALL, CAR, CARS, KEYS, NOW, PLATE, SKEW, SPEED, Line, Meddle, signer
 from tests.spoiled import flipped
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.messages import Hop
 from penstock.broker.sealing.blocks import SealedPublications, write_runs
 from penstock.broker.wire.plain_trees import principal_tree
@@ -21,7 +22,6 @@ from penstock.crypto.sealer import Sealer
 from penstock.crypto.wrapping import Secret
 from penstock.errors import LimitError, MalformedError, RefusedError
 from penstock.model.events import Event, TransitEvent
-from penstock.model.limits import Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import THRESHOLD, Principal
 from penstock.model.types import Sealing
@@ -233,7 +233,7 @@ def test_plaintext_beside_is_carried_on_to_equals_as_it_came_and_from_others_not
 def test_plaintext_goes_beside_where_both_fit_into_a_frame(
     octets: int, *, beside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("penstock.broker.sealing.blocks.DEFAULT_LIMITS", Limits(frame_bytes=octets))
+    monkeypatch.setattr("penstock.broker.sealing.blocks.FRAME_BYTES", octets)
     line = row(equals={("pub", "between"), ("between", "pub")})
     line.publish("pub", *CARS)
     assert sent(line, "pub", "between")[0].beside is beside
@@ -300,7 +300,7 @@ def test_plaintext_beside_is_bounded_by_its_values(monkeypatch: pytest.MonkeyPat
     line.publish("pub", *CARS)
     (block,) = sent(line, "pub", "between")
     assert not block.believed().closed
-    monkeypatch.setattr("penstock.broker.sealing.blocks.DEFAULT_LIMITS", Limits(block_cells=5))
+    monkeypatch.setattr("penstock.broker.sealing.blocks.BLOCK_CELLS", 5)
     with pytest.raises(LimitError):
         block.believed()
 
@@ -477,8 +477,8 @@ def test_what_waits_for_a_key_that_never_comes_is_not_lost() -> None:
     assert line.unopened[0][1].block == sent(line)[0].block
 
 
-@pytest.mark.parametrize("limits", [Limits(seal_waiting=2), Limits(seal_waiting_bytes=700)])
-def test_what_gives_way_to_others_that_wait_is_not_lost(limits: Limits) -> None:
+@pytest.mark.parametrize("limits", [BrokerLimits(seal_waiting=2), BrokerLimits(seal_waiting_bytes=700)])
+def test_what_gives_way_to_others_that_wait_is_not_lost(limits: BrokerLimits) -> None:
     line = Line({"pub": ALL, "sub": ()}, limits=limits)
     line.advertise("pub")
     line.subscribe("sub")

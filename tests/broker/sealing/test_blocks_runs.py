@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.sealing.blocks import read_runs, write_runs
 from penstock.errors import MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
 
-MOST = DEFAULT_LIMITS.route_block_events
+MOST = BrokerLimits().route_block_events
 
 
 @given(st.sets(st.integers(0, 60), min_size=1))

@@ -1,7 +1,6 @@
 """Filters on sealed types: what is sealed of them, who opens it, which covers which, and who gets what then."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,6 +12,7 @@ from tests.broker.sealed_kit import ALL, CAR, CARS, PLATE, SPEED, Line, ring
 from tests.budget import examples
 from tests.spoiled import flipped
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.filters import Covering
 from penstock.broker.routing.messages import Enter, Hop, WithdrawEntry
 from penstock.broker.routing.trees import Forest
@@ -25,7 +25,6 @@ from penstock.crypto.filters import LEAST_BYTES, filter_key, seal_filter
 from penstock.crypto.seal_keys import column_scope
 from penstock.crypto.wrapping import Secret
 from penstock.errors import PenstockError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeKey
 from penstock.model.types import Sealing
 
@@ -35,7 +34,7 @@ SECOND = Secret(b"2" * 32)
 
 
 def filters(*scopes: str, level: Sealing = Sealing.ATTRIBUTE) -> KeyFilters:
-    return KeyFilters(ring(*scopes), lambda _of_type: level)
+    return KeyFilters(ring(*scopes), lambda _of_type: level, limits=BrokerLimits())
 
 
 def seal(text: str, *scopes: str, level: Sealing = Sealing.ATTRIBUTE) -> AnyFilter:
@@ -166,8 +165,8 @@ def _wrong() -> Iterator[tuple[object, str]]:
     yield [one, one[:20] + other[20:]], "message.malformed"
     yield [one, "text"], "message.malformed"
     yield [one[: LEAST_BYTES - 1]], "message.malformed"
-    yield [one + bytes(DEFAULT_LIMITS.filter_bytes)], "message.limit"
-    yield [bytes([number]) * 64 for number in range(DEFAULT_LIMITS.filter_parts + 1)], "message.limit"
+    yield [one + bytes(BrokerLimits().filter_bytes)], "message.limit"
+    yield [bytes([number]) * 64 for number in range(BrokerLimits().filter_parts + 1)], "message.limit"
 
 
 @pytest.mark.parametrize(("parts", "code"), [*_wrong()])
@@ -200,7 +199,7 @@ def test_any_octets_are_read_or_refused_and_open_nothing(parts: list[object]) ->
 
 def forwarded(texts: Sequence[str], *scopes: str) -> list[str]:
     """Return which of some filters a broker with some keys sends on."""
-    covering: Covering[int] = Covering(CAR.key, filters(*scopes))
+    covering: Covering[int] = Covering(CAR.key, filters(*scopes), limits=BrokerLimits())
     by_filter = {seal(text): text for text in texts}
     for number, filter_ in enumerate(by_filter):
         covering.put(number, filter_)
@@ -211,7 +210,7 @@ def test_without_keys_equal_filters_and_fewer_conjuncts_cover() -> None:
     assert forwarded(["speed > 70", "speed > 70 AND plate = 'X'"]) == ["speed > 70"]
     assert forwarded(["speed > 70", "speed > 80"]) == ["speed > 70", "speed > 80"]
     assert forwarded(["speed > 70", "plate = 'X'", "TRUE"]) == ["TRUE"]
-    covering: Covering[str] = Covering(CAR.key, filters())
+    covering: Covering[str] = Covering(CAR.key, filters(), limits=BrokerLimits())
     assert len(covering.put("one", seal("speed > 70"))) == 1
     assert covering.put("equal", seal("speed > 70")) == []
     assert covering.remove("one") == []
@@ -229,10 +228,10 @@ def test_with_keys_open_parts_are_compared_and_closed_ones_by_name() -> None:
 
 def test_a_filter_of_another_epoch_covers_nothing() -> None:
     keys = ring(*ALL)
-    found = KeyFilters(keys, lambda _of_type: Sealing.ATTRIBUTE)
+    found = KeyFilters(keys, lambda _of_type: Sealing.ATTRIBUTE, limits=BrokerLimits())
     old = found.seal(CAR.key, filter_of(CAR, "speed > 70"))
     keys.begin(SPEED, 2, SECOND)
-    covering: Covering[str] = Covering(CAR.key, found)
+    covering: Covering[str] = Covering(CAR.key, found, limits=BrokerLimits())
     covering.put("old", old)
     covering.put("new", found.seal(CAR.key, filter_of(CAR, "speed > 80")))
     assert len(list(covering)) == 2
@@ -329,7 +328,7 @@ def test_filters_are_sealed_anew_in_each_epoch_the_new_one_before_the_old_one_go
 
 
 def test_many_filters_are_sealed_anew_some_at_a_time_and_no_event_is_lost_meanwhile() -> None:
-    line = Line({"pub": ALL, "between": (), "sub": ALL}, limits=replace(DEFAULT_LIMITS, filter_sealings=2))
+    line = Line({"pub": ALL, "between": (), "sub": ALL}, limits=BrokerLimits(filter_sealings=2))
     line.advertise("pub")
     sub = line.routers["sub"]
     for number, speed in enumerate((10, 30, 50, 90, 95)):
@@ -451,8 +450,8 @@ def in_tree_of_truck(levels: dict[TypeKey, Sealing], *, open_: bool) -> tuple[Ke
     keys = ring(*ALL)
     for scope in (str(TRUCK.key), column_scope(TRUCK.key, SPEED)):
         keys.begin(scope, 1, SECOND)
-    found = KeyFilters(keys, levels.__getitem__)
-    forest = Forest(lambda _key: None, found)
+    found = KeyFilters(keys, levels.__getitem__, limits=BrokerLimits())
+    forest = Forest(lambda _key: None, found, limits=BrokerLimits())
     forest.subscribe("s", CAR.key, filter_of(CAR, "plate = 'SECRET' AND speed > 70"), open_=open_)
     forest.put(principal("neighbour"), 1, Advertisement(CAR.key, TRUCK.key))
     forest.changed()

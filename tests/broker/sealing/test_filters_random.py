@@ -12,6 +12,7 @@ from tests.broker.network import NUMBER, filter_of, make_type
 from tests.broker.sealed_kit import CAR, NOW, PLATE, SPEED, Line
 from tests.budget import examples
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.filters import Covering
 from penstock.broker.routing.outputs import Deliveries
 from penstock.broker.sealing.blocks import Vault
@@ -70,7 +71,7 @@ def filters(held: Iterable[tuple[str, int]]) -> KeyFilters:
     keys = LiveKeys()
     for scope, epoch in held:
         keys.begin(scope, epoch, secret(scope, epoch))
-    return KeyFilters(keys, lambda _of_type: Sealing.ATTRIBUTE)
+    return KeyFilters(keys, lambda _of_type: Sealing.ATTRIBUTE, limits=BrokerLimits())
 
 
 def wants(found: KeyFilters, filter_: AnyFilter, columns: Collection[Column], values: Mapping[str, Scalar]) -> bool:
@@ -94,7 +95,7 @@ def test_what_covers_another_at_one_broker_lets_as_much_through_at_every_other(d
         epochs = [(attribute, data.draw(st.integers(1, 2))) for attribute in (PLATE, SPEED)]
         made.append(filters(epochs).seal(CAR.key, FILTERS["car", data.draw(st.sampled_from(TEXTS[:-2]))]))
     here, there = (filters(data.draw(st.sets(COLUMNS))) for _ in range(2))
-    covering: Covering[int] = Covering(CAR.key, here)
+    covering: Covering[int] = Covering(CAR.key, here, limits=BrokerLimits())
     for number, filter_ in enumerate(made):
         covering.put(number, filter_)
     sent = list(covering)

@@ -6,6 +6,7 @@ from datetime import UTC, datetime
 import pytest
 from tests.broker.sealed_kit import ALL, CAR, KEYS, PLATE, SPEED, ring, signer
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.sealing.vault import KeyVault
 from penstock.codec.blocks import Padding, read_header
 from penstock.crypto.aead import CipherAlgorithm
@@ -13,7 +14,6 @@ from penstock.crypto.seal_keys import LiveKeys
 from penstock.crypto.sealer import SealerSettings
 from penstock.errors import LimitError, RefusedError
 from penstock.model.events import Event, TransitEvent
-from penstock.model.limits import Limits
 from penstock.model.types import Protection, Sealing
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -30,7 +30,7 @@ def vault(
         clock=lambda: NOW,
         random=secrets.token_bytes,
         settings=settings,
-        limits=Limits(**limits),
+        limits=BrokerLimits(**limits),  # type: ignore[arg-type]  # numbers alone
     )
 
 

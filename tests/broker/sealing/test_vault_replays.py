@@ -7,17 +7,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.broker.network import OWNER, make_type
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.sealing.vault import Replays
 from penstock.codec.block_names import PlainNames, names
 from penstock.codec.blocks import BlockHeader, Fixed, Level, Padding
 from penstock.errors import RefusedError
-from penstock.model.limits import Limits
 from penstock.model.names import TypeKey
 
 CAR = make_type("Car", {}).key
 BIKE = TypeKey(OWNER, "Bike")
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
-SMALL = Limits(route_window=4, seal_replays=6)
+SMALL = BrokerLimits(route_window=4, seal_replays=6)
 
 
 def header(number: int, *, sender: int = 1, incarnation: int = 1, seconds: float = 0) -> BlockHeader:
@@ -34,7 +34,7 @@ def refused(
 
 
 def test_a_row_is_taken_once() -> None:
-    replays = Replays(NOW)
+    replays = Replays(NOW, limits=BrokerLimits())
     assert list(replays.first(header(3), CAR, (1, 4))) == [0, 1]
     assert list(replays.first(header(3), CAR, (1, 2, 4, 5))) == [1, 3]
     refused("seal.replayed", replays, header(3), (1, 2))
@@ -52,7 +52,7 @@ def test_what_was_taken_is_known_and_asking_takes_nothing() -> None:
 
 
 def test_senders_incarnations_and_types_are_told_apart() -> None:
-    replays = Replays(NOW)
+    replays = Replays(NOW, limits=BrokerLimits())
     for one, of_type in (
         (header(1), CAR),
         (header(1, sender=2), CAR),
@@ -71,7 +71,7 @@ def test_what_lies_before_the_window_is_taken_for_a_copy() -> None:
 
 
 def test_what_was_sealed_before_the_memory_began_is_refused() -> None:
-    refused("seal.too-old", Replays(NOW), header(1, seconds=-0.001))
+    refused("seal.too-old", Replays(NOW, limits=BrokerLimits()), header(1, seconds=-0.001))
 
 
 def test_who_was_silent_for_longest_is_forgotten_first() -> None:

@@ -3,9 +3,9 @@
 import asyncio
 from itertools import pairwise
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.channel import Channel
 from penstock.codec.wire import decode_messages, encode, frame, raw_frame
-from penstock.model.limits import DEFAULT_LIMITS
 
 #: as frames of messages begin
 FRAMES = [bytes((0x91,)) + bytes((number,)) * size for number, size in enumerate((1, 40, 700, 5_000), start=1)]
@@ -20,7 +20,7 @@ def arrive(channel: Channel, octets: bytes) -> None:
 def test_channels_that_share_a_place_for_what_arrives_keep_what_is_theirs() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        one, other = (Channel(loop, DEFAULT_LIMITS, opening=0) for _ in range(2))
+        one, other = (Channel(loop, BrokerLimits(), opening=0) for _ in range(2))
         stream, junk = b"".join(map(raw_frame, FRAMES)), raw_frame(b"\x91" + b"\xff" * 8_000)
         # In pieces that end within frames and their lengths, at their ends, and far behind them.
         for start, end in pairwise((*range(0, 60, 7), 60, 800, 801, len(stream))):
@@ -55,7 +55,7 @@ def messages(frames: list[memoryview]) -> list[object]:
 def test_urgent_messages_overtake_others_on_both_sides() -> None:
     async def main() -> None:
         loop = asyncio.get_running_loop()
-        one, other = (Channel(loop, DEFAULT_LIMITS, opening=0) for _ in range(2))
+        one, other = (Channel(loop, BrokerLimits(), opening=0) for _ in range(2))
         wires = Wires()
         one.connection_made(wires)
         one.post(encode("hello"))

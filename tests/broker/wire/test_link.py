@@ -21,6 +21,7 @@ from tests.broker.link_kit import (
 )
 
 from penstock.broker.wire.link import Link
+from penstock.codec.limits import CodecLimits
 from penstock.codec.wire import Encoded, FrameReader, Wire, decode_messages, encode
 from penstock.codec.wire import frame as frame_of
 from penstock.errors import RefusedError
@@ -59,14 +60,14 @@ def test_what_is_posted_together_goes_out_in_one_frame(way: Way) -> None:
 
 
 def test_frames_keep_to_the_limits_whatever_is_posted(way: Way) -> None:
-    limits = replace(LIMITS, frame_messages=10)
+    limits = replace(LIMITS, codec=CodecLimits(frame_messages=10))
 
     async def burst(link: Link) -> None:
         for number in range(25):
             link.post(encode(number))
         for _ in range(3):
             link.post(encode(bytes(200_000)))
-        link.post(encode(bytes(LIMITS.frame_bytes - 20)))
+        link.post(encode(bytes(LIMITS.codec.frame_bytes - 20)))
         await wait_for_the_end(link)
 
     async def main() -> None:

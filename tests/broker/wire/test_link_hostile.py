@@ -53,7 +53,7 @@ def test_frames_that_are_too_large_or_no_handshake_are_refused_before_it(way: Wa
 @pytest.mark.parametrize(
     ("data", "code"),
     [
-        ((LIMITS.frame_bytes + 1).to_bytes(4, "big"), "frame.limit"),
+        ((LIMITS.codec.frame_bytes + 1).to_bytes(4, "big"), "frame.limit"),
         (b"\xff\xff\xff\xff", "frame.limit"),
         (raw_frame(b"\xc1"), "wire.malformed"),
         (raw_frame(b"\x01"), "wire.malformed"),

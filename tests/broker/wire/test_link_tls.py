@@ -36,6 +36,7 @@ from tests.broker.link_kit import (
     works,
 )
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.handshake import AuthenticatedPeer, Connecting, HandshakeTerms
 from penstock.broker.wire.link import Link, Listener, Reception, connect, listen
 from penstock.codec.wire import HEADER_BYTES, encode, raw_frame
@@ -43,7 +44,6 @@ from penstock.crypto import SigningKey
 from penstock.crypto.tls import client_context, new_certificate, peer_fingerprint, server_context
 from penstock.errors import FailedError
 from penstock.model import NetworkName
-from penstock.model.limits import Limits
 
 way = Tls()
 
@@ -280,7 +280,7 @@ def test_a_peer_that_closes_tls_and_reads_nothing_does_not_keep_its_connection()
 
 
 @asynccontextmanager
-async def guarded(limits: Limits, *welcome: SigningKey) -> AsyncIterator[Broker]:
+async def guarded(limits: BrokerLimits, *welcome: SigningKey) -> AsyncIterator[Broker]:
     """A listener that lets in only some, and waits for what the others have to say."""
 
     async def serve(link: Link) -> None:

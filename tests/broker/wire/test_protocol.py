@@ -22,9 +22,9 @@ from penstock.broker.wire.protocol import (
     write_events,
     write_rows,
 )
+from penstock.codec.limits import CodecLimits
 from penstock.codec.wire import Wire, decode, encode
 from penstock.errors import LimitError, MalformedError
-from penstock.model.limits import Limits
 
 pytestmark = pytest.mark.hypothesis
 
@@ -165,7 +165,7 @@ def test_whatever_comes_is_a_message_or_malformed(tree: Wire) -> None:
 
 @given(st.lists(st.integers(0, 3_000), min_size=1, max_size=40))
 def test_rows_take_as_many_messages_as_they_need(sizes: list[int]) -> None:
-    limits = Limits(frame_bytes=4_096)
+    limits = CodecLimits(frame_bytes=4_096)
     rows: list[Row] = [[str(number), None, "x" * size] for number, size in enumerate(sizes)]
     messages = write_events("s", rows, limits)
     assert all(len(message) < 4_096 for message in messages)
@@ -177,5 +177,5 @@ def test_rows_take_as_many_messages_as_they_need(sizes: list[int]) -> None:
 
 def test_a_row_that_fits_into_no_message() -> None:
     with pytest.raises(LimitError) as caught:
-        write_rows(["publish", 1, "a", str(NEWS.name)], [["", None, "x" * 5_000]], Limits(frame_bytes=4_096))
+        write_rows(["publish", 1, "a", str(NEWS.name)], [["", None, "x" * 5_000]], CodecLimits(frame_bytes=4_096))
     assert caught.value.code == "wire.limit"

@@ -6,10 +6,10 @@ import pytest
 from tests.moderator.kit import WORKFLOW, event, listing, rule, tree, words
 from tests.trust.kit import refused
 
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.tree import TreeScope
 from penstock.moderator.detection.detector import Detector
 from penstock.moderator.detection.judge import Implication, QuickJudge
+from penstock.moderator.limits import ModeratorLimits
 from penstock.moderator.rules.conflicts import ConflictKind, Mode, RuleFunction
 from penstock.moderator.rules.rules import PublishRule
 from penstock.selector import ALWAYS, Selector
@@ -121,7 +121,7 @@ def test_a_tree_that_does_not_suit_changes_nothing() -> None:
 
 
 def test_what_is_not_decided_keeps_a_rule_out() -> None:
-    found = Detector(words(WORKFLOW), limits=Limits(solver_time=100, solver_effort=1))
+    found = Detector(words(WORKFLOW), limits=ModeratorLimits(solver_time=100, solver_effort=1))
     assert found.add(rule("1", "A1", "age * age >= 100")) == ()
     (conflict,) = found.add(rule("2", "A1", "age >= 10"))
     assert not conflict.certain
@@ -162,7 +162,7 @@ def test_above_a_thousand_rules_only_those_that_collide_are_looked_at(
 
 
 def test_what_nobody_states_any_more_is_forgotten() -> None:
-    found = Detector(words(WORKFLOW), limits=replace(DEFAULT_LIMITS, moderator_answers=4))
+    found = Detector(words(WORKFLOW), limits=ModeratorLimits(moderator_answers=4))
     found.add(rule("1", "A1", "age >= 7"))
     for least in range(50):
         found.conflicts(rule("2", "A2", f"age >= {least}"))

@@ -10,19 +10,19 @@ from hypothesis import strategies as st
 from tests.budget import examples
 from tests.moderator.kit import FORMULAS, LISTS, P1, P2, listing, rule, tree, words
 
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.tree import TreeScope, TypeTree
 from penstock.model.values import Schema
 from penstock.moderator.detection import judge
 from penstock.moderator.detection.detector import Detector
 from penstock.moderator.detection.naive import find_conflicts
+from penstock.moderator.limits import MODERATOR_ANSWERS, ModeratorLimits
 from penstock.moderator.rules.conflicts import Conflict, Mode, Party, RuleFunction
 from penstock.moderator.rules.rules import PublishRule
 from penstock.selector import ALWAYS, Selector, SelectorAnalysis, covers, evaluate, parse
 
 Drawing: TypeAlias = st.SearchStrategy[tuple[TypeTree, list[PublishRule]]]
 #: how many answers a detector remembers
-ANSWERS = st.sampled_from([1, 3, DEFAULT_LIMITS.moderator_answers])
+ANSWERS = st.sampled_from([1, 3, MODERATOR_ANSWERS])
 PUBLISHERS = (ALWAYS, listing(("company", "A")), listing(("company", "A"), ("licensed", True)), parse("company <> 'B'"))
 
 
@@ -32,7 +32,7 @@ def asked_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         answers: dict[tuple[str, str, tuple[str, ...]], SelectorAnalysis] = {}
 
-        def remembered(a: Selector, b: Selector, schema: Schema, *, limits: Limits) -> SelectorAnalysis:
+        def remembered(a: Selector, b: Selector, schema: Schema, *, limits: ModeratorLimits) -> SelectorAnalysis:
             asked = (a.text, b.text, tuple(schema))
             if asked not in answers:
                 answers[asked] = covers(a, b, schema, limits=limits)
@@ -102,7 +102,7 @@ def compare(drawn: st.DataObject, drawing: Drawing, mode: Mode, *, consistent: b
     chosen, rules = drawn.draw(drawing)
     vocabulary = words(chosen)
     # What is remembered may be forgotten at any time.
-    detector = Detector(vocabulary, mode, limits=replace(DEFAULT_LIMITS, moderator_answers=drawn.draw(ANSWERS)))
+    detector = Detector(vocabulary, mode, limits=ModeratorLimits(moderator_answers=drawn.draw(ANSWERS)))
     for candidate in rules:
         others = list(detector.rules.values())
         expected = find_conflicts(candidate, others, vocabulary, mode)

@@ -4,10 +4,10 @@ import pytest
 from tests.moderator.kit import P1, P2, P3, P4, WORKFLOW, listing, rule, tree, words
 from tests.trust.kit import refused
 
-from penstock.model.limits import Limits
 from penstock.model.principals import Principal
 from penstock.model.tree import TreeScope
 from penstock.moderator.detection.naive import find_conflicts
+from penstock.moderator.limits import ModeratorLimits
 from penstock.moderator.rules.conflicts import Conflict, ConflictKind, Mode, Party, RuleFunction
 from penstock.moderator.rules.lists import Bound
 
@@ -135,7 +135,7 @@ def test_what_is_not_decided_in_time_is_a_conflict_and_says_so() -> None:
     # Each of the two implies the other, which is not found out with so little effort.
     active = [rule("r", "A1", "age * age >= 100")]
     (found,) = find_conflicts(
-        rule("c", "A1", "age >= 10"), active, FIGURE_2, limits=Limits(solver_time=100, solver_effort=1)
+        rule("c", "A1", "age >= 10"), active, FIGURE_2, limits=ModeratorLimits(solver_time=100, solver_effort=1)
     )
     assert (found.certain, found.witness, found.admitted_by, found.attributes) == (False, None, None, ("age",))
 

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from tests.trust.kit import refused
 
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.moderator.rules.lists import AttributeList, Bound, ListEntry, listed, parts
 from penstock.selector import ALWAYS, parse
+from penstock.trust.limits import MODERATOR_LIST
 
 ENTRIES = st.one_of(
     st.builds(ListEntry, st.sampled_from(["role", "company"]), st.text(st.characters(codec="utf-8"), max_size=3)),
@@ -76,7 +76,7 @@ def test_lists_that_are_none() -> None:
     with refused("name.malformed"):
         ListEntry("a b", 1)
     with refused("moderator.limit"):
-        AttributeList(tuple(ListEntry(f"a{n}", n) for n in range(DEFAULT_LIMITS.moderator_list + 1)))
+        AttributeList(tuple(ListEntry(f"a{n}", n) for n in range(MODERATOR_LIST + 1)))
 
 
 def test_what_stands_twice_counts_once() -> None:

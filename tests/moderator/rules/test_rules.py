@@ -9,7 +9,7 @@ from tests.trust.kit import CURRENT, key, refused, who
 from penstock.codec.sexp import SExp, advanced, canonical, parse
 from penstock.codec.sexp import head as sexp_head
 from penstock.crypto import digest
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.moderator.limits import MODERATOR_ID_LENGTH
 from penstock.moderator.rules.rules import PublishRule, Rule, SubscribeRule
 from penstock.selector import parse as parse_selector
 from penstock.trust.signed import read_signed, sign_value
@@ -66,7 +66,7 @@ def test_ids_are_plain_words(name: str) -> None:
 
 def test_bounds_and_publishers() -> None:
     with refused("moderator.limit"):
-        rule("a" * (DEFAULT_LIMITS.moderator_id_length + 1), "A1")
+        rule("a" * (MODERATOR_ID_LENGTH + 1), "A1")
     for publishers in ((), (P1, P1)):
         with refused("moderator.rule"):
             PublishRule("r", event("A1"), publishers, P1)

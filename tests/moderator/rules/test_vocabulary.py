@@ -4,7 +4,7 @@ import pytest
 from tests.moderator.kit import WORKFLOW, event, rule, words
 from tests.trust.kit import refused, who
 
-from penstock.model.limits import Limits
+from penstock.moderator.limits import ModeratorLimits
 from penstock.moderator.rules.conflicts import RuleFunction
 from penstock.moderator.rules.rules import SubscribeRule
 from penstock.selector import parse
@@ -55,7 +55,7 @@ def test_messages_name_rule_function_and_attribute_and_no_value() -> None:
 def test_what_the_solver_does_not_decide_in_time_is_refused() -> None:
     hard = rule("r", "A1", "badge LIKE '%a_b%' AND NOT badge LIKE '%a%b%' AND age * age * age = 100000 + age")
     with refused("moderator.undecided"):
-        VOCABULARY.check(hard, limits=Limits(solver_time=100, solver_effort=100))
+        VOCABULARY.check(hard, limits=ModeratorLimits(solver_time=100, solver_effort=100))
 
 
 def test_what_has_passed_is_not_asked_again() -> None:

@@ -21,6 +21,7 @@ from tests.broker.sports import NETWORK
 from tests.network.hostile.target import MEMBER, Attack, Target
 
 from penstock.broker.fabric.members import SignedSample
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.membership import SignedProof
 from penstock.errors import PenstockError
 from penstock.fabric.envelope import decode, encode
@@ -179,7 +180,7 @@ async def _take_streams_away(target: Target) -> None:
 
 async def forged_messages(target: Target) -> None:
     """Send samples of an attacker's own, in the place of those of brokers: signed by who may not, altered, and old."""
-    proof = SignedProof(MEMBER, NETWORK)
+    proof = SignedProof(MEMBER, NETWORK, limits=BrokerLimits())
 
     async def strike(client: Client, message: Msg) -> None:
         if not message.subject.startswith(_SUBJECTS):

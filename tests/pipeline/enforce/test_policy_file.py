@@ -15,8 +15,8 @@ from tests.trust.kit import NOW, grant, key, refused, who
 from penstock.codec.sexp import transport
 from penstock.errors import MalformedError, PenstockError
 from penstock.guard import ANYTIME, Effect
-from penstock.model.limits import Limits
 from penstock.pipeline.enforce.policy import load_policy, policy_digest, read_policy_file
+from penstock.pipeline.limits import PipelineLimits
 from penstock.selector import ALWAYS
 from penstock.store.files.policy_files import read_chain
 from penstock.trust import Credentials, Right, event_tag, sign_type
@@ -88,13 +88,13 @@ def test_a_slip_is_told() -> None:
 
 
 def test_bounds(tmp_path: Path) -> None:
-    tight = Limits(policy_bytes=100, policy_subscribers=1, policy_files=2, certificates=2)
+    tight = PipelineLimits(policy_bytes=100, policy_subscribers=1, policy_files=2, certificates=2)
     with refused("policy.limit"):
         read_policy_file(TYPES + "#" * 100, limits=tight)
     with refused("policy.limit"):
-        read_policy_file(READER + READER.removeprefix(TYPES), limits=Limits(policy_subscribers=1))
+        read_policy_file(READER + READER.removeprefix(TYPES), limits=PipelineLimits(policy_subscribers=1))
     policy = str(build(tmp_path / "plant"))
-    for limits in (Limits(policy_files=2), Limits(certificates=2)):
+    for limits in (PipelineLimits(policy_files=2), PipelineLimits(certificates=2)):
         with refused("policy.limit"):
             load_policy(policy, NOW, limits=limits)
     with refused("file.limit"):

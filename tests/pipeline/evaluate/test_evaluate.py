@@ -25,7 +25,6 @@ from tests.policy.random_policies import ATTRIBUTES, Maker
 from tests.trust.kit import refused
 
 from penstock.guard.decision_log import ANSWERED
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.pipeline.audit import read_log
 from penstock.pipeline.conflicts.input import InputTable, StorageFormat
 from penstock.pipeline.evaluate.columns import column
@@ -36,6 +35,7 @@ from penstock.pipeline.jobs import evaluate as evaluate_job
 from penstock.pipeline.jobs.enforce import DECISIONS
 from penstock.pipeline.jobs.evaluate import DECIDED, Evaluate
 from penstock.pipeline.jobs.job import run, spark_errors, start
+from penstock.pipeline.limits import PIPELINE_LIMITS, PipelineLimits
 from penstock.pipeline.outputs.files import Streaming
 from penstock.pipeline.outputs.outputs import totals
 from penstock.policy.engine.compiler import CompiledPolicy
@@ -74,7 +74,9 @@ def decided(decider: Decider, arrays: Mapping[Key, Any], rows: int) -> list[Requ
     ]
 
 
-def deciding(root: Root, types: Mapping[Key, Any], sources: PolicySources, limits: Limits = DEFAULT_LIMITS) -> Decider:
+def deciding(
+    root: Root, types: Mapping[Key, Any], sources: PolicySources, limits: PipelineLimits = PIPELINE_LIMITS
+) -> Decider:
     vectors = Vectors(root, sources, NOW, types)
     columns = [column(types[key], key.of, vectors.constants(place)) for place, key in enumerate(vectors.keys)]
     return Decider(vectors, columns, limits)
@@ -100,7 +102,7 @@ def test_rows_get_what_each_would_get_by_itself(seed: int, bags: bool, texts: bo
     single = {key: pa.string() if texts else TYPES[key.of] for key in KEYS}
     types = {key: pa.list_(found) if bags else found for key, found in single.items()}
     # So little is remembered that much is forgotten between two batches.
-    decider = deciding(root, types, sources, replace(DEFAULT_LIMITS, policy_remembered=maker.random.choice([1, 1_000])))
+    decider = deciding(root, types, sources, PipelineLimits(policy_remembered=maker.random.choice([1, 1_000])))
     for _ in range(3):
         rows = [maker.facts() if bags else {key: bag[:1] for key, bag in maker.facts().items()} for _ in range(8)]
         cells = {key: [cell(facts.get(key, ()), key.of, bags, texts) for facts in rows] for key in KEYS}

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterator
-from dataclasses import replace
 from pathlib import Path
 
 import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
@@ -13,7 +12,6 @@ from tests.pipeline.ingest_reference import PARQUET_MAPPING, define
 from tests.pipeline.jobs_plant import interpreted
 from tests.trust.kit import NOW, refused
 
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.pipeline.ingest import formats as parquet_files
 from penstock.pipeline.ingest.formats import Seen, files_lacking
 from penstock.pipeline.ingest.mapping import read_mapping
@@ -82,7 +80,7 @@ def test_each_file_is_asked_once(
 def test_a_table_of_too_many_files_is_refused(
     spark: SparkSession, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(parquet_files, "DEFAULT_LIMITS", replace(DEFAULT_LIMITS, table_files=0))
+    monkeypatch.setattr(parquet_files, "TABLE_FILES", 0)
     write(tmp_path / "in", "a", n="1")
     with refused("ingest.files"):
         files_lacking(spark, str(tmp_path / "in"), ["n"])

@@ -1,7 +1,6 @@
 """What tasks seal, brokers open; and no two attempts have an incarnation in common."""
 
 import base64
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,9 +10,9 @@ from tests.pipeline.sealed_kit import BROKER, CAR, NOW, TRUCK, TYPES, WHOLE, eve
 
 from penstock.codec.blocks import Padding, join, read_header
 from penstock.crypto.aead import CipherAlgorithm
+from penstock.crypto.limits import CryptoLimits
 from penstock.crypto.opener import Opener
 from penstock.crypto.sealer import SealerSettings
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.types import EventType
 from penstock.pipeline.sealed.columns import ARROW_TYPES
 from penstock.pipeline.sealed.log import FIRST, HEADER, ROWS
@@ -61,7 +60,7 @@ def test_events_too_large_for_a_block_are_told_and_keep_no_other_back(tmp_path: 
     for place in (2, 8):
         events[place][str(kind.attributes[0].id)] = "x" * 3_000
     batch = pa.RecordBatch.from_pylist(events, schema=frame(range(1), kind).schema)
-    limits = replace(DEFAULT_LIMITS, block_bytes=3_000)
+    limits = CryptoLimits(block_bytes=3_000)
     writing = Writing(key_files(tmp_path, ring()), TYPES, BROKER.principal, NOW, rows=size, limits=limits)
     sealed = blocks(writing._sealed([batch]))
     assert all(len(data) <= limits.block_bytes for data in sealed)

@@ -1,6 +1,5 @@
 """Compaction says the same in fewer blocks, and shows nothing to anybody who could not read it before."""
 
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -12,10 +11,10 @@ from tests.spoiled import flipped
 
 from penstock.codec.blocks import Block, Level, read_header
 from penstock.codec.encoded_blocks import encode_block
+from penstock.crypto.limits import CryptoLimits
 from penstock.crypto.opener import Opener
 from penstock.crypto.seal_keys import KeyRing
 from penstock.crypto.sealer import Sealer
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.pipeline.sealed import writer as sealed_compacting
 from penstock.pipeline.sealed.writer import Compacting
 
@@ -75,7 +74,7 @@ def test_what_opens_and_is_no_column_is_left_as_it_is(tmp_path: Path, octets: by
 
 
 def test_where_one_block_would_be_too_large_there_are_several(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    few = partial(Sealer, limits=replace(DEFAULT_LIMITS, block_rows=4))
+    few = partial(Sealer, limits=CryptoLimits(block_rows=4))
     monkeypatch.setattr(sealed_compacting, "Sealer", few)
     found = compacted(tmp_path, ring(), [seal(sealer(), [n]) for n in range(9)])
     assert sorted(read_header(data).rows for data in found) == [2, 3, 4]

@@ -16,7 +16,6 @@ from tests.policy.kit import AGE, FIRST, FUNCTION, NOW, apply, designator, polic
 from tests.policy.random_policies import Maker
 
 from penstock.errors import MalformedError
-from penstock.model.limits import Limits
 from penstock.policy.analysis.questions import DECISIONS, Analysis
 from penstock.policy.combining.registry import with_priorities
 from penstock.policy.engine.compiler import CompiledPolicy
@@ -33,6 +32,7 @@ from penstock.policy.language.requests import ACTION, ENVIRONMENT, SUBJECT, Fact
 from penstock.policy.syntax.json.requests import read_request, write_request
 from penstock.policy.syntax.xml.policies import read_leniently, read_policy
 from penstock.selector.analysis import AnalysisVerdict
+from penstock.selector.limits import SelectorLimits
 
 #: what policies name, and what requests have besides: each gap has as many values as there are attributes of the type
 NAMED: dict[DataType, list[Any]] = {STRING: ["b"], INTEGER: [0, 1], DOUBLE: [0.0, math.nan], BOOLEAN: [True, False]}
@@ -344,7 +344,7 @@ def test_references_are_followed_or_told() -> None:
 
 
 def test_what_the_solver_cannot_settle_is_unknown() -> None:
-    asked = Analysis(policy(rule(OLD)), policy(rule(apply("not", OLD))), limits=Limits(solver_effort=1))
+    asked = Analysis(policy(rule(OLD)), policy(rule(apply("not", OLD))), limits=SelectorLimits(solver_effort=1))
     assert asked.implies().verdict is AnalysisVerdict.UNKNOWN
     with pytest.raises(TypeError):
         bool(asked.implies())

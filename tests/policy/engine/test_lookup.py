@@ -8,7 +8,6 @@ from tests.policy.kit import FUNCTION, NOW, XS, apply, policy, policy_text, requ
 
 from penstock.codec.xml_text import XmlContent, read_xml
 from penstock.errors import EvaluationError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.decide import SCOPE, decide, plainly
 from penstock.policy.engine.evaluate import status_of
@@ -30,6 +29,7 @@ from penstock.policy.language.requests import (
     attribute,
 )
 from penstock.policy.language.results import PROCESSING_ERROR, SYNTAX_ERROR, Result, XacmlDecision
+from penstock.policy.limits import POLICY_NESTED
 from penstock.policy.syntax.xml.policies import read_policy
 from penstock.policy.syntax.xml.policy_writer import write_policy
 from penstock.policy.syntax.xml.requests import read_attributes
@@ -196,9 +196,9 @@ def test_requests_that_lead_to_each_other_end_in_an_error() -> None:
 
 def test_requests_are_counted_all_in_all() -> None:
     inner = permitted(SUBJECT, said(SUBJECT_ID, "carl"))
-    enough = policy(rule(who("carl")), rule(apply("and", *[inner] * DEFAULT_LIMITS.policy_nested)))
+    enough = policy(rule(who("carl")), rule(apply("and", *[inner] * POLICY_NESTED)))
     assert answer(enough, request()).decision is XacmlDecision.PERMIT
-    too_many = policy(rule(who("carl")), rule(apply("and", *[inner] * (DEFAULT_LIMITS.policy_nested + 1))))
+    too_many = policy(rule(who("carl")), rule(apply("and", *[inner] * (POLICY_NESTED + 1))))
     assert answer(too_many, request()).decision is XacmlDecision.INDETERMINATE_P
 
 

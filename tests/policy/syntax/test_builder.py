@@ -7,8 +7,8 @@ import pytest
 from tests.policy.kit import FIRST, apply, policy_text, rule, value
 
 from penstock.errors import LimitError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.policy.language.policies import Policy, Root
+from penstock.policy.limits import POLICY_DEPTH
 from penstock.policy.syntax.forms import read_root
 from penstock.policy.syntax.json.policies import read_json_policy
 from penstock.policy.syntax.text.policies import read_text_policy
@@ -122,11 +122,11 @@ def chain_in_text(count: int) -> bytes:
     [lambda n: chain_in_xml(n, forward=False), lambda n: chain_in_xml(n, forward=True), chain_in_json, chain_in_text],
 )
 def test_variables_of_variables_count_as_depth(chain: Callable[[int], bytes]) -> None:
-    few = DEFAULT_LIMITS.policy_depth // 2
+    few = POLICY_DEPTH // 2
     found = read_root(chain(few))
     assert isinstance(found, Policy)
     assert len(found.variables) == few
-    for many in (DEFAULT_LIMITS.policy_depth + 1, 3_000):
+    for many in (POLICY_DEPTH + 1, 3_000):
         with pytest.raises(LimitError) as caught:
             read_root(chain(many))
         assert caught.value.code == "xacml.limit"

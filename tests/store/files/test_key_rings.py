@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from penstock.crypto.seal_keys import KeyRing
 from penstock.crypto.wrapping import Secret, wrap
 from penstock.errors import FailedError, LimitError, MalformedError, PenstockError, RefusedError
-from penstock.model.limits import Limits
 from penstock.store.files.key_rings import decode_key_ring, encode_key_ring, read_key_ring, write_key_ring
+from penstock.store.limits import StoreLimits
 
 KEK = Secret(bytes(range(32)))
 SCOPES = st.dictionaries(
@@ -98,6 +98,6 @@ def test_errors_say_what_is_wrong_and_with_which_file(tmp_path: Path) -> None:
     assert cut.value.code == "keys.unopened"
     assert all("plates.ring" in caught.value.message for caught in (wrong, cut))
     with pytest.raises(LimitError):
-        read_key_ring(path, KEK, limits=Limits(key_ring_bytes=100))
+        read_key_ring(path, KEK, limits=StoreLimits(key_ring_bytes=100))
     with pytest.raises(FailedError):
         read_key_ring(tmp_path / "absent", KEK)

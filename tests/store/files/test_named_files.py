@@ -8,8 +8,8 @@ from tests.pipeline.jobs_plant import FIRST, SECOND
 from tests.store.files.test_named_files_principals import NAMING
 from tests.trust.kit import grant, key, refused, who
 
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.store.files.named_files import NamedFiles
+from penstock.store.limits import STORE_LIMITS, StoreLimits
 from penstock.trust import Credentials, Right, event_tag, sign_type
 
 
@@ -28,7 +28,7 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def files(folder: Path, limits: Limits = DEFAULT_LIMITS) -> NamedFiles:
+def files(folder: Path, limits: StoreLimits = STORE_LIMITS) -> NamedFiles:
     return NamedFiles(folder, NAMING, limits)
 
 
@@ -66,8 +66,8 @@ def test_what_cannot_be_had(folder: Path, pattern: str, code: str) -> None:
         files(folder).credentials([pattern])
 
 
-@pytest.mark.parametrize("limits", [Limits(policy_files=1), Limits(certificates=1)])
-def test_there_may_be_too_many(folder: Path, limits: Limits) -> None:
+@pytest.mark.parametrize("limits", [StoreLimits(policy_files=1), StoreLimits(certificates=1)])
+def test_there_may_be_too_many(folder: Path, limits: StoreLimits) -> None:
     with refused("guests.limit"):
         files(folder, limits).credentials(["certs"])
 

@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from penstock.errors import MalformedError
-from penstock.model.limits import Limits
 from penstock.store.files.sealed_files import read_sealed, write_sealed
+from penstock.store.limits import StoreLimits
 
 BLOCKS = st.lists(st.binary(max_size=50).map(lambda octets: b"\1" + octets), max_size=5)
 
@@ -45,5 +45,5 @@ def test_a_file_that_was_cut_gives_what_was_whole_and_says_so(blocks: list[bytes
 @pytest.mark.parametrize("octets", [b"\0\0\0\0", b"\0\0\0\2\2x", b'{"specversion": "1.0"}', b"\0\0\0\x0a\1"])
 def test_what_is_no_file_of_blocks_is_not_read(octets: bytes) -> None:
     with pytest.raises(MalformedError) as caught:
-        [*read_sealed(BytesIO(octets), limits=Limits(block_bytes=9))]
+        [*read_sealed(BytesIO(octets), limits=StoreLimits(block_bytes=9))]
     assert caught.value.code == "seal.file"

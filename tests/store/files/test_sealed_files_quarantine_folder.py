@@ -10,7 +10,6 @@ import pytest
 from penstock.codec.blocks import VERSION
 from penstock.crypto import SigningKey
 from penstock.errors import FailedError
-from penstock.model.limits import Limits
 from penstock.store.files.sealed_files import QuarantineFolder, read_sealed
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)
@@ -27,7 +26,7 @@ def names(path: Path) -> list[str]:
 
 def test_a_block_is_kept_as_it_came_under_its_time_code_and_peer(tmp_path: Path) -> None:
     path = tmp_path / "quarantine"
-    folder = QuarantineFolder(path)
+    folder = QuarantineFolder(path, 1_000, 1 << 20)
     assert not path.exists()
     folder.keep(NOW, "seal.closed-epoch", LOUD, block(1))
     folder.keep(NOW, "seal.cannot-open", None, block(2))
@@ -41,13 +40,13 @@ def test_a_block_is_kept_as_it_came_under_its_time_code_and_peer(tmp_path: Path)
     assert {stat.S_IMODE(file.stat().st_mode) for file in path.iterdir()} == {0o600}
 
 
-@pytest.mark.parametrize("limits", [Limits(quarantine_blocks=3), Limits(quarantine_bytes=3 * 14)])
-def test_who_sends_most_pushes_out_his_own(tmp_path: Path, limits: Limits) -> None:
-    folder = QuarantineFolder(tmp_path, limits)
+@pytest.mark.parametrize("most", [(3, 1 << 20), (1_000, 3 * 14)])
+def test_who_sends_most_pushes_out_his_own(tmp_path: Path, most: tuple[int, int]) -> None:
+    folder = QuarantineFolder(tmp_path, *most)
     folder.keep(NOW, "seal.closed-epoch", QUIET, block(0))
     for number in range(1, 9):
         # Whoever starts again goes on with what is there.
-        folder = QuarantineFolder(tmp_path, limits)
+        folder = QuarantineFolder(tmp_path, *most)
         folder.keep(NOW + timedelta(seconds=number), "seal.cannot-open", LOUD, block(number))
     assert len(folder) == 3
     kept = [next(read_sealed(io.BytesIO((tmp_path / name).read_bytes())))[1] for name in names(tmp_path)]
@@ -58,5 +57,5 @@ def test_what_cannot_be_kept_is_told(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.touch()
     with pytest.raises(FailedError) as caught:
-        QuarantineFolder(path).keep(NOW, "seal.cannot-open", None, block(1))
+        QuarantineFolder(path, 1_000, 1 << 20).keep(NOW, "seal.cannot-open", None, block(1))
     assert caught.value.code == "file.unwritable"

@@ -7,7 +7,6 @@ import pytest
 
 from penstock.errors import MalformedError
 from penstock.model import Principal
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.store.files.strict_tables import Strict
 
 FILE = Strict(
@@ -26,10 +25,10 @@ def test_what_is_as_it_must_be_is_returned() -> None:
     assert FILE.texts("a", ["b", ""]) == ("b", "")
     assert FILE.flag("a", False) is False
     assert FILE.time_zone("a", "Europe/Amsterdam").key == "Europe/Amsterdam"
-    assert FILE.name("a", "Müller & Co", DEFAULT_LIMITS) == "Müller & Co"
+    assert FILE.name("a", "Müller & Co") == "Müller & Co"
     assert FILE.petnames("a", "names.toml") == "names.toml"
     assert FILE.petnames("a", {"met": str(WHO)}) == {"met": WHO}
-    assert FILE.homes("a", {"met": "police", str(WHO): "police"}, DEFAULT_LIMITS) == {
+    assert FILE.homes("a", {"met": "police", str(WHO): "police"}) == {
         "met": "police",
         str(WHO): "police",
     }
@@ -52,11 +51,11 @@ def test_what_is_as_it_must_be_is_returned() -> None:
         (lambda: FILE.time_zone("a", 1), "file.value"),
         (lambda: FILE.time_zone("a", "Europe/Nowhere"), "file.zone"),
         (lambda: FILE.time_zone("a", "../etc/passwd"), "file.zone"),
-        (lambda: FILE.name("a", "four", Limits(policy_name_length=3)), "file.value"),
-        (lambda: FILE.name("a", "a\nb", DEFAULT_LIMITS), "file.value"),
+        (lambda: FILE.name("a", "x" * 129), "file.value"),
+        (lambda: FILE.name("a", "a\nb"), "file.value"),
         (lambda: FILE.petnames("a", 1), "file.value"),
         (lambda: FILE.petnames("a", {"a/b": str(WHO)}), "petname.malformed"),
-        (lambda: FILE.homes("a", {"met": ""}, DEFAULT_LIMITS), "file.value"),
+        (lambda: FILE.homes("a", {"met": ""}), "file.value"),
         (lambda: FILE.facts("a", {"n": []}), "file.value"),
         (lambda: FILE.facts("a", {"hour": 1}), "environment.reserved"),
     ],

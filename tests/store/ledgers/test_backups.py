@@ -9,12 +9,12 @@ import pytest
 
 from penstock.codec.sexp import parse, transport
 from penstock.errors import FailedError, PenstockError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.store.ledgers.backups import read_backup, restore_backup, write_backup
 from penstock.store.ledgers.ledgers import Store
 from penstock.store.ledgers.memory import MemoryRecords
 from penstock.store.ledgers.records import EMPTY
 from penstock.store.ledgers.urls import open_store
+from penstock.store.limits import StoreLimits
 from penstock.testing.store_suite import entry
 
 
@@ -53,7 +53,7 @@ def test_a_backup_is_for_its_owner_alone(tmp_path: Path) -> None:
 
 def test_the_largest_change_can_be_backed_up(tmp_path: Path) -> None:
     store, other = Store(MemoryRecords()), Store(MemoryRecords())
-    size = DEFAULT_LIMITS.store_value_bytes
+    size = StoreLimits().store_value_bytes
     store.ledger("rules").append(EMPTY, [replace(entry(1), before=bytes(size), after=bytes(size))])
     write_backup(store, tmp_path / "backup")
     assert restore_backup(tmp_path / "backup", other) == store.heads()

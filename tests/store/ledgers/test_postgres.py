@@ -7,10 +7,10 @@ import pytest
 from tests.store.tampering import TAMPERED, Tampered
 
 from penstock.errors import FailedError, RefusedError
-from penstock.model.limits import Limits
 from penstock.store.ledgers.ledgers import Store
 from penstock.store.ledgers.records import EMPTY
 from penstock.store.ledgers.urls import open_store
+from penstock.store.limits import StoreLimits
 from penstock.testing.postgres import PostgresServer
 from penstock.testing.store_suite import StoreSuite, entry
 
@@ -69,7 +69,7 @@ def test_a_change_cannot_be_altered_by_mistake(url: str, connection: psycopg.Con
 
 def test_who_waits_too_long_is_told(url: str, connection: psycopg.Connection) -> None:
     fill(url)
-    with open_store(url, limits=Limits(store_wait=50)) as store:
+    with open_store(url, limits=StoreLimits(store_wait=50)) as store:
         ledger = store.ledger("rules")
         with connection.transaction():
             connection.execute("SELECT * FROM penstock_ledgers FOR UPDATE")

@@ -12,10 +12,10 @@ import pytest
 from tests.store.tampering import TAMPERED, Tampered
 
 from penstock.errors import FailedError, RefusedError
-from penstock.model.limits import Limits
 from penstock.store.ledgers.ledgers import Store
 from penstock.store.ledgers.records import EMPTY
 from penstock.store.ledgers.urls import open_store
+from penstock.store.limits import StoreLimits
 from penstock.testing.store_suite import StoreSuite, entry
 
 
@@ -72,7 +72,7 @@ def test_changes_reach_the_disk_before_they_are_acknowledged(filled: str) -> Non
 
 
 def test_who_waits_too_long_is_told(file: Path, filled: str) -> None:
-    with open_store(filled, limits=Limits(store_wait=50)) as store:
+    with open_store(filled, limits=StoreLimits(store_wait=50)) as store:
         other = sqlite3.connect(file, isolation_level=None)
         other.execute("BEGIN IMMEDIATE")
         ledger = store.ledger("rules")

@@ -8,7 +8,7 @@ from tests.trust.policy_kit import OTHER, OWNER, author
 
 from penstock.codec.sexp import SExp, parse, parse_canonical
 from penstock.errors import LimitError
-from penstock.model.limits import Limits
+from penstock.trust.limits import TrustLimits
 from penstock.trust.policy.events import (
     BEGINNING,
     Agree,
@@ -126,9 +126,9 @@ def test_changes_that_are_none(change: str) -> None:
 
 @pytest.mark.parametrize(
     ("limits", "change"),
-    [(Limits(policy_agreements=0), agreement()), (Limits(policy_profiles=0), describe(claim(20)))],
+    [(TrustLimits(policy_agreements=0), agreement()), (TrustLimits(policy_profiles=0), describe(claim(20)))],
 )
-def test_they_have_bounds(limits: Limits, change: Change) -> None:
+def test_they_have_bounds(limits: TrustLimits, change: Change) -> None:
     event = PolicyEvent(who(OWNER), 1, BEGINNING, NOW, (change,))
     PolicyState().after(event)
     with pytest.raises(LimitError, match=r"evolution\.limit"):

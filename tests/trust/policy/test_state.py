@@ -17,9 +17,9 @@ from tests.trust.policy_kit import (
 from tests.trust.types_kit import PLATE, define
 
 from penstock.errors import LimitError
-from penstock.model.limits import Limits
 from penstock.trust.certificates import Authorisation, UnverifiedCertificate, issue, read_certificate
 from penstock.trust.credentials import UnverifiedCredentials
+from penstock.trust.limits import TrustLimits
 from penstock.trust.policy.events import BEGINNING, Install, PolicyEvent, PublishCertificates, RequireStamps
 from penstock.trust.policy.state import PolicyState, publish
 from penstock.trust.subjects import Threshold
@@ -104,13 +104,13 @@ def test_a_certificate_that_does_not_verify_spoils_the_whole_event() -> None:
 @pytest.mark.parametrize(
     ("limits", "change"),
     [
-        (Limits(certificates=1), publish(*RIGHTS[:2])),
-        (Limits(policy_revoked=1), revoke(*RIGHTS[:2])),
-        (Limits(broker_types=0), install()),
-        (Limits(certificates=0), publish(quorums=[QUORUM])),
+        (TrustLimits(certificates=1), publish(*RIGHTS[:2])),
+        (TrustLimits(policy_revoked=1), revoke(*RIGHTS[:2])),
+        (TrustLimits(policy_types=0), install()),
+        (TrustLimits(certificates=0), publish(quorums=[QUORUM])),
     ],
 )
-def test_a_policy_has_bounds(limits: Limits, change: PublishCertificates | Install) -> None:
+def test_a_policy_has_bounds(limits: TrustLimits, change: PublishCertificates | Install) -> None:
     event = PolicyEvent(who(OWNER), 1, BEGINNING, NOW, (change,))
     PolicyState().after(event)
     with pytest.raises(LimitError, match=r"evolution\.limit"):

@@ -28,10 +28,10 @@ from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.session import Warned, warn
 from penstock.apps.cli.shared.terminal import Shown, grid_table, showing
 from penstock.broker.client.client import Client, Feed, TypeSource
+from penstock.codec.limits import FRAME_BYTES
 from penstock.errors import MalformedError, PenstockError, RefusedError, printable
 from penstock.fabric.tasks import waited_for
 from penstock.model.events import Event
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeName
 from penstock.store.files.files import unreadable
 
@@ -84,8 +84,8 @@ def _split(stream: BinaryIO, hand_on: Callable[[list[bytes]], None]) -> None:
     rest = b""
     while chunk := stream.read1(_CHUNK):  # type: ignore[attr-defined]  # files and standard input are buffered readers
         *lines, rest = (rest + chunk).split(b"\n")
-        if len(rest) > DEFAULT_LIMITS.frame_bytes:
-            raise MalformedError("pub.line", f"a line has more than {DEFAULT_LIMITS.frame_bytes} bytes")
+        if len(rest) > FRAME_BYTES:
+            raise MalformedError("pub.line", f"a line has more than {FRAME_BYTES} bytes")
         if lines:
             hand_on(lines)
     if rest:

@@ -17,9 +17,9 @@ from typing import Final, TypeAlias
 
 from penstock.apps.http.entities import Entities, read_entities
 from penstock.apps.http.journal import Decided
+from penstock.apps.http.limits import SERVICE_LIMITS, ServiceLimits
 from penstock.apps.http.question_reader import ALWAYS, Answer, fast_answers
 from penstock.errors import EvaluationError, FailedError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.fast_path import FastPolicy, NoFastAnswer
 from penstock.policy.engine.repository import Repository, check_policies
@@ -103,7 +103,7 @@ def stamp(path: Path) -> Stamp:
         raise FailedError("pdp.bundle", f"`{path}` cannot be read: {error.strerror}") from error
 
 
-def load(path: Path, limits: Limits = DEFAULT_LIMITS, *, trust_properties: bool = False) -> Bundle:
+def load(path: Path, limits: ServiceLimits = SERVICE_LIMITS, *, trust_properties: bool = False) -> Bundle:
     """Read a bundle that nobody changes meanwhile; what questions say of entities counts by `Entities`.
 
     Raises `FailedError` (`pdp.bundle`, `pdp.bundle-changing`), `MalformedError` and `LimitError` for what is in it.
@@ -118,7 +118,7 @@ def load(path: Path, limits: Limits = DEFAULT_LIMITS, *, trust_properties: bool 
 def build(
     files: Mapping[str, bytes],
     root: str | None = None,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: ServiceLimits = SERVICE_LIMITS,
     *,
     trust_properties: bool = False,
 ) -> Bundle:
@@ -167,7 +167,7 @@ def _root(files: Mapping[str, bytes]) -> str:
     return found[0]
 
 
-def _policies(name: str, data: bytes, limits: Limits) -> Sequence[Root]:
+def _policies(name: str, data: bytes, limits: ServiceLimits) -> Sequence[Root]:
     with within(name):
         found = read_policies(data, limits=limits).policies
         if not found:

@@ -22,8 +22,8 @@ from penstock.apps.http.authzen import (
 )
 from penstock.apps.http.bundles import Bundle
 from penstock.apps.http.journal import Decided
+from penstock.apps.http.limits import ServiceLimits
 from penstock.errors import FailedError, LimitError, MalformedError, PenstockError
-from penstock.model.limits import Limits
 from penstock.policy.engine.decide import decide
 from penstock.policy.engine.evaluate import status_of
 from penstock.policy.language.requests import Request
@@ -45,7 +45,7 @@ class Deciding:
 
     bundle: Bundle
     now: datetime
-    limits: Limits
+    limits: ServiceLimits
     #: seconds, from any beginning
     timer: Callable[[], float]
     decided: list[Decided] = field(default_factory=list)

@@ -10,8 +10,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Final, TypeAlias
 
+from penstock.apps.http.limits import PDP_DEPTH, PDP_NAME, SERVICE_LIMITS, ServiceLimits
 from penstock.errors import LimitError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.language.requests import ACTION, ACTION_ID, RESOURCE, RESOURCE_ID, SUBJECT, SUBJECT_ID
 from penstock.policy.syntax.json.requests import Json, read_json
 
@@ -20,8 +20,8 @@ SUBJECT_TYPE: Final = "urn:penstock:authzen:subject-type"
 RESOURCE_TYPE: Final = "urn:penstock:authzen:resource-type"
 #: names that no property may have, since they say who or what is meant
 RESERVED: Final = frozenset({SUBJECT_ID, RESOURCE_ID, ACTION_ID, SUBJECT_TYPE, RESOURCE_TYPE})
-_DEPTH: Final = DEFAULT_LIMITS.pdp_depth
-_LONGEST: Final = DEFAULT_LIMITS.pdp_name
+_DEPTH: Final = PDP_DEPTH
+_LONGEST: Final = PDP_NAME
 _NONE: Final[frozenset[str]] = frozenset()
 _CODE: Final = "pdp.entities"
 
@@ -95,7 +95,7 @@ def _flatten(flat: dict[str, Json], prefix: str, properties: Properties, depth: 
             flat[full] = value
 
 
-def read_entities(data: bytes, limits: Limits = DEFAULT_LIMITS, *, trust_properties: bool = False) -> Entities:
+def read_entities(data: bytes, limits: ServiceLimits = SERVICE_LIMITS, *, trust_properties: bool = False) -> Entities:
     """Read entities. Raises `MalformedError` (`xacml.json`, `pdp.entities`), `LimitError` (`pdp.limit`)."""
     found = read_json(data, limits)
     if not isinstance(found, dict) or found.keys() - {"subjects", "resources", "actions"}:

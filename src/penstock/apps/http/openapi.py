@@ -9,6 +9,7 @@ from typing import Final, TypeAlias
 
 from penstock.apps.http.decisions import SEMANTICS
 from penstock.apps.http.entities import RESERVED
+from penstock.apps.http.limits import SERVICE_LIMITS, ServiceLimits
 from penstock.apps.http.server import (
     AUTHORIZE,
     DISCOVERY,
@@ -22,7 +23,6 @@ from penstock.apps.http.server import (
     XACML_XML,
     XML,
 )
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.syntax.json.requests import Json
 
 Schema: TypeAlias = dict[str, Json]
@@ -32,7 +32,7 @@ _OBJECT: Final[Schema] = {"type": "object"}
 _COUNT: Final[Schema] = {"type": "integer", "minimum": 0}
 
 
-def document(url: str, *, closed: bool, limits: Limits = DEFAULT_LIMITS) -> dict[str, Json]:
+def document(url: str, *, closed: bool, limits: ServiceLimits = SERVICE_LIMITS) -> dict[str, Json]:
     """Return the document of a service at this address; a closed one wants tokens of its callers."""
     made: dict[str, Json] = {
         "openapi": "3.1.0",
@@ -180,7 +180,7 @@ def _headers() -> dict[str, Json]:
 # --- what is asked ---------------------------------------------------------------------------------------------------
 
 
-def _asked(limits: Limits) -> dict[str, Json]:
+def _asked(limits: ServiceLimits) -> dict[str, Json]:
     action = _record({"name": _NAME, "properties": _ref("Properties")}, ["name"])
     kind = _record({"type": _NAME, "properties": _ref("Properties")}, ["type"])
     whom, what, how = {"subject": _ref("Entity")}, {"resource": _ref("Entity")}, {"action": _ref("Action")}
@@ -215,7 +215,7 @@ def _one(asked: Schema) -> Json:
     return _record({**asked, "evaluations": none, "options": _ref("Options")}, ["subject", "action", "resource"])
 
 
-def _several(limits: Limits) -> Json:
+def _several(limits: ServiceLimits) -> Json:
     """Return the schema of several questions: each may lack what stands once for all; one that is wrong is `false`."""
     items: Schema = {
         "type": "array",

@@ -18,9 +18,9 @@ from typing import Final, Self, TypeAlias
 
 from msgspec import Struct
 
+from penstock.apps.http.limits import HTTP_BYTES, SERVICE_LIMITS, ServiceLimits
 from penstock.errors import FailedError
 from penstock.fabric.tasks import keep_running, report
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What is read of a request: its head, and a body in chunks. Nothing is guessed.
@@ -280,14 +280,14 @@ class Bounds:
     once: bool = False
 
     @classmethod
-    def of_questions(cls, limits: Limits = DEFAULT_LIMITS) -> "Bounds":
+    def of_questions(cls, limits: ServiceLimits = SERVICE_LIMITS) -> "Bounds":
         """Return those of a service that is asked again and again."""
-        return cls(limits.http_bytes, limits.pdp_bytes, limits.pdp_time, limits.pdp_idle, limits.pdp_connections)
+        return cls(HTTP_BYTES, limits.pdp_bytes, limits.pdp_time, limits.pdp_idle, limits.pdp_connections)
 
     @classmethod
-    def of_pages(cls, limits: Limits = DEFAULT_LIMITS) -> "Bounds":
+    def of_pages(cls, head: int, time: int, connections: int) -> "Bounds":
         """Return those of pages that anybody may look at now and then."""
-        return cls(limits.http_bytes, 0, limits.http_time, limits.http_time, limits.http_connections, once=True)
+        return cls(head, 0, time, time, connections, once=True)
 
 
 class HttpService:

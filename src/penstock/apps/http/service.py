@@ -27,6 +27,7 @@ from prometheus_client.registry import Collector
 from penstock.apps.http.bundles import Bundle
 from penstock.apps.http.decisions import NOT_NOW, Deciding
 from penstock.apps.http.journal import Decided, DecisionContext, Journal
+from penstock.apps.http.limits import SERVICE_LIMITS, ServiceLimits
 from penstock.apps.http.openapi import document
 from penstock.apps.http.question_reader import PlainQuestion
 from penstock.apps.http.server import (
@@ -48,7 +49,6 @@ from penstock.apps.http.server import (
     refused,
 )
 from penstock.errors import MalformedError, PenstockError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.language.results import XacmlDecision
 from penstock.policy.syntax.json import requests as json_requests
 from penstock.policy.syntax.json.requests import Json, read_json, write_response
@@ -203,7 +203,7 @@ class ServiceSettings:
     url: str
     callers: Callers | None = None
     journal: Journal | None = None
-    limits: Limits = DEFAULT_LIMITS
+    limits: ServiceLimits = SERVICE_LIMITS
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     timer: Callable[[], float] = time.perf_counter
     #: what its decisions' ids begin with, so that no two services give the same

@@ -6,25 +6,28 @@ names. The keys are described in docs/reference/node-file.md.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, timedelta, tzinfo
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, TypeVar
 
 from penstock.apps.node.key_managers import KeysFile, read_keys
+from penstock.apps.node.limits import FIXED, SETTABLE, NodeLimits, node_limits
 from penstock.broker.evolution.stamp_issuer import StampSettings
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.sealing.block_builder import LINGERING, Lingering
 from penstock.broker.wire.transports import PeerAddress
+from penstock.codec.limits import ROUTE_BLOCK_EVENTS
 from penstock.crypto.sealer import ALGORITHMS, PADDINGS
 from penstock.crypto.sealer import SealerSettings as SealSettings
 from penstock.errors import MalformedError
 from penstock.fabric.nats_login import LoginError, address
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.model.values import Value
 from penstock.store.files.named_policies import PoliciesTable, read_policies_table
 from penstock.store.files.strict_tables import Strict
+from penstock.trust.limits import STAMP_PERIOD
 
 HELP: Final = "see docs/reference/node-file.md, or `penstock up --example`"
 _FILE: Final = Strict(
@@ -54,7 +57,6 @@ NATS_FILES: Final = ("credentials", "nkey", "token_file", "tls_ca", "tls_cert", 
 _INBOX: Final = re.compile(r"_INBOX(\.[A-Za-z0-9_-]+)*", re.ASCII)
 _T = TypeVar("_T")
 _CHOICE = TypeVar("_CHOICE", bound=StrEnum)
-_LIMITS: Final = tuple(one.name for one in fields(Limits))
 
 
 class Brokers(StrEnum):
@@ -132,7 +134,7 @@ class NodeFile:
     zone: tzinfo = UTC
     facts: Mapping[str, Value] = field(default_factory=dict)
     guards: Mapping[str, str] = field(default_factory=dict)
-    limits: Limits = DEFAULT_LIMITS
+    limits: NodeLimits
     brokers: Brokers = Brokers.ROUTE_RIGHT
     stamps: Stamps = Stamps.REQUIRED
     skew: timedelta = timedelta(seconds=1)
@@ -172,7 +174,7 @@ def read_node_file(data: str | bytes) -> NodeFile:
         policies=read_policies_table(_FILE, table),
         types=_FILE.texts("types", table.get("types", [])),
         operators=_FILE.texts("operators", table.get("operators", [])),
-        domains=_FILE.homes("domains", table.get("domains", {}), limits),
+        domains=_FILE.homes("domains", table.get("domains", {})),
         zone=_FILE.time_zone("zone", table["zone"]) if "zone" in table else UTC,
         facts=_FILE.facts("facts", table.get("facts", {})),
         guards=_guards(_FILE.table("guards", table.get("guards", {}))),
@@ -185,7 +187,7 @@ def read_node_file(data: str | bytes) -> NodeFile:
         seals=_seals(_FILE.table("sealing", table.get("sealing", {}))),
         fabric=_fabric(table.get("fabric", FabricKind.ROUTED), nats, peers),
         nats=nats,
-        keys=_managing(table, nats, limits),
+        keys=_managing(table, nats, limits.broker),
         **{key: _FILE.text(key, table.get(key, default)) for key, default in defaults.items()},
     )
 
@@ -209,7 +211,7 @@ def _skew(value: object) -> timedelta:
 def _issued(table: Mapping[str, object]) -> StampSettings:
     """Read how time-stamps are signed here for owners that let this broker do so."""
     _FILE.known("`stamps`", table, {"period", "every"})
-    longest = DEFAULT_LIMITS.stamp_period / 1000
+    longest = STAMP_PERIOD / 1000
     period, every = (table.get(name, getattr(StampSettings(), name).total_seconds()) for name in ("period", "every"))
     if type(period) not in (int, float) or not _SHORTEST_STAMP <= period <= longest:  # type: ignore[operator]  # a number
         raise _FILE.wrong("stamps.period", f"seconds, from {_SHORTEST_STAMP:.0f} to {longest:.0f}")
@@ -223,8 +225,8 @@ def _sealing(table: Mapping[str, object]) -> Lingering:
     linger, events = table.get("linger", LINGERING.linger.total_seconds()), table.get("events", LINGERING.events)
     if type(linger) not in (int, float) or not 0 <= linger <= 1:  # type: ignore[operator]  # a number
         raise _FILE.wrong("sealing.linger", "seconds, from 0 to 1")
-    if type(events) is not int or not 0 < events <= DEFAULT_LIMITS.route_block_events:
-        raise _FILE.wrong("sealing.events", f"a whole number from 1 to {DEFAULT_LIMITS.route_block_events}")
+    if type(events) is not int or not 0 < events <= ROUTE_BLOCK_EVENTS:
+        raise _FILE.wrong("sealing.events", f"a whole number from 1 to {ROUTE_BLOCK_EVENTS}")
     return Lingering(linger=timedelta(seconds=linger), events=events)  # type: ignore[arg-type]  # a number
 
 
@@ -302,7 +304,7 @@ def _nats(table: Mapping[str, object]) -> NatsFile:
     )
 
 
-def _managing(table: Mapping[str, object], nats: NatsFile | None, limits: Limits) -> KeysFile | None:
+def _managing(table: Mapping[str, object], nats: NatsFile | None, limits: BrokerLimits) -> KeysFile | None:
     if "keys" not in table:
         return None
     return read_keys(_FILE, _FILE.table("keys", table["keys"]), nats=nats is not None, limits=limits)
@@ -320,14 +322,23 @@ def _guards(table: Mapping[str, object]) -> Mapping[str, str]:
     return MappingProxyType(found)
 
 
-def _limits(table: Mapping[str, object]) -> Limits:
-    _FILE.known("`limits`", table, _LIMITS)
+def _limits(table: Mapping[str, object]) -> NodeLimits:
+    fixed = sorted(name for name in table if name in FIXED)
+    if fixed:
+        raise MalformedError(
+            "node.fixed-limit",
+            f"`limits.{fixed[0]}` cannot be set: it is the same in every broker",
+            hint="leave it out",
+            key=fixed[0],
+        )
+    _FILE.known("`limits`", table, SETTABLE)
     chosen: dict[str, int] = {}
     for name, value in table.items():
-        if type(value) is not int or not 0 < value < 1 << 53:
-            raise _FILE.wrong(f"limits.{name}", "a whole number above 0")
+        most = SETTABLE[name]
+        if type(value) is not int or not 0 < value <= most:
+            raise _FILE.wrong(f"limits.{name}", f"a whole number from 1 to {most}")
         chosen[name] = value
-    return Limits(**chosen)
+    return node_limits(chosen)
 
 
 def _choice(where: str, value: object, kind: type[_CHOICE]) -> _CHOICE:

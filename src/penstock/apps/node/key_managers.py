@@ -9,16 +9,17 @@ from typing import Final
 
 from penstock.broker.keys.group import Refreshing
 from penstock.broker.keys.log import KeyLog
+from penstock.broker.limits import BrokerLimits
 from penstock.codec.sexp import parse
 from penstock.crypto.kek import parse_kek
 from penstock.crypto.wrapping import Secret
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.fabric.nats_login import NatsLogin
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.store.files.files import within
 from penstock.store.files.key_folder import KeyFolder
 from penstock.store.files.key_rings import read_kek
 from penstock.store.files.strict_tables import Strict
+from penstock.trust.limits import KEY_BLOCKS, STAMP_PERIOD
 
 _KEYS: Final = frozenset(
     ("log", "folder", "name", "copies", "kek", "replicas", "epoch_seconds", "epoch_blocks", "longest_seconds")
@@ -54,7 +55,7 @@ class KeysFile:
     refreshing: Refreshing
 
 
-def read_keys(file: Strict, table: Mapping[str, object], *, nats: bool, limits: Limits) -> KeysFile:
+def read_keys(file: Strict, table: Mapping[str, object], *, nats: bool, limits: BrokerLimits) -> KeysFile:
     """Read the table. Raises `MalformedError` (`node.unknown-key`, `node.missing`, `node.value`)."""
     file.known("`keys`", table, _KEYS)
     kind = file.text(_in("log"), table.get("log", LogKind.FILE))
@@ -76,13 +77,13 @@ def read_keys(file: Strict, table: Mapping[str, object], *, nats: bool, limits: 
     )
 
 
-def _refreshing(file: Strict, table: Mapping[str, object], limits: Limits) -> Refreshing:
-    most = DEFAULT_LIMITS.stamp_period // 1000
+def _refreshing(file: Strict, table: Mapping[str, object], limits: BrokerLimits) -> Refreshing:
+    most = STAMP_PERIOD // 1000
     period = _whole(file, "epoch_seconds", table.get("epoch_seconds", limits.key_epoch // 1000), most)
     longest = _whole(file, "longest_seconds", table.get("longest_seconds", limits.key_longest // 1000), most)
     if longest < period:
         raise file.wrong(_in("longest_seconds"), "no less than `keys.epoch_seconds`")
-    blocks = _whole(file, "epoch_blocks", table.get("epoch_blocks", limits.key_blocks), DEFAULT_LIMITS.key_blocks)
+    blocks = _whole(file, "epoch_blocks", table.get("epoch_blocks", limits.key_blocks), KEY_BLOCKS)
     return replace(Refreshing.by(limits), period=period * 1000, blocks=blocks, longest=longest * 1000)
 
 

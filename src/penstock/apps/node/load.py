@@ -13,7 +13,6 @@ from penstock.apps.node.key_managers import find_kek
 from penstock.broker.core.settings import NodeSettings, TrustSettings
 from penstock.broker.local.requests import settled
 from penstock.broker.local.type_library import Library
-from penstock.broker.routing.outputs import RouterSettings
 from penstock.broker.routing.overlay import Overlay, UnsafeOpen
 from penstock.broker.wire.transports import Address, NatsAddress
 from penstock.crypto import SigningKey
@@ -32,14 +31,15 @@ from penstock.guard import (
 from penstock.guard.enforce import Guard
 from penstock.guard.policies import Policies
 from penstock.model.domains import Domain
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Petnames, Principal
 from penstock.model.types import Sealing
 from penstock.model.values import AttributeSpec, kind_of
+from penstock.policy.limits import POLICY_BYTES
 from penstock.store.files.files import read_file, within
 from penstock.store.files.named_files import NamedFiles, NamedPrincipals, NameErrors
 from penstock.store.files.named_policies import load_policies
+from penstock.store.limits import StoreLimits
 from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType
@@ -117,7 +117,6 @@ class LoadedNode:
             operators=self.operators,
             rules=self.rules,
             zone=self.file.zone,
-            router=RouterSettings(limits=self.file.limits),
             trust=TrustSettings(
                 unsafe_open=UnsafeOpen(everyone=self.file.brokers is Brokers.OPEN),
                 skew=self.file.skew,
@@ -126,7 +125,7 @@ class LoadedNode:
             stamps=replace(self.file.issued, begins=self.new),
             sealing=self.file.sealing,
             seals=self.file.seals,
-            limits=self.file.limits,
+            limits=self.file.limits.broker,
         )
 
     def missing(self, broker: Principal, now: datetime) -> list[Right]:
@@ -137,7 +136,7 @@ class LoadedNode:
 
     def stamped(self, broker: Principal, now: datetime) -> dict[Principal, bool]:
         """Return the owners whose time-stamps the broker needs, and whether it may sign them itself."""
-        overlay = Overlay(limits=self.file.limits)
+        overlay = Overlay(limits=self.file.limits.broker)
         overlay.change(self.credentials, Revocations())
         owners = {one.definition.name.owner for one in self.types} | {self.network.owner}
         return {owner: broker == owner or broker in overlay.stampers(now, owner) for owner in sorted(owners)}
@@ -146,7 +145,10 @@ class LoadedNode:
         """Return the sealed types whose keys a broker manages by its file and by its rights."""
         if self.file.keys is None:
             return []
-        library, authority = Library(self.network, limits=self.file.limits), CapabilityAuthority(self.credentials)
+        library, authority = (
+            Library(self.network, limits=self.file.limits.broker),
+            CapabilityAuthority(self.credentials),
+        )
         sealed = [
             one for one in (library.add(one, now) for one in self.types) if one.event_type.sealing != Sealing.NONE
         ]
@@ -167,10 +169,10 @@ def load_node(path: str, now: datetime) -> LoadedNode:
     (`node.plaintext`) for a type that would cross a fabric to be read by everybody there; and what reading and
     verifying types, credentials and agreements, and reading policies raise.
     """
-    data = read_file(path, DEFAULT_LIMITS.policy_bytes)
+    data = read_file(path, POLICY_BYTES)
     with within(path):
         file = read_node_file(data)
-        named = NamedFiles(Path(path).parent, _NAMING, file.limits)
+        named = NamedFiles(Path(path).parent, _NAMING, StoreLimits(policy_files=file.limits.policy_files))
         names = named.principals(file.names)
         network = _network(file.network, names)
         nats = _login(file, named)
@@ -266,7 +268,7 @@ def _login(file: NodeFile, named: NamedFiles) -> NatsLogin | None:
 def _types(file: NodeFile, named: NamedFiles, network: NetworkName, now: datetime) -> tuple[UnverifiedType, ...]:
     """Return the types, each after those that it rests on, as a library wants them."""
     ordered = list(_in_order(named.types(file.types)))
-    library = Library(network, limits=file.limits)
+    library = Library(network, limits=file.limits.broker)
     for path, unverified in ordered:
         with within(path):
             library.add(unverified, now)

@@ -10,10 +10,10 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
 
+from penstock.apps.node.limits import NodeLimits
 from penstock.broker.core.reports import LinkReport, LinkState
 from penstock.broker.local.requests import RequestReport
 from penstock.errors import PenstockError, printable
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Petnames, Principal
 
 Line: TypeAlias = Mapping[str, object]
@@ -25,10 +25,10 @@ class Log:
 
     write: Callable[[str], None]
     clock: Callable[[], datetime]
+    limits: NodeLimits
     as_json: bool = False
     quiet: bool = False
     names: Petnames = field(default_factory=Petnames)
-    limits: Limits = DEFAULT_LIMITS
     _second: datetime | None = field(default=None, init=False)
     _lines: int = field(default=0, init=False)
 

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 from penstock.apps.http.server import Bounds, HttpRequest, HttpResponse, HttpService, refused
 from penstock.apps.node.config import FabricKind, Stamps
 from penstock.apps.node.key_managers import open_log
+from penstock.apps.node.limits import NodeLimits
 from penstock.apps.node.load import LoadedNode, load_node
 from penstock.apps.node.logs import Log
 from penstock.apps.node.metrics import Metrics
@@ -27,7 +28,6 @@ from penstock.crypto.keys import RandomBytes
 from penstock.errors import FailedError, PenstockError
 from penstock.fabric.tasks import failing, keep_running
 from penstock.guard import Recorder
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.store.files.decision_file import DecisionFile
 from penstock.store.files.policy_files import PolicyFolder
@@ -43,7 +43,7 @@ Pages: TypeAlias = Mapping[str, Callable[[], HttpResponse]]
 """What is at each path."""
 
 
-def pages_service(pages: Pages, limits: Limits = DEFAULT_LIMITS) -> HttpService:
+def pages_service(pages: Pages, limits: NodeLimits) -> HttpService:
     """Return a server of pages, whose code is `node.http`."""
 
     def answer(asked: HttpRequest) -> HttpResponse:
@@ -52,7 +52,9 @@ def pages_service(pages: Pages, limits: Limits = DEFAULT_LIMITS) -> HttpService:
         page = pages.get(asked.path.decode("latin-1"))
         return refused(HTTPStatus.NOT_FOUND) if page is None else page()
 
-    return HttpService(answer, Bounds.of_pages(limits), "node.http")
+    return HttpService(
+        answer, Bounds.of_pages(limits.http_bytes, limits.http_time, limits.http_connections), "node.http"
+    )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -163,7 +165,10 @@ class RunningNode:
             managing=await self._open_keys(stack),
         )
         node.core.local.know(loaded.file.facts)
-        node.core.quarantine = QuarantineFolder(loaded.state / "quarantine", loaded.file.limits)
+        limits = loaded.file.limits
+        node.core.quarantine = QuarantineFolder(
+            loaded.state / "quarantine", limits.quarantine_blocks, limits.quarantine_bytes
+        )
         self._metrics.watch(node)
         return node
 
@@ -174,9 +179,7 @@ class RunningNode:
             return None
         from penstock.fabric.nats import NatsFabric  # noqa: PLC0415  # nats-py is an extra
 
-        fabric = await NatsFabric.connect(
-            loaded.nats, prefix=self._prefix, random=self._world.random, limits=loaded.file.limits
-        )
+        fabric = await NatsFabric.connect(loaded.nats, prefix=self._prefix, random=self._world.random)
         await stack.enter_async_context(fabric)
         chosen = loaded.file.fabric
         return FabricSettings(fabric=fabric, unsafe_plaintext=chosen.unsafe_plaintext, durable=chosen.durable)

@@ -1,9 +1,10 @@
 """The labels under which one broker speaks of blinded types with others (dissertation, section 8.2).
 
 A label is made with a key that the brokers of the type share (`KeyGroup.labels`). When that key changes, everybody who
-has it advertises and subscribes under both labels for a while (`Limits.label_overlap`), and publishes under the old one
-for the first half of that time and under the new one from then on. So each event goes one way only, and whoever has
-heard of the new key within half of the time finds it there; a broker that starts in between asks for the old key too.
+has it advertises and subscribes under both labels for a while (`BrokerLimits.label_overlap`), and publishes under the
+old one for the first half of that time and under the new one from then on. So each event goes one way only, and whoever
+has heard of the new key within half of the time finds it there; a broker that starts in between also asks for the old
+key.
 """
 
 from collections.abc import Callable, Iterator
@@ -11,11 +12,11 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Final
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.type_library import Library
 from penstock.codec.block_names import Blinded, BlockNames, PlainNames, Route, read_route, write_route
 from penstock.crypto.blinding import Directory, blind, blinded_key, label, unknown_label
 from penstock.crypto.wrapping import Secret
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 
 _EVER: Final = datetime.min.replace(tzinfo=UTC)
@@ -34,7 +35,7 @@ class _Label:
 class Labels:
     """See the module."""
 
-    def __init__(self, library: Library, clock: Callable[[], datetime], limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, library: Library, clock: Callable[[], datetime], limits: BrokerLimits) -> None:
         self._library = library
         self._clock = clock
         self._limits = limits

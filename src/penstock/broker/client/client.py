@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeAlias
 
 from penstock.broker.client.connection import Caller, Connection, Standing, refusal
 from penstock.broker.keys.sealing import open_released
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.type_library import Library
 from penstock.broker.wire import protocol
 from penstock.broker.wire.link import Endpoint
@@ -45,7 +46,6 @@ from penstock.guard.enforce import row_writer
 from penstock.model.event_classes import EventClass, event_class_of
 from penstock.model.events import Event
 from penstock.model.instants import in_utc
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName, TypeKey, TypeName
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
@@ -432,7 +432,7 @@ def connect(  # noqa: PLR0913  # what a session is made of
     nats: NatsLogin | None = None,
     patience: float = 0.0,
     timeout: float = 30.0,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: BrokerLimits | None = None,
     random: RandomBytes = secrets.token_bytes,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> "Client":
@@ -459,7 +459,7 @@ def connect(  # noqa: PLR0913  # what a session is made of
         endpoint=Endpoint(
             key=load_key(from_environment("key")) if key is None else key,
             network=written.network(from_environment("network") if network is None else network),
-            limits=limits,
+            limits=limits or BrokerLimits(),
             random=random,
         ),
         credentials=environment_credentials() if credentials is None else credentials,
@@ -573,7 +573,7 @@ class Client:
             answer = await self._connection.ask(protocol.DescribeTypeMessage(self._connection.number(), name))
             for definition in answer if isinstance(answer, list) else ():
                 if isinstance(definition, bytes):
-                    self._library.add(read_type(definition, limits=self._caller.endpoint.limits), now)
+                    self._library.add(read_type(definition), now)
         return self._library.get(name, now).event_type
 
     def _named(self, known: EventClass[Any]) -> TypeName:
@@ -702,11 +702,11 @@ class Client:
 
     def post_rows(self, head: Sequence[Writable], rows: Sequence[Row]) -> list[Encoded]:
         """Send rows as far as nothing has to be waited for; return the other messages. Raises `LimitError`."""
-        return self._connection.post(write_rows(head, rows, self._caller.endpoint.limits))
+        return self._connection.post(write_rows(head, rows, self._caller.endpoint.limits.codec))
 
     async def send_rows(self, head: Sequence[Writable], rows: Sequence[Row]) -> None:
         """Send rows, as soon as the broker reads. Raises `LimitError` and `FailedError` (`client.*`)."""
-        await self._connection.send(*write_rows(head, rows, self._caller.endpoint.limits))
+        await self._connection.send(*write_rows(head, rows, self._caller.endpoint.limits.codec))
 
     async def send(self, messages: Sequence[Encoded]) -> None:
         """Send messages, as soon as the broker reads. Raises `FailedError` (`client.*`)."""

@@ -83,7 +83,7 @@ class Caller:
             return
         bag = self.credentials
         if disclosed:
-            bag += read_credentials(disclosed, limits=self.endpoint.limits).verify()
+            bag += read_credentials(disclosed).verify()
         network = self.endpoint.network
         for right in BROKER_RIGHTS:
             request = NetworkRequest(broker, right, network, self.clock())
@@ -222,7 +222,7 @@ class Connection:
             for request, refused in list(self._again()):
                 answer = self._waiting[request.number] = _Answer(request)
                 answer.tell(refused)
-                await link.send(encode(request.to_tree(), limits=self._caller.endpoint.limits))
+                await link.send(encode(request.to_tree(), limits=self._caller.endpoint.limits.codec))
             self._up.set()
 
     def _end(self, error: PenstockError) -> None:
@@ -265,7 +265,7 @@ class Connection:
         answer = _Answer(request)
         try:
             async with asyncio.timeout(self._caller.timeout):
-                await self.send(encode(request.to_tree(), limits=self._caller.endpoint.limits))
+                await self.send(encode(request.to_tree(), limits=self._caller.endpoint.limits.codec))
                 self._waiting[request.number] = answer
                 return await answer
         except TimeoutError:

@@ -16,18 +16,19 @@ and is refused if that would take longer than `admission_wait`.
 import asyncio
 import heapq
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
 from math import ceil
 from typing import Final
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.link import Rate
 from penstock.errors import RefusedError
-from penstock.model.limits import Limits
 from penstock.model.principals import Principal
 from penstock.trust.caches import Recent
 from penstock.trust.credentials import BagReading, CertificateVerifier, Credentials
+from penstock.trust.limits import TrustLimits
 
 #: units after which others have their turn: about two milliseconds
 TURN: Final = 8_192
@@ -43,7 +44,7 @@ _NOTHING: Final = Credentials()
 class StrangersQueue:
     """Who may do the next turn of work for a stranger: so much in a second, and the lightest first."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: BrokerLimits) -> None:
         self._rate = Rate(limits.stranger_work, limits.stranger_burst)
         self._most = limits.handshake_pending
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []
@@ -104,7 +105,7 @@ class StrangersQueue:
 class MemberPace:
     """When the next turn of work for one member is: so much in a second, and others have theirs in between."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: BrokerLimits) -> None:
         self._rate = Rate(limits.member_work, limits.member_burst)
         self._pause = 0.0
         self._admissions = Rate(limits.admission_rate, limits.admission_burst)
@@ -145,11 +146,11 @@ class CredentialBudget:
 class Admission:
     """See the module."""
 
-    def __init__(self, verifier: CertificateVerifier, limits: Limits) -> None:
+    def __init__(self, verifier: CertificateVerifier, limits: BrokerLimits) -> None:
         self._verifier = verifier
         self._limits = limits
         # One certificate is read in one turn.
-        self._read = replace(limits, sexp_bytes=limits.certificate_bytes, sexp_nodes=limits.certificate_nodes)
+        self._read = TrustLimits(sexp_bytes=limits.certificate_bytes, sexp_nodes=limits.certificate_nodes)
         self.strangers = StrangersQueue(limits)
         self._paces: Recent[Principal, MemberPace] = Recent(limits.cache_entries)
         self._known: Recent[bytes, Credentials] = Recent(limits.cache_entries, _KEPT_BYTES)

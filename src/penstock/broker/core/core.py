@@ -25,7 +25,7 @@ from penstock.broker.local.local_broker import LocalBroker
 from penstock.broker.local.requests import Given, RequestReport, Verb, require, settled
 from penstock.broker.local.type_library import Library
 from penstock.broker.routing.membership import SignedProof
-from penstock.broker.routing.outputs import Laid, Unopened
+from penstock.broker.routing.outputs import Laid, RouterSettings, Unopened
 from penstock.broker.routing.overlay import Overlay
 from penstock.broker.sealing.block_builder import BlockBuilder
 from penstock.broker.sealing.vault import KeyVault, MaySign, Nowhere, Quarantine, Signatures
@@ -110,7 +110,7 @@ class Core:
         self.quarantine: Quarantine = Nowhere()
         self._shown: tuple[tuple[Credentials, int] | None, bytes] = None, b""
         self._showing: bytes | None = None
-        self.certificates = CertificateCache()
+        self.certificates = CertificateCache(settings.limits.cache_entries)
         self._admission = Admission(self.certificates, settings.limits)
         self._trusted: tuple[Credentials, frozenset[Principal]] | None = None
         self.library = Library(settings.network, certificates=self.certificates, limits=settings.limits)
@@ -175,8 +175,7 @@ class Core:
         self.labels = Labels(self.library, self.now, settings.limits)
         #: the same vault, for those who speak with other brokers
         self.sealing = BlindedVault(self.vault, self.labels)
-        routing = replace(
-            settings.router,
+        routing = RouterSettings(
             proof=proof,
             may_route=self.may_route,
             admitted=self.admitted,
@@ -440,7 +439,7 @@ class Core:
         """Return credentials that a peer sent, verified. Raises `MalformedError` and `RefusedError` (`trust.*`)."""
         if not disclosed:
             return _NOTHING
-        return read_credentials(disclosed, limits=self.settings.limits).verify(self.certificates)
+        return read_credentials(disclosed).verify(self.certificates)
 
     def require_broker(self, principal: Principal, bag: Credentials) -> None:
         """Check that somebody may be a broker of the network. Raises `RefusedError` (`broker.not-permitted`)."""
@@ -451,7 +450,7 @@ class Core:
 
     def _consider(self, principal: Principal, right: Right, bag: Credentials) -> Recorded:
         request = NetworkRequest(principal, right, self.settings.network, self.now())
-        authorities = self.sources.authorities(bag, environment_schema(), self.settings.limits)
+        authorities = self.sources.authorities(bag, environment_schema())
         return self.recorder.consider(request, authorities, self.sources.revision)
 
     # Other brokers.

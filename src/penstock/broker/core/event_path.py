@@ -29,6 +29,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.active_requests import Receiver
 from penstock.broker.local.effective_requests import Offer
 from penstock.broker.local.local_broker import LocalBroker, NotPublished
@@ -42,7 +43,6 @@ from penstock.broker.wire.publications import PublishedRows
 from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
 from penstock.guard.enforce import Environment, ShowRows
 from penstock.model.events import Event, TransitEvent
-from penstock.model.limits import Limits
 from penstock.model.names import TypeName
 from penstock.selector import ALWAYS
 
@@ -101,7 +101,9 @@ class _Plan:
 class EventPath:
     """See the module. `links` are those of the sessions that are open."""
 
-    def __init__(self, local: LocalBroker, library: Library, router: Router, ports: PathPorts, limits: Limits) -> None:
+    def __init__(
+        self, local: LocalBroker, library: Library, router: Router, ports: PathPorts, limits: BrokerLimits
+    ) -> None:
         self._local = local
         self._library = library
         self._router = router
@@ -289,7 +291,7 @@ class EventPath:
             return
         self._ports.counts["delivered"] += len(given.rows)
         for start in range(0, len(given.rows), _ROWS):
-            messages = write_events(given.subscription, given.rows[start : start + _ROWS], self._limits)
+            messages = write_events(given.subscription, given.rows[start : start + _ROWS], self._limits.codec)
             try:
                 for message in messages:
                     link.post(message, eager=True)

@@ -80,15 +80,13 @@ class ExchangeResult(NamedTuple):
 class Exchange:
     """See the module. `own` has, by the name of their type, who gets events for the broker itself."""
 
-    def __init__(
-        self, local: LocalBroker, router: Router, path: EventPath, gathering: BlockBuilder | None = None
-    ) -> None:
+    def __init__(self, local: LocalBroker, router: Router, path: EventPath, gathering: BlockBuilder) -> None:
         self.local = local
         self._path = path
         self.router = router
         self.own: dict[str, Callable[[datetime, TransitEvent], None]] = {}
         #: events of sealed types, until they are sealed
-        self.gathering = BlockBuilder() if gathering is None else gathering
+        self.gathering = gathering
         self.sealable: Sealable = lambda _events: None
         #: told of what clients publish and of what they ask for, where something else than links is between brokers
         self.spread: Callable[[tuple[TransitEvent, ...]], None] = lambda _events: None

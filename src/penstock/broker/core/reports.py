@@ -12,13 +12,13 @@ from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, TypeAlias
 
+from penstock.broker.limits import BrokerLimits
 from penstock.codec.wire import Wire
 from penstock.errors import PenstockError, RefusedError
 from penstock.guard import DecisionRecord
 from penstock.guard.decision import Effect
 from penstock.guard.decision_log import EventCounts
 from penstock.guard.recorder import Recorder, Sink
-from penstock.model.limits import Limits
 from penstock.model.principals import Principal
 from penstock.trust.caches import Recent
 from penstock.trust.capabilities import Right
@@ -46,7 +46,7 @@ class _Refused:
 class Refusals:
     """See the module. It is the sink of a broker's recorder, and hands on to that of the decision log."""
 
-    def __init__(self, sink: Sink, counts: "Counter[str]", limits: Limits) -> None:
+    def __init__(self, sink: Sink, counts: "Counter[str]", limits: BrokerLimits) -> None:
         self._sink = sink
         self._counts = counts
         self._limits = limits

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, timedelta, tzinfo
 
 from penstock.broker.evolution.stamp_issuer import StampSettings
-from penstock.broker.routing.outputs import RouterSettings
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.overlay import CLOSED, UnsafeOpen
 from penstock.broker.sealing.block_builder import LINGERING, Lingering
 from penstock.broker.wire.transports import Address
@@ -14,7 +14,6 @@ from penstock.crypto.sealer import SealerSettings as SealSettings
 from penstock.fabric.nats_login import NatsLogin
 from penstock.guard import NO_AGREEMENTS, Agreements, Rules
 from penstock.guard.policies import NO_POLICIES, Policies
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
 from penstock.trust.credentials import Credentials
@@ -54,7 +53,6 @@ class NodeSettings:
     operators: frozenset[Principal] = frozenset()
     rules: Rules | None = None
     zone: tzinfo = UTC
-    router: RouterSettings = field(default_factory=RouterSettings)
     trust: TrustSettings = field(default_factory=TrustSettings)
     #: how time-stamps are signed here for owners that let this broker do so
     stamps: StampSettings = field(default_factory=StampSettings)
@@ -62,5 +60,5 @@ class NodeSettings:
     sealing: Lingering = LINGERING
     #: with which algorithm that is done, and how lengths are hidden
     seals: SealSettings = field(default_factory=SealSettings)
-    limits: Limits = DEFAULT_LIMITS
+    limits: BrokerLimits
     random: RandomBytes = secrets.token_bytes

@@ -17,15 +17,16 @@ docs/explanation/policy-evolution.md has the argument in full.
 
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
+from penstock.broker.limits import BrokerLimits
+from penstock.codec.limits import wide
 from penstock.codec.sexp import canonical, parse_canonical
 from penstock.errors import LimitError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.trust.caches import Recent
 from penstock.trust.certificates import Authorisation, Certificate
@@ -66,7 +67,7 @@ class SeenBroker:
 class BrokerRoster:
     """See the module. The broker itself is not in it."""
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
         self._seen: dict[Principal, SeenBroker] = {}
 
@@ -156,7 +157,7 @@ class BrokerRoster:
         Raises `MalformedError` and `RefusedError` as `read` and the signatures do.
         """
         # It is this broker's own, however long it is.
-        match parse_canonical(data, limits=replace(self._limits, sexp_bytes=len(data), sexp_nodes=len(data))):
+        match parse_canonical(data, limits=wide(len(data))):
             case (head, (b"seen", *seen), (b"said", *said)) if head == _HEAD:
                 pass
             case _:
@@ -265,7 +266,7 @@ class _Acknowledged:
 class Completeness:
     """Follows the policy events of one owner. Takes in verified statements only."""
 
-    def __init__(self, owner: Principal, *, skew: timedelta, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, owner: Principal, *, skew: timedelta, limits: BrokerLimits) -> None:
         self._owner = owner
         self._skew = skew
         self._limits = limits

@@ -12,10 +12,10 @@ A state machine. Its driver tells it which neighbours are linked and what they s
    is needed before anything is parsed. Honest brokers send nothing that does not verify: whoever does is cut.
 2. New statements go to all neighbours that may have them, over every link: one broker that swallows them suppresses
    nothing where there is another way around it.
-3. Heads are compared when a link comes up, when they change, and every `Limits.policy_heads`. So a statement that was
-   lost or swallowed is missed after that time at most, if any neighbour has it.
+3. Heads are compared when a link comes up, when they change, and every `BrokerLimits.policy_heads`. So a statement that
+   was lost or swallowed is missed after that time at most, if any neighbour has it.
 4. A head is the claim of a neighbour until the signed event is here. A claim makes this broker ask, one neighbour
-   after the other. What is not proven in `Limits.policy_proof` is noted, and not waited for any more.
+   after the other. What is not proven in `BrokerLimits.policy_proof` is noted, and not waited for any more.
 5. An owner's policy goes to brokers that go by what the owner says (`Trusts`), and acknowledgements are taken from them
    alone: policy says who was granted what.
 6. Nothing here is kept but claims: a number and a digest for each owner and neighbour. Policy is in the book.
@@ -29,12 +29,13 @@ from typing import Final, NamedTuple, TypeAlias
 
 from penstock.broker.evolution.policy_keeper import Trusts
 from penstock.broker.evolution.statements import PolicyBook, Statement
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.plain_trees import malformed, principal_tree, read_principal
 from penstock.codec.sexp import canonical, parse_canonical
 from penstock.codec.wire import Wire, Writable
 from penstock.errors import PenstockError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import DIGEST_BYTES, Principal
+from penstock.trust.limits import POLICY_NUMBER
 from penstock.trust.policy.events import BEGINNING, PolicyEvent
 from penstock.trust.policy.stamps import Acknowledgement, TimeStamp
 from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
@@ -106,7 +107,7 @@ class PolicyGossip:
         note: Note,
         *,
         peers: int = 0,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: BrokerLimits,
     ) -> None:
         self._clock = clock
         self._timer = timer
@@ -319,7 +320,7 @@ class PolicyGossip:
         return self._timer() >= since + self._limits.policy_proof / 1_000
 
     def _read_head(self, number: int, digest: bytes) -> _Head:
-        if not 0 <= number <= self._limits.policy_number or len(digest) != DIGEST_BYTES:
+        if not 0 <= number <= POLICY_NUMBER or len(digest) != DIGEST_BYTES:
             malformed("a head")
         return _Head(number, digest)
 
@@ -431,7 +432,7 @@ class PolicyGossip:
                 case _:
                     malformed("a policy event")
             if not self._book.has(owner, *head):
-                event = read_signed(parse_canonical(octets, limits=self._limits), PolicyEvent)
+                event = read_signed(parse_canonical(octets), PolicyEvent)
                 if (event.value.owner, event.value.number, event.digest) != (owner, *head):
                     malformed("a policy event is not what stands beside it")
                 new.append(event.verify())
@@ -504,7 +505,7 @@ class PolicyGossip:
             last = self._book.acknowledged(owner, principal)
             if (last is not None and time <= last) or not self._trusts(now, owner, principal):
                 continue
-            read = read_signed(parse_canonical(octets, limits=self._limits), Acknowledgement)
+            read = read_signed(parse_canonical(octets), Acknowledgement)
             if (read.value.owner, read.value.broker, read.value.time) != (owner, principal, time):
                 malformed("an acknowledgement is not what stands beside it")
             self._book.take_acknowledgement(now, read.verify())

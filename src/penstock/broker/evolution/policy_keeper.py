@@ -20,11 +20,11 @@ from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from typing import Final, TypeAlias
 
+from penstock.broker.limits import BrokerLimits
 from penstock.crypto import SigningKey
 from penstock.errors import LimitError, PenstockError, RefusedError
 from penstock.guard.agreed_authority import Announced
 from penstock.model.instants import in_utc
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeName
 from penstock.model.principals import Principal
 from penstock.trust.caches import CertificateCache
@@ -90,7 +90,7 @@ class _Held:
 class PolicyLog:
     """See the module."""
 
-    def __init__(self, owner: Principal, verifier: CertificateVerifier, *, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, owner: Principal, verifier: CertificateVerifier, *, limits: BrokerLimits) -> None:
         self.owner = owner
         self.state = PolicyState()
         #: from the last checkpoint, or from the first event
@@ -291,7 +291,7 @@ class PolicyLog:
                     hint="the owner signs a checkpoint",
                 )
             for event in unit:
-                state = state.after(event.value, self._verifier, limits=self._limits)
+                state = state.after(event.value, self._verifier)
         except PenstockError as error:
             self.unusable.append((unit[0].value.number, error))
             for event in unit:
@@ -467,14 +467,14 @@ class PolicyKeeper:
         skew: timedelta = NO_SKEW,
         strict: bool = False,
         verifier: CertificateVerifier | None = None,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: BrokerLimits,
     ) -> None:
         self._key = key
         self._trusts = trusts
         self._stampers = stampers
         self._skew = skew
         self._strict = strict
-        self._verifier = verifier or CertificateCache()
+        self._verifier = verifier or CertificateCache(limits.cache_entries)
         self._limits = limits
         self._retry = timedelta(milliseconds=limits.policy_retry)
         self._owners: dict[Principal, _Followed] = {}
@@ -627,7 +627,7 @@ class PolicyKeeper:
         return tuple(self._log(owner).events)
 
     def follows(self, owner: Principal) -> bool:
-        """Say whether an owner's policy is kept: beyond `Limits.policy_owners` it is not."""
+        """Say whether an owner's policy is kept: beyond `BrokerLimits.policy_owners` it is not."""
         return owner in self._owners
 
     def fork(self, owner: Principal) -> tuple[SignedValue[PolicyEvent], ...]:

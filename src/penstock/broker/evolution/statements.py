@@ -20,9 +20,9 @@ from typing import Final, Protocol, TypeAlias
 from penstock.codec.sexp import SExp, parse, transport
 from penstock.errors import RefusedError
 from penstock.model.events import TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
+from penstock.trust.limits import POLICY_EVENT_BYTES, POLICY_NUMBER
 from penstock.trust.policy.events import PolicyEvent
 from penstock.trust.policy.stamps import Acknowledgement, CarriedStamp, TimeStamp
 from penstock.trust.signed import SignedValue, UnverifiedValue, malformed, read_signed
@@ -32,10 +32,10 @@ STAMP: Final = "penstock.stamp"
 ACKNOWLEDGEMENT: Final = "penstock.ack"
 KEYS: Final = "penstock.keys"
 _RESERVED: Final = "penstock"
-_DIGITS: Final = len(str(DEFAULT_LIMITS.policy_number))
+_DIGITS: Final = len(str(POLICY_NUMBER))
 _UID: Final = "statement"
 #: base64 takes four bytes for three; a signature, a key and white space take some more
-_MOST: Final = DEFAULT_LIMITS.policy_event_bytes * 4 // 3 + 4_096
+_MOST: Final = POLICY_EVENT_BYTES * 4 // 3 + 4_096
 
 Statement: TypeAlias = UnverifiedValue[PolicyEvent] | CarriedStamp | UnverifiedValue[Acknowledgement]
 

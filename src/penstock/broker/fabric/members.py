@@ -16,13 +16,13 @@ from hashlib import sha256
 from typing import ClassVar, Final, TypeAlias
 
 from penstock.broker.core.core import Core
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.membership import AnnouncementProof
 from penstock.broker.wire.plain_trees import malformed, principal_tree, read_principal
 from penstock.codec.wire import decode, encode
 from penstock.crypto.keys import digest
 from penstock.errors import LimitError, RefusedError
 from penstock.fabric import Fabric, Sample
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
 from penstock.model.values import INTEGER_MAX
@@ -86,7 +86,7 @@ class SignedSample:
 class Succession:
     """What came last of each origin on each topic. The memory is bounded, the least recent being forgotten first."""
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: BrokerLimits) -> None:
         self._most = limits.route_streams
         self._last: OrderedDict[tuple[str, Principal], tuple[int, int]] = OrderedDict()
 

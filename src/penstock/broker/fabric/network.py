@@ -54,6 +54,7 @@ from penstock.broker.wire.publications import Publications, blocks
 from penstock.codec.wire import decode, encode
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.fabric import Fabric, Sample
+from penstock.fabric.limits import FABRIC_BYTES
 from penstock.fabric.tasks import in_background, keep_running
 from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
@@ -355,7 +356,7 @@ class FabricNetwork:
         Raises `LimitError` (`route.event-size`), and what sealing raises.
         """
         limits = self._core.settings.limits
-        limits = replace(limits, route_block_bytes=min(limits.route_block_bytes, int(limits.fabric_bytes * _COLUMNS)))
+        limits = replace(limits, route_block_bytes=min(limits.route_block_bytes, int(FABRIC_BYTES * _COLUMNS)))
         for block in blocks(self._core.principal, self._members.incarnation, first, events):
             for part in block.parts(limits):
                 if self._seals(part.type):

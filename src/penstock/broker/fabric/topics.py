@@ -19,11 +19,11 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol, TypeAlias
 
+from penstock.codec.limits import ROUTE_BLOCK_EVENTS
 from penstock.errors import FailedError, LimitError, PenstockError, RefusedError
 from penstock.fabric import KEEP_ALL, Durability, Fabric, Publisher, Qos, Reliability, Sample
 from penstock.fabric.tasks import in_background, keep_running, report
 from penstock.model.events import TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS
 
 _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
@@ -294,7 +294,7 @@ class EventWriting(_Writing):
     async def _write(self, publisher: Publisher) -> None:
         while self._composed or self._waiting:
             if not self._composed:
-                most = min(len(self._waiting), DEFAULT_LIMITS.route_block_events)
+                most = min(len(self._waiting), ROUTE_BLOCK_EVENTS)
                 self._compose(tuple(self._waiting.popleft() for _ in range(most)))
             await self._send(publisher)
         self._full = False

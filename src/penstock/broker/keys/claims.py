@@ -235,7 +235,7 @@ class KeyClaims:
         core = self._core
         # What this broker shows itself is among the sources already.
         shown = core.disclosed.get(request.principal, _NOTHING) + shown
-        authorities = core.sources.authorities(shown, environment_schema(), core.settings.limits)
+        authorities = core.sources.authorities(shown, environment_schema())
         return core.recorder.consider(request, authorities, core.sources.revision)
 
 

@@ -20,14 +20,15 @@ from datetime import datetime, timedelta
 from typing import Final
 
 from penstock.broker.keys.rights import KeyEntitlement
+from penstock.broker.limits import BrokerLimits
 from penstock.codec.sexp import SExp, read_fields, written_fields
 from penstock.codec.sexp import field as sexp_field
 from penstock.crypto.key_tree import KeyTree, Rekey, handle
 from penstock.crypto.wrapping import Secret, unopened
 from penstock.errors import LimitError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.trust.key_statements import END, EpochStatement, KeyGroup, KeyRecord
+from penstock.trust.limits import LABEL_LONGEST
 from penstock.trust.signed import read_count, read_owner
 
 _LEAF: Final = b"leaf"
@@ -291,14 +292,14 @@ class Refreshing:
     The key of labels has a period of its own, and the time in which old and new ones are both in use.
     """
 
-    period: int = DEFAULT_LIMITS.key_epoch
-    blocks: int = DEFAULT_LIMITS.key_blocks
-    longest: int = DEFAULT_LIMITS.key_longest
-    labels: int = DEFAULT_LIMITS.label_epoch
-    overlap: int = DEFAULT_LIMITS.label_overlap
+    period: int
+    blocks: int
+    longest: int
+    labels: int
+    overlap: int
 
     @classmethod
-    def by(cls, limits: Limits) -> "Refreshing":
+    def by(cls, limits: BrokerLimits) -> "Refreshing":
         """Return what some limits say."""
         epochs = limits.key_epoch, limits.key_blocks, limits.key_longest
         return cls(*epochs, limits.label_epoch, limits.label_overlap)
@@ -307,7 +308,7 @@ class Refreshing:
         """Return what counts for a group."""
         if not group.labels:
             return self
-        return replace(self, period=self.labels, longest=max(self.longest, DEFAULT_LIMITS.label_longest))
+        return replace(self, period=self.labels, longest=max(self.longest, LABEL_LONGEST))
 
     def overlaps(self, state: GroupState, now: datetime) -> bool:
         """Say whether the labels before those of now are still in use."""

@@ -1,20 +1,21 @@
 """What the log of key managers says: all groups, and the keys of epochs that are over. A fold of its records."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Protocol
 
 from penstock.broker.keys.group import GroupState, Holder
 from penstock.broker.keys.manager_outputs import Record
 from penstock.broker.keys.sealing import open_over, open_seed, open_state, wrap_over, wrap_state
+from penstock.broker.limits import BrokerLimits
+from penstock.codec.limits import wide
 from penstock.codec.sexp import SExp, canonical, parse_canonical
 from penstock.crypto.key_tree import Rekey
 from penstock.crypto.keys import RandomBytes
 from penstock.crypto.wrapping import SALT_BYTES, Secret, unopened
 from penstock.errors import LimitError, PenstockError, RefusedError
 from penstock.model.instants import format_date, parse_date
-from penstock.model.limits import Limits
 from penstock.model.principals import Principal
 from penstock.trust.key_statements import KeyCheckpoint, KeyGroup, KeyRecord
 from penstock.trust.policy.events import BEGINNING
@@ -127,7 +128,7 @@ class CheckpointSource(Protocol):
 
 
 def write_state(
-    known: CheckpointSource, kek: Secret, salt: bytes, *, since: datetime | None, limits: Limits
+    known: CheckpointSource, kek: Secret, salt: bytes, *, since: datetime | None, limits: BrokerLimits
 ) -> list[bytes]:
     """Return the parts of a checkpoint that begins where the log ends. Raises `LimitError` (`keys.checkpoint`).
 
@@ -151,23 +152,22 @@ def _written(known: CheckpointSource, since: datetime | None) -> bytes:
 
 
 def read_state(
-    parts: Iterable[KeyCheckpoint], archive: Archive, kek: Secret, limits: Limits
+    parts: Iterable[KeyCheckpoint], archive: Archive, kek: Secret
 ) -> tuple[dict[KeyGroup, GroupState], Archive]:
     """Return what the parts of a checkpoint hold. Raises `RefusedError` (`keys.unopened`)."""
     try:
-        return _read_checkpoint([*parts], archive, kek, limits)
+        return _read_checkpoint([*parts], archive, kek)
     except PenstockError:
         # What was read of it is not to be seen in any report.
         raise unopened() from None
 
 
 def _read_checkpoint(
-    parts: list[KeyCheckpoint], archive: Archive, kek: Secret, limits: Limits
+    parts: list[KeyCheckpoint], archive: Archive, kek: Secret
 ) -> tuple[dict[KeyGroup, GroupState], Archive]:
     content = open_state(kek, b"".join(part.sealed for part in parts), parts[0].salt, parts[0].first)
     # It is our own, as long as it may be.
-    own = replace(limits, sexp_bytes=len(content), sexp_nodes=len(content))
-    match parse_canonical(content, limits=own):
+    match parse_canonical(content, limits=wide(len(content))):
         case (b"key-state", (b"groups", *states), kept):
             read = (GroupState.from_sexp(state) for state in states)
             return {state.group: state for state in read}, archive.read(kept)
@@ -181,7 +181,7 @@ class Condensing:
     it is asked for again and again, by whoever knows of the checkpoint.
     """
 
-    def __init__(self, kek: Secret, random: RandomBytes, limits: Limits) -> None:
+    def __init__(self, kek: Secret, random: RandomBytes, limits: BrokerLimits) -> None:
         self._kek = kek
         self._random = random
         self._limits = limits
@@ -300,7 +300,7 @@ class AppliedRecord:
 class KeyFold:
     """See the module. Records of `replicas` count, and no others."""
 
-    def __init__(self, kek: Secret, replicas: frozenset[Principal], random: RandomBytes, limits: Limits) -> None:
+    def __init__(self, kek: Secret, replicas: frozenset[Principal], random: RandomBytes, limits: BrokerLimits) -> None:
         self._kek = kek
         self._replicas = replicas
         self._limits = limits
@@ -391,7 +391,7 @@ class KeyFold:
     def _take_part(self, part: KeyCheckpoint) -> AppliedRecord:
         whole = self._gathering.whole(part)
         if whole:
-            self.groups, self.archive = read_state(whole, self.archive, self._kek, self._limits)
+            self.groups, self.archive = read_state(whole, self.archive, self._kek)
             self.checkpoint = part.first
         self._jumped = not whole and (self._jumped or part.number > self.number)
         self._gathering.take(part)

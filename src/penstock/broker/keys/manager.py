@@ -28,6 +28,7 @@ from penstock.broker.keys.log_state import Condensing, KeyFold
 from penstock.broker.keys.manager_outputs import Append, Noted, Output, Record, Reply, Tell, TruncateLog
 from penstock.broker.keys.rights import MEMBERS, READERS, Grounds, entitlement
 from penstock.broker.keys.sealing import seal_history, seal_welcome, wrap_missed, wrap_path, wrap_seed
+from penstock.broker.limits import BrokerLimits
 from penstock.crypto import SigningKey
 from penstock.crypto.hpke import check_public
 from penstock.crypto.key_tree import Rekey
@@ -35,7 +36,6 @@ from penstock.crypto.keys import RandomBytes
 from penstock.crypto.wrapping import SALT_BYTES, SECRET_BYTES, Secret
 from penstock.errors import LimitError, RefusedError
 from penstock.model.instants import in_utc
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import Right
@@ -119,7 +119,7 @@ class _Next(NamedTuple):
 class KeyNotices:
     """See the module."""
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: BrokerLimits) -> None:
         self._longest = timedelta(milliseconds=limits.key_notice)
         self._retry = timedelta(milliseconds=limits.key_retry)
         self._next: dict[KeyGroup, _Next] = {}
@@ -211,7 +211,7 @@ _Asker: TypeAlias = tuple[Principal, KeyGroup]
 class KeyRequests:
     """See the module."""
 
-    def __init__(self, skew: timedelta, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, skew: timedelta, limits: BrokerLimits) -> None:
         self._window = timedelta(milliseconds=limits.key_request) + skew
         self._begun: datetime | None = None
         self._last: dict[_Asker, datetime] = {}
@@ -264,7 +264,7 @@ class KeyManager:
         replicas: Collection[Principal] = (),
         refreshing: Refreshing | None = None,
         skew: timedelta = NO_SKEW,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: BrokerLimits,
     ) -> None:
         self._key = key
         self._kek = kek

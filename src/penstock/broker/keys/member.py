@@ -19,6 +19,7 @@ from typing import Final, TypeAlias
 from penstock.broker.evolution.policy_keeper import NO_SKEW
 from penstock.broker.keys.group import UNPLACED
 from penstock.broker.keys.sealing import open_history, open_missed, open_path, open_welcome
+from penstock.broker.limits import BrokerLimits
 from penstock.crypto import SigningKey
 from penstock.crypto.hpke import SealingKey
 from penstock.crypto.key_tree import KeyPath
@@ -26,7 +27,6 @@ from penstock.crypto.keys import RandomBytes
 from penstock.crypto.wrapping import SECRET_BYTES, Secret, unopened
 from penstock.errors import RefusedError
 from penstock.model.instants import in_utc
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.key_statements import (
@@ -127,7 +127,7 @@ class KeyMember:
         random: RandomBytes,
         *,
         skew: timedelta = NO_SKEW,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: BrokerLimits,
     ) -> None:
         self._key = key
         self.group = group

@@ -82,7 +82,7 @@ class KeyTransport:
     def _hear(self, now: datetime, held: object) -> None:
         if not isinstance(held, str) or not held.isascii():
             raise malformed("an event about keys has one attribute, which is a text")
-        written = parse(held.encode("ascii"), limits=self._core.settings.limits)
+        written = parse(held.encode("ascii"))
         head = sexp_head(written[1]) if isinstance(written, tuple) and len(written) > 1 else None
         kind = _TOLD.get(head or b"")
         if head == KeyRefusal.HEAD:

@@ -19,7 +19,7 @@ from penstock.broker.local.type_library import Library
 from penstock.errors import MalformedError
 from penstock.guard import Delivery, Rules
 from penstock.model.events import TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.limits import CACHE_ENTRIES
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.types import EventType
 from penstock.trust.capabilities import Right
@@ -84,7 +84,7 @@ class ActiveRequests:
         arrival = keys, event.key, event.ancestors
         known = self._receivers.get(arrival)
         if known is None:
-            if len(self._receivers) >= DEFAULT_LIMITS.cache_entries:
+            if len(self._receivers) >= CACHE_ENTRIES:
                 self._receivers.clear()
             known = self._receivers[arrival] = tuple(self._find_receivers(keys, event))
         return known

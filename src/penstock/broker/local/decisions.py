@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from itertools import chain
 from typing import Final
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.sessions import Session
 from penstock.guard import (
     NO_AGREEMENTS,
@@ -24,7 +25,6 @@ from penstock.guard import (
 )
 from penstock.guard.capabilities import Revoking
 from penstock.guard.policies import NO_POLICIES, KnownTypes, Policies, no_other_types
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName
 from penstock.model.values import Schema
 from penstock.trust.capabilities import Right
@@ -52,9 +52,9 @@ class _Answer:
 
 
 class DecisionCache:
-    """See the module. Of so many as `Limits.cache_entries` says the oldest are forgotten."""
+    """See the module. Of so many as `BrokerLimits.cache_entries` says the oldest are forgotten."""
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
         self._known: dict[Hashable, _Answer] = {}
 
@@ -98,23 +98,23 @@ class AuthoritySources:
     #: what the domain says about its clients
     policies: Policies = NO_POLICIES
 
-    def authorities(self, shown: Credentials, environment: Schema, limits: Limits) -> tuple[Authority, ...]:
+    def authorities(self, shown: Credentials, environment: Schema) -> tuple[Authority, ...]:
         """Return who is asked about somebody who shows these credentials."""
-        return (self._certified(shown, environment, limits), *self.others)
+        return (self._certified(shown, environment), *self.others)
 
     def for_clients(
-        self, shown: Credentials, environment: Schema, limits: Limits, types: KnownTypes = no_other_types
+        self, shown: Credentials, environment: Schema, types: KnownTypes = no_other_types
     ) -> tuple[Authority, ...]:
         """Return who is asked about a client.
 
         Brokers publish and read for others, of whom agreements and policies do not speak.
         """
-        certified = self._certified(shown, environment, limits)
+        certified = self._certified(shown, environment)
         agreed = map(self.agreements.over, (certified, *self.others))
         return tuple(self.policies.over(authority, certified, types, environment) for authority in agreed)
 
-    def _certified(self, shown: Credentials, environment: Schema, limits: Limits) -> Revoking:
-        known = CapabilityAuthority(self.credentials + shown, self.online, environment, limits)
+    def _certified(self, shown: Credentials, environment: Schema) -> Revoking:
+        known = CapabilityAuthority(self.credentials + shown, self.online, environment)
         return Revoking(known, self.revocations)
 
     @property
@@ -136,13 +136,12 @@ class Door:
     recorder: Recorder
     sources: AuthoritySources
     environment: Schema
-    limits: Limits = DEFAULT_LIMITS
     #: which types are known
     types: KnownTypes = no_other_types
 
     def introduce(self, client: Session, now: datetime) -> Decision:
         """Forget all answers to a client, and decide whether it may connect."""
-        client.authorities = self.sources.for_clients(client.credentials, self.environment, self.limits, self.types)
+        client.authorities = self.sources.for_clients(client.credentials, self.environment, self.types)
         client.answers = {}
         client.until = turning_point((certificate.statement.validity for certificate in client.credentials), now)
         return self.ask_network(client, Right.CONNECT, now)

@@ -29,7 +29,7 @@ from penstock.guard import (
     Rules,
     TypeScope,
 )
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.guard.limits import BROKER_VIEWS
 from penstock.model.names import TypeKey
 from penstock.model.types import EventType
 from penstock.model.values import Schema
@@ -236,7 +236,7 @@ def _terms(reader: EventType, selector: Selector, branches: Sequence[Branch]) ->
     for branch in branches:
         visible = frozenset(name for name, attribute in asked.items() if branch.shows(attribute))
         views.setdefault(visible, []).append(branch.holds_where())
-    if len(views) > DEFAULT_LIMITS.broker_views:
+    if len(views) > BROKER_VIEWS:
         yield disjunction(*chain.from_iterable(views.values()))
         return
     for size in range(1, len(views) + 1):

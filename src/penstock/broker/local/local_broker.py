@@ -21,6 +21,7 @@ from datetime import UTC, datetime, tzinfo
 from types import MappingProxyType
 from typing import TypeAlias
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local import requests
 from penstock.broker.local.active_requests import ActiveRequests
 from penstock.broker.local.decisions import AuthoritySources, Door
@@ -40,7 +41,6 @@ from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.guard import Recorder, Rules, environment
 from penstock.guard.enforce import Environment
 from penstock.model.events import TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
@@ -79,11 +79,11 @@ class LocalBroker:
         *,
         rules: Rules | None = None,
         zone: tzinfo = UTC,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: BrokerLimits,
     ) -> None:
         rules = rules or Rules()
         self._outputs: list[Output] = []
-        self._door = Door(network, recorder, sources or AuthoritySources(), rules.environment, limits, library.known)
+        self._door = Door(network, recorder, sources or AuthoritySources(), rules.environment, library.known)
         self._library = library
         self.active = ActiveRequests(self._door, library, rules, self._outputs)
         self.usages = Usages(limits)

@@ -8,13 +8,13 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import TypeAlias
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.effective_requests import Basis, Offer, SubscriptionPart
 from penstock.broker.local.requests import ClientRequest, Detail, Verb
 from penstock.broker.wire.entries import Filter
 from penstock.errors import LimitError, RefusedError
 from penstock.guard import Authority, EventCounts, PublicationRate, Recorded
 from penstock.model.events import Event, TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
@@ -153,7 +153,7 @@ class Session:
 class Usages:
     """What all principals use, and how much one of them may."""
 
-    limits: Limits = DEFAULT_LIMITS
+    limits: BrokerLimits
     by_principal: dict[Principal, Usage] = field(default_factory=dict)
 
     def connect(self, principal: Principal, credentials: Credentials) -> Usage:

@@ -4,8 +4,8 @@ from collections.abc import Callable, Iterator
 from datetime import datetime
 
 from penstock.broker.evolution.statements import refuse_reserved
+from penstock.broker.limits import BrokerLimits
 from penstock.errors import LimitError, PenstockError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName, TypeKey, TypeName
 from penstock.model.types import Protection, Sealing
 from penstock.model.values import AttributeSpec, Schema
@@ -23,12 +23,16 @@ class Library:
         *,
         online: OnlineChecker = no_online_checker,
         certificates: CertificateCache | None = None,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: BrokerLimits,
     ) -> None:
         self._definitions: dict[TypeName, UnverifiedType] = {}
         self._limits = limits
         self._cache = TypeCache(
-            network=network, types=self._definitions.get, online=online, certificates=certificates or CertificateCache()
+            network=network,
+            types=self._definitions.get,
+            online=online,
+            certificates=certificates or CertificateCache(limits.cache_entries),
+            entries=limits.cache_entries,
         )
         #: the types whose ancestors have been one of these, however that may have changed since
         self._below: dict[TypeKey, set[TypeName]] = {}

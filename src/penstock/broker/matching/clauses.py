@@ -17,8 +17,8 @@ from datetime import datetime
 from types import NoneType
 from typing import Any, Final, TypeAlias
 
+from penstock.broker.limits import BrokerLimits
 from penstock.errors import EvaluationError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.values import AttributeSpec, Kind, Scalar, Schema, Value, kind_of
 from penstock.selector import Selector
 from penstock.selector.algebra import Sides, TooHardError
@@ -158,7 +158,7 @@ class Clause:
         ) and set(other.opaque) <= set(self.opaque)
 
 
-def clauses(selector: Selector, limits: Limits = DEFAULT_LIMITS) -> tuple[Clause, ...]:
+def clauses(selector: Selector, limits: BrokerLimits) -> tuple[Clause, ...]:
     """Return the clauses of a selector: none where it is never TRUE, at most `limits.matching_clauses`."""
     return tuple(_Reader(limits.matching_clauses).read(selector.root, wanted=True))
 

@@ -18,13 +18,14 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Generic, TypeAlias, TypeVar
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.matching.clauses import Box, box, clauses, write
 from penstock.broker.matching.matcher import Matcher
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.values import Kind, Scalar, Schema, kind_of
 from penstock.selector import ALWAYS, Selector
 from penstock.selector.algebra import TooHardError, search
+from penstock.selector.limits import SELECTOR_LENGTH
 from penstock.selector.question import RowQuestion
 from penstock.selector.sets import ValueSet
 
@@ -102,7 +103,7 @@ class Member(Generic[K]):
         self.wards[ward] = None
 
 
-def member_of(interest: Interest, limits: Limits) -> Member[Any]:
+def member_of(interest: Interest, limits: BrokerLimits) -> Member[Any]:
     """Cut the selector of an interest into boxes."""
     boxes = (box(clause, interest.schema) for clause in clauses(interest.selector, limits))
     return Member(interest, tuple(each for each in boxes if each is not None))
@@ -111,7 +112,7 @@ def member_of(interest: Interest, limits: Limits) -> Member[Any]:
 class Roots(Generic[K]):
     """The members that are forwarded, found by what they have in common with another."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
         self._number = 0
         self._members: dict[Member[K], int] = {}
@@ -275,7 +276,7 @@ class Coverage(Generic[K]):
     CoverageChange(added=(), removed=())
     """
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
         self._interests: dict[K, Interest] = {}
         self._members: dict[Interest, Member[K]] = {}
@@ -439,7 +440,7 @@ class Coverage(Generic[K]):
     def _union(self, one: Member[K], other: Member[K], sets: Mapping[str, ValueSet]) -> Member[K] | None:
         schema = _common_schema(one, other)
         selector = write(sets, schema) if schema is not None else None
-        if schema is None or selector is None or len(selector.text) > self._limits.selector_length:
+        if schema is None or selector is None or len(selector.text) > SELECTOR_LENGTH:
             return None
         interest = Interest(one.interest.type, selector, one.interest.ancestors, schema)
         if interest in self._members or not _is_union(selector, one, other, schema):
@@ -465,7 +466,7 @@ class _Budget:
 
     __slots__ = ("comparisons", "questions")
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: BrokerLimits) -> None:
         self.questions = limits.coverage_questions
         self.comparisons = limits.coverage_comparisons
 

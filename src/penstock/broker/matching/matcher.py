@@ -16,9 +16,9 @@ from types import NoneType
 from typing import Any, Final, Generic, TypeAlias, TypeVar
 from weakref import WeakValueDictionary
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.matching.clauses import Allowed, Clause, Fact, clauses, fact, is_point
 from penstock.errors import EvaluationError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.values import Scalar, Schema
 from penstock.selector import ALWAYS, Compiled, Selector, compile_selector
 from penstock.selector.ast import And, AttributeReference, Condition, render, walk
@@ -233,7 +233,7 @@ class Matcher(Generic[K]):
     ('mine',)
     """
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
         self._root: _Node[K] = _Node(0)
         self._entries: dict[Selector, _Entry[K]] = {}

@@ -12,6 +12,7 @@ from typing import Final, TypeAlias, cast
 from penstock.broker.core.clock import TURN, Turns
 from penstock.broker.core.core import Core
 from penstock.broker.keys.client_requests import Answer, Asker, Outcome
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local import requests
 from penstock.broker.local.requests import Detail, ToClient
 from penstock.broker.node.snapshot_writer import Told
@@ -21,7 +22,7 @@ from penstock.broker.wire.protocol import AskKeys, FetchKeys, read_request
 from penstock.codec.wire import Encoded, Wire, encode
 from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
 from penstock.fabric.tasks import in_background
-from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.limits import CACHE_ENTRIES
 from penstock.model.principals import Principal
 from penstock.selector import ALWAYS, parse
 from penstock.trust.credentials import Credentials
@@ -61,7 +62,7 @@ class _Client:
 class _Pace:
     """How fast requests of a principal are taken, by their number and by what they cost: its links wait, no others."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: BrokerLimits) -> None:
         self._requests = Rate(limits.client_requests, limits.client_requests_burst)
         self._work = Rate(limits.client_work / 1000, limits.client_work_burst / 1000)
         self._changes = Rate(limits.client_changes, limits.client_changes_burst)
@@ -183,7 +184,7 @@ class Clients:
 
     def _post(self, client: _Client, word: protocol.Word) -> None:
         try:
-            self._send(client, [encode(word.to_tree(), limits=self._core.settings.limits)])
+            self._send(client, [encode(word.to_tree(), limits=self._core.settings.limits.codec)])
         except LimitError as error:
             self._core.note(error)
             self._send(client, [encode(protocol.RefusedMessage(client.number, error.code, error.message).to_tree())])
@@ -204,7 +205,7 @@ class Clients:
     def _pace(self, principal: Principal) -> "_Pace":
         pace = self._paces.get(principal)
         if pace is None:
-            if len(self._paces) >= DEFAULT_LIMITS.cache_entries:
+            if len(self._paces) >= CACHE_ENTRIES:
                 # Who is connected keeps the one that it has; the others begin again.
                 self._paces.clear()
             pace = self._paces[principal] = _Pace(self._core.settings.limits)
@@ -260,7 +261,7 @@ class Clients:
             case protocol.NamedRequestMessage(_, _, id_):
                 core.settle(local.restrictions(now, session, id_))
             case protocol.AddTypeMessage(_, definition):
-                core.settle(local.add_type(now, session, read_type(definition, limits=core.settings.limits)))
+                core.settle(local.add_type(now, session, read_type(definition)))
             case protocol.RemoveTypeMessage(_, name):
                 core.settle(local.remove_type(now, session, name))
             case protocol.DescribeTypeMessage(number, name):
@@ -296,7 +297,7 @@ class Clients:
     def _learn(self, definitions: Sequence[bytes]) -> None:
         """Take in types that a client brings: they are as good as those that the broker had (Table 4.6)."""
         core = self._core
-        new = [read_type(definition, limits=core.settings.limits) for definition in definitions]
+        new = [read_type(definition) for definition in definitions]
         new = [unverified for unverified in new if not self._knows(unverified)]
         if new:
             core.settle(core.local.change(core.now(), installed=new))

@@ -236,7 +236,7 @@ class Neighbours:
             return False
         # A link that is at its end says so to whoever attends to it.
         with suppress(PenstockError):
-            neighbour.link.post(encode(message, limits=self._core.settings.limits), urgent=urgent)
+            neighbour.link.post(encode(message, limits=self._core.settings.limits.codec), urgent=urgent)
             return True
         return False
 

@@ -217,7 +217,7 @@ class NodePolicies:
         Who brings a policy event is told when it is safe on the disk, or that it is not. Raises `MalformedError`,
         `RefusedError`, `LimitError` (`evolution.*`).
         """
-        written = parse_canonical(signed, limits=self._core.settings.limits)
+        written = parse_canonical(signed)
         now = self._core.now()
         if isinstance(written, tuple) and sexp_head(written[1:2][0] if written[1:] else b"") == TimeStamp.HEAD:
             stamp = read_signed(written, TimeStamp)
@@ -258,7 +258,7 @@ class NodePolicies:
     def heard_stamp(self, peer: Principal, octets: bytes) -> None:
         """Take a time-stamp that a neighbour hands on. One that does not count is passed over, and noted."""
         try:
-            carried = CarriedStamp.from_sexp(parse_canonical(octets, limits=self._core.settings.limits))
+            carried = CarriedStamp.from_sexp(parse_canonical(octets))
             self._stamp(self._core.now(), peer, carried)
         except (RefusedError, MalformedError) as error:
             self._core.note(error)

@@ -7,6 +7,7 @@ from datetime import UTC, datetime
 from typing import Final, NamedTuple, TypeAlias
 
 from penstock.broker.evolution.statements import is_reserved
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.matching.matcher import Values
 from penstock.broker.routing.filters import passes
 from penstock.broker.routing.outputs import Deliveries, Unopened
@@ -18,7 +19,6 @@ from penstock.codec.blocks import BlockHeader
 from penstock.crypto.seal_keys import unknown_key
 from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
 from penstock.model.events import TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 
@@ -28,7 +28,7 @@ from penstock.model.principals import Principal
 # The origin of an event numbers it. While paths are being repaired an event may come twice, or late. Each broker takes
 # each number of an origin once; what comes so late that it cannot know is taken for a copy, and so are events of an
 # incarnation of their origin before the one that it knows. The memory is bounded: of each type and origin a window of
-# numbers, and so many of those as `Limits.route_streams` says, the least recent forgotten first.
+# numbers, and so many of those as `BrokerLimits.route_streams` says, the least recent forgotten first.
 
 
 _Name: TypeAlias = tuple[Principal, TypeKey]
@@ -71,7 +71,7 @@ class _Stream:
 class Copies:
     """What one broker remembers about events that have passed."""
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
         self._streams: OrderedDict[_Name, _Stream] = OrderedDict()
 
@@ -111,7 +111,7 @@ class Waiting(NamedTuple):
 class WaitingRoom:
     """See the module. It is bounded by blocks and by their bytes."""
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
         self._waiting: deque[Waiting] = deque()
         self._octets = 0
@@ -196,7 +196,7 @@ class RetainedSample:
 class RetainedSamples:
     """The samples that one broker keeps."""
 
-    def __init__(self, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
         self._samples: OrderedDict[_Slot, RetainedSample] = OrderedDict()
         self._slots: dict[TypeKey, OrderedDict[str, None]] = {}
@@ -302,7 +302,7 @@ _SENT_AGAIN: Final = frozenset(("seal.replayed", "seal.sender"))
 class Carrier:
     """What one broker does with events, and what it remembers of them."""
 
-    def __init__(self, forest: Forest, allowed: Allowed, vault: Vault, limits: Limits) -> None:
+    def __init__(self, forest: Forest, allowed: Allowed, vault: Vault, limits: BrokerLimits) -> None:
         self._forest = forest
         self._allowed = allowed
         self._vault = vault

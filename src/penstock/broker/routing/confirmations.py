@@ -3,7 +3,7 @@
 A broker that has told a neighbour something about a tree asks it (`Confirm`). The neighbour has then taken in what was
 told before, since links keep order, and has told others what follows from it. It asks those others in turn, all but the
 one that asks, and answers (`Confirmed`) when all of them have. A tree has no circles, so that the answers come to an
-end; where brokers still disagree about the tree, somebody waits in vain, for `Limits.route_confirm` and no longer.
+end; where brokers still disagree about the tree, somebody waits in vain, for `BrokerLimits.route_confirm` at most.
 
 - A path that is confirmed already needs no question: a subscription that is covered by one is laid at once.
 - A question is about everything that was told before it. While one is under way others wait for the next, so that a
@@ -19,9 +19,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Final, TypeAlias
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.messages import Confirm, Confirmed
 from penstock.broker.routing.outputs import Laid
-from penstock.model.limits import Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 
@@ -67,7 +67,7 @@ class _Edge:
 class Confirmations:
     """See the module. What is to be said to neighbours and to clients is in `said` and `laid`, until it is taken."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: BrokerLimits) -> None:
         self._time = limits.route_confirm / 1000
         self._numbers = count(1)
         self._marks = count(1)

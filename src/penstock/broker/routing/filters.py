@@ -8,12 +8,12 @@ from collections.abc import Callable, Container, Hashable, Iterable, Iterator, M
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final, Generic, NamedTuple, TypeAlias, TypeVar
 
+from penstock.broker.limits import FILTER_CACHE, FILTER_CACHE_LENGTH, BrokerLimits
 from penstock.broker.matching.coverage import Coverage, CoverageChange
 from penstock.broker.sealing.filters import Filters, NoFilters, interest
 from penstock.broker.wire.entries import Advertisement, AnyFilter, Filter, SealedFilter
 from penstock.errors import EvaluationError, RefusedError
 from penstock.model.events import TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeKey
 from penstock.model.values import Scalar
 from penstock.selector import ALWAYS, Compiled, compile_selector
@@ -38,7 +38,7 @@ def may_overlap(one: Filter, other: AnyFilter) -> bool:
     if isinstance(other, SealedFilter):
         # What it lets through is not said to anybody, not even by where it is sent.
         return True
-    if len(one.selector.text) + len(other.selector.text) > DEFAULT_LIMITS.filter_cache_length:
+    if len(one.selector.text) + len(other.selector.text) > FILTER_CACHE_LENGTH:
         return _overlap(one, other)
     return _overlap_short(one, other)
 
@@ -54,19 +54,19 @@ def _overlap(one: Filter, other: Filter) -> bool:
         return True
 
 
-_overlap_short = lru_cache(maxsize=DEFAULT_LIMITS.filter_cache)(_overlap)
+_overlap_short = lru_cache(maxsize=FILTER_CACHE)(_overlap)
 
 
 class Covering(Generic[K]):
     """Filters on one type under keys, and those that have to be sent on for all of them to be served.
 
-    Those are `most` at most: where there would be more, one that lets everything through is sent in their place, until
-    there are half as many. Whoever wants less than comes is still served exactly, by its own broker.
+    Those are `limits.route_filters` at most: where there would be more, one that lets everything through is sent in
+    their place, until there are half as many. Whoever wants less than comes is still served exactly, by its own broker.
     """
 
-    def __init__(self, of_type: TypeKey, filters: Filters, most: int = DEFAULT_LIMITS.route_filters) -> None:
-        self._type, self._filters, self._most = of_type, filters, most
-        self._coverage: Coverage[K] = Coverage()
+    def __init__(self, of_type: TypeKey, filters: Filters, limits: BrokerLimits) -> None:
+        self._type, self._filters, self._most = of_type, filters, limits.route_filters
+        self._coverage: Coverage[K] = Coverage(limits)
         self._forwarded: dict[Interest, AnyFilter] = {}
         self._everything = False
 
@@ -100,9 +100,9 @@ class Covering(Generic[K]):
         return [*gone, *((filter_, False) for filter_ in self._forwarded.values()), (EVERYTHING, True)]
 
 
-def widest(of_type: TypeKey, filters: Iterable[Filter]) -> Iterator[Filter]:
+def widest(of_type: TypeKey, filters: Iterable[Filter], limits: BrokerLimits) -> Iterator[Filter]:
     """Yield filters that say together what all of these say."""
-    covering: Covering[int] = Covering(of_type, NoFilters())
+    covering: Covering[int] = Covering(of_type, NoFilters(), limits)
     for number, filter_ in enumerate(filters):
         covering.put(number, filter_)
     return (filter_ for filter_ in covering if isinstance(filter_, Filter))

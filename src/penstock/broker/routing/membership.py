@@ -17,11 +17,12 @@ from functools import lru_cache
 from hashlib import sha256
 from typing import Final, Protocol, TypeAlias
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.messages import Announcement, Disclosure
 from penstock.codec.sexp import canonical
 from penstock.crypto.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKey, SigningKey, digest
 from penstock.errors import LimitError, MalformedError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.limits import CACHE_ENTRIES
 from penstock.model.names import NetworkName, TypeKey
 from penstock.model.principals import Principal
 from penstock.model.values import INTEGER_MAX
@@ -62,10 +63,10 @@ TRUSTING: Final = TrustingProof()
 class SignedProof:
     """A broker's public key, and its signature over a label, the network and the words.
 
-    The same words come by several ways; what has been found right is remembered, up to `Limits.cache_entries`.
+    The same words come by several ways; what has been found right is remembered, up to `BrokerLimits.cache_entries`.
     """
 
-    def __init__(self, key: SigningKey, network: NetworkName, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, key: SigningKey, network: NetworkName, limits: BrokerLimits) -> None:
         self._key, self._network, self._limits = key, network, limits
         self._right: OrderedDict[bytes, None] = OrderedDict()
 
@@ -138,7 +139,7 @@ def disclosed_words(disclosure: Disclosure) -> bytes:
     return digest((b"penstock-disclosure", disclosure.broker.digest, *order, sha256(disclosure.octets).digest()))
 
 
-@lru_cache(maxsize=DEFAULT_LIMITS.cache_entries)
+@lru_cache(maxsize=CACHE_ENTRIES)
 def type_digest(key: TypeKey) -> bytes:
     """Return h(owner ‖ name), the identity of a type in all its versions."""
     return digest((b"type", key.owner.digest, key.name.encode()))
@@ -237,7 +238,7 @@ class Membership:
         *,
         proof: AnnouncementProof = TRUSTING,
         admitted: Admitted = anybody,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: BrokerLimits,
     ) -> None:
         self._proof = proof
         self._admitted = admitted

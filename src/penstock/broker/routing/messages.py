@@ -16,7 +16,7 @@ Everything between two neighbours travels in a `Hop`, which names the sender's s
 | `Publications` | events                                                                      | yes     |
 
 `to_tree` gives None, bool, int, float, str, bytes, datetime, and lists and string-keyed dicts of them. `from_tree`
-reads exactly what `to_tree` writes, within `Limits`; whatever else the tree is, it raises `MalformedError`
+reads exactly what `to_tree` writes, within `BrokerLimits`; whatever else the tree is, it raises `MalformedError`
 (`message.malformed`), `LimitError` (`message.limit`) or what the parts of a message raise, and nothing else.
 """
 
@@ -24,6 +24,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import ClassVar, Final, TypeAlias
 
+from penstock.broker.limits import NETWORK_DISCLOSURE, NETWORK_LINKS, NETWORK_PROOF
 from penstock.broker.sealing.blocks import SealedPublications
 from penstock.broker.wire.entries import Entry, read_entry
 from penstock.broker.wire.plain_trees import (
@@ -37,7 +38,6 @@ from penstock.broker.wire.plain_trees import (
     too_many,
 )
 from penstock.broker.wire.publications import Publications
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.values import INTEGER_MAX
@@ -134,17 +134,17 @@ class Announcement:
     def _read(cls, fields: Fields) -> "Announcement":
         broker = read_principal(fields.any("broker"))
         order = fields.count("incarnation"), fields.count("number")
-        links = fields.many("links", DEFAULT_LIMITS.network_links, read_principal)
+        links = fields.many("links", NETWORK_LINKS, read_principal)
         if any(one >= other for one, other in pairwise(links)) or broker in links:
             malformed("the links of an announcement are not a sorted set of others")
-        return cls(broker, *order, links, _read_octets(fields, "proof", DEFAULT_LIMITS.network_proof))
+        return cls(broker, *order, links, _read_octets(fields, "proof", NETWORK_PROOF))
 
 
 @dataclass(frozen=True, slots=True)
 class Disclosure:
     """What one broker has to show to all others, which to routing is just bytes. Later ones win, as announcements do.
 
-    It is not longer than `Limits.network_disclosure`.
+    It is not longer than `BrokerLimits.network_disclosure`.
     """
 
     KIND: ClassVar = "disclosure"
@@ -174,8 +174,8 @@ class Disclosure:
     def _read(cls, fields: Fields) -> "Disclosure":
         broker = read_principal(fields.any("broker"))
         order = fields.count("incarnation"), fields.count("number")
-        octets = _read_octets(fields, "octets", DEFAULT_LIMITS.network_disclosure)
-        return cls(broker, *order, octets, _read_octets(fields, "proof", DEFAULT_LIMITS.network_proof))
+        octets = _read_octets(fields, "octets", NETWORK_DISCLOSURE)
+        return cls(broker, *order, octets, _read_octets(fields, "proof", NETWORK_PROOF))
 
 
 def _read_octets(fields: Fields, name: str, most: int) -> bytes:

@@ -3,12 +3,12 @@
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.membership import TRUSTING, Admitted, AnnouncementProof, MayRoute, anybody, everybody
 from penstock.broker.routing.messages import Hop
 from penstock.broker.sealing.blocks import NoVault, Vault
 from penstock.errors import PenstockError
 from penstock.model.events import TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 
 
@@ -108,7 +108,7 @@ class RouterSettings:
     silence: float = 20.0
     #: how long brokers are remembered that cannot be reached
     lifetime: float = 600.0
-    limits: Limits = DEFAULT_LIMITS
+    limits: BrokerLimits
 
 
 @dataclass(frozen=True, slots=True)

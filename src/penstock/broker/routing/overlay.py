@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final
 
-from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.broker.limits import BrokerLimits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.caches import Recent
@@ -65,7 +65,7 @@ class Overlay:
         *,
         unsafe_open: UnsafeOpen = CLOSED,
         online: OnlineChecker = no_online_checker,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: BrokerLimits,
     ) -> None:
         self._open = unsafe_open
         self._online = online
@@ -162,7 +162,7 @@ class Overlay:
 
     def _closure_of(self, bag: Credentials, now: datetime, owner: Principal) -> Closure:
         found = sift(self._revocations.strike(bag, owner), now, self._online)
-        return Closure(found.fives, found.fours, found.quorums, limits=self._limits)
+        return Closure(found.fives, found.fours, found.quorums)
 
     def _forget(self) -> None:
         self._turn = self._bag = None

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.matching.matcher import Matcher
 from penstock.broker.routing.messages import Again, Body, Enter, Greeting, Hop, Pulse, Stamp, WithdrawEntry
 from penstock.broker.routing.trees import Tree
@@ -11,7 +12,6 @@ from penstock.broker.sealing.blocks import SealedPublications
 from penstock.broker.wire.entries import AnyFilter, Entry, Filter, SubscriptionEntry
 from penstock.broker.wire.publications import Publications
 from penstock.errors import LimitError, MalformedError, RefusedError
-from penstock.model.limits import Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.values import INTEGER_MAX
@@ -196,7 +196,7 @@ class _Asked:
     filters: list[AnyFilter] = field(default_factory=list)
     index: Matcher[int] | None = None
 
-    def count(self, block: Publications, limits: Limits) -> int:
+    def count(self, block: Publications, limits: BrokerLimits) -> int:
         """Return how many events of a block the neighbour would have been sent."""
         every = len(block.events)
         if len(self.filters) > limits.route_filters or not all(isinstance(one, Filter) for one in self.filters):
@@ -214,7 +214,7 @@ class _Asked:
 class LostNeighbours:
     """See the module. Where nobody is lost, it is empty, and nothing is to be asked."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
         self._asked: dict[Principal, dict[TypeKey, _Asked]] = {}
         #: whether anybody is lost

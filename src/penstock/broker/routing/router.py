@@ -75,9 +75,9 @@ def _united(found: list[list[tuple[str, ...]]], rows: int) -> list[tuple[str, ..
 class Router:
     """See the module. `incarnation` rises from start to start of a broker."""
 
-    def __init__(self, me: Principal, incarnation: int, settings: RouterSettings | None = None) -> None:
+    def __init__(self, me: Principal, incarnation: int, settings: RouterSettings) -> None:
         self.me = me
-        self._settings = settings or RouterSettings()
+        self._settings = settings
         self._may_route, self._limits = self._settings.may_route, self._settings.limits
         self._vault = self._settings.vault
         #: whether a fabric is between brokers, and who writes to it seals what goes there

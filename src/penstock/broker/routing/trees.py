@@ -4,8 +4,8 @@ A subscription to a type takes part in the tree of that type, and in those of it
 that somebody advertises them.
 
 What a group of subscriptions, say all those of a principal, may cost the network is bounded. Where it asks for more
-than `Limits.client_filters` different things in a tree, it stands there as one that asks for everything. Its clients
-still get what they have asked for and nothing else: that is found out here, whatever neighbours send.
+than `BrokerLimits.client_filters` different things in a tree, it stands there as one that asks for everything. Its
+clients still get what they have asked for and nothing else: that is found out here, whatever neighbours send.
 """
 
 from collections import Counter, defaultdict
@@ -13,10 +13,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence, Sized
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.matching.matcher import Matcher, Values
 from penstock.broker.routing.filters import Covering, Moves, may_overlap, widest
 from penstock.broker.sealing.blocks import Match, SealedIndex, SealedPublications
-from penstock.broker.sealing.filters import Filters, NoFilters
+from penstock.broker.sealing.filters import Filters
 from penstock.broker.wire.entries import (
     Advertisement,
     AnyFilter,
@@ -27,7 +28,6 @@ from penstock.broker.wire.entries import (
     SubscriptionEntry,
 )
 from penstock.broker.wire.publications import Publications
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.selector import ALWAYS
@@ -63,15 +63,15 @@ class Tree:
     """The entries of one tree by side, and what each neighbour has to be told because of them."""
 
     key: TypeKey
-    parent: Principal | None = None
+    parent: Principal | None
     #: what can be opened here of sealed filters
-    filters: Filters = field(default_factory=NoFilters)
-    limits: Limits = DEFAULT_LIMITS
+    filters: Filters
+    limits: BrokerLimits
     interests: dict[Side, set[Name]] = field(default_factory=dict)
     advertisements: dict[Side, dict[Name, Advertisement]] = field(default_factory=dict)
     subscriptions: dict[Side, dict[Name, AnyFilter]] = field(default_factory=dict)
     #: the subscriptions of neighbours, for events that are not sealed, and for those that are
-    index: Matcher[tuple[Principal, int]] = field(default_factory=Matcher)
+    index: Matcher[tuple[Principal, int]] = field(init=False)
     sealed: SealedIndex[tuple[Principal, int]] = field(init=False)
     #: whether more has changed since `moves` than subscriptions, so that `entries_for` has to be asked
     changed: bool = True
@@ -85,7 +85,8 @@ class Tree:
     _witnesses: dict[Name, _Witness | None] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.sealed = SealedIndex(self.key, self.filters)
+        self.index = Matcher(self.limits)
+        self.sealed = SealedIndex(self.key, self.filters, self.limits)
 
     def put(self, side: Side, name: Name, entry: Entry) -> None:
         """Take in an entry; a subscription also in the place of the one that had its name."""
@@ -214,7 +215,7 @@ class Tree:
                 for entry in entries.values():
                     by_type.setdefault(entry.type, []).append(entry.filter)
         for of_type, filters in by_type.items():
-            for filter_ in widest(of_type, filters):
+            for filter_ in widest(of_type, filters, self.limits):
                 yield Advertisement(self.key, of_type, filter_)
 
     def _readvertised(self, side: Side, entry: Advertisement) -> None:
@@ -225,7 +226,7 @@ class Tree:
     def _refresh(self) -> None:
         """Find again which subscriptions go to those whose advertisements have changed."""
         for side in self._stale:
-            covering = self._towards[side] = Covering(self.key, self.filters, self.limits.route_filters)
+            covering = self._towards[side] = Covering(self.key, self.filters, self.limits)
             for other, subscriptions in self.subscriptions.items():
                 if other != side:
                     for name, filter_ in subscriptions.items():
@@ -298,7 +299,7 @@ class Forest:
         self,
         parent: Callable[[TypeKey], Principal | None],
         filters: Filters,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: BrokerLimits,
     ) -> None:
         self._parent = parent
         self._filters = filters
@@ -333,7 +334,7 @@ class Forest:
 
     def subscribe(self, key: str, of_type: TypeKey, filter_: Filter, group: str = "", *, open_: bool = True) -> None:
         """Take in a client's subscription, in all trees in which it takes part, with what neighbours may see of it."""
-        self._clients.setdefault(of_type, Matcher()).add(key, filter_.selector)
+        self._clients.setdefault(of_type, Matcher(self._limits)).add(key, filter_.selector)
         entry = self.subscribed[key] = _Subscribed(of_type, filter_, open_, group)
         for tree in (of_type, *self._joined.get(of_type, ())):
             self._place(key, entry, tree)

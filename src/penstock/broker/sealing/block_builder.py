@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
+from penstock.broker.limits import BrokerLimits
+from penstock.codec.limits import ROUTE_BLOCK_EVENTS
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.events import TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 
 Holds: TypeAlias = Callable[[TypeKey], bool]
@@ -38,10 +39,10 @@ class Lingering:
     events: int = 128
 
     def __post_init__(self) -> None:
-        if not timedelta() <= self.linger <= _LONGEST or not 0 < self.events <= DEFAULT_LIMITS.route_block_events:
+        if not timedelta() <= self.linger <= _LONGEST or not 0 < self.events <= ROUTE_BLOCK_EVENTS:
             raise MalformedError(
                 "seal.settings",
-                f"events linger for 0 to 1 seconds, 1 to {DEFAULT_LIMITS.route_block_events} of them",
+                f"events linger for 0 to 1 seconds, 1 to {ROUTE_BLOCK_EVENTS} of them",
             )
 
 
@@ -63,8 +64,8 @@ class _Batch:
 class BlockBuilder:
     """See the module."""
 
-    def __init__(self, lingering: Lingering | None = None, limits: Limits = DEFAULT_LIMITS) -> None:
-        self._lingering, self._limits = lingering or Lingering(), limits
+    def __init__(self, lingering: Lingering, limits: BrokerLimits) -> None:
+        self._lingering, self._limits = lingering, limits
         #: how many events need not wait for others
         self._full = self._lingering.events if self._lingering.linger else 1
         self._batches: dict[TypeKey, _Batch] = {}

@@ -15,6 +15,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Any, ClassVar, Final, Generic, Protocol, TypeAlias, TypeVar
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.matching.matcher import Matcher, Values
 from penstock.broker.sealing.filters import Column, Filters, NoFilters, OpenedFilter
 from penstock.broker.wire.entries import AnyFilter, SealedFilter
@@ -23,10 +24,10 @@ from penstock.broker.wire.publications import Publications
 from penstock.codec.block_names import Blinded, BlockNames, PlainNames, Route, read_route, write_route
 from penstock.codec.blocks import FIRST, BlockHeader, Fixed, Level, read_block, read_fixed, read_header, written_route
 from penstock.codec.encoded_blocks import bundle, decode_events, encode_events, encode_events_as, unbundle
+from penstock.codec.limits import BLOCK_CELLS, FRAME_BYTES, ROUTE_BLOCK_BYTES, ROUTE_BLOCK_EVENTS
 from penstock.crypto.blinding import blinded_key
 from penstock.errors import LimitError, RefusedError
 from penstock.model.events import TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.values import INTEGER_MAX, Scalar
@@ -52,14 +53,14 @@ def read_runs(runs: list[Any], most: int) -> tuple[int, ...]:
     """Read runs of numbers from 0 to `most`, each as long as it can be. Raises `MalformedError`."""
     if len(runs) == 2 and type(runs[0]) is type(runs[1]) is int:  # as it mostly is
         first, count = runs
-        if 0 <= first <= most + 1 - count and 0 < count <= DEFAULT_LIMITS.route_block_events:
+        if 0 <= first <= most + 1 - count and 0 < count <= ROUTE_BLOCK_EVENTS:
             return (first,) if count == 1 else tuple(range(first, first + count))
     if not runs or len(runs) % 2 or not {int}.issuperset(map(type, runs)):
         malformed("numbers that are none")
     end, total = -1, 0
     for first, count in zip(runs[::2], runs[1::2], strict=True):
         total += count
-        if first <= end or count < 1 or total > DEFAULT_LIMITS.route_block_events:
+        if first <= end or count < 1 or total > ROUTE_BLOCK_EVENTS:
             malformed("numbers that do not rise, or too many")
         end = first + count
     if end > most + 1:
@@ -214,7 +215,7 @@ class SealedPublications(Publications):
         )
 
     @classmethod
-    def sealing_all(cls, plain: Publications, vault: Vault, limits: Limits) -> "list[SealedPublications]":
+    def sealing_all(cls, plain: Publications, vault: Vault, limits: BrokerLimits) -> "list[SealedPublications]":
         """Seal events that begin their way here, in as many blocks as it takes.
 
         Raises what `sealing` raises, and `LimitError` (`route.event-size`).
@@ -246,9 +247,9 @@ class SealedPublications(Publications):
         if not self.closed or not self._columns:
             return self
         names, rows = self._names(), len(self.numbers)
-        if rows * (len(names.attributes) + 1) > DEFAULT_LIMITS.block_cells:
+        if rows * (len(names.attributes) + 1) > BLOCK_CELLS:
             # As with what is sealed: a column of nulls is a single byte.
-            too_many("values beside a sealed block", DEFAULT_LIMITS.block_cells)
+            too_many("values beside a sealed block", BLOCK_CELLS)
         events = decode_events(unbundle(names, rows, Level.EVENT, [self._columns]))
         return self._with(self.numbers, tuple(events), self.places, closed=False, beside=True, written=True)
 
@@ -307,7 +308,7 @@ class SealedPublications(Publications):
         beside = beside and (not self.closed or bool(self._columns))
         return self._with(self.numbers, self.events, self.places, closed=self.closed, further=1, beside=beside)
 
-    def parts(self, limits: Limits = DEFAULT_LIMITS) -> Iterator["SealedPublications"]:
+    def parts(self, limits: BrokerLimits) -> Iterator["SealedPublications"]:
         """Yield itself: a block travels whole. Raises `LimitError` (`route.event-size`)."""
         if len(self.block) > limits.route_block_bytes:
             raise _too_long(limits)
@@ -349,7 +350,7 @@ class SealedPublications(Publications):
             columns = self._write()
             whole = len(self.block) + len(columns)
             # Where it is too much, the block is enough.
-            if len(columns) <= DEFAULT_LIMITS.route_block_bytes and whole <= DEFAULT_LIMITS.frame_bytes - _REST:
+            if len(columns) <= ROUTE_BLOCK_BYTES and whole <= FRAME_BYTES - _REST:
                 plain = [columns]
         head: list[Tree] = [principal_tree(self.origin), self.incarnation, self.hops, self.retain, self.state]
         return [*head, write_runs(self.numbers), write_runs(self.places), self.block, plain]
@@ -364,12 +365,12 @@ class SealedPublications(Publications):
             malformed("the counts of events")
         if retain or state:
             malformed("sealed events that are kept as state")
-        if len(block) > DEFAULT_LIMITS.route_block_bytes:
-            too_many("octets of a sealed block", DEFAULT_LIMITS.route_block_bytes)
+        if len(block) > ROUTE_BLOCK_BYTES:
+            too_many("octets of a sealed block", ROUTE_BLOCK_BYTES)
         header = read_header(block)
-        if header.rows > DEFAULT_LIMITS.route_block_events:
+        if header.rows > ROUTE_BLOCK_EVENTS:
             # As no broker seals them: a few bytes of nulls would open to a million events.
-            too_many("events in a sealed block", DEFAULT_LIMITS.route_block_events)
+            too_many("events in a sealed block", ROUTE_BLOCK_EVENTS)
         numbers, places = read_runs(numbers, INTEGER_MAX), read_runs(places, header.rows - 1)
         if len(numbers) != len(places):
             malformed("sealed events without numbers, or numbers without events")
@@ -399,8 +400,8 @@ def _read_beside(plain: list[object], route: Route) -> bytes:
     columns = plain[0] if len(plain) == 1 else None
     if type(columns) is not bytes or not columns or isinstance(route, Blinded):
         malformed("what stands beside a sealed block")
-    if len(columns) > DEFAULT_LIMITS.route_block_bytes:
-        too_many("octets of events", DEFAULT_LIMITS.route_block_bytes)
+    if len(columns) > ROUTE_BLOCK_BYTES:
+        too_many("octets of events", ROUTE_BLOCK_BYTES)
     return columns
 
 
@@ -409,7 +410,7 @@ def _blank(route: Route) -> TransitEvent:
     return TransitEvent(blinded_key(route.type), (), _UNKNOWN) if isinstance(route, Blinded) else route.names.blank
 
 
-def _too_long(limits: Limits) -> LimitError:
+def _too_long(limits: BrokerLimits) -> LimitError:
     return LimitError("route.event-size", f"a block takes more than {limits.route_block_bytes} octets")
 
 
@@ -439,7 +440,7 @@ class SealedIndex(Generic[K]):
     For each set of epochs that blocks have there is a matcher over what is open and about them; few at a time.
     """
 
-    def __init__(self, of_type: TypeKey, filters: Filters, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, of_type: TypeKey, filters: Filters, limits: BrokerLimits) -> None:
         self._type, self._filters, self._limits = of_type, filters, limits
         self._version = filters.version
         #: whether something else is open than when `rekeyed` was asked last

@@ -17,6 +17,7 @@ from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, 
 from itertools import islice
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.matching.coverage import Interest
 from penstock.broker.wire.entries import AnyFilter, Filter, SealedFilter
 from penstock.codec.block_names import PlainNames, Route
@@ -26,7 +27,6 @@ from penstock.crypto.filters import HINT_BYTES, NAME_BYTES, FilterKey, filter_ke
 from penstock.crypto.seal_keys import KeyRing, column_of, column_scope, type_of
 from penstock.crypto.wrapping import Secret
 from penstock.errors import EvaluationError, PenstockError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.types import Sealing
 from penstock.model.values import AttributeSpec, Kind
@@ -154,7 +154,7 @@ class _FilterKeys:
 class KeyFilters:
     """`Filters` over a ring of keys. What was sealed or opened is remembered while the same keys are for it."""
 
-    def __init__(self, keys: KeyRing, level_of: LevelOf, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, keys: KeyRing, level_of: LevelOf, limits: BrokerLimits) -> None:
         self._ring = keys
         self._keys = _FilterKeys(keys)
         self._level_of = level_of
@@ -242,7 +242,7 @@ class KeyFilters:
         return found if attribute == FIRST or found.selector.attributes == {attribute} else None
 
 
-def _remember(known: dict[_Q, _A], asked: _Q, answer: _A, limits: Limits) -> _A:
+def _remember(known: dict[_Q, _A], asked: _Q, answer: _A, limits: BrokerLimits) -> _A:
     if len(known) >= limits.filter_cache:
         known.clear()
     known[asked] = answer

@@ -7,18 +7,19 @@ from datetime import datetime, timedelta
 from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from penstock.broker.evolution.policy_keeper import NO_SKEW
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.sealing.filters import KeyFilters
 from penstock.codec.block_names import BlockNames
 from penstock.codec.blocks import Block, BlockHeader, Fixed, Level, pad
 from penstock.codec.encoded_blocks import bundle, encode_block
 from penstock.crypto.keys import RandomBytes, SigningKey
+from penstock.crypto.limits import CryptoLimits
 from penstock.crypto.opener import Opener, check_level
 from penstock.crypto.seal_keys import LiveKeys, closed_epoch, column_scope, scopes, unknown_key
 from penstock.crypto.sealer import Sealer
 from penstock.crypto.sealer import SealerSettings as SealSettings
 from penstock.errors import LimitError, RefusedError
 from penstock.model.events import TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import Protection, Sealing
@@ -30,9 +31,9 @@ from penstock.model.types import Protection, Sealing
 # sender, incarnation and number. A row of a block is taken once by these. What is not remembered any more is refused:
 #
 # 1. Of each sender's incarnation and type a window of numbers is remembered. What lies before it is taken for a copy.
-# 2. So many numbers are remembered as `Limits.seal_replays` says. The stream that was silent for longest is forgotten
-#    first, and nothing of any unknown stream is taken that was sealed before the last that came of one forgotten; nor,
-#    when it is known again, is anything from before that.
+# 2. So many numbers are remembered as `BrokerLimits.seal_replays` says. The stream that was silent for longest is
+#    forgotten first, and nothing of any unknown stream is taken that was sealed before the last that came of one
+#    forgotten; nor, when it is known again, is anything from before that.
 # 3. The same holds for what was sealed before the memory began: a broker that starts again has not to remember.
 #
 # Only blocks that have opened are asked about, so that nobody without keys fills the memory.
@@ -55,7 +56,7 @@ class _Stream:
 class Replays:
     """See the module. `since` is when the memory begins, as early as any clock may have it."""
 
-    def __init__(self, since: datetime, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, since: datetime, limits: BrokerLimits) -> None:
         self._limits = limits
         self._since = since
         self._streams: OrderedDict[_Name, _Stream] = OrderedDict()
@@ -216,7 +217,7 @@ class KeyVault:
         settings: SealSettings | None = None,
         signatures: Signatures | None = None,
         skew: timedelta = NO_SKEW,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: BrokerLimits,
     ) -> None:
         self.keys = keys
         self._sender = sender
@@ -227,12 +228,13 @@ class KeyVault:
         self._random = random
         self._settings = settings or SealSettings()
         self._limits = limits
+        self._crypto = CryptoLimits(seal_streams=limits.seal_streams)
         #: blocks that were sealed since somebody asked
         self.sealed: Counter[TypeKey] = Counter()
         self._signatures = signatures
         #: one that signs, and one that does not
         self._sealers = {signed: self._new_sealer(signed=signed) for signed in (False, signatures is not None)}
-        self._opener = Opener(keys, admits=self._admit, limits=limits)
+        self._opener = Opener(keys, admits=self._admit, limits=self._crypto)
         #: attributes of events that can be sealed, by the version of the ring
         self._forms: set[tuple[TypeKey, tuple[str, ...]]] = set()
         self._version = -1
@@ -374,7 +376,7 @@ class KeyVault:
     def _new_sealer(self, *, signed: bool) -> Sealer:
         signing = self._signatures.key if signed and self._signatures else None
         return Sealer(
-            self.keys, self._sender, self._random, settings=self._settings, signing=signing, limits=self._limits
+            self.keys, self._sender, self._random, settings=self._settings, signing=signing, limits=self._crypto
         )
 
 

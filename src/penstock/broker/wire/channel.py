@@ -21,6 +21,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final
 
+from penstock.broker.limits import BrokerLimits
 from penstock.codec.wire import (
     KEEPALIVE,
     Encoded,
@@ -33,7 +34,6 @@ from penstock.codec.wire import (
     raw_frame,
 )
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
-from penstock.model.limits import Limits
 
 CLOSED: Final = "link.closed"
 #: bytes after which a frame is sent without waiting for more messages, and that may wait in a connection. Each frame
@@ -72,7 +72,7 @@ class Channel(asyncio.BufferedProtocol):
     def __init__(
         self,
         loop: asyncio.AbstractEventLoop,
-        limits: Limits,
+        limits: BrokerLimits,
         *,
         opening: int,
         holding: Callable[[], None] | None = None,
@@ -82,7 +82,7 @@ class Channel(asyncio.BufferedProtocol):
         #: called whenever more of somebody is kept who was not let in yet
         self._holding = holding
         most = None if holding is None else limits.hello_bytes
-        self._reader = FrameReader(opening=opening, most=most, limits=limits)
+        self._reader = FrameReader(opening=opening, most=most, limits=limits.codec)
         self._transport: asyncio.Transport | None = None
         self._was_connected = False
         self._inbox: deque[memoryview] = deque()
@@ -370,7 +370,7 @@ class Channel(asyncio.BufferedProtocol):
             waiting = self._urgent_out or self._outbox
             batch: list[Encoded] = []
             size = 0
-            while waiting and size < _BATCH and len(batch) < self._limits.frame_messages:
+            while waiting and size < _BATCH and len(batch) < self._limits.codec.frame_messages:
                 if batch and size + len(waiting[0]) > _BATCH:
                     break
                 batch.append(waiting.popleft())
@@ -394,7 +394,7 @@ class Channel(asyncio.BufferedProtocol):
 
     def _take_goodbye(self, found: memoryview) -> None:
         try:
-            code = decode(found, limits=self._limits)
+            code = decode(found, limits=self._limits.codec)
         except MalformedError as error:
             self.cut(error)
             return

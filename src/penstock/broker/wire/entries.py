@@ -6,9 +6,10 @@ from itertools import pairwise
 from types import MappingProxyType
 from typing import ClassVar, Final, TypeAlias
 
+from penstock.broker.limits import FILTER_BYTES, FILTER_CACHE, FILTER_CACHE_LENGTH, FILTER_PARTS
 from penstock.broker.wire.plain_trees import Fields, Tree, key_tree, malformed, read_attribute, read_key, too_many
 from penstock.crypto.filters import HINT_BYTES, LEAST_BYTES
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.limits import TYPE_ATTRIBUTES
 from penstock.model.names import TypeKey
 from penstock.model.values import AttributeSpec, Kind, Schema
 from penstock.selector import ALWAYS, Selector, parse
@@ -21,12 +22,12 @@ def _read_selector(text: str) -> Selector:
     return selector
 
 
-_read_short = lru_cache(maxsize=DEFAULT_LIMITS.filter_cache)(_read_selector)
+_read_short = lru_cache(maxsize=FILTER_CACHE)(_read_selector)
 
 
 def _selector(text: str) -> Selector:
     """Read a selector. Those that come again from every neighbour are mostly short, and remembered for a while."""
-    return _read_short(text) if len(text) <= DEFAULT_LIMITS.filter_cache_length else _read_selector(text)
+    return _read_short(text) if len(text) <= FILTER_CACHE_LENGTH else _read_selector(text)
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +69,8 @@ class Filter:
         selector = _selector(fields.take("where", str))
         kinds = fields.take("kinds", dict)
         fields.end()
-        if len(kinds) > DEFAULT_LIMITS.type_attributes:
-            too_many("`kinds`", DEFAULT_LIMITS.type_attributes)
+        if len(kinds) > TYPE_ATTRIBUTES:
+            too_many("`kinds`", TYPE_ATTRIBUTES)
         return cls(selector, tuple(sorted((read_attribute(name), _kind(kind)) for name, kind in kinds.items())))
 
 
@@ -95,7 +96,7 @@ class SealedFilter:
     def from_tree(cls, tree: object) -> "SealedFilter":
         """Read a filter. Raises `MalformedError` (`message.malformed`) and `LimitError` (`message.limit`)."""
         fields = Fields(tree, "a sealed filter")
-        parts = fields.many("sealed", DEFAULT_LIMITS.filter_parts, _part)
+        parts = fields.many("sealed", FILTER_PARTS, _part)
         fields.end()
         return cls(parts)
 
@@ -103,8 +104,8 @@ class SealedFilter:
 def _part(octets: object) -> bytes:
     if type(octets) is not bytes or len(octets) < LEAST_BYTES:
         malformed("a part of a sealed filter")
-    if len(octets) - LEAST_BYTES > DEFAULT_LIMITS.filter_bytes:
-        too_many("octets of a part of a filter", DEFAULT_LIMITS.filter_bytes)
+    if len(octets) - LEAST_BYTES > FILTER_BYTES:
+        too_many("octets of a part of a filter", FILTER_BYTES)
     return octets
 
 

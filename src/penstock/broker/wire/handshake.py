@@ -19,13 +19,13 @@ here is the business of `decide`.
 
 import hashlib
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Final, TypeAlias
 
+from penstock.codec.limits import HANDSHAKE_BYTES, CodecLimits
 from penstock.codec.sexp import SExp, canonical, parse_canonical
 from penstock.crypto.keys import SIGNATURE_BYTES, PublicKey, RandomBytes, SigningKey
 from penstock.errors import FailedError, MalformedError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
 
@@ -36,7 +36,7 @@ _CONNECTS: Final = b"connects"
 _ACCEPTS: Final = b"accepts"
 _AGREE: Final = b"agree"
 # The longest message is the second: a label, a word, and 32 + 32 + 32 + 64 bytes with their lengths.
-_LIMITS: Final = replace(DEFAULT_LIMITS, sexp_bytes=DEFAULT_LIMITS.handshake_bytes, sexp_depth=1, sexp_nodes=8)
+_LIMITS: Final = CodecLimits(sexp_bytes=HANDSHAKE_BYTES, sexp_depth=1, sexp_nodes=8)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class _Side:
         `handshake.peer`, `handshake.signature`) and `FailedError` (`handshake.order`). The handshake is over then.
         """
         step, self._step = self._step, self._over
-        return step(bytes(message[: DEFAULT_LIMITS.handshake_bytes + 1]))
+        return step(bytes(message[: HANDSHAKE_BYTES + 1]))
 
     def _over(self, _message: bytes) -> bytes | None:
         raise FailedError("handshake.order", "no message of a handshake is expected here", hint="begin a new one")

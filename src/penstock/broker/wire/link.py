@@ -26,6 +26,7 @@ from math import inf
 from typing import Final, Protocol, TypeAlias, TypedDict, cast
 from weakref import WeakSet
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.channel import CLOSED, Channel
 from penstock.broker.wire.handshake import Accepting, AuthenticatedPeer, Connecting, HandshakeTerms
 from penstock.codec.wire import Encoded, Wire, decode_messages, raw_frame
@@ -33,7 +34,6 @@ from penstock.crypto.keys import RandomBytes, SigningKey
 from penstock.crypto.tls import client_context, new_certificate, peer_fingerprint, server_context
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
 from penstock.fabric.tasks import in_background, keep_running
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
 
@@ -75,7 +75,7 @@ class Endpoint:
 
     key: SigningKey
     network: NetworkName
-    limits: Limits = DEFAULT_LIMITS
+    limits: BrokerLimits
     random: RandomBytes = secrets.token_bytes
     meter: Callable[[AuthenticatedPeer], RateMeter | None] = lambda _peer: None
     #: whether a peer that has proved who it is has to show more before it is let in
@@ -169,7 +169,7 @@ class Link:
         messages: list[Wire] = []
         try:
             for found in frames:
-                messages += decode_messages(found, limits=self._limits)
+                messages += decode_messages(found, limits=self._limits.codec)
             if self._meter is not None and frames:
                 octets = sum(map(len, frames))
                 now = asyncio.get_running_loop().time()
@@ -489,7 +489,7 @@ class _Times(TypedDict):
     ssl_shutdown_timeout: float
 
 
-def _times(limits: Limits) -> _Times:
+def _times(limits: BrokerLimits) -> _Times:
     """Return what asyncio is told about TLS. The time of the handshake is ours to keep: it covers TLS and our own."""
     return {
         "ssl_handshake_timeout": 2 * limits.handshake_time / 1000,

@@ -24,6 +24,7 @@ from typing import Final
 from nats.aio.client import Client
 from nats.aio.msg import Msg
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.channel import Channel
 from penstock.broker.wire.handshake import Accepting, AuthenticatedPeer, Connecting, HandshakeTerms
 from penstock.broker.wire.link import Endpoint, Link, Reception, Refused, Serve, introduce, meet
@@ -33,7 +34,6 @@ from penstock.crypto.session import OVERHEAD_BYTES, KeyExchange, Opening, Record
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.fabric.nats_api import TRANSIENT
 from penstock.fabric.tasks import in_background
-from penstock.model.limits import Limits
 from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
 
@@ -84,7 +84,7 @@ def is_inbox(subject: str, door: str) -> bool:
 class NatsTransport(asyncio.Transport):
     """One connection between two subjects: `inbox`, where this side hears, and the inbox of the peer."""
 
-    def __init__(self, channel: Channel, client: Client, inbox: str, *, limits: Limits, peer: str | None) -> None:
+    def __init__(self, channel: Channel, client: Client, inbox: str, *, limits: BrokerLimits, peer: str | None) -> None:
         super().__init__()
         self._channel = channel
         self._client = client

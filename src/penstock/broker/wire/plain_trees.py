@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import NoReturn, TypeAlias, TypeVar
 
 from penstock.errors import LimitError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.limits import CACHE_ENTRIES
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import DIGEST_BYTES, KEY, THRESHOLD, Principal
 from penstock.model.values import INTEGER_MAX
@@ -74,12 +74,12 @@ class Fields:
 # Principals, type keys and attribute ids come again with every event; reading one of them twice is the same.
 
 
-@lru_cache(maxsize=DEFAULT_LIMITS.cache_entries)
+@lru_cache(maxsize=CACHE_ENTRIES)
 def _write_principal(principal: Principal, scheme: str) -> bytes:
     return (b"\x00" if scheme == KEY else b"\x01") + principal.digest
 
 
-@lru_cache(maxsize=DEFAULT_LIMITS.cache_entries)
+@lru_cache(maxsize=CACHE_ENTRIES)
 def _principal(octets: bytes) -> Principal:
     if len(octets) != DIGEST_BYTES + 1 or octets[0] > 1:
         malformed("a principal")
@@ -96,7 +96,7 @@ def principal_tree(principal: Principal) -> bytes:
     return _write_principal(principal, principal.scheme)
 
 
-@lru_cache(maxsize=DEFAULT_LIMITS.cache_entries)
+@lru_cache(maxsize=CACHE_ENTRIES)
 def _type_key(owner: bytes, name: str) -> TypeKey:
     return TypeKey(_principal(owner), name)
 
@@ -114,7 +114,7 @@ def key_tree(key: TypeKey) -> list[Tree]:
     return [principal_tree(key.owner), key.name]
 
 
-@lru_cache(maxsize=DEFAULT_LIMITS.cache_entries)
+@lru_cache(maxsize=CACHE_ENTRIES)
 def _check_attribute(text: str) -> str:
     return str(AttributeId.parse(text))
 

@@ -12,8 +12,8 @@ that is, and by `accepted` in the end; under number 0 by the refusals alone. Eve
 the id, the time, and a value for each attribute of the type's version, in its order; null is a value that is not there
 or may not be seen.
 
-`read_request` and `read_word` read exactly what `to_tree` writes, within `Limits`; whatever else a tree is, they raise
-`MalformedError` (`protocol.malformed`) or what the parts of a message raise.
+`read_request` and `read_word` read exactly what `to_tree` writes, within `CodecLimits`; whatever else a tree is, they
+raise `MalformedError` (`protocol.malformed`) or what the parts of a message raise.
 """
 
 from collections.abc import Sequence
@@ -24,12 +24,14 @@ from functools import lru_cache
 from types import NoneType
 from typing import ClassVar, Final, TypeAlias
 
+from penstock.codec.limits import CODEC_LIMITS, CodecLimits
 from penstock.codec.wire import Encoded, Wire, Writable, encode_rows
 from penstock.errors import LimitError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.limits import CACHE_ENTRIES, TYPE_DEPTH
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.principals import Principal
 from penstock.model.values import INTEGER_MAX
+from penstock.trust.limits import TYPE_HISTORY
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Events as they travel between clients and their broker: rows, many in one message.
@@ -44,12 +46,12 @@ Row: TypeAlias = list[Wire]
 """An event on the wire: id, time, values."""
 
 
-def write_events(subscription: str, rows: Sequence[Row], limits: Limits = DEFAULT_LIMITS) -> list[Encoded]:
+def write_events(subscription: str, rows: Sequence[Row], limits: CodecLimits = CODEC_LIMITS) -> list[Encoded]:
     """Return events for a subscription, in as few messages as their size allows. Raises as `write_rows`."""
     return write_rows(["events", subscription], rows, limits)
 
 
-def write_rows(head: Sequence[Writable], rows: Sequence[Row], limits: Limits = DEFAULT_LIMITS) -> list[Encoded]:
+def write_rows(head: Sequence[Writable], rows: Sequence[Row], limits: CodecLimits = CODEC_LIMITS) -> list[Encoded]:
     """Return rows behind a message's first words, in one message or in more where they are too large for one.
 
     The values of the rows have been checked. Raises `LimitError` (`wire.limit`) for a row that is too large for any
@@ -528,14 +530,12 @@ def _id(text: str) -> str:
     return text
 
 
-@lru_cache(maxsize=DEFAULT_LIMITS.cache_entries)
+@lru_cache(maxsize=CACHE_ENTRIES)
 def _type(text: str) -> TypeName:
     return TypeName.parse(text)
 
 
 def _octets(items: list[Wire]) -> tuple[bytes, ...]:
-    if len(items) > DEFAULT_LIMITS.type_history + DEFAULT_LIMITS.type_depth or not all(
-        type(item) is bytes for item in items
-    ):
+    if len(items) > TYPE_HISTORY + TYPE_DEPTH or not all(type(item) is bytes for item in items):
         raise _malformed("definitions")
     return tuple(items)  # type: ignore[arg-type]  # bytes, as just seen

@@ -15,6 +15,7 @@ from operator import attrgetter, lt
 from types import MappingProxyType, NoneType
 from typing import Any, ClassVar, Final, TypeAlias, cast
 
+from penstock.broker.limits import ROUTE_SLOT_LENGTH, BrokerLimits
 from penstock.broker.wire.plain_trees import (
     Tree,
     key_tree,
@@ -25,11 +26,12 @@ from penstock.broker.wire.plain_trees import (
     read_principal,
     too_many,
 )
+from penstock.codec.limits import ROUTE_BLOCK_BYTES, ROUTE_BLOCK_EVENTS, CodecLimits
 from penstock.codec.rows import rows_of
 from penstock.codec.wire import decode, encode
 from penstock.errors import LimitError
 from penstock.model.events import TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.model.limits import TYPE_ATTRIBUTES, TYPE_DEPTH
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
@@ -88,10 +90,10 @@ def _read_header(octets: bytes) -> PublicationHeader:
             pass
         case _:
             malformed("the header of events")
-    if len(ancestors) > DEFAULT_LIMITS.type_depth:
-        too_many("ancestors", DEFAULT_LIMITS.type_depth)
-    if len(attributes) > DEFAULT_LIMITS.type_attributes:
-        too_many("attributes", DEFAULT_LIMITS.type_attributes)
+    if len(ancestors) > TYPE_DEPTH:
+        too_many("ancestors", TYPE_DEPTH)
+    if len(attributes) > TYPE_ATTRIBUTES:
+        too_many("attributes", TYPE_ATTRIBUTES)
     line = tuple(map(read_key, (key, *ancestors)))
     names = tuple(map(read_attribute, attributes))
     if len({*line}) != len(line) or len({*names}) != len(names):
@@ -194,7 +196,7 @@ class Publications:
             self._columns,
         )
 
-    def parts(self, limits: Limits = DEFAULT_LIMITS) -> Iterator["Publications"]:
+    def parts(self, limits: BrokerLimits) -> Iterator["Publications"]:
         """Yield the same events in blocks that may travel.
 
         Raises `LimitError` (`route.event-size`) when one event alone is too large.
@@ -219,10 +221,10 @@ class Publications:
         self._write()
         return cast("PublicationHeader", self._header).octets
 
-    def _fits(self, limits: Limits) -> bool:
+    def _fits(self, limits: BrokerLimits) -> bool:
         octets, header = self._write(), cast("PublicationHeader", self._header)
         cells = len(self.events) * (len(header.attributes) + _FIXED)
-        return len(octets) <= limits.route_block_bytes and cells <= limits.wire_items
+        return len(octets) <= limits.route_block_bytes and cells <= limits.codec.wire_items
 
     def _write(self) -> bytes:
         if not self._columns:
@@ -248,8 +250,8 @@ class Publications:
 
 def check_slot(name: str) -> None:
     """Check the name of a slot. Raises `MalformedError` and `LimitError` (`message.limit`)."""
-    if len(name) > DEFAULT_LIMITS.route_slot_length:
-        too_many("characters in the name of a slot", DEFAULT_LIMITS.route_slot_length)
+    if len(name) > ROUTE_SLOT_LENGTH:
+        too_many("characters in the name of a slot", ROUTE_SLOT_LENGTH)
     if not name.isascii():
         malformed("the name of a slot")
 
@@ -280,19 +282,19 @@ def _write_columns(numbers: tuple[int, ...], events: tuple[TransitEvent, ...]) -
 
 
 #: how much goes into a block is decided when it has been written
-_WIDE: Final = Limits(frame_bytes=1 << 62, wire_items=1 << 30)
+_WIDE: Final = CodecLimits(frame_bytes=1 << 62, wire_items=1 << 30)
 
 
 def _read_columns(header: PublicationHeader, octets: bytes) -> tuple[tuple[int, ...], tuple[TransitEvent, ...]]:
-    if len(octets) > DEFAULT_LIMITS.route_block_bytes:
-        too_many("octets of events", DEFAULT_LIMITS.route_block_bytes)
+    if len(octets) > ROUTE_BLOCK_BYTES:
+        too_many("octets of events", ROUTE_BLOCK_BYTES)
     tree, width = decode(octets), len(header.attributes) + _FIXED
     if type(tree) is not list or not tree or len(tree) % width:
         malformed("the columns of events")
     cells: _Column = tree
     count = len(cells) // width
-    if count > DEFAULT_LIMITS.route_block_events:
-        too_many("events", DEFAULT_LIMITS.route_block_events)
+    if count > ROUTE_BLOCK_EVENTS:
+        too_many("events", ROUTE_BLOCK_EVENTS)
     numbers, ids = cells[:count], cells[count : 2 * count]
     times, values = cells[2 * count : _FIXED * count], cells[_FIXED * count :]
     _check_numbers(numbers)

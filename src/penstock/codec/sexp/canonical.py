@@ -9,9 +9,9 @@ Exactly one spelling per value: no white space, no other string form, no leading
 
 from collections.abc import Iterator
 
+from penstock.codec.limits import CODEC_LIMITS, CodecLimits
 from penstock.codec.sexp.values import Hinted, SExp, above, syntax, trailing, truncated
 from penstock.errors import MalformedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 
 #: a length has at most this many digits; more cannot be the length of anything in memory
 LENGTH_DIGITS = 18
@@ -20,7 +20,7 @@ _SEQUENCE = b"(8:sequence"
 _OPEN, _CLOSE, _HINT, _HINT_END, _COLON, _ZERO, _NINE = b"()[]:09"
 
 
-def parse_canonical(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> SExp:
+def parse_canonical(data: bytes, *, limits: CodecLimits = CODEC_LIMITS) -> SExp:
     """Read one value in canonical form and nothing behind it.
 
     Raises MalformedError `sexp.truncated`, `sexp.syntax` or `sexp.trailing`, and LimitError `sexp.limit`;
@@ -37,7 +37,7 @@ def parse_canonical(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> SExp:
     return value
 
 
-def parse_elements(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Iterator[tuple[SExp, bytes]]:
+def parse_elements(data: bytes, *, limits: CodecLimits = CODEC_LIMITS) -> Iterator[tuple[SExp, bytes]]:
     """Yield the elements of lists in canonical form that begin with `sequence`, and values that stand between them.
 
     Each comes with its bytes, and nothing is read before it is asked for: whoever reads something large
@@ -61,7 +61,7 @@ def parse_elements(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Iterator[
         raise truncated(position, "a list")
 
 
-def _read(data: bytes, position: int, limits: Limits) -> tuple[SExp, int]:
+def _read(data: bytes, position: int, limits: CodecLimits) -> tuple[SExp, int]:
     """Read the value that begins at a position; return it, and where it ends."""
     size = len(data)
     room, depth = limits.sexp_nodes, limits.sexp_depth

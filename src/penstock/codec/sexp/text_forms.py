@@ -14,9 +14,9 @@ What the grammar leaves open, or what readers are known to differ on, is settled
 import binascii
 import re
 
+from penstock.codec.limits import CODEC_LIMITS, CodecLimits
 from penstock.codec.sexp.canonical import LENGTH_DIGITS, canonical, parse_canonical
 from penstock.codec.sexp.values import Hinted, SExp, above, syntax, trailing, truncated
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The advanced form for people: one line where it fits, otherwise an element a line.
@@ -138,7 +138,7 @@ _NAMED = dict(zip(b"?abfnrtv\"'\\", b"?\a\b\f\n\r\t\v\"'\\", strict=True))
 _VALUE_HINT = 'write an atom as a token, "text", #hex#, |base64| or LENGTH:octets, and a list as (…)'
 
 
-def parse(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> SExp:
+def parse(data: bytes, *, limits: CodecLimits = CODEC_LIMITS) -> SExp:
     """Read one value in canonical, transport or advanced form; white space may surround it.
 
     Raises MalformedError `sexp.truncated`, `sexp.syntax` or `sexp.trailing`, and LimitError `sexp.limit`;
@@ -156,7 +156,7 @@ def parse(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> SExp:
     return value
 
 
-def parse_many(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> list[SExp]:
+def parse_many(data: bytes, *, limits: CodecLimits = CODEC_LIMITS) -> list[SExp]:
     """Read a file of any number of values, each in any form, with white space around them.
 
     The limits on S-expressions hold for each value, `file_bytes` and `file_values` for the file. Raises as `parse`
@@ -189,7 +189,7 @@ def _skip(data: bytes, position: int) -> int:
     return match.end() if match else position
 
 
-def _read(data: bytes, position: int, limits: Limits) -> tuple[SExp, int]:
+def _read(data: bytes, position: int, limits: CodecLimits) -> tuple[SExp, int]:
     """Read the value that starts at `position`; return it and where it ends."""
     if data[position : position + 1] == b"{":
         return _braces(data, position, limits)
@@ -228,7 +228,7 @@ def _read(data: bytes, position: int, limits: Limits) -> tuple[SExp, int]:
             return items[0], position
 
 
-def _braces(data: bytes, position: int, limits: Limits) -> tuple[SExp, int]:
+def _braces(data: bytes, position: int, limits: CodecLimits) -> tuple[SExp, int]:
     end = data.find(b"}", position)
     if end < 0:
         raise truncated(len(data), "a `{…}` block")

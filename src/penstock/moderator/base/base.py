@@ -15,7 +15,6 @@ from types import MappingProxyType
 from typing import TypeAlias
 
 from penstock.errors import MalformedError, PenstockError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.tree import TypeTree
@@ -32,6 +31,7 @@ from penstock.moderator.base.tables import (
 )
 from penstock.moderator.detection.detector import Detector
 from penstock.moderator.detection.judge import QuickJudge
+from penstock.moderator.limits import MODERATOR_LIMITS, ModeratorLimits
 from penstock.moderator.rules.conflicts import Conflict, Mode, RuleFunction
 from penstock.moderator.rules.lists import parts
 from penstock.moderator.rules.rule_blocks import FALSE
@@ -63,7 +63,9 @@ def _no_steps(_count: int) -> Sequence[Step]:
 class RuleBase:
     """All rules that were stated, how they stand, and the steps that brought it about."""
 
-    def __init__(self, vocabulary: Vocabulary, mode: Mode = Mode.SCOPED, *, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, mode: Mode = Mode.SCOPED, *, limits: ModeratorLimits = MODERATOR_LIMITS
+    ) -> None:
         self.detector = Detector(vocabulary, mode, limits=limits)
         #: what functions mean, in whatever mode conflicts are found
         self.judge = QuickJudge(vocabulary, Mode.SCOPED, limits=limits)
@@ -85,7 +87,7 @@ class RuleBase:
         image: Image,
         earlier: Earlier,
         *,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: ModeratorLimits = MODERATOR_LIMITS,
     ) -> "RuleBase":
         """Return the rule base of an image; the steps that led there are asked for when one is to be undone.
 

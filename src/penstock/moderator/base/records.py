@@ -16,10 +16,10 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, TypeVar
 
+from penstock.codec.limits import wide
 from penstock.codec.sexp import SExp, canonical, parse_canonical, text
 from penstock.codec.sexp import field as sexp_field
 from penstock.errors import MalformedError
-from penstock.model.limits import wide
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.moderator.base.tables import Image

@@ -23,11 +23,11 @@ from itertools import chain
 from typing import Final, Generic, TypeAlias, TypeVar
 
 from penstock.errors import MalformedError, PenstockError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.tree import TypeTree
 from penstock.moderator.detection.judge import Difference, FunctionForm, QuickJudge, conflicts_with, differences, of_two
 from penstock.moderator.detection.summaries import Summary, SummaryTree, Walk, summarise
+from penstock.moderator.limits import MODERATOR_LIMITS, ModeratorLimits
 from penstock.moderator.rules.conflicts import Conflict, ConflictKind, Mode, RuleFunction, in_order
 from penstock.moderator.rules.rule_blocks import false_snapshot
 from penstock.moderator.rules.rules import PublishRule
@@ -199,7 +199,9 @@ class _InForce(Mapping[str, PublishRule]):
 class Detector:
     """Hold the rules in force, and find what a candidate conflicts with."""
 
-    def __init__(self, vocabulary: Vocabulary, mode: Mode = Mode.SCOPED, *, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(
+        self, vocabulary: Vocabulary, mode: Mode = Mode.SCOPED, *, limits: ModeratorLimits = MODERATOR_LIMITS
+    ) -> None:
         self.mode = mode
         self._vocabulary = vocabulary
         self._limits = limits
@@ -547,7 +549,7 @@ class CheckedRule:
 
 
 def check_rules(
-    vocabulary: Vocabulary, mode: Mode, rules: Iterable[PublishRule], *, limits: Limits = DEFAULT_LIMITS
+    vocabulary: Vocabulary, mode: Mode, rules: Iterable[PublishRule], *, limits: ModeratorLimits = MODERATOR_LIMITS
 ) -> Iterator[CheckedRule]:
     """Yield each rule with what it conflicts with; of two rules that conflict, the later one names the earlier.
 

@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 from typing import Final, Protocol, TypeAlias
 
 from penstock.errors import EvaluationError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.profiles import Profile
 from penstock.model.tree import TreeScope
 from penstock.model.values import Scalar, Schema
+from penstock.moderator.limits import MODERATOR_LIMITS, ModeratorLimits
 from penstock.moderator.rules.conflicts import Conflict, ConflictKind, Mode, Party, RuleFunction, demands
 from penstock.moderator.rules.lists import ListEntry, listed, parts
 from penstock.moderator.rules.rules import PublishRule
@@ -60,7 +60,7 @@ class FunctionForm:
 class Forms:
     """The forms of functions over one kind of profiles, made once for each text."""
 
-    def __init__(self, schema: Schema, *, lists: bool, limits: Limits) -> None:
+    def __init__(self, schema: Schema, *, lists: bool, limits: ModeratorLimits) -> None:
         self.schema = schema
         self._lists = lists
         self._universes = {name: universe(spec) for name, spec in schema.items()}
@@ -208,7 +208,7 @@ class FunctionJudge(Protocol):
 class PlainJudge:
     """The reference: asks about each part, and remembers nothing."""
 
-    def __init__(self, vocabulary: Vocabulary, mode: Mode, *, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, vocabulary: Vocabulary, mode: Mode, *, limits: ModeratorLimits = MODERATOR_LIMITS) -> None:
         self._vocabulary = vocabulary
         self.mode = mode
         self._limits = limits
@@ -231,7 +231,7 @@ class PlainJudge:
 class QuickJudge:
     """Gives the answers of `PlainJudge`, and knows most of them before."""
 
-    def __init__(self, vocabulary: Vocabulary, mode: Mode, *, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, vocabulary: Vocabulary, mode: Mode, *, limits: ModeratorLimits = MODERATOR_LIMITS) -> None:
         self.mode = mode
         self._limits = limits
         self.forms: Mapping[RuleFunction, Forms] = {
@@ -343,7 +343,7 @@ def _outside(forms: Forms, given: FunctionForm, part: FunctionForm, wanted: Func
     return row
 
 
-def ask(one: Selector, asked: Iterable[Selector], schema: Schema, limits: Limits) -> Implication:
+def ask(one: Selector, asked: Iterable[Selector], schema: Schema, limits: ModeratorLimits) -> Implication:
     """Ask the selector language which of some parts `one` does not imply, with a witness."""
     missing: list[Selector] = []
     witness: Profile | None = None

@@ -6,10 +6,10 @@ It is short, so that one can see that it is right, and slow; `detect` gives the 
 from collections.abc import Iterable
 from dataclasses import replace
 
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.tree import TypeTree
 from penstock.moderator.detection.judge import PlainJudge, collide
+from penstock.moderator.limits import MODERATOR_LIMITS, ModeratorLimits
 from penstock.moderator.rules.conflicts import Conflict, ConflictKind, Mode, RuleFunction, in_order
 from penstock.moderator.rules.rules import PublishRule
 from penstock.moderator.rules.vocabulary import Vocabulary
@@ -21,7 +21,7 @@ def find_conflicts(
     vocabulary: Vocabulary,
     mode: Mode = Mode.SCOPED,
     *,
-    limits: Limits = DEFAULT_LIMITS,
+    limits: ModeratorLimits = MODERATOR_LIMITS,
 ) -> tuple[Conflict, ...]:
     """Return all conflicts of a candidate with rules in force; the candidate itself, if it is there, is left out.
 

@@ -13,12 +13,12 @@ from itertools import pairwise
 from typing import Final
 
 from penstock.errors import LimitError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import check_attribute_name
 from penstock.model.values import Value, canonical, kind_of
 from penstock.selector import ALWAYS, Selector, conjunction, conjuncts, equals
 from penstock.selector.ast import And, AttributeReference, Between, Compare, ComparisonOperator, Condition, Literal, Not
 from penstock.selector.selector import compares
+from penstock.trust.limits import MODERATOR_LIST
 
 
 class Bound(StrEnum):
@@ -160,8 +160,8 @@ def _read(selector: Selector) -> tuple[ListEntry, ...] | None:
 
 
 def _check_length(entries: Sized) -> None:
-    if len(entries) > DEFAULT_LIMITS.moderator_list:
-        raise LimitError("moderator.limit", f"an attribute list has more than {DEFAULT_LIMITS.moderator_list} entries")
+    if len(entries) > MODERATOR_LIST:
+        raise LimitError("moderator.limit", f"an attribute list has more than {MODERATOR_LIST} entries")
 
 
 def _stricter(one: ListEntry, other: ListEntry) -> ListEntry | None:

@@ -13,10 +13,11 @@ from collections.abc import Iterable, Iterator, Mapping, MutableMapping, Sequenc
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple, Self
 
+from penstock.codec.limits import wide
 from penstock.codec.sexp import SExp, canonical, parse_canonical
 from penstock.errors import MalformedError, PenstockError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS, wide
 from penstock.model.names import TypeKey
+from penstock.moderator.limits import RULE_BLOCK_BYTES
 from penstock.moderator.rules.rules import PublishRule
 from penstock.moderator.rules.steps import RuleState, RuleStatus
 from penstock.trust.validity import ALWAYS
@@ -72,7 +73,7 @@ class RuleBlock:
         """Return the bytes of all rules, by their ids. Raises `RefusedError` (`moderator.book`)."""
         unpacking = zlib.decompressobj()
         try:
-            data = unpacking.decompress(self.packed, DEFAULT_LIMITS.store_snapshot_bytes)
+            data = unpacking.decompress(self.packed, RULE_BLOCK_BYTES)
             rows = parse_canonical(data, limits=wide(len(data)))
         except (zlib.error, PenstockError) as error:
             raise false_snapshot("has rules that cannot be read") from error

@@ -19,9 +19,9 @@ from typing import Annotated, ClassVar, Final, TypeAlias
 
 from penstock.codec.sexp import Form, ListForm, SExp, text
 from penstock.errors import LimitError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
+from penstock.moderator.limits import MODERATOR_FUNCTIONS, MODERATOR_ID_LENGTH, MODERATOR_PUBLISHERS
 from penstock.selector import ALWAYS, Selector, parse
 from penstock.trust.signed import Claim, malformed, read_owner
 from penstock.trust.validity import ALWAYS as FOREVER
@@ -31,7 +31,7 @@ _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*", re.ASCII)
 
 
 # A log says the same again and again: what was stated, asked for, in force before and after.
-@lru_cache(maxsize=DEFAULT_LIMITS.moderator_functions)
+@lru_cache(maxsize=MODERATOR_FUNCTIONS)
 def _parsed(function: str) -> Selector:
     return parse(function)
 
@@ -71,10 +71,8 @@ class PublishRule(Claim):
         _check_id(self.id)
         if not self.publishers or len(set(self.publishers)) != len(self.publishers):
             raise MalformedError("moderator.rule", f"rule `{self.id}` is of no publisher, or of one twice")
-        if len(self.publishers) > DEFAULT_LIMITS.moderator_publishers:
-            raise LimitError(
-                "moderator.limit", f"a rule is of more than {DEFAULT_LIMITS.moderator_publishers} publishers"
-            )
+        if len(self.publishers) > MODERATOR_PUBLISHERS:
+            raise LimitError("moderator.limit", f"a rule is of more than {MODERATOR_PUBLISHERS} publishers")
 
     @property
     def speakers(self) -> frozenset[Principal]:
@@ -129,5 +127,5 @@ def _check_id(rule_id: str) -> None:
             f"`{rule_id[:80]}` is not a rule id",
             hint="allowed: ASCII letters, digits, `.`, `_`, `:` and `-`, beginning with a letter or a digit",
         )
-    if len(rule_id) > DEFAULT_LIMITS.moderator_id_length:
-        raise LimitError("moderator.limit", f"an id is longer than {DEFAULT_LIMITS.moderator_id_length}")
+    if len(rule_id) > MODERATOR_ID_LENGTH:
+        raise LimitError("moderator.limit", f"an id is longer than {MODERATOR_ID_LENGTH}")

@@ -8,12 +8,12 @@ from typing import Annotated, Final
 from penstock.codec.sexp import ListForm, RecordParts, SExp, text
 from penstock.codec.values import spec_from_sexp, spec_to_sexp
 from penstock.errors import MalformedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.profiles import ProfileSchema
 from penstock.model.tree import TreeScope, TypeTree
 from penstock.model.values import Schema, Value
+from penstock.moderator.limits import MODERATOR_LIMITS, ModeratorLimits
 from penstock.moderator.rules.conflicts import RuleFunction
 from penstock.moderator.rules.rules import PublishRule, Rule
 from penstock.selector import AnalysisVerdict, Selector, satisfiable
@@ -52,7 +52,7 @@ class Vocabulary:
         *,
         passed: Container[tuple[RuleFunction, str]] = (),
         shown: Callable[[RuleFunction, Selector], bool] = _never,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: ModeratorLimits = MODERATOR_LIMITS,
     ) -> None:
         """Check a rule before anything is done with it.
 
@@ -110,7 +110,7 @@ def _check_words(selector: Selector, schema: Schema) -> None:
             )
 
 
-def _check_sense(selector: Selector, schema: Schema, limits: Limits) -> None:
+def _check_sense(selector: Selector, schema: Schema, limits: ModeratorLimits) -> None:
     # (4) A function that admits nobody is a mistake, not a policy.
     verdict = satisfiable(selector, schema, limits=limits).verdict
     if verdict is AnalysisVerdict.NO:

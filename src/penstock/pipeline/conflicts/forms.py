@@ -34,7 +34,6 @@ from pyspark.sql.types import ArrayType, BinaryType, BooleanType, LongType, Stri
 
 from penstock.codec.yaml_text import Written
 from penstock.errors import MalformedError, PenstockError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.profiles import ProfileSchema
@@ -42,6 +41,7 @@ from penstock.model.tree import TreeScope, TypeTree
 from penstock.model.values import INTEGER_MAX, INTEGER_MIN, AttributeSpec, Enumerated, Kind, Ranged
 from penstock.moderator.detection.judge import Forms, FunctionForm, QuickJudge
 from penstock.moderator.files.rule_file import RuleFile, read_rule_file, write_rule_file
+from penstock.moderator.limits import MODERATOR_ANSWERS
 from penstock.moderator.rules.conflicts import Mode, RuleFunction
 from penstock.moderator.rules.lists import AttributeList, Bound, ListEntry
 from penstock.moderator.rules.notation import parse_function
@@ -50,6 +50,7 @@ from penstock.moderator.rules.vocabulary import Vocabulary
 from penstock.selector import ALWAYS, Selector
 from penstock.selector.algebra import Box
 from penstock.selector.sets import universe
+from penstock.trust.limits import MODERATOR_LIST
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What the rules of a table may speak about.
@@ -239,7 +240,7 @@ class FunctionReader:
         """
         found: dict[str, _Demand] = {}
         entries = text.split(_AND)
-        for entry in entries if len(entries) <= DEFAULT_LIMITS.moderator_list else ():
+        for entry in entries if len(entries) <= MODERATOR_LIST else ():
             demand = self._entry(function, entry)
             if demand is None:
                 return None
@@ -272,7 +273,7 @@ class FunctionReader:
                     self._trusted.add(form)
             else:
                 found = quick
-        if len(self._entries) >= DEFAULT_LIMITS.moderator_answers:
+        if len(self._entries) >= MODERATOR_ANSWERS:
             self._entries.clear()
         self._entries[function, text] = found
         return found

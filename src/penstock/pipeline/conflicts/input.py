@@ -18,11 +18,11 @@ from pyspark.sql.types import ArrayType, DataType, StringType, StructField, Stru
 
 from penstock.errors import MalformedError
 from penstock.model.instants import in_utc
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.tree import TypeTree
 from penstock.model.values import Kind
+from penstock.moderator.limits import MODERATOR_ID_LENGTH, MODERATOR_PUBLISHERS
 from penstock.moderator.rules.rules import PublishRule
 from penstock.pipeline.conflicts.forms import key_of
 from penstock.pipeline.frames.columns import literal
@@ -32,6 +32,7 @@ from penstock.pipeline.ingest.records import ORIGINAL as RECORD
 from penstock.pipeline.ingest.records import PROBLEM, csv_columns, csv_rows, is_one_json, place_text, read_csv
 from penstock.pipeline.outputs.files import reading
 from penstock.selector import ALWAYS
+from penstock.selector.limits import SELECTOR_LENGTH
 
 _TEXT: Final = StringType()
 _TEXTS: Final = ArrayType(_TEXT)
@@ -186,21 +187,20 @@ def check_rules(rows: DataFrame, at: datetime | None) -> DataFrame:
     publishers = F.coalesce("publishers", F.array("stated_by"))
     begin, end = (_moment(F.col(name)) for name in ("valid_from", "valid_until"))
     unread = (F.col("valid_from").isNotNull() & begin.isNull()) | (F.col("valid_until").isNotNull() & end.isNull())
-    limits = DEFAULT_LIMITS
     wrong = [
         ("conflicts.row", F.col("problem").isNotNull()),
         ("moderator.rule", ~_yes(F.col("id").rlike(_ID))),
-        ("moderator.limit", F.length("id") > limits.moderator_id_length),
+        ("moderator.limit", F.length("id") > MODERATOR_ID_LENGTH),
         ("moderator.rule", ~_name(F.col("stated_by"))),
         ("moderator.rule", (F.size(publishers) == 0) | F.exists(publishers, lambda name: ~_name(name))),
         ("moderator.rule", F.size(F.array_distinct(publishers)) < F.size(publishers)),
-        ("moderator.limit", F.size(publishers) > limits.moderator_publishers),
+        ("moderator.limit", F.size(publishers) > MODERATOR_PUBLISHERS),
         ("moderator.unknown-type", F.col("event").isNull()),
         ("conflicts.period", unread),
         ("validity.empty", _yes(begin > end)),
         (
             "selector.limit",
-            F.greatest(*map(F.length, (_function("fnc_p"), _function("fnc_s")))) > limits.selector_length,
+            F.greatest(*map(F.length, (_function("fnc_p"), _function("fnc_s")))) > SELECTOR_LENGTH,
         ),
     ]
     holds = F.lit(True)

@@ -34,7 +34,7 @@ from pyspark.sql.types import (
     StructType,
 )
 
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.model.limits import TYPE_DEPTH
 from penstock.moderator.rules.conflicts import Mode
 from penstock.pipeline.conflicts.detection import (
     EQUAL,
@@ -126,7 +126,7 @@ def climb(numbered: DataFrame, bearing: DataFrame, gathered: Callable[[DataFrame
     """
     # Cut off from how it was found each time: a plan that holds itself twice over doubles with each round.
     known = gathered(_first_step(numbered, bearing)).localCheckpoint()
-    for _ in range(-(-DEFAULT_LIMITS.type_depth.bit_length() // 2)):
+    for _ in range(-(-TYPE_DEPTH.bit_length() // 2)):
         if not known.where("up >= 0").limit(1).collect():
             break
         known = gathered(_doubled(gathered(_doubled(known)))).localCheckpoint()
@@ -139,7 +139,7 @@ def _reason() -> Column:
     return (
         F.when(F.col("up") == _LOST, F.lit("tree.parent"))
         .when(again, F.lit("type.cycle"))
-        .when(F.col("up").isNotNull() | (F.size(line) > DEFAULT_LIMITS.type_depth), F.lit("type.limit"))
+        .when(F.col("up").isNotNull() | (F.size(line) > TYPE_DEPTH), F.lit("type.limit"))
     )
 
 

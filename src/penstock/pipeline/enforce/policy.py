@@ -37,10 +37,10 @@ from penstock.guard import (
 from penstock.guard.capabilities import Revoking
 from penstock.guard.policies import NO_POLICIES, Policies
 from penstock.model.domains import Domain
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.principals import Petnames, Principal
 from penstock.model.values import AttributeSpec, Schema, Value, kind_of
+from penstock.pipeline.limits import PIPELINE_LIMITS, PipelineLimits
 from penstock.selector import ALWAYS, Selector, parse
 from penstock.store.files.files import read_file, within
 from penstock.store.files.named_files import NamedFiles, NamedPrincipals, NameErrors
@@ -280,7 +280,7 @@ class PolicyFile:
         rights = (self.credentials, self.revocations, self.agreements)
         return (self.types, self.history, *rights, *policies, names)
 
-    def load(self, folder: Path, now: datetime, *, limits: Limits = DEFAULT_LIMITS) -> PipelinePolicy:
+    def load(self, folder: Path, now: datetime, *, limits: PipelineLimits = PIPELINE_LIMITS) -> PipelinePolicy:
         """Read what the file names, and verify all of it at a time.
 
         Raises `MalformedError`: `policy.no-match` for a pattern without files, `policy.type`, `policy.principal`,
@@ -317,7 +317,7 @@ class PolicyFile:
         )
 
 
-def policy_digest(path: str, *, limits: Limits = DEFAULT_LIMITS) -> bytes:
+def policy_digest(path: str, *, limits: PipelineLimits = PIPELINE_LIMITS) -> bytes:
     """Return a digest of a policy file and of everything that it names, as they are now; nothing is verified.
 
     Raises as `read_policy_file` does, and what reading the files raises.
@@ -333,7 +333,7 @@ def policy_digest(path: str, *, limits: Limits = DEFAULT_LIMITS) -> bytes:
     return found.digest()
 
 
-def load_policy(path: str, now: datetime, *, limits: Limits = DEFAULT_LIMITS) -> PipelinePolicy:
+def load_policy(path: str, now: datetime, *, limits: PipelineLimits = PIPELINE_LIMITS) -> PipelinePolicy:
     """Read a policy file and everything that it names. Raises as `read_policy_file` and `PolicyFile.load`."""
     data = read_file(path, limits.policy_bytes)
     with within(path):
@@ -343,7 +343,7 @@ def load_policy(path: str, now: datetime, *, limits: Limits = DEFAULT_LIMITS) ->
 # --- Reading the file ------------------------------------------------------------------------------------------------
 
 
-def read_policy_file(data: str | bytes, *, limits: Limits = DEFAULT_LIMITS) -> PolicyFile:
+def read_policy_file(data: str | bytes, *, limits: PipelineLimits = PIPELINE_LIMITS) -> PolicyFile:
     """Read a policy file.
 
     Raises `MalformedError`: `policy.syntax` if it is not TOML, `policy.unknown-key`, `policy.missing`, `policy.value`,
@@ -363,13 +363,13 @@ def read_policy_file(data: str | bytes, *, limits: Limits = DEFAULT_LIMITS) -> P
         policies=read_policies_table(_FILE, table),
         names=_FILE.petnames("names", table.get("names", {})),
         subscribers=_subscribers(table.get("subscribers", []), limits),
-        domains=_FILE.homes("domains", table.get("domains", {}), limits),
+        domains=_FILE.homes("domains", table.get("domains", {})),
         zone=_FILE.time_zone("zone", table["zone"]) if "zone" in table else UTC,
         facts=_FILE.facts("facts", table.get("facts", {})),
     )
 
 
-def _subscribers(value: object, limits: Limits) -> tuple[SubscriberEntry, ...]:
+def _subscribers(value: object, limits: PipelineLimits) -> tuple[SubscriberEntry, ...]:
     if not isinstance(value, list):
         raise _FILE.wrong("subscribers", "a list of tables: write `[[subscribers]]`")
     if len(value) > limits.policy_subscribers:
@@ -379,14 +379,14 @@ def _subscribers(value: object, limits: Limits) -> tuple[SubscriberEntry, ...]:
         where = f"subscriber {number}"
         table = _FILE.table(where, one)
         _FILE.known(where, table, {"name", "principal", "type", "where"})
-        name = _FILE.name(f"{where}: name", _FILE.needed(where, table, "name"), limits)
+        name = _FILE.name(f"{where}: name", _FILE.needed(where, table, "name"))
         if name in found:
             raise _NAMING.given_twice(f"subscriber `{name}`")
         found[name] = SubscriberEntry(
             name,
             _FILE.text(f"{where}: principal", table.get("principal", name)),
             _FILE.text(f"{where}: type", _FILE.needed(where, table, "type")),
-            parse(_FILE.text(f"{where}: where", table["where"]), limits=limits) if "where" in table else ALWAYS,
+            parse(_FILE.text(f"{where}: where", table["where"])) if "where" in table else ALWAYS,
         )
     return tuple(found.values())
 

@@ -13,8 +13,8 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 from numpy.typing import NDArray
 from pyspark.sql.types import StringType, StructField, StructType
 
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.pipeline.evaluate.columns import BROKEN, MISSING, Column
+from penstock.pipeline.limits import PIPELINE_LIMITS, PipelineLimits
 from penstock.policy.engine.vectors import Vectors
 from penstock.policy.language.requests import Key
 from penstock.policy.language.results import (
@@ -132,7 +132,7 @@ class Decider:
     `answers` has everything that was said so far, by its numbers.
     """
 
-    def __init__(self, vectors: Vectors, columns: Sequence[Column], limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, vectors: Vectors, columns: Sequence[Column], limits: PipelineLimits = PIPELINE_LIMITS) -> None:
         self._vectors = vectors
         self._columns = columns
         self._most = limits.policy_remembered

@@ -29,7 +29,6 @@ from pyspark.sql.types import (
 )
 
 from penstock.errors import LimitError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.types import EventType
 from penstock.model.values import AttributeSpec, Kind
 from penstock.pipeline.frames.columns import literal
@@ -56,6 +55,7 @@ from penstock.pipeline.ingest.records import (
     is_empty,
     line_text,
 )
+from penstock.pipeline.limits import TABLE_FILES
 from penstock.pipeline.outputs.files import reading
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -205,11 +205,11 @@ def files_lacking(spark: SparkSession, path: str, columns: Iterable[str], seen: 
     files = reading(spark).format("binaryFile").load(path)
     rows = files.select("path", "_metadata.file_path", "length", "modificationTime").collect()
     new = [row for row in rows if tuple(row) not in known]
-    if len(new) > DEFAULT_LIMITS.table_files:
+    if len(new) > TABLE_FILES:
         raise LimitError(
             "ingest.files",
             f"`{path}` has {len(new):,} files whose columns must be read",
-            hint=f"at most {DEFAULT_LIMITS.table_files:,} can be read together: read one folder after the other",
+            hint=f"at most {TABLE_FILES:,} can be read together: read one folder after the other",
         )
     with ThreadPoolExecutor(_ASKED_AT_ONCE) as pool:
         found = pool.map(lambda row: _columns(spark, row[0]), new)

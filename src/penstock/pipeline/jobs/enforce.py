@@ -11,7 +11,6 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 from pyspark.sql.types import StringType, StructField, StructType
 
 from penstock.guard import DecisionRecord, EventCounts, Recorder
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.pipeline.enforce.admit import REASON, admit
@@ -22,6 +21,7 @@ from penstock.pipeline.frames.columns import literal
 from penstock.pipeline.frames.frames import SOURCE, attributes_of, metadata, quoted, transit_schema
 from penstock.pipeline.ingest.event_frames import TYPE
 from penstock.pipeline.jobs.ingest import EVENTS
+from penstock.pipeline.limits import RECORD_PRINCIPALS
 from penstock.pipeline.outputs.files import Streaming
 from penstock.pipeline.outputs.outputs import Output, Said, check_sum, commits, complete, follow, named, read_part
 from penstock.pipeline.sealed.log import ATTRIBUTES, CLOSED, SEALED, KeyFiles, closed, names_said, read_log
@@ -183,7 +183,7 @@ class Admit(OfEvents):
         counts = {"read": events.count(), "events": sum(passed.values()), "refused": sum(why.values())}
         check_sum(counts["read"], {name: counts[name] for name in ("events", "refused")})
         # Whoever has no right may come under any number of names.
-        most = DEFAULT_LIMITS.record_principals
+        most = RECORD_PRINCIPALS
         kept = _by(refused, TYPE, SOURCE, most=most + 1) if why else {}
         self._record(passed, dict(list(kept.items())[:most]))
         counts[RECORDS] = self.desk.write_records(output, batch)

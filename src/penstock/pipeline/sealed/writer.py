@@ -22,12 +22,13 @@ from penstock.codec.blocks import Fixed, Level, read_block, read_fixed, read_par
 from penstock.codec.cells import NULL, encode_cells, instant, malformed
 from penstock.codec.columns import KINDS, encode_column
 from penstock.codec.encoded_blocks import EncodedBlock
+from penstock.codec.limits import ROUTE_BLOCK_BYTES, ROUTE_BLOCK_EVENTS
 from penstock.crypto.aead import CipherAlgorithm
+from penstock.crypto.limits import CRYPTO_LIMITS, CryptoLimits
 from penstock.crypto.opener import Opener
 from penstock.crypto.seal_keys import KeyRing, scopes
 from penstock.crypto.sealer import Sealer, SealerSettings
 from penstock.errors import LimitError, PenstockError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.model.types import EventType, Sealing
 from penstock.model.values import Kind
@@ -67,15 +68,15 @@ class Writing:
     settings: SealerSettings = SealerSettings()  # noqa: RUF009  # it does not change
     #: the file of the sender's private key, where blocks are to be signed
     signer: str | None = None
-    limits: Limits = DEFAULT_LIMITS
+    limits: CryptoLimits = CRYPTO_LIMITS
 
     def for_brokers(self) -> "Writing":
         """Return the same with blocks that are no larger than those that brokers take from each other."""
         labels = (LABEL_BYTES * (1 + len(t.ancestors) + len(t.attributes)) for t in self.types if t.blinded)
         # Labels may be longer than the names that they are put in place of.
-        most = self.limits.route_block_bytes - max(labels, default=0)
+        most = ROUTE_BLOCK_BYTES - max(labels, default=0)
         limits = replace(self.limits, block_bytes=most)
-        return replace(self, rows=min(self.rows, limits.route_block_events), limits=limits)
+        return replace(self, rows=min(self.rows, ROUTE_BLOCK_EVENTS), limits=limits)
 
     @property
     def sealed_types(self) -> tuple[EventType, ...]:

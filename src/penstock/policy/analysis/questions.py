@@ -17,7 +17,6 @@ from itertools import product
 from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
 from penstock.errors import MalformedError, PenstockError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.combining.registry import (
     POLICY_COMBINING,
     RULE_COMBINING,
@@ -42,6 +41,7 @@ from penstock.policy.language.policies import (
 from penstock.policy.language.requests import Facts, Key
 from penstock.policy.language.results import XacmlDecision
 from penstock.selector.analysis import AnalysisVerdict
+from penstock.selector.limits import SELECTOR_LIMITS, SelectorLimits
 
 if TYPE_CHECKING:
     from penstock.policy.analysis.solver import Search, Ways
@@ -185,7 +185,11 @@ class Analysis:
     """
 
     def __init__(
-        self, *roots: Root, sources: PolicySources | None = None, limits: Limits = DEFAULT_LIMITS, values: int = 2
+        self,
+        *roots: Root,
+        sources: PolicySources | None = None,
+        limits: SelectorLimits = SELECTOR_LIMITS,
+        values: int = 2,
     ) -> None:
         known = NoSources() if sources is None else sources
         self.roots = tuple(_resolved(root, known, ()) for root in roots)

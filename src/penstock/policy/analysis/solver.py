@@ -10,7 +10,6 @@ from typing import Final, TypeAlias
 
 import z3
 
-from penstock.model.limits import Limits
 from penstock.policy.analysis.encoder import PolicyEncoder
 from penstock.policy.analysis.formulas import Formula, every, some
 from penstock.policy.engine.evaluate import evaluate
@@ -19,6 +18,7 @@ from penstock.policy.language.expressions import Designator
 from penstock.policy.language.policies import Root, designators
 from penstock.policy.language.requests import Facts
 from penstock.policy.language.results import XacmlDecision
+from penstock.selector.limits import SelectorLimits
 from penstock.selector.solver import UnsettledError as UnsettledError
 
 Ways: TypeAlias = frozenset[tuple[str, ...]]
@@ -33,7 +33,7 @@ _NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
 class Search:
     """A search for requests with so many values at most for each attribute, over policies that are known beforehand."""
 
-    def __init__(self, roots: Sequence[Root], limits: Limits, values: int = 1) -> None:
+    def __init__(self, roots: Sequence[Root], limits: SelectorLimits, values: int = 1) -> None:
         self._limits = limits
         self._encoder = PolicyEncoder(roots, _is_clock, values)
         self._known: dict[int, tuple[Root, dict[str, Formula]]] = {}

@@ -20,10 +20,10 @@ from typing import Final, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, quote
 
 from penstock.errors import LimitError, MalformedError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.values import AttributeSpec, Kind, Ranged, Schema
 from penstock.policy.combining.algorithms import Child, CombiningAlgorithm, gathered
 from penstock.policy.language.results import PolicyOutcome, XacmlDecision
+from penstock.policy.limits import POLICY_STATES
 from penstock.selector import (
     NEVER,
     AnalysisVerdict,
@@ -34,6 +34,7 @@ from penstock.selector import (
     parse,
     satisfiable,
 )
+from penstock.selector.limits import SELECTOR_LIMITS, SelectorLimits
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Regular expressions over decisions, as automata: whether a sequence is one of them, and what two have in common.
@@ -76,7 +77,7 @@ class _Builder:
         return part
 
     def _state(self) -> int:
-        if len(self.free) >= DEFAULT_LIMITS.policy_states:
+        if len(self.free) >= POLICY_STATES:
             raise LimitError("combining.limit", "an expression over decisions is too long")
         self.steps.append({})
         self.free.append(set())
@@ -181,7 +182,7 @@ class Automaton:
             for letter in sorted(letters):
                 following = closed({after for state in states for after in builder.steps[state].get(letter, ())})
                 if following not in numbers:
-                    if len(numbers) >= DEFAULT_LIMITS.policy_states:
+                    if len(numbers) >= POLICY_STATES:
                         raise LimitError("combining.limit", "an expression over decisions is too long")
                     numbers[following] = len(numbers)
                     waiting.append(following)
@@ -376,7 +377,7 @@ class _Sequences:
 class _Counts:
     """Elements that are constraints on how many decisions of each kind there are."""
 
-    def __init__(self, elements: Mapping[str, str], limits: Limits) -> None:
+    def __init__(self, elements: Mapping[str, str], limits: SelectorLimits) -> None:
         self._limits = limits
         self._names = {letter: f"n_{letter}" for letter in elements}
         self._schema: Schema = dict.fromkeys(self._names.values(), AttributeSpec(Kind.INTEGER, Ranged(0, _MOST)))
@@ -419,7 +420,7 @@ class DecisionTuple:
     _meaning: _Meaning = field(repr=False, compare=False)
 
     @classmethod
-    def of(cls, elements: Mapping[str, str], *, limits: Limits = DEFAULT_LIMITS) -> "DecisionTuple":
+    def of(cls, elements: Mapping[str, str], *, limits: SelectorLimits = SELECTOR_LIMITS) -> "DecisionTuple":
         """Read a tuple.
 
         Raises `MalformedError` (`combining.elements`, `combining.expression`, and what selectors raise), `LimitError`,

@@ -20,7 +20,6 @@ from typing import Final
 from penstock.codec.yaml_text import Plain, read_yaml
 from penstock.errors import MalformedError
 from penstock.model.instants import parse_instant
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.engine.decide import SCOPE, Evaluator, decide
 from penstock.policy.engine.lookup import PolicySources
 from penstock.policy.language.datatypes import (
@@ -50,6 +49,7 @@ from penstock.policy.language.requests import (
     key_of,
 )
 from penstock.policy.language.results import Result, XacmlDecision
+from penstock.policy.limits import POLICY_LIMITS, PolicyLimits
 from penstock.policy.syntax.text.names import CATEGORY
 
 #: what requests usually say, whether policies ask for it or not
@@ -117,7 +117,7 @@ class Cases:
             yield _case(one, f"test {place}", known)
 
 
-def read_cases(text: str, *, limits: Limits = DEFAULT_LIMITS) -> Cases:
+def read_cases(text: str, *, limits: PolicyLimits = POLICY_LIMITS) -> Cases:
     """Read test cases. Raises `MalformedError` (`yaml.*`, `xacml.case`), `LimitError`."""
     found = _mapping(read_yaml(text, limits=limits), "a file of test cases", ("policy", "refer", "tests"))
     tests = tuple(

@@ -13,7 +13,6 @@ from itertools import islice, product
 from typing import Final, TypeAlias
 
 from penstock.errors import LimitError, MalformedError, PenstockError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.policy.engine.evaluate import evaluate, status_of
 from penstock.policy.engine.lookup import Context, NoSources, PolicySources, levels, nodes_of
 from penstock.policy.language.datatypes import XPATH, XPathExpression
@@ -27,6 +26,7 @@ from penstock.policy.language.results import (
     Result,
     XacmlDecision,
 )
+from penstock.policy.limits import POLICY_REQUESTS
 
 SCOPE: Final = "urn:oasis:names:tc:xacml:2.0:resource:scope"
 #: how the profile calls it, and how its drafts did
@@ -67,7 +67,7 @@ def decide(policy: Evaluator, request: Request, now: datetime, sources: PolicySo
 
 def _bounded(requests: Iterator[Request]) -> list[Request]:
     """Return the requests that are in one. Raises `MalformedError` (`xacml.request`), `LimitError` (`xacml.limit`)."""
-    most = DEFAULT_LIMITS.policy_requests
+    most = POLICY_REQUESTS
     found = [*islice(requests, most + 1)]
     if len(found) > most:
         raise LimitError("xacml.limit", f"there are more than {most} requests in one")

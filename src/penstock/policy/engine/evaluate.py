@@ -12,7 +12,6 @@ from math import prod
 from typing import Any
 
 from penstock.errors import EvaluationError, MalformedError, PenstockError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.policy.combining.algorithms import Child, CombiningAlgorithm
 from penstock.policy.combining.registry import policy_algorithm, rule_algorithm
 from penstock.policy.engine.lookup import Context
@@ -56,6 +55,7 @@ from penstock.policy.language.results import (
     PolicyOutcome,
     XacmlDecision,
 )
+from penstock.policy.limits import POLICY_CALLS
 
 _OR, _AND, _N_OF = f"{V1}or", f"{V1}and", f"{V1}n-of"
 
@@ -140,7 +140,7 @@ class EvaluationScope:
             value if isinstance(argument.gives, Bag) else (value,)
             for value, argument in zip(values, expression.arguments, strict=True)
         ]
-        if prod(map(len, bags)) > DEFAULT_LIMITS.policy_calls:
+        if prod(map(len, bags)) > POLICY_CALLS:
             raise failed("there are too many values for a function of functions")
         match name:
             case HigherOrder.ANY_OF | HigherOrder.ANY_OF_ANY:

@@ -7,7 +7,6 @@ from itertools import islice
 from typing import Final, Protocol
 
 from penstock.errors import EvaluationError, MalformedError, PenstockError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.policy.language.datatypes import (
     DATE,
     DATE_TIME,
@@ -24,6 +23,7 @@ from penstock.policy.language.policies import PolicyReference, Root
 from penstock.policy.language.requests import ENVIRONMENT, RESOURCE, RESOURCE_ID, Content, Facts, Request, key_of
 from penstock.policy.language.results import MissingAttribute, PolicyOutcome, XacmlDecision
 from penstock.policy.language.times import Date, DateTime, Time, parts_of
+from penstock.policy.limits import POLICY_NESTED, POLICY_RESOURCES
 from penstock.policy.syntax.xml.requests import read_attributes
 
 _ENVIRONMENT_ID: Final = "urn:oasis:names:tc:xacml:1.0:environment:"
@@ -73,7 +73,7 @@ class _Asked:
 
     def check(self) -> None:
         """Check that there were not too many. Raises `EvaluationError`."""
-        if self._count > DEFAULT_LIMITS.policy_nested:
+        if self._count > POLICY_NESTED:
             raise failed("too many requests are asked because of one")
 
 
@@ -279,7 +279,7 @@ def levels(resources: Sequence[Value], following: Callable[[Value], Sequence[Val
     while level:
         level = [*dict.fromkeys(one for resource in level for one in following(resource) if one not in seen)]
         seen.update(level)
-        if len(seen) > DEFAULT_LIMITS.policy_resources:
+        if len(seen) > POLICY_RESOURCES:
             raise failed("a hierarchy has too many resources")
         if level:
             yield level

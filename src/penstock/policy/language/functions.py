@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from penstock.errors import EvaluationError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.policy.language.addresses import DirectoryName, check_mailbox_pattern, mailbox_matches
 from penstock.policy.language.datatypes import (
     ADDRESS,
@@ -42,6 +41,7 @@ from penstock.policy.language.datatypes import (
 )
 from penstock.policy.language.patterns import read_pattern
 from penstock.policy.language.times import DayTimeDuration, Time, XmlDateTime, canonical, into_days
+from penstock.policy.limits import POLICY_DAYS, POLICY_INTEGER_BITS, POLICY_TEXT
 
 T = TypeVar("T")
 
@@ -105,7 +105,7 @@ def _same(one: float, other: float) -> bool:
 
 
 def _bounded(number: int) -> int:
-    if abs(number) >> DEFAULT_LIMITS.policy_integer_bits:
+    if abs(number) >> POLICY_INTEGER_BITS:
         raise failed("an integer grew too large")
     return number
 
@@ -218,7 +218,7 @@ def _substring(text: str, begin: int, end: int) -> str:
 
 
 def _joined(*texts: str) -> str:
-    if sum(map(len, texts)) > DEFAULT_LIMITS.policy_text:
+    if sum(map(len, texts)) > POLICY_TEXT:
         raise failed("a text grew too long")
     return "".join(texts)
 
@@ -272,7 +272,7 @@ def _moments() -> Iterator[Function]:
 
 
 def _representable(moment: XmlDateTime) -> XmlDateTime:
-    if abs(moment.days) > DEFAULT_LIMITS.policy_days:
+    if abs(moment.days) > POLICY_DAYS:
         raise failed("a date is too far away")
     return moment
 

@@ -13,8 +13,8 @@ from typing import Final, TypeAlias
 from elementpath.regex import RegexError, translate_pattern
 
 from penstock.errors import EvaluationError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.language.datatypes import failed
+from penstock.policy.limits import POLICY_DEPTH, POLICY_LIMITS, POLICY_PATTERN, PolicyLimits
 
 #: what `translate_pattern` makes of a `$`: the very end, and not before a line end
 _END: Final = r"$(?!\n\Z)"
@@ -79,7 +79,7 @@ class XmlPattern:
     #: characters that were seen, with whether they fit
     _fitting: "dict[tuple[re.Pattern[str], str], bool]" = field(default_factory=dict, compare=False)
 
-    def found_in(self, text: str, limits: Limits = DEFAULT_LIMITS) -> bool:
+    def found_in(self, text: str, limits: PolicyLimits = POLICY_LIMITS) -> bool:
         """Say whether it is somewhere in a text. Raises `EvaluationError` (`xacml.processing`)."""
         if len(text) > limits.policy_matched:
             raise failed("a text is too long for a pattern")
@@ -132,7 +132,7 @@ class XmlPattern:
 @lru_cache(1_024)
 def read_pattern(text: str) -> XmlPattern:
     """Read a pattern of XML Schema. Raises `EvaluationError` (`xacml.processing`)."""
-    if len(text) > DEFAULT_LIMITS.policy_pattern:
+    if len(text) > POLICY_PATTERN:
         raise failed("a pattern is too long")
     try:
         python = translate_pattern(text, anchors=True, back_references=False)
@@ -141,7 +141,7 @@ def read_pattern(text: str) -> XmlPattern:
         raise _wrong() from None
     reader = _Reader(python)
     part = reader.whole()
-    return XmlPattern(quick, _power(part), [*_steps(part, DEFAULT_LIMITS)])
+    return XmlPattern(quick, _power(part), [*_steps(part, POLICY_LIMITS)])
 
 
 def _wrong() -> EvaluationError:
@@ -167,7 +167,7 @@ class _Reader:
         return taken
 
     def _either(self, depth: int) -> _Part:
-        if depth > DEFAULT_LIMITS.policy_depth:
+        if depth > POLICY_DEPTH:
             raise failed("a pattern is nested too deeply")
         parts = [self._row(depth)]
         while self._take("|"):
@@ -232,14 +232,14 @@ def _power(part: _Part) -> int | None:
             return 1 if once == 0 else None if most != 1 or once is None else once + 1
 
 
-def _steps(part: _Part, limits: Limits) -> Iterator[_Step]:
+def _steps(part: _Part, limits: PolicyLimits) -> Iterator[_Step]:
     made: list[_Step] = []
     _add(made, part, limits)
     yield from made
     yield None
 
 
-def _add(made: list[_Step], part: _Part, limits: Limits) -> None:
+def _add(made: list[_Step], part: _Part, limits: PolicyLimits) -> None:
     if len(made) > limits.policy_matched:
         raise failed("a pattern has too many parts")
     match part:
@@ -265,7 +265,7 @@ def _add(made: list[_Step], part: _Part, limits: Limits) -> None:
                 _add_up_to(made, inner, most - least, limits)
 
 
-def _add_either(made: list[_Step], parts: Sequence[_Part], limits: Limits) -> None:
+def _add_either(made: list[_Step], parts: Sequence[_Part], limits: PolicyLimits) -> None:
     ends, start = [], len(made)
     made.append(())
     begins = []
@@ -279,7 +279,7 @@ def _add_either(made: list[_Step], parts: Sequence[_Part], limits: Limits) -> No
         made[end] = (len(made),)
 
 
-def _add_up_to(made: list[_Step], inner: _Part, times: int, limits: Limits) -> None:
+def _add_up_to(made: list[_Step], inner: _Part, times: int, limits: PolicyLimits) -> None:
     skips = []
     for _ in range(times):
         skips.append(len(made))

@@ -12,7 +12,6 @@ from functools import partial
 from typing import Final, TypeAlias, TypeVar
 
 from penstock.errors import EvaluationError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.values import AttributeSpec, Enumerated, Kind, Ranged
 from penstock.model.values import Value as EventValue
 from penstock.policy.analysis.formulas import (
@@ -44,6 +43,7 @@ from penstock.policy.language.expressions import (
 from penstock.policy.language.functions import V1, V3
 from penstock.policy.language.policies import AllOf, AnyOf, Match, Target
 from penstock.policy.language.requests import ENVIRONMENT, Facts, Key
+from penstock.policy.limits import RESIDUAL_VALUES
 from penstock.policy.residual.formulas import Formula, Graph, Variable
 from penstock.policy.residual.selector import UnsaidError, compared, compared_with, like
 from penstock.selector.ast import ComparisonOperator
@@ -251,10 +251,10 @@ def _few_values(spec: AttributeSpec) -> tuple[EventValue, ...] | None:
     match spec:
         case AttributeSpec(Kind.BOOLEAN, None):
             return (False, True)
-        case AttributeSpec(_, Enumerated(values)) if len(values) <= DEFAULT_LIMITS.residual_values:
+        case AttributeSpec(_, Enumerated(values)) if len(values) <= RESIDUAL_VALUES:
             return tuple(sorted(values))
         case AttributeSpec(Kind.INTEGER, Ranged(int() as low, int() as high)):
-            return tuple(range(low, high + 1)) if high - low < DEFAULT_LIMITS.residual_values else None
+            return tuple(range(low, high + 1)) if high - low < RESIDUAL_VALUES else None
     return None
 
 

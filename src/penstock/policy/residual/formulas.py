@@ -11,9 +11,9 @@ from functools import cache, reduce
 from typing import Final, TypeAlias
 
 from penstock.errors import RefusedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.values import AttributeSpec, Kind, Value
 from penstock.policy.analysis.formulas import all_of, one_of
+from penstock.policy.limits import RESIDUAL_STEPS
 from penstock.selector.ast import AttributeReference, Compare, ComparisonOperator, Condition, Literal
 from penstock.selector.sets import ValueSet, select, universe
 
@@ -167,7 +167,7 @@ class Graph:
     def step(self) -> None:
         """Count a step. Raises `RefusedError` (`policy.residual-limit`)."""
         self._steps += 1
-        if self._steps > DEFAULT_LIMITS.residual_steps:
+        if self._steps > RESIDUAL_STEPS:
             raise too_large()
 
     def _node(self, of: Atom | frozenset[FormulaNode]) -> FormulaNode:

@@ -16,7 +16,6 @@ from itertools import product
 from typing import Final
 
 from penstock.errors import PenstockError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.values import Kind, Schema
 from penstock.policy.analysis.combining import algorithm
 from penstock.policy.analysis.formulas import (
@@ -51,6 +50,7 @@ from penstock.policy.language.policies import (
 )
 from penstock.policy.language.requests import ENVIRONMENT, RESOURCE, Facts, Key, key_of
 from penstock.policy.language.results import Assigned, Obligation, PolicyId, PolicyOutcome, XacmlDecision
+from penstock.policy.limits import RESIDUAL_CASES
 from penstock.policy.residual.conditions import EventUnknown, Knowledge, ResidualEncoder, Variables
 from penstock.policy.residual.formulas import Assumptions, Formula, Variable, apart, simplified, too_large
 from penstock.policy.residual.selector import UnsaidError, selector_of
@@ -243,7 +243,7 @@ def _by_cases(combine: CombiningAlgorithm, children: Sequence[EncodedChild]) -> 
     said: dict[XacmlDecision, list[Formula]] = {decision: [] for decision in XacmlDecision}
     told: list[list[Formula]] = [[] for _ in children]
     for number, decisions in enumerate(product(*possible)):
-        if number >= DEFAULT_LIMITS.residual_cases:
+        if number >= RESIDUAL_CASES:
             raise UnsaidError("a combining algorithm of its own, for so many policies that ask for the event")
         outcome = combine([_Fixed(place, decision) for place, decision in enumerate(decisions)], None)
         when = every(child.says[decision] for child, decision in zip(children, decisions, strict=True))
@@ -345,7 +345,7 @@ def _cases(encoder: ResidualEncoder, part: ResidualPart) -> Iterator[PermitCase]
             due.told for due in part.dues if not due.obligation and due.told is not None and _surely(formula, due.when)
         )
         by_moment: dict[Formula, list[Formula]] = {}
-        for event, moment in apart(formula, DEFAULT_LIMITS.residual_cases):
+        for event, moment in apart(formula, RESIDUAL_CASES):
             by_moment.setdefault(moment, []).append(event)
         for moment, events in by_moment.items():
             where, when = _short(some(events)), _short(moment)
@@ -377,7 +377,7 @@ def _by_obligations(permitted: Formula, dues: Sequence[Due]) -> list[tuple[Formu
                 further.append((with_it, (*told, due.told)))
             if without is not False:
                 further.append((without, told))
-        if len(further) > DEFAULT_LIMITS.residual_cases:
+        if len(further) > RESIDUAL_CASES:
             raise too_large()
         found = further
     return found

@@ -12,7 +12,6 @@ from types import MappingProxyType
 from typing import Protocol, TypeAlias
 
 from penstock.errors import LimitError, MalformedError
-from penstock.model.limits import Limits
 from penstock.policy.combining.registry import policy_algorithm, rule_algorithm
 from penstock.policy.language.datatypes import BOOLEAN, Bag, DataType, Function, Kind, read_value
 from penstock.policy.language.expressions import (
@@ -41,6 +40,7 @@ from penstock.policy.language.policies import (
     RuleEffect,
     Target,
 )
+from penstock.policy.limits import PolicyLimits
 
 
 class Place(Protocol):
@@ -68,7 +68,7 @@ def placed(error: MalformedError, where: str, **fields: object) -> MalformedErro
     return kind(error.code, f"{where}: {error.message}", hint=error.hint, **{**error.fields, **fields})
 
 
-def check_depth(depth: int, limits: Limits) -> None:
+def check_depth(depth: int, limits: PolicyLimits) -> None:
     """Check how deep something is nested. Raises `LimitError` (`xacml.limit`)."""
     if depth > limits.policy_depth:
         raise LimitError("xacml.limit", f"it is nested more than {limits.policy_depth} deep")
@@ -228,7 +228,7 @@ class Builder:
     A variable can be used before it is defined; a form that does not allow this refuses it while reading.
     """
 
-    limits: Limits
+    limits: PolicyLimits
     #: where one value is wanted and a bag is given, the bag must have one value, and that is meant: in the text form
     unwraps: Callable[[DataType], Function] | None = None
     _definitions: Mapping[str, DefinitionNode] = field(default_factory=dict)

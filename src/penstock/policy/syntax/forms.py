@@ -3,8 +3,8 @@
 from enum import StrEnum
 
 from penstock.errors import MalformedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.language.policies import Root
+from penstock.policy.limits import POLICY_LIMITS, PolicyLimits
 from penstock.policy.syntax.json.policies import read_json_policy
 from penstock.policy.syntax.text.policies import Document, read_document, read_text_policy
 from penstock.policy.syntax.xml.policies import read_policy
@@ -33,7 +33,7 @@ def text_of(data: bytes) -> str:
         raise MalformedError("xacml.syntax", "a policy is XML, JSON, or a text in UTF-8") from None
 
 
-def read_root(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Root:
+def read_root(data: bytes, *, limits: PolicyLimits = POLICY_LIMITS) -> Root:
     """Read a file of one policy or policy set. Raises `MalformedError` and `LimitError` (`xacml.*`, `xml.*`)."""
     match form_of(data):
         case PolicyForm.XML:
@@ -44,7 +44,7 @@ def read_root(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Root:
             return read_text_policy(text_of(data), limits=limits)
 
 
-def read_policies(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Document:
+def read_policies(data: bytes, *, limits: PolicyLimits = POLICY_LIMITS) -> Document:
     """Read a file of policies, of which a text may have several. Raises as `read_root`."""
     if form_of(data) is PolicyForm.TEXT:
         return read_document(text_of(data), limits=limits)

@@ -19,7 +19,7 @@ from penstock.errors import FailedError, LimitError, MalformedError, RefusedErro
 SECRET: Final = 0o600
 PUBLIC: Final = 0o666
 
-#: more than any bag of credentials within `Limits` needs
+#: more than any bag of credentials within `TrustLimits` needs
 MAX_BYTES: Final = 32 << 20
 
 

@@ -22,8 +22,8 @@ from penstock.crypto.passphrases import RandomBytes
 from penstock.crypto.seal_keys import KeyRing
 from penstock.crypto.wrapping import SALT_BYTES, SECRET_BYTES, Secret, unwrap, wrap
 from penstock.errors import FailedError, MalformedError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.store.files.files import check_secret, create_file, read_file, replace_file, within
+from penstock.store.limits import STORE_LIMITS, StoreLimits
 
 MAGIC: Final = b"penstock-key-ring-1\n"
 """What every key ring begins with."""
@@ -34,7 +34,7 @@ _COUNT: Final = Struct(">I")
 _KEY: Final = Struct(f">Q{SECRET_BYTES}s")
 
 
-def read_key_ring(path: Path, kek: Secret, *, limits: Limits = DEFAULT_LIMITS) -> KeyRing:
+def read_key_ring(path: Path, kek: Secret, *, limits: StoreLimits = STORE_LIMITS) -> KeyRing:
     """Read a key ring.
 
     Raises `FailedError` and `LimitError` (codes of `read_file`), `MalformedError` (`keys.ring`) if it is not a key ring

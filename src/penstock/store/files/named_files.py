@@ -11,12 +11,12 @@ from penstock.errors import LimitError, MalformedError
 from penstock.guard import Agreement, Agreements
 from penstock.guard.agreed_authority import agreed_on
 from penstock.model.domains import Domain
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeName
 from penstock.model.principals import Petnames, Principal
 from penstock.store.files.files import read_file, unreadable, within
 from penstock.store.files.policy_files import Chain, read_chain
 from penstock.store.files.strict_tables import parse_petnames
+from penstock.store.limits import STORE_LIMITS, StoreLimits
 from penstock.trust.credentials import Credentials, read_credentials
 from penstock.trust.event_types import UnverifiedType, read_type
 from penstock.trust.policy.revocations import Revocations
@@ -117,7 +117,7 @@ class NamedFiles:
 
     folder: Path
     naming: NameErrors
-    limits: Limits = DEFAULT_LIMITS
+    limits: StoreLimits = STORE_LIMITS
 
     def path(self, name: str) -> str:
         """Return where a file is."""

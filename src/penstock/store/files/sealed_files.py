@@ -12,8 +12,8 @@ from struct import Struct
 from typing import IO, BinaryIO, Final, NamedTuple
 
 from penstock.codec.blocks import VERSION
+from penstock.codec.limits import CODEC_LIMITS, CodecLimits
 from penstock.errors import FailedError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
 from penstock.store.files.files import new_file, reason
 
@@ -26,7 +26,7 @@ def write_sealed(stream: IO[bytes], block: bytes) -> int:
     return stream.write(_LENGTH.pack(len(block)) + block)
 
 
-def read_sealed(stream: BinaryIO, *, limits: Limits = DEFAULT_LIMITS) -> Iterator[bytes]:
+def read_sealed(stream: BinaryIO, *, limits: CodecLimits = CODEC_LIMITS) -> Iterator[bytes]:
     """Yield the blocks of a file, none of them looked into.
 
     Raises `MalformedError`: `seal.file` if it is not a file of blocks, `seal.truncated` where it ends inside of one;
@@ -96,8 +96,8 @@ class _Kept(NamedTuple):
 class QuarantineFolder:
     """See the module. The folder is made when there is something to keep."""
 
-    def __init__(self, path: Path, limits: Limits = DEFAULT_LIMITS) -> None:
-        self._path, self._limits = path, limits
+    def __init__(self, path: Path, most_blocks: int, most_bytes: int) -> None:
+        self._path, self._most_blocks, self._most_bytes = path, most_blocks, most_bytes
         self._by_peer: defaultdict[str, deque[_Kept]] = defaultdict(deque)
         self._octets: defaultdict[str, int] = defaultdict(int)
         self._numbers = count(1)
@@ -131,8 +131,7 @@ class QuarantineFolder:
         self._octets[who] += kept.octets
 
     def _make_room(self) -> None:
-        limits = self._limits
-        while len(self) > limits.quarantine_blocks or sum(self._octets.values()) > limits.quarantine_bytes:
+        while len(self) > self._most_blocks or sum(self._octets.values()) > self._most_bytes:
             who = max(self._octets, key=self._octets.__getitem__)
             gone = self._by_peer[who].popleft()
             self._octets[who] -= gone.octets

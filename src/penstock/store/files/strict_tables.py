@@ -11,9 +11,9 @@ from typing import TypeVar
 
 from penstock.errors import MalformedError
 from penstock.guard import environment_schema
-from penstock.model.limits import Limits
 from penstock.model.principals import Principal
 from penstock.model.values import AttributeSpec, Value, canonical, check_value, kind_of
+from penstock.store.limits import POLICY_NAME_LENGTH
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Files of petnames: TOML, one name a line, `met = "ed25519:…"`. They are their owner's own, and nothing signs them.
@@ -143,11 +143,11 @@ class Strict:
                 hint="write `UTC` or a region such as `Europe/Amsterdam`",
             ) from error
 
-    def name(self, where: str, value: object, limits: Limits) -> str:
+    def name(self, where: str, value: object) -> str:
         """Return a value that must be a name that people can be shown."""
         name = self.text(where, value)
-        if len(name) > limits.policy_name_length or not name.isprintable():
-            raise self.wrong(where, f"at most {limits.policy_name_length} printable characters")
+        if len(name) > POLICY_NAME_LENGTH or not name.isprintable():
+            raise self.wrong(where, f"at most {POLICY_NAME_LENGTH} printable characters")
         return name
 
     def petnames(self, where: str, value: object) -> Mapping[str, Principal] | str:
@@ -156,11 +156,11 @@ class Strict:
             return self.text(where, value)
         return MappingProxyType(read_petnames(self.table(where, value)))
 
-    def homes(self, where: str, value: object, limits: Limits) -> Mapping[str, str]:
+    def homes(self, where: str, value: object) -> Mapping[str, str]:
         """Return the names of domains, by the principals and petnames that are at home there."""
         table = self.table(where, value)
         return MappingProxyType(
-            {member: self.name(f"{where}.{member[:80]}", domain, limits) for member, domain in table.items()}
+            {member: self.name(f"{where}.{member[:80]}", domain) for member, domain in table.items()}
         )
 
     def facts(self, where: str, value: object) -> Mapping[str, Value]:

@@ -20,7 +20,6 @@ from typing import BinaryIO, Final
 
 from penstock.codec.sexp import SExp, head, parse, text, transport
 from penstock.errors import MalformedError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.store.files.files import replace_file_by, unreadable, within
 from penstock.store.ledgers.ledgers import Store, Told, quiet
 from penstock.store.ledgers.records import (
@@ -34,6 +33,7 @@ from penstock.store.ledgers.records import (
     to_row,
     verify_row,
 )
+from penstock.store.limits import STORE_LIMITS, StoreLimits
 
 _FORM: Final[SExp] = (b"penstock-backup", b"1")
 _LINE: Final = 4 << 20
@@ -49,7 +49,7 @@ def write_backup(store: Store, path: Path, told: Told = quiet) -> Mapping[str, L
     return heads
 
 
-def read_backup(path: Path, told: Told = quiet, *, limits: Limits = DEFAULT_LIMITS) -> Mapping[str, LedgerHead]:
+def read_backup(path: Path, told: Told = quiet, *, limits: StoreLimits = STORE_LIMITS) -> Mapping[str, LedgerHead]:
     """Verify all of a file, and return the heads that it holds.
 
     Raises `MalformedError` (`store.backup`), `RefusedError` (`store.broken`) and `FailedError` (`file.*`).
@@ -65,7 +65,7 @@ def read_backup(path: Path, told: Told = quiet, *, limits: Limits = DEFAULT_LIMI
 
 
 def restore_backup(
-    path: Path, store: Store, told: Told = quiet, *, limits: Limits = DEFAULT_LIMITS
+    path: Path, store: Store, told: Told = quiet, *, limits: StoreLimits = STORE_LIMITS
 ) -> Mapping[str, LedgerHead]:
     """Put the ledgers of a file into a store, each as a whole; those that are there already are left as they are.
 
@@ -78,7 +78,7 @@ def restore_backup(
 
 
 def put_back(
-    path: Path, heads: Mapping[str, LedgerHead], store: Store, told: Told = quiet, *, limits: Limits = DEFAULT_LIMITS
+    path: Path, heads: Mapping[str, LedgerHead], store: Store, told: Told = quiet, *, limits: StoreLimits = STORE_LIMITS
 ) -> None:
     """Do as `restore_backup` with a file that was read. Each change is verified again as it is written."""
     missing = verify_room(heads, store)
@@ -185,7 +185,7 @@ def _number(digits: bytes) -> int:
     return int(digits)
 
 
-def _parts(stream: BinaryIO, limits: Limits) -> Iterator[_Part]:
+def _parts(stream: BinaryIO, limits: StoreLimits) -> Iterator[_Part]:
     lines = _values(stream, limits)
     if next(lines, None) != _FORM:
         raise _no_backup("it begins in another way")
@@ -201,7 +201,7 @@ def _parts(stream: BinaryIO, limits: Limits) -> Iterator[_Part]:
                 raise _no_backup("a ledger is missing")
 
 
-def _values(stream: BinaryIO, limits: Limits) -> Iterator[SExp]:
+def _values(stream: BinaryIO, limits: StoreLimits) -> Iterator[SExp]:
     """Yield what the lines say, and hold them against the digest at the end."""
     allowed = replace(limits, sexp_bytes=_LINE)
     digest = sha256()

@@ -10,9 +10,9 @@ from datetime import datetime
 from typing import Final, Generic, Protocol, TypeVar
 
 from penstock.errors import MalformedError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.store.ledgers.ledgers import Ledger
 from penstock.store.ledgers.records import EMPTY, Change, LedgerHead, NewChange, broken
+from penstock.store.limits import STORE_LIMITS, StoreLimits
 
 S = TypeVar("S")
 
@@ -98,7 +98,7 @@ class FoldView(Generic[S]):
         *,
         keeping: Keeping = AS_IT_IS,
         every: int | None = None,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: StoreLimits = STORE_LIMITS,
     ) -> None:
         self.ledger = ledger
         self.fold = fold

@@ -6,7 +6,6 @@ from types import TracebackType
 from typing import Self
 
 from penstock.errors import LimitError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.store.ledgers.port import FoldSnapshot, RecordStore, conflict
 from penstock.store.ledgers.records import (
     EMPTY,
@@ -20,6 +19,7 @@ from penstock.store.ledgers.records import (
     to_row,
     verify_row,
 )
+from penstock.store.limits import STORE_LIMITS, StoreLimits
 
 Told = Callable[[int], None]
 """Receives the number of each change when it is done, for progress output."""
@@ -32,7 +32,7 @@ def quiet(_number: int) -> None:
 class Ledger:
     """One chain of changes in a store. It holds no state of its own: what it says is what is there now."""
 
-    def __init__(self, records: RecordStore, name: str, *, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, records: RecordStore, name: str, *, limits: StoreLimits = STORE_LIMITS) -> None:
         check_ledger_name(name, limits)
         self.name = name
         self._records = records
@@ -131,7 +131,7 @@ class Ledger:
 class Store:
     """The ledgers of one place; a context manager that closes it."""
 
-    def __init__(self, records: RecordStore, *, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, records: RecordStore, *, limits: StoreLimits = STORE_LIMITS) -> None:
         self.records = records
         self._limits = limits
 

@@ -9,8 +9,8 @@ from sqlalchemy import URL, create_engine, event
 from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry
 
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.store.ledgers.sql import SqlRecords
+from penstock.store.limits import STORE_LIMITS, StoreLimits
 
 #: seconds that connecting may take
 _CONNECT = 10
@@ -22,7 +22,7 @@ _WAIT_FOR_THE_DISK = (
 class PostgresRecords(SqlRecords):
     """See the module. `shown` is the URL as people may see it."""
 
-    def __init__(self, url: URL, shown: str, *, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, url: URL, shown: str, *, limits: StoreLimits = STORE_LIMITS) -> None:
         engine = create_engine(
             url.set(drivername="postgresql+psycopg"),
             connect_args={

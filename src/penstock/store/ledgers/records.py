@@ -22,8 +22,8 @@ from typing import Final, NamedTuple
 from penstock.codec.sexp import SExp, canonical
 from penstock.errors import LimitError, MalformedError, RefusedError
 from penstock.model.instants import in_utc
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.principals import Principal
+from penstock.store.limits import STORE_LIMITS, StoreLimits
 
 BEGINNING: Final = bytes(32)
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -69,7 +69,7 @@ class NewChange:
         if not self.why.isprintable():
             raise MalformedError("store.value", "the reason of a change is one line of text that prints")
 
-    def check(self, limits: Limits) -> None:
+    def check(self, limits: StoreLimits) -> None:
         """Raise `LimitError` (`store.limit`) for what is too large to be kept."""
         sizes = (
             ("kind", len(self.kind), limits.store_kind_length),
@@ -110,7 +110,7 @@ class Row(NamedTuple):
     hash: bytes
 
 
-def check_ledger_name(name: str, limits: Limits = DEFAULT_LIMITS) -> None:
+def check_ledger_name(name: str, limits: StoreLimits = STORE_LIMITS) -> None:
     """Raise `MalformedError` (`store.value`) for what cannot name a ledger."""
     if not _NAME.fullmatch(name) or len(name) > limits.store_name_length:
         raise MalformedError(
@@ -121,7 +121,7 @@ def check_ledger_name(name: str, limits: Limits = DEFAULT_LIMITS) -> None:
 
 
 def chain(
-    ledger: str, head: LedgerHead, entries: Sequence[NewChange], *, limits: Limits = DEFAULT_LIMITS
+    ledger: str, head: LedgerHead, entries: Sequence[NewChange], *, limits: StoreLimits = STORE_LIMITS
 ) -> list[Change]:
     """Return entries as the changes that follow a head. Raises `LimitError` (`store.limit`)."""
     if len(entries) > limits.store_batch:

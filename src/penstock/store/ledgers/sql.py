@@ -14,11 +14,11 @@ from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
 
 from penstock.errors import FailedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.store.ledgers import schema
 from penstock.store.ledgers.port import FoldSnapshot, conflict
 from penstock.store.ledgers.records import EMPTY, LedgerHead, Row, head_of, head_ticks
 from penstock.store.ledgers.schema import CHANGES, LEDGERS, SNAPSHOTS
+from penstock.store.limits import STORE_LIMITS, StoreLimits
 
 #: for adapters that begin transactions of writers in another way
 WRITING: Final = "penstock_writing"
@@ -27,7 +27,7 @@ WRITING: Final = "penstock_writing"
 class SqlRecords:
     """See `Records`. The database must have the newest form (`schema`)."""
 
-    def __init__(self, engine: Engine, url: str, *, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, engine: Engine, url: str, *, limits: StoreLimits = STORE_LIMITS) -> None:
         self.url = url
         self._engine = engine
         self._limits = limits

@@ -14,9 +14,9 @@ from sqlalchemy.exc import DBAPIError, OperationalError
 from sqlalchemy.pool import ConnectionPoolEntry
 
 from penstock.errors import FailedError, printable
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.store.files.files import reason
 from penstock.store.ledgers.sql import WRITING, SqlRecords
+from penstock.store.limits import STORE_LIMITS, StoreLimits
 
 _BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
 
@@ -27,7 +27,7 @@ class SqliteRecords(SqlRecords):
     Raises `FailedError` (`store.missing`) where there is no file and none is to be made, and `file.unwritable`.
     """
 
-    def __init__(self, path: Path, *, create: bool = False, limits: Limits = DEFAULT_LIMITS) -> None:
+    def __init__(self, path: Path, *, create: bool = False, limits: StoreLimits = STORE_LIMITS) -> None:
         url = f"sqlite:{path}"
         _find(path, url, create=create)
         engine = create_engine(

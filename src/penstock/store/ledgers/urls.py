@@ -8,10 +8,10 @@ from sqlalchemy.engine import URL, make_url
 from sqlalchemy.exc import ArgumentError
 
 from penstock.errors import FailedError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.store.ledgers.ledgers import Store
 from penstock.store.ledgers.memory import MemoryRecords
 from penstock.store.ledgers.sqlite import SqliteRecords
+from penstock.store.limits import STORE_LIMITS, StoreLimits
 
 if TYPE_CHECKING:
     from penstock.store.ledgers.sql import SqlRecords
@@ -21,7 +21,7 @@ _POSTGRESQL: Final = ("postgresql://", "postgres://")
 _MEMORY: Final = "memory:"
 
 
-def open_store(url: str, *, create: bool = False, limits: Limits = DEFAULT_LIMITS) -> Store:
+def open_store(url: str, *, create: bool = False, limits: StoreLimits = STORE_LIMITS) -> Store:
     """Open a store; with `create`, make one where there is none. An older form is never changed by opening it.
 
     Raises `MalformedError` (`store.url`), `FailedError` (`store.missing`, `store.extra`, `store.failed`) and
@@ -47,7 +47,7 @@ def shown_url(url: str) -> str:
     return _parsed(url).set(password=None, query={}).render_as_string()
 
 
-def open_database(url: str, *, create: bool = False, limits: Limits = DEFAULT_LIMITS) -> "SqlRecords":
+def open_database(url: str, *, create: bool = False, limits: StoreLimits = STORE_LIMITS) -> "SqlRecords":
     """Connect to a database whatever its form, for `migrate`. Raises as `open_store`, but for its form."""
     if url.startswith(_SQLITE):
         path = url.removeprefix(_SQLITE)

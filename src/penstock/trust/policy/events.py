@@ -23,11 +23,11 @@ from typing import Annotated, ClassVar, Final, Self, TypeAlias
 from penstock.codec.sexp import BARE, Form, ListForm, SExp, canonical, read_record, text
 from penstock.codec.sexp import field as sexp_field
 from penstock.errors import LimitError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeName
 from penstock.model.principals import DIGEST_BYTES, Principal
 from penstock.trust.credentials import UnverifiedCredentials, collect_credentials
 from penstock.trust.event_types import UnverifiedType, read_type
+from penstock.trust.limits import POLICY_CHANGES, POLICY_EVENT_BYTES, POLICY_NUMBER, POLICY_PARTS
 from penstock.trust.profiles import ProfileClaim
 from penstock.trust.signed import (
     DIGEST,
@@ -195,12 +195,12 @@ class PolicyEvent(Claim):
     ORDER: ClassVar = ("owner", "number", "previous", "time", "checkpoint", "changes")
     SIGNER: ClassVar = "owner"
     owner: Principal
-    number: Annotated[int, count_form(DEFAULT_LIMITS.policy_number, least=1)]
+    number: Annotated[int, count_form(POLICY_NUMBER, least=1)]
     previous: Annotated[bytes, DIGEST] = field(repr=False)
     time: datetime
     changes: tuple[Change, ...] = field(repr=False)
     #: how many of the following events belong to the checkpoint that this one begins; None where it begins none
-    checkpoint: Annotated[int | None, count_form(DEFAULT_LIMITS.policy_parts - 1)] = None
+    checkpoint: Annotated[int | None, count_form(POLICY_PARTS - 1)] = None
 
     @classmethod
     def from_sexp(cls, body: SExp) -> Self:
@@ -234,13 +234,12 @@ class PolicyEvent(Claim):
 
 
 def _check_size(body: SExp) -> None:
-    limits = DEFAULT_LIMITS
-    if len(sexp_field(body, b"changes") or ()) - 1 > limits.policy_changes:
-        raise LimitError("evolution.limit", f"a policy event has more than {limits.policy_changes} changes")
-    if len(canonical(body)) > limits.policy_event_bytes:
+    if len(sexp_field(body, b"changes") or ()) - 1 > POLICY_CHANGES:
+        raise LimitError("evolution.limit", f"a policy event has more than {POLICY_CHANGES} changes")
+    if len(canonical(body)) > POLICY_EVENT_BYTES:
         raise LimitError(
             "evolution.limit",
-            f"a policy event is larger than {limits.policy_event_bytes} bytes",
+            f"a policy event is larger than {POLICY_EVENT_BYTES} bytes",
             hint="say the rest in the next one",
         )
 

@@ -16,8 +16,8 @@ from datetime import datetime, timedelta
 from typing import Annotated, ClassVar
 
 from penstock.codec.sexp import BARE, Named
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
+from penstock.trust.limits import STAMP_PERIOD
 from penstock.trust.policy.events import BEGINNING
 from penstock.trust.signed import (
     DIGEST,
@@ -39,7 +39,7 @@ class TimeStamp(Claim):
     number: int
     head: Annotated[bytes, DIGEST] = field(repr=False)
     time: datetime
-    period: Annotated[int, count_form(DEFAULT_LIMITS.stamp_period, least=1)]
+    period: Annotated[int, count_form(STAMP_PERIOD, least=1)]
     #: who signs for the owner; None for the owner itself
     by: Principal | None = None
 

@@ -10,12 +10,12 @@ from typing import Annotated, ClassVar, Final
 from penstock.codec.sexp import SExp, canonical, parse_many
 from penstock.crypto import SigningKey, digest
 from penstock.errors import LimitError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.model.names import TypeName
 from penstock.model.principals import Principal
 from penstock.trust.certificates import Certificate, UnverifiedCertificate, read_certificate, verify_certificate
 from penstock.trust.credentials import CertificateVerifier, Credentials, UnverifiedCredentials
 from penstock.trust.event_types import UnverifiedType
+from penstock.trust.limits import POLICY_CHANGES, POLICY_EVENT_BYTES, TRUST_LIMITS, TrustLimits
 from penstock.trust.policy.events import (
     BEGINNING,
     Agree,
@@ -74,7 +74,7 @@ def write_snapshot(
 
 
 def read_snapshot(
-    data: bytes, broker: Principal, *, limits: Limits = DEFAULT_LIMITS
+    data: bytes, broker: Principal, *, limits: TrustLimits = TRUST_LIMITS
 ) -> tuple[Principal, list[SignedValue[PolicyEvent]], list[SignedValue[TimeStamp]]]:
     """Return the owner and what it said, all verified.
 
@@ -146,7 +146,7 @@ class PolicyState:
         event: PolicyEvent,
         verifier: CertificateVerifier = verify_certificate,
         *,
-        limits: Limits = DEFAULT_LIMITS,
+        limits: TrustLimits = TRUST_LIMITS,
     ) -> "PolicyState":
         """Return what holds after one more event: all of its changes, or none.
 
@@ -211,7 +211,7 @@ class _Fold:
                 for principal in principals:
                     self.profiles.pop(principal, None)
 
-    def finish(self, limits: Limits) -> PolicyState:
+    def finish(self, limits: TrustLimits) -> PolicyState:
         # Whatever the order: publishing again does not undo a revocation.
         for id_ in self.revoked & self.certificates.keys():
             del self.certificates[id_]
@@ -219,7 +219,7 @@ class _Fold:
             (len(self.certificates), limits.certificates, "certificates"),
             (len(self.quorums), limits.certificates, "quorums"),
             (len(self.revoked), limits.policy_revoked, "revoked certificates"),
-            (len(self.types), limits.broker_types, "types"),
+            (len(self.types), limits.policy_types, "types"),
             (len(self.agreements), limits.policy_agreements, "agreements"),
             (len(self.profiles), limits.policy_profiles, "profiles"),
         )
@@ -239,12 +239,12 @@ class _Fold:
 
 def packed(changes: Iterable[Change]) -> list[list[Change]]:
     """Return changes in portions that fit into an event each; the first may be empty."""
-    most = DEFAULT_LIMITS.policy_event_bytes * 3 // 4
+    most = POLICY_EVENT_BYTES * 3 // 4
     portions: list[list[Change]] = [[]]
     room = most
     for change in changes:
         size = len(canonical(change.to_sexp()))
-        if size > room or len(portions[-1]) >= DEFAULT_LIMITS.policy_changes:
+        if size > room or len(portions[-1]) >= POLICY_CHANGES:
             portions.append([])
             room = most
         portions[-1].append(change)

@@ -2,24 +2,25 @@
 
 Lists are intersected place by place and sets member by member, so that sets in several places never multiply.
 Within sets, atoms and lists of atoms are looked up; only the other members meet pairwise, and their number is bounded
-(`SET_COMPLEX`), as are the members of any result (`Limits.tag_set`) and the steps of one question (`STEPS`).
+(`SET_COMPLEX`), as are the members of any result (`TrustLimits.tag_set`) and the steps of one question (`STEPS`).
 
 Members that another one covers are dropped by comparing pairs. Reading does that for small sets only, so that it takes
 time linear in what is read, whoever wrote it; a large set keeps such members, which changes nothing about its meaning.
 """
 
 from collections.abc import Callable, Collection, Iterable
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from penstock.codec.sexp import Hinted, SExp, canonical
 from penstock.errors import LimitError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.trust.limits import TAG_SET, TRUST_LIMITS, TrustLimits
 from penstock.trust.tags.patterns import PATTERN, contains, form, includes, meet_patterns
 from penstock.trust.tags.values import ANY, ATOM, EVENT, NOTHING, Atom, Flat, Set, Tag, Where, is_flat
 
 #: members of one set that are neither atoms nor lists of atoms
-SET_COMPLEX = DEFAULT_LIMITS.tag_set_complex
-STEPS = DEFAULT_LIMITS.tag_steps
+SET_COMPLEX: Final = 128
+#: comparisons for one intersection of two tags, or one question about coverage
+STEPS: Final = 100_000
 #: what intersecting two such members costs, counted in comparisons
 PAIR_STEPS = 8
 
@@ -34,7 +35,7 @@ class TagBudget:
 
     __slots__ = ("steps", "tag_set")
 
-    def __init__(self, tag_set: int = DEFAULT_LIMITS.tag_set, steps: int = STEPS) -> None:
+    def __init__(self, tag_set: int = TAG_SET, steps: int = STEPS) -> None:
         self.steps = steps
         self.tag_set = tag_set
 
@@ -76,7 +77,7 @@ def matches(request: SExp, tag: Tag, holds: Holds | None = None) -> bool:
     return isinstance(request, bytes) and contains(tag, request)
 
 
-def intersect(a: Tag, b: Tag, *, limits: Limits = DEFAULT_LIMITS, room: TagBudget | None = None) -> Tag | None:
+def intersect(a: Tag, b: Tag, *, limits: TrustLimits = TRUST_LIMITS, room: TagBudget | None = None) -> Tag | None:
     """Return the tag of the requests that match both tags, or None where there are none.
 
     None is certain; a tag that is returned may still match nothing where a `(* and …)` in it does. Raises LimitError

@@ -8,10 +8,11 @@ take; that is exact as long as some byte does not occur in the including pattern
 """
 
 from dataclasses import dataclass, field
+from typing import Final
 
-from penstock.model.limits import DEFAULT_LIMITS
-
-GLOB_BYTES = DEFAULT_LIMITS.tag_glob
+#: the longest glob: at least one byte is a `*`, so at most 255 of 256 can occur
+#: the longest glob: at least one byte is a `*`, so at most 255 of 256 can occur
+GLOB_BYTES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,11 +11,11 @@ from typing import Final, TypeAlias
 
 from penstock.codec.sexp import SExp, canonical
 from penstock.errors import LimitError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.trust.tags.globs import Glob, Prefix, glob_includes, glob_matches, globs_disjoint, parts_of
 from penstock.trust.tags.ranges import Place, Range, in_range, meet_ranges, nothing_between, within
 
-AND_MEMBERS = DEFAULT_LIMITS.tag_and
+#: patterns in one conjunction
+AND_MEMBERS: Final = 64
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,18 +7,18 @@
     date      YYYY-MM-DD_HH:MM:SS with an optional fraction; cut short it means the first instant: 2005 is
               2005-01-01_00:00:00
 
-An atom that is no value of the ordering is in none of its ranges. Limits keep the bytes they were written with.
+An atom that is no value of the ordering is in none of its ranges. TrustLimits keep the bytes they were written with.
 """
 
 import re
 from dataclasses import dataclass, field
 from decimal import Decimal
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 from penstock.errors import MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
 
-VALUE_BYTES = DEFAULT_LIMITS.tag_value
+#: the longest number or date
+VALUE_BYTES: Final = 128
 
 #: A place on the scale of an ordering. The second part places limits beside their value: for the lower limit 1 is
 #: just above it (`g`), for the upper one 0 is just below (`l`).

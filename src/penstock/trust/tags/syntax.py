@@ -5,19 +5,20 @@ from typing import Final
 
 from penstock.codec.sexp import SExp, text
 from penstock.errors import LimitError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.trust.limits import TRUST_LIMITS, TrustLimits
 from penstock.trust.tags.algebra import TagBudget, make_set, make_where, tidy_if_cheap
 from penstock.trust.tags.globs import GLOB_BYTES, Glob, Prefix, make_glob
 from penstock.trust.tags.patterns import AllPatterns, Pattern, Simple, check_members, conjoin, contains
 from penstock.trust.tags.ranges import Range, make_range
 from penstock.trust.tags.values import ANY, ATOM, NOTHING, Tag, Where
 
-TAG_DEPTH = DEFAULT_LIMITS.tag_depth
+#: nesting of a tag
+TAG_DEPTH: Final = 32
 #: comparisons that each element that is read makes room for: reading takes time linear in what is read
 ELEMENT_STEPS: Final = 4
 
 
-def parse_tag(sexp: SExp, *, limits: Limits = DEFAULT_LIMITS) -> Tag:
+def parse_tag(sexp: SExp, *, limits: TrustLimits = TRUST_LIMITS) -> Tag:
     """Read the body of a tag, the `x` of `(tag x)`, into its normal form, in time linear in its size.
 
     A tag that no request can match becomes `NOTHING`. Raises MalformedError `tag.unknown-form` for a `*` form that

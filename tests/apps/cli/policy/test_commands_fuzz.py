@@ -14,10 +14,10 @@ from tests.spoiled import spoiled
 
 from penstock.apps.http.bundles import load
 from penstock.apps.http.decisions import Deciding
+from penstock.apps.http.limits import ServiceLimits
 from penstock.apps.http.server import AUTHORIZE, ENDPOINTS, HttpRequest
 from penstock.apps.http.service import DecisionService, ServiceSettings
 from penstock.errors import MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.policy.syntax.json.requests import read_json
 
 SERVICE = DecisionService(load(TODO), ServiceSettings("https://pdp.example.com"))
@@ -90,7 +90,7 @@ def test_a_question_has_one_meaning_whichever_way_it_is_read(body: bytes) -> Non
     answer = SERVICE.answer(sent)
     try:
         found: Any = read_json(body)
-        expected = Deciding(SERVICE.bundle, NOW, DEFAULT_LIMITS, time.perf_counter).evaluation(found)
+        expected = Deciding(SERVICE.bundle, NOW, ServiceLimits(), time.perf_counter).evaluation(found)
     except (MalformedError, AttributeError):
         # What is no object has no members to ask for.
         assert answer.status == 400
@@ -126,7 +126,7 @@ KINDS = (b"application/json", b"application/xacml+json", b"application/xacml+xml
 @pytest.mark.parametrize("of", NESTED)
 def test_what_is_nested_deeply_is_a_bad_question(of: str, depth: int) -> None:
     begin, middle, end = NESTED[of]
-    body = (begin * depth + middle + end * depth)[: DEFAULT_LIMITS.pdp_bytes]
+    body = (begin * depth + middle + end * depth)[: ServiceLimits().pdp_bytes]
     for path in ENDPOINTS.values():
         assert asked(path, body) == 400
     for kind in KINDS:

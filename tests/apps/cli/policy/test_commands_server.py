@@ -13,12 +13,12 @@ from typing import Any
 import pytest
 from tests.apps.pdp_kit import closed
 
+from penstock.apps.http.limits import ServiceLimits
 from penstock.apps.http.server import Admitting, Bounds, Chunks, HttpRequest, HttpResponse, HttpService, Wrong
 from penstock.crypto.tls import client_context, new_certificate, server_context
 from penstock.errors import FailedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 
-TIGHT = replace(DEFAULT_LIMITS, pdp_bytes=100, pdp_time=200, pdp_idle=400, pdp_connections=2)
+TIGHT = ServiceLimits(pdp_bytes=100, pdp_time=200, pdp_idle=400, pdp_connections=2)
 #: as few connections, and as much time as a busy machine takes
 PATIENT = replace(TIGHT, pdp_time=60_000, pdp_idle=60_000)
 HEAD = b"Host: x\r\n"
@@ -32,7 +32,7 @@ def echo(asked: HttpRequest) -> HttpResponse:
 
 
 def with_server(
-    test: Callable[[HttpService], Awaitable[None]], admit: Admitting | None = None, limits: Limits = PATIENT
+    test: Callable[[HttpService], Awaitable[None]], admit: Admitting | None = None, limits: ServiceLimits = PATIENT
 ) -> None:
     async def run() -> None:
         asyncio.get_running_loop().set_exception_handler(lambda _loop, _what: None)

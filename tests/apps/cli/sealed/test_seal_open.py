@@ -225,7 +225,7 @@ def test_a_key_of_another_epoch_is_none(shell: Shell) -> None:
 def test_what_a_broker_has_refused_can_be_opened_when_there_are_keys(shell: Shell) -> None:
     with Path("events.sealed").open("rb") as stream:
         blocks = [*read_sealed(stream)]
-    folder = QuarantineFolder(Path("quarantine"))
+    folder = QuarantineFolder(Path("quarantine"), 1_000, 1 << 20)
     for block in (*blocks, blocks[0][:-1]):
         folder.keep(NOW, "seal.unknown-key", None, block)
     files = sorted(map(str, Path("quarantine").iterdir()))

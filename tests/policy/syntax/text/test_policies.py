@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 from tests.policy.random_policies import Maker
 
 from penstock.errors import LimitError, MalformedError, PenstockError
-from penstock.model.limits import Limits
 from penstock.policy.language.datatypes import (
     ADDRESS,
     BASE64,
@@ -45,6 +44,7 @@ from penstock.policy.language.policies import (
     RuleEffect,
 )
 from penstock.policy.language.requests import RESOURCE, SUBJECT
+from penstock.policy.limits import PolicyLimits
 from penstock.policy.syntax.text.layout import lay_out
 from penstock.policy.syntax.text.lint import lint_document
 from penstock.policy.syntax.text.policies import read_document, read_text_policy
@@ -248,7 +248,7 @@ def test_what_is_nested_too_deep() -> None:
     with pytest.raises(LimitError):
         read_document("policyset s { " * 100)
     with pytest.raises(LimitError):
-        read_document("policy p { }", limits=Limits(policy_bytes=5))
+        read_document("policy p { }", limits=PolicyLimits(policy_bytes=5))
 
 
 WORDS = [

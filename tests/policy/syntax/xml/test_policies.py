@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 from tests.policy.kit import FUNCTION, XS, apply, designator, policy_text, rule, value
 
 from penstock.errors import MalformedError, PenstockError
-from penstock.model.limits import Limits
 from penstock.policy.language.requests import ACTION, SUBJECT
+from penstock.policy.limits import PolicyLimits
 from penstock.policy.syntax.xml.elements import NAMESPACE
 from penstock.policy.syntax.xml.policies import read_leniently, read_policy
 from penstock.policy.syntax.xml.requests import read_request
@@ -198,7 +198,7 @@ def test_there_are_no_document_types(before: bytes) -> None:
 
 def test_there_are_bounds() -> None:
     with pytest.raises(MalformedError) as caught:
-        read_policy(WHOLE, limits=Limits(xml_bytes=100))
+        read_policy(WHOLE, limits=PolicyLimits(xml_bytes=100))
     assert caught.value.code == "xml.limit"
     deep = value("true", "boolean")
     for _ in range(70):

@@ -26,7 +26,6 @@ from penstock.codec.sexp import advanced
 from penstock.crypto import digest
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import instant_key
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
 from penstock.trust.certificates import (
     Authorisation,
@@ -38,6 +37,7 @@ from penstock.trust.certificates import (
     verify_certificate,
 )
 from penstock.trust.credentials import Damaged
+from penstock.trust.limits import CHAIN_LENGTH
 from penstock.trust.subjects import Name, Subject, Threshold
 from penstock.trust.validity import State
 
@@ -127,7 +127,7 @@ def _forest(judged: list[Judged], wording: Wording) -> list[TreeLine]:
             child = TreeLine(_line(one, wording))
             node.children.append(child)
             # Cycles end because each certificate is shown once; a long chain goes on at the top.
-            if depth < DEFAULT_LIMITS.chain_length:
+            if depth < CHAIN_LENGTH:
                 for reached in _reached(one.statement.subject):
                     grow(child, reached, depth + 1)
 

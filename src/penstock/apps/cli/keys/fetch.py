@@ -22,10 +22,10 @@ from penstock.broker.wire.protocol import LABELS
 from penstock.crypto.seal_keys import KeyRing
 from penstock.crypto.wrapping import Secret
 from penstock.errors import MalformedError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.types import EventType, Sealing
 from penstock.store.files.key_rings import read_key_ring, write_key_ring
 from penstock.trust.key_statements import KeyGroup
+from penstock.trust.limits import POLICY_NUMBER
 
 _NOT_ENTITLED: Final = "keys.not-entitled"
 _NO_HISTORY: Final = "keys.no-history"
@@ -180,7 +180,7 @@ class _Fetching:
     async def _epochs(self, group: KeyGroup, wanted: _Wanted) -> dict[int, Secret]:
         """Ask until there are no more: a manager gives the first so many of those that it has kept."""
         found: dict[int, Secret] = {}
-        first, last = wanted.first, wanted.last or DEFAULT_LIMITS.policy_number
+        first, last = wanted.first, wanted.last or POLICY_NUMBER
         while first <= last:
             try:
                 some = await self.client.fetch_keys(group, first, last)

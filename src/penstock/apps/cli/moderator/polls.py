@@ -34,13 +34,13 @@ from penstock.apps.cli.shared.options import KeyOptions, OutputFile
 from penstock.apps.cli.shared.session import CommandSession, Warned, warn
 from penstock.apps.cli.shared.terminal import Shown, grid_table, show
 from penstock.apps.cli.store.options import dry_run_option
+from penstock.authority.limits import POLL_LONGEST
 from penstock.authority.polls import Polls, polls_name, read_polls
 from penstock.authority.rulebook import RuleBook
 from penstock.codec.sexp import advanced, transport
 from penstock.crypto import SigningKey
 from penstock.errors import LimitError, MalformedError
 from penstock.model.instants import parse_end
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.moderator.polls import Poll, Vote, VoterResponse
 from penstock.store.ledgers.ledgers import Store
 from penstock.store.ledgers.memory import TriedRecords
@@ -133,8 +133,8 @@ def _deadline(text: str, now: datetime) -> datetime:
     if found is None:
         return parse_end(text)
     period = timedelta(seconds=int(found[1]) * _SECONDS[found[2]])
-    if period > timedelta(seconds=DEFAULT_LIMITS.poll_longest):
-        raise LimitError("poll.limit", f"`{text}` is too long", hint=f"at most {DEFAULT_LIMITS.poll_longest} seconds")
+    if period > timedelta(seconds=POLL_LONGEST):
+        raise LimitError("poll.limit", f"`{text}` is too long", hint=f"at most {POLL_LONGEST} seconds")
     return now + period
 
 

@@ -16,8 +16,8 @@ from penstock.authority.polls_publisher import Policy, refusals, tightenings
 from penstock.codec.sexp import advanced, transport
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.fabric.nats_login import LoginError, NatsLogin, address
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.principals import Principal
+from penstock.moderator.limits import POLL_VOTES
 from penstock.moderator.polls import Ballot, PollQuestion, Vote, cast, cast_again
 from penstock.moderator.rules.steps import Strategy
 from penstock.trust.signed import Claim, SignedValue, read_signed
@@ -101,7 +101,7 @@ class _Vote:
     refuse: bool = option("--refuse", is_flag=True, help="Refuse everything.")
     number: int | None = option(
         "--number",
-        type=click.IntRange(1, DEFAULT_LIMITS.poll_votes),
+        type=click.IntRange(1, POLL_VOTES),
         help="Number the vote, one more than your last (default: by the file that is replaced, or 1).",
     )
     auto: str | None = option(

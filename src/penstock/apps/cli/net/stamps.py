@@ -17,7 +17,7 @@ from penstock.apps.cli.shared.describe import value_text
 from penstock.apps.cli.shared.session import say, warn
 from penstock.broker.client.client import Client
 from penstock.errors import FailedError, MalformedError, PenstockError, printable
-from penstock.model.limits import DEFAULT_LIMITS
+from penstock.trust.limits import STAMP_PERIOD
 
 _PERIOD: Final = re.compile(r"(\d{1,12})(ms|s|m|h|d)", re.ASCII)
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
@@ -39,8 +39,8 @@ class Period(click.ParamType[int]):
         """Read a period."""
         found = _PERIOD.fullmatch(str(value))
         milliseconds = int(found[1]) * _UNITS[found[2]] if found else 0
-        if not 0 < milliseconds <= DEFAULT_LIMITS.stamp_period:
-            longest = f"{DEFAULT_LIMITS.stamp_period // _UNITS['d']}d"
+        if not 0 < milliseconds <= STAMP_PERIOD:
+            longest = f"{STAMP_PERIOD // _UNITS['d']}d"
             self.fail(f"`{printable(str(value)[:40])}` is not a period from 1ms to {longest}, such as 30s", param, ctx)
         return milliseconds
 

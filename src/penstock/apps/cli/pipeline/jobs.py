@@ -46,11 +46,11 @@ from penstock.apps.cli.shared.session import CommandSession
 from penstock.apps.cli.shared.terminal import grid_table
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import parse_end, parse_instant
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.pipeline.audit import AuditReport
 from penstock.pipeline.enforce.layout import Layout
 from penstock.pipeline.jobs.quarantine import open_quarantine
 from penstock.pipeline.jobs.reports import ReportOptions
+from penstock.pipeline.limits import RECORD_HOURS
 from penstock.pipeline.whatif import fails_on
 
 
@@ -286,7 +286,7 @@ class _Audit:
     )
     hours: int = option(
         "--hours",
-        type=click.IntRange(1, DEFAULT_LIMITS.record_hours),
+        type=click.IntRange(1, RECORD_HOURS),
         default=1,
         show_default=True,
         help="Set the length of a period.",

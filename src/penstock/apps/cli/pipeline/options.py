@@ -12,8 +12,8 @@ from penstock.apps.cli.pipeline.spark_session import Cluster
 from penstock.apps.cli.pipeline.spark_session import session as spark_session
 from penstock.apps.cli.shared.commands import CommandAnswer, option, option_class
 from penstock.errors import MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.pipeline.jobs.job import Job
+from penstock.pipeline.limits import BATCH_FILES
 from penstock.pipeline.outputs.files import Streaming
 from penstock.pipeline.sealed.log import KeyFiles
 
@@ -47,7 +47,7 @@ class StreamOptions:
     drain: bool = option("--drain", is_flag=True, help="Stop a stream when all present input is read.")
     files: int = option(
         "--files",
-        type=click.IntRange(1, DEFAULT_LIMITS.batch_files),
+        type=click.IntRange(1, BATCH_FILES),
         default=100,
         show_default=True,
         help="Read this many files, or batches of the job before, in one batch of a stream.",

@@ -11,8 +11,8 @@ from penstock.apps.cli.sealed.options import CipherOptions, check_signed
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.options import WHO, NamesOption, ShelfOptions
 from penstock.apps.cli.shared.session import CommandSession
+from penstock.codec.limits import BLOCK_ROWS as MOST_ROWS
 from penstock.errors import MalformedError
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.types import EventType
 from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.jobs.job import ByPolicy, Watched
@@ -22,7 +22,7 @@ from penstock.pipeline.sealed.signers import SignerPolicy
 from penstock.pipeline.sealed.writer import BLOCK_ROWS, Compacting, Writing
 from penstock.trust.event_types import VerifiedType
 
-_ROWS: Final = click.IntRange(1, DEFAULT_LIMITS.block_rows)
+_ROWS: Final = click.IntRange(1, MOST_ROWS)
 
 
 @option_class

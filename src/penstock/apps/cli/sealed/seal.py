@@ -20,12 +20,12 @@ from penstock.apps.cli.shared.options import WHO, NamesOption, OutputFile, open_
 from penstock.apps.cli.shared.session import CommandSession
 from penstock.apps.cli.shared.terminal import showing
 from penstock.codec.blocks import Block, Level
+from penstock.codec.limits import BLOCK_ROWS, FRAME_BYTES
 from penstock.crypto.blinding import blind_newest
 from penstock.crypto.seal_keys import KeyRing
 from penstock.crypto.sealer import Sealer
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.events import Event, TransitEvent
-from penstock.model.limits import DEFAULT_LIMITS
 from penstock.model.names import TypeKey
 from penstock.model.types import EventType, Sealing
 from penstock.store.files.sealed_files import write_sealed
@@ -47,7 +47,7 @@ class _Seal:
     passphrase_file: str | None = passphrase_option()
     rows: int = option(
         "--rows",
-        type=click.IntRange(1, DEFAULT_LIMITS.block_rows),
+        type=click.IntRange(1, BLOCK_ROWS),
         default=1_024,
         show_default=True,
         metavar="NUMBER",
@@ -138,7 +138,7 @@ def _events(session: CommandSession, source: BinaryIO, file: str, types: Types) 
 
 
 def _lines(source: BinaryIO) -> Iterator[bytes]:
-    longest = DEFAULT_LIMITS.frame_bytes
+    longest = FRAME_BYTES
     while line := source.readline(longest + 1):
         if len(line) > longest:
             raise MalformedError("pub.line", f"a line has more than {longest} bytes")

@@ -11,7 +11,6 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.errors import MalformedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.combining.registry import RULE_COMBINING
 from penstock.policy.language.datatypes import STRING, XPATH, DataType, Function, Value, XPathExpression, data_type
 from penstock.policy.language.expressions import (
@@ -26,6 +25,7 @@ from penstock.policy.language.expressions import (
     function_of,
 )
 from penstock.policy.language.policies import Duty, Match, Policy, PolicyReference, Root, Rule, RuleEffect
+from penstock.policy.limits import POLICY_LIMITS, PolicyLimits
 from penstock.policy.syntax.builder import (
     ApplyNode,
     AssignmentNode,
@@ -57,7 +57,7 @@ _PATHS: Final = ("namespaces", "xpathVersion")
 POLICIES: Final = "policies"
 
 
-def read_json_policy(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Root:
+def read_json_policy(data: bytes, *, limits: PolicyLimits = POLICY_LIMITS) -> Root:
     """Read a policy or a policy set.
 
     Raises `MalformedError` (`xacml.json` and as reading XML), with the path to what is wrong; `LimitError`.
@@ -147,7 +147,7 @@ class _Object(_Part):
 class _Reader:
     """Parses a document from the outside to the inside into nodes."""
 
-    limits: Limits
+    limits: PolicyLimits
     #: variables of the policy around, as far as they are defined already
     variables: set[str] = field(default_factory=set)
 

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 from typing import Any, Final, NoReturn, TypeAlias
 
 from penstock.errors import LimitError, MalformedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.language.datatypes import (
     BOOLEAN,
     DOUBLE,
@@ -47,6 +46,7 @@ from penstock.policy.language.results import (
     Result,
     XacmlDecision,
 )
+from penstock.policy.limits import POLICY_LIMITS, PolicyLimits
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 _DECISIONS: Final = {
@@ -86,7 +86,7 @@ OBJECT: Final = DataType("urn:penstock:data-type:json", "json", _read_object)
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
-def read_json(data: bytes, limits: Limits = DEFAULT_LIMITS) -> Json:
+def read_json(data: bytes, limits: PolicyLimits = POLICY_LIMITS) -> Json:
     """Read JSON as RFC 7493 has it: in UTF-8, no name twice, no NaN.
 
     Raises `MalformedError` (`xacml.json`), `LimitError`.
@@ -158,7 +158,7 @@ class _Object:
             raise _wrong(f"{self.where} has a member that nobody knows: `{next(iter(self._left))[:80]}`")
 
 
-def read_request(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Request:
+def read_request(data: bytes, *, limits: PolicyLimits = POLICY_LIMITS) -> Request:
     """Read a request. Raises `MalformedError` (`xacml.json`, `xacml.type`, `xacml.value`), `LimitError`."""
     whole = _Object(read_json(data, limits), "the document")
     request = _Object(whole.value("Request"), "the request")
@@ -176,7 +176,7 @@ def read_request(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Request:
     return found
 
 
-def _categories(request: _Object, limits: Limits) -> Iterator[Attributes]:
+def _categories(request: _Object, limits: PolicyLimits) -> Iterator[Attributes]:
     named = "Category" in request
     listed = request.items("Category")
     if named and not listed:
@@ -190,7 +190,7 @@ def _categories(request: _Object, limits: Limits) -> Iterator[Attributes]:
                 yield _category(_Object(one, f"`{short}`"), category, limits)
 
 
-def _category(found: _Object, category: str | None, limits: Limits) -> Attributes:
+def _category(found: _Object, category: str | None, limits: PolicyLimits) -> Attributes:
     given = found.take("CategoryId", str, needed=category is None)
     name = category or _SHORT.get(str(given), str(given))
     content = found.take("Content", str)
@@ -200,7 +200,7 @@ def _category(found: _Object, category: str | None, limits: Limits) -> Attribute
     return made
 
 
-def _content(text: str, limits: Limits) -> Content:
+def _content(text: str, limits: PolicyLimits) -> Content:
     """Read a document: XML as it is, or in base64 (section 4.2.3); which of them, its first character says."""
     data = text.encode("utf-8", "surrogatepass")
     if not text.lstrip().startswith("<"):
@@ -297,7 +297,7 @@ def _references(request: _Object) -> Iterator[tuple[str, ...]]:
 # --- responses -------------------------------------------------------------------------------------------------------
 
 
-def read_response(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Response:
+def read_response(data: bytes, *, limits: PolicyLimits = POLICY_LIMITS) -> Response:
     """Read a response. Raises as `read_request`."""
     whole = _Object(read_json(data, limits), "the document")
     results = whole.items("Response", needed=True)
@@ -307,7 +307,7 @@ def read_response(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Response:
     return Response([_result(_Object(one, "a result"), limits) for one in results])
 
 
-def _result(found: _Object, limits: Limits) -> Result:
+def _result(found: _Object, limits: PolicyLimits) -> Result:
     decision = found.take("Decision", str, needed=True)
     if decision not in _DECISIONS:
         raise _wrong("a result has no decision")

@@ -4,7 +4,7 @@ from collections.abc import Iterator
 from itertools import pairwise
 from typing import Final
 
-from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.policy.limits import POLICY_LIMITS, PolicyLimits
 from penstock.policy.syntax.text.expressions import LEVELS
 from penstock.policy.syntax.text.names import KEYWORDS
 from penstock.policy.syntax.text.tokens import COMMENT, END, NAME, NUMBER, SIGN, TEXT, PolicyToken, tokens
@@ -16,7 +16,7 @@ _CLOSE: Final = ("}", ")", "]")
 _CONTINUED: Final = ("clause", *LEVELS)
 
 
-def lay_out(text: str, *, limits: Limits = DEFAULT_LIMITS) -> str:
+def lay_out(text: str, *, limits: PolicyLimits = POLICY_LIMITS) -> str:
     """Return a text laid out; it means what it meant, and comments stay where they are.
 
     >>> print(lay_out('policy  p{apply deny-overrides   // none\\n\\n\\n rule r{permit}\\n }'), end="")

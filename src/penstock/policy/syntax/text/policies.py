@@ -16,7 +16,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from penstock.errors import MalformedError, RefusedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.combining.registry import (
     POLICY_COMBINING,
     RULE_COMBINING,
@@ -28,6 +27,7 @@ from penstock.policy.combining.registry import (
 from penstock.policy.combining.tuples import PREFIX, DecisionTuple
 from penstock.policy.language.expressions import Designator
 from penstock.policy.language.policies import PolicySet, Root, RuleEffect
+from penstock.policy.limits import POLICY_LIMITS, PolicyLimits
 from penstock.policy.syntax.builder import (
     AssignmentNode,
     AttributeTerm,
@@ -145,7 +145,7 @@ class Document:
     places: dict[tuple[str, str, str], list[int]] = field(default_factory=dict)
 
 
-def read_document(text: str, *, limits: Limits = DEFAULT_LIMITS) -> Document:
+def read_document(text: str, *, limits: PolicyLimits = POLICY_LIMITS) -> Document:
     """Read all policies of a text.
 
     Raises `PolicyTextError` with line and column (`xacml.syntax`, `xacml.attribute`, and what reading XML raises),
@@ -157,7 +157,7 @@ def read_document(text: str, *, limits: Limits = DEFAULT_LIMITS) -> Document:
     return reader.document
 
 
-def read_text_policy(text: str, *, limits: Limits = DEFAULT_LIMITS) -> Root:
+def read_text_policy(text: str, *, limits: PolicyLimits = POLICY_LIMITS) -> Root:
     """Read a text of one policy or policy set. Raises as `read_document` does."""
     found = read_document(text, limits=limits).policies
     if len(found) != 1:

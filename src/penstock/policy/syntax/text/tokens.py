@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, NoReturn
 
 from penstock.errors import LimitError, MalformedError, SelectorError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
+from penstock.policy.limits import POLICY_LIMITS, PolicyLimits
 from penstock.policy.syntax.builder import at as located_at
 from penstock.policy.syntax.builder import check_depth
 from penstock.policy.syntax.text.names import KEYWORDS
@@ -70,7 +70,7 @@ class TextPlace:
         return problem(error.code, error.message, self.text, self.position, error.hint)
 
 
-def tokens(text: str, *, limits: Limits = DEFAULT_LIMITS) -> list[PolicyToken]:
+def tokens(text: str, *, limits: PolicyLimits = POLICY_LIMITS) -> list[PolicyToken]:
     """Return the words of a text, with comments, and its end.
 
     Raises `PolicyTextError` (`xacml.syntax`), `LimitError` (`xacml.limit`).
@@ -134,7 +134,7 @@ def _letter(letter: str) -> str:
 class Words:
     """The words of a text, one after the other. Everything that is wrong is told with its place."""
 
-    def __init__(self, text: str, limits: Limits) -> None:
+    def __init__(self, text: str, limits: PolicyLimits) -> None:
         self.text = text
         self.limits = limits
         self._tokens = [one for one in tokens(text, limits=limits) if one.kind != COMMENT]

@@ -8,11 +8,11 @@ from typing import Final
 from lxml import etree
 
 from penstock.codec.xml_text import Element, read_xml
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.language.datatypes import XPATH, Function, data_type
 from penstock.policy.language.expressions import ContentSelector, Designator, PolicyLiteral, function_of
 from penstock.policy.language.policies import Root, RuleEffect
 from penstock.policy.language.requests import ACTION, ENVIRONMENT, RESOURCE, SUBJECT
+from penstock.policy.limits import POLICY_LIMITS, PolicyLimits
 from penstock.policy.syntax.builder import (
     ApplyNode,
     AssignmentNode,
@@ -48,7 +48,7 @@ from penstock.policy.syntax.xml.elements import (
 )
 
 
-def read_policy(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Root:
+def read_policy(data: bytes, *, limits: PolicyLimits = POLICY_LIMITS) -> Root:
     """Read a policy or a policy set.
 
     Raises `MalformedError`: `xml.malformed`, `xml.doctype`, and with the line of the element `xacml.element`,
@@ -58,7 +58,7 @@ def read_policy(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Root:
     return _read(read_xml(data, limits=limits), limits)
 
 
-def _read(element: Element, limits: Limits) -> Root:
+def _read(element: Element, limits: PolicyLimits) -> Root:
     """Return the policy or the policy set of an element. Raises as `read_policy`."""
     with at(element):
         check_schema(element)
@@ -76,7 +76,7 @@ def _read(element: Element, limits: Limits) -> Root:
 class _Reader:
     """Parses elements from the outside to the inside into nodes."""
 
-    limits: Limits
+    limits: PolicyLimits
     #: which language paths are in, by the defaults of the policy or the set around
     version: str = ""
 
@@ -373,7 +373,7 @@ class Repair:
         return f"line {self.line}, `{self.element}`: {self.message}"
 
 
-def read_leniently(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> tuple[Root, list[Repair]]:
+def read_leniently(data: bytes, *, limits: PolicyLimits = POLICY_LIMITS) -> tuple[Root, list[Repair]]:
     """Read a policy or a policy set, and say what it lacked. Raises as `read_policy` for what cannot be guessed."""
     root = read_xml(data, limits=limits)
     check_standard(root)

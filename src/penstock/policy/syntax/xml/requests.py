@@ -8,7 +8,6 @@ from lxml import etree
 
 from penstock.codec.xml_text import Element, XmlContent, read_xml
 from penstock.errors import MalformedError
-from penstock.model.limits import DEFAULT_LIMITS, Limits
 from penstock.policy.language.datatypes import XPATH, DataType, Value, XPathExpression, data_type
 from penstock.policy.language.requests import Attributes, Request, RequestAttribute
 from penstock.policy.language.results import (
@@ -21,6 +20,7 @@ from penstock.policy.language.results import (
     Result,
     XacmlDecision,
 )
+from penstock.policy.limits import POLICY_LIMITS, PolicyLimits
 from penstock.policy.syntax.xml.elements import (
     NAMESPACE,
     at,
@@ -41,7 +41,7 @@ _DECISIONS: Final = {
 }
 
 
-def read_request(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Request:
+def read_request(data: bytes, *, limits: PolicyLimits = POLICY_LIMITS) -> Request:
     """Read a request. Raises `MalformedError` (`xml.*`, `xacml.element`, `xacml.type`, `xacml.value`), `LimitError`."""
     root = read_xml(data, limits=limits)
     with at(root):
@@ -72,7 +72,7 @@ def read_request(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Request:
         )
 
 
-def read_attributes(category: str, content: str, *, limits: Limits = DEFAULT_LIMITS) -> Attributes:
+def read_attributes(category: str, content: str, *, limits: PolicyLimits = POLICY_LIMITS) -> Attributes:
     """Read what stands within an `Attributes` element of a category. Raises as `read_request`."""
     text = f'<Attributes xmlns="{NAMESPACE}" Category={quoteattr(category)}>{content}</Attributes>'
     root = read_xml(text.encode("utf-8", "surrogatepass"), limits=limits)
@@ -120,7 +120,7 @@ def _reference(element: Element) -> tuple[str, ...]:
 # --- responses -------------------------------------------------------------------------------------------------------
 
 
-def read_response(data: bytes, *, limits: Limits = DEFAULT_LIMITS) -> Response:
+def read_response(data: bytes, *, limits: PolicyLimits = POLICY_LIMITS) -> Response:
     """Read a response. Raises as `read_request`."""
     root = read_xml(data, limits=limits)
     with at(root):
