@@ -69,6 +69,10 @@ class ValueSet:
             return True
         if other.kind is not self.kind or (other.null and not self.null) or (other.nan and not self.nan):
             return False
+        if len(self.spans) == len(other.spans) == 1:
+            # Nearly always.
+            (start, end), (low, high) = self.spans[0], other.spans[0]
+            return bool(start <= low and (end is None or (high is not None and high <= end)))
         at = 0
         for low, high in other.spans:
             # Spans are in order and do not touch: one that holds this one is the first that does not end before it.

@@ -212,13 +212,15 @@ class _Reader(Sides[Clause]):
     def compared(self, name: str, operator: ComparisonOperator, value: Value) -> list[Clause]:
         if isinstance(value, bool) and operator not in (ComparisonOperator.EQ, ComparisonOperator.NE):
             raise TooHardError
-        return self.one(name, Allowed(fact(value)[0], _spans(operator, value)))
+        family, place = fact(value)
+        return self.one(name, Allowed(family, _spans(operator, place)))
 
     def among(self, name: str, values: Sequence[Value], *, wanted: bool) -> list[Clause]:
-        families = {fact(value)[0] for value in values}
+        facts = [fact(value) for value in values]
+        families = {family for family, _ in facts}
         if len(families) > 1:
             raise TooHardError
-        spans = unite(tuple(span for value in values for span in _spans(ComparisonOperator.EQ, value)))
+        spans = unite(tuple(span for _, place in facts for span in _spans(ComparisonOperator.EQ, place)))
         return self._in_spans(name, families.pop() if families else NoneType, spans, wanted=wanted)
 
     def prefixed(self, name: str, prefix: str, *, wanted: bool) -> list[Clause]:
@@ -234,9 +236,9 @@ class _Reader(Sides[Clause]):
         return self.one(name, Allowed(family, spans if wanted else _outside(spans)))
 
 
-def _spans(operator: ComparisonOperator, value: Scalar) -> Spans:
-    _, (_, known, _) = fact(value)
-    before, after = (0, known, 0), (0, known, 1)
+def _spans(operator: ComparisonOperator, before: End) -> Spans:
+    """Return the places that compare so with one that is just before a value."""
+    after = (*before[:-1], 1)
     match operator:
         case ComparisonOperator.EQ:
             return ((before, after),)
