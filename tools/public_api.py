@@ -12,7 +12,10 @@ MODULES = ("penstock", "penstock.errors", "penstock.selector", "penstock.spark",
 #: classes that programs do not make themselves
 MADE = ("Client", "Feed", "LocalNetwork", "Subscription")
 #: forms of values on the way, and what the parts of a client need of each other
-INTERNAL = ("to_sexp", "to_sexps", "drop", "end", "post_rows", "publish_rows", "request", "take")
+INTERNAL = (
+    *("to_sexp", "to_sexps", "for_rows"),
+    *("drop", "end", "post_rows", "publish_rows", "request", "send", "send_rows", "take"),
+)
 
 
 def public_api() -> str:
