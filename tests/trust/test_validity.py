@@ -143,7 +143,7 @@ def test_periods_from_instants() -> None:
         Validity.between(NOW, NOW - TICK)
     with refused("value.zone"):
         Validity.between(NOW.replace(tzinfo=None))
-    assert str(ALWAYS) == "always … forever"
+    assert str(ALWAYS) == "always … without end"
     assert str(Validity.between(NOW)).startswith("2026-05-01_12:00:00")
 
 

@@ -1,4 +1,4 @@
-"""The polls of a rule book: asked, heard, closed and settled, each as a change in a ledger beside it.
+"""Polls of a rule book: each question, vote, outcome and settlement is a change in a ledger beside it.
 
     polls = Polls(store.ledger(polls_name("rules")), book, key)
     asked = polls.ask("m", now, deadline)
@@ -204,7 +204,7 @@ class Polls:
         return NewChange(who=self._key.principal, when=now, kind=kind, why=why, after=signed.to_bytes())
 
     def _change(self, made: Callable[[datetime], Iterable[NewChange]], when: datetime) -> tuple[bytes, ...]:
-        """Add what is made of the state that there is; where others were quicker, make it again."""
+        """Append a change based on the current state; if others were faster, try again."""
         for _ in range(self._limits.moderator_attempts):
             self.refresh()
             # Times in a ledger never fall: what is decided is decided for the time that will be written.

@@ -68,7 +68,7 @@ class PollModerator:
         return poll
 
     async def until_ended(self, poll_id: bytes) -> Kept:
-        """Wait until a poll has come to its end."""
+        """Wait until a poll has ended."""
         async with self._ended:
             await self._ended.wait_for(lambda: not self._polls.kept[poll_id].pending)
         return self._polls.kept[poll_id]
@@ -85,7 +85,7 @@ class PollModerator:
             await self._channel.clock.sleep(self._pause())
 
     def _pause(self) -> float:
-        """Return how long there is nothing to do: no deadline is passed over."""
+        """Return how long to sleep, at most until the next deadline."""
         deadlines = [kept.poll.question.value.deadline for kept in self._polls.kept.values() if kept.open]
         now = instant(self._channel.clock)
         return max(0.0, min([self._channel.again, *((deadline - now).total_seconds() for deadline in deadlines)]))

@@ -56,7 +56,7 @@ def refusals(question: PollQuestion, voter: Principal) -> Ballot:  # noqa: ARG00
 
 @dataclass(frozen=True, slots=True)
 class Ended:
-    """What a poll came to, as its votes show."""
+    """The outcome of a poll, verified from its votes."""
 
     question: SignedValue[PollQuestion]
     outcome: SignedValue[PollOutcome]
@@ -169,7 +169,7 @@ class Answering:
 async def open_questions(
     fabric: Fabric, moderator: Principal, voter: Principal, clock: Clock
 ) -> tuple[SignedValue[PollQuestion], ...]:
-    """Return what a moderator asks somebody now, by deadline. Raises what `Fabric.state` raises."""
+    """Return a moderator's open questions to a principal, by deadline. Raises errors of `Fabric.state`."""
     found = []
     await fabric.declare(polls_topic(moderator), QOS)
     for sample in await fabric.state(polls_topic(moderator)):
@@ -199,7 +199,7 @@ async def send_vote(
 async def own_votes(
     fabric: Fabric, question: SignedValue[PollQuestion], voter: Principal
 ) -> tuple[SignedValue[Vote], ...]:
-    """Return what a fabric has of somebody's votes for a question. Raises what `Fabric.state` raises."""
+    """Return a principal's votes on a question from a fabric. Raises errors of `Fabric.state`."""
     topic, found = votes_topic(question.value.moderator), []
     await fabric.declare(topic, QOS)
     for sample in await fabric.state(topic):
@@ -210,7 +210,7 @@ async def own_votes(
 
 
 def said_by(who: Principal, sample: Sample, kind: type[V]) -> SignedValue[V]:
-    """Return what somebody has said, verified. Raises `RefusedError` (`poll.not-moderator`), and as `read_signed`."""
+    """Return a verified statement. Raises `RefusedError` (`poll.not-moderator`), and as `read_signed`."""
     signed = read_signed(parse_canonical(sample.data), kind).verify()
     if signed.value.signer != who:
         raise RefusedError("poll.not-moderator", "somebody else has signed this", hint="trust only moderators you know")

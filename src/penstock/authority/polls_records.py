@@ -1,4 +1,4 @@
-"""Polls as changes of a ledger, and what they come to as a fold of it.
+"""Polls as changes of a ledger, and their state as a fold.
 
     kind `poll`       after  <signed question>
     kind `vote`       after  <signed vote>
@@ -28,7 +28,7 @@ V = TypeVar("V", bound=Claim)
 
 
 class PollRecordKind(StrEnum):
-    """What happens to a poll."""
+    """The kinds of changes of a poll."""
 
     POLL = "poll"
     VOTE = "vote"
@@ -39,7 +39,7 @@ class PollRecordKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Settlement:
-    """What the rule book made of what a poll chose: a step, or the code of its refusal."""
+    """The result of applying a poll's choice in the rule book: a step, or the code of the refusal."""
 
     step: int | None = None
     code: str = ""
@@ -61,7 +61,7 @@ def _read_settlement(value: SExp) -> Settlement:
 
 @dataclass(frozen=True, slots=True)
 class SettledPoll(Claim):
-    """What came of a poll, by the word of its moderator."""
+    """The settlement of a poll, signed by its moderator."""
 
     HEAD: ClassVar = b"poll-settled"
     SIGNER: ClassVar = "moderator"
@@ -71,20 +71,20 @@ class SettledPoll(Claim):
 
     @property
     def kind(self) -> PollRecordKind:
-        """What happens to the poll by it."""
+        """Return the kind of change."""
         return PollRecordKind.UNSETTLED if self.settlement.step is None else PollRecordKind.SETTLED
 
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """A poll, and what came of it."""
+    """A poll and its settlement."""
 
     poll: Poll
     settled: SignedValue[SettledPoll] | None = None
 
     @property
     def settlement(self) -> Settlement | None:
-        """What came of it; where nothing was chosen there is nothing to settle."""
+        """Return the settlement; without a chosen proposal there is nothing to settle."""
         if self.settled is not None:
             return self.settled.value.settlement
         outcome = self.poll.outcome
@@ -92,12 +92,12 @@ class Kept:
 
     @property
     def open(self) -> bool:
-        """Whether votes may still count."""
+        """Say whether votes may still count."""
         return self.poll.outcome is None
 
     @property
     def pending(self) -> bool:
-        """Whether something is to be done about it still."""
+        """Say whether the poll needs further action."""
         return self.settlement is None
 
 

@@ -71,12 +71,12 @@ def vote_key(vote: Vote) -> str:
 
 
 def instant(clock: Clock) -> datetime:
-    """Return what a clock shows."""
+    """Return the current time of a clock."""
     return datetime.fromtimestamp(clock.now(), UTC)
 
 
 async def end(*tasks: asyncio.Task[None]) -> None:
-    """End tasks, also where what they wait for swallows that they were cancelled (`asyncio.wait_for`, up to 3.11)."""
+    """Cancel tasks, even if their awaited calls suppress the cancellation (`asyncio.wait_for`, up to 3.11)."""
     while left := [task for task in tasks if not task.done()]:
         for task in left:
             task.cancel()
@@ -117,7 +117,7 @@ class Sending:
 
 
 async def listen(fabric: Fabric, topic: str, take: Take, note: Note, pause: float = AGAIN) -> None:
-    """Read a topic until cancelled; a reader that was cut off begins again.
+    """Read a topic until cancelled; reconnect after a disconnection.
 
     What `take` refuses is noted. What it has taken it does not get again, however often it comes.
     """

@@ -62,7 +62,7 @@ _OVER: Final = (RuleStatus.ENDED, RuleStatus.WITHDRAWN)
 
 
 class Periods:
-    """Which rules of a rule base have a period; it follows the base, wherever that goes."""
+    """The rules of a rule base that have a period, kept up to date with the base."""
 
     def __init__(self, base: RuleBase) -> None:
         self._base = base
@@ -88,7 +88,7 @@ class Periods:
                 return False
 
     def _follow(self) -> None:
-        """Take in what was stated since. Rules that are gone may stay: they are never due."""
+        """Add rules stated since. Removed rules may stay: they are never due."""
         taken = self._base.next_number - 1
         if self._seen < 0 or taken - self._seen > self._base.remembered:
             self._limited.clear()
@@ -114,7 +114,7 @@ _PASSED: Final = "periods have ended or begun"
 
 @dataclass(frozen=True, slots=True)
 class _Turn:
-    """A request, how it is planned at a time, and on which word."""
+    """A request, how to plan it at a time, and its signed statement."""
 
     request: Request
     note: Note
@@ -193,12 +193,12 @@ class RuleBook:
 
     @property
     def ledger(self) -> Ledger:
-        """Where it is kept."""
+        """Return the ledger."""
         return self._view.ledger
 
     @property
     def founding(self) -> Founding:
-        """What the rule book began with: the moderator, the customs, who is known."""
+        """Return the founding: the moderator, the customs, and the known profiles."""
         return self._book.founding
 
     @property
@@ -208,12 +208,12 @@ class RuleBook:
 
     @property
     def id(self) -> bytes:
-        """What requests to this rule book name."""
+        """Return the id that requests to this rule book name."""
         return self._book.rights.book
 
     @property
     def head(self) -> LedgerHead:
-        """How far the ledger was read."""
+        """Return the last head that was read."""
         return self._view.head
 
     def needs_time(self, now: datetime) -> bool:
@@ -229,7 +229,7 @@ class RuleBook:
         return self._book.rights.next_serial(who)
 
     def refresh(self) -> None:
-        """Take in what others have changed. Raises as `open`."""
+        """Apply changes by others. Raises as `open`."""
         if not self._rehearsing:
             self._view.refresh()
 
@@ -239,13 +239,13 @@ class RuleBook:
         return _begun(self.ledger, state).base
 
     def log(self) -> Iterator[RecordedStep]:
-        """Yield all steps in their order, with the words that they rest on."""
+        """Yield all steps in order, with the signed statements that they are based on."""
         return read_log(self.ledger)
 
     # --- changes --------------------------------------------------------------------------------------------------
 
     def plan(self, request: Request, note: Note) -> Plan:
-        """Plan what would come of a request now; nothing is changed. Raises what the plan of its kind raises."""
+        """Plan the result of a request now, without changing anything. Raises errors of its kind of plan."""
         self.refresh()
         now = self._now(note, moderator=note.who == self.founding.moderator)
         with nullcontext() if isinstance(request, Pass) else self.rehearsal(now.when):
@@ -275,11 +275,11 @@ class RuleBook:
         when: datetime,
         consents: Sequence[UnverifiedValue[Consent]] = (),
     ) -> Plan:
-        """Return what `take` would come to; nothing is changed. Raises as `take`."""
+        """Return the result of `take` without changing anything. Raises as `take`."""
         return self._rehearse(self._signed(asked, when, consents))
 
     def rehearse_unsigned(self, request: Request, note: Note) -> Plan:
-        """Return what `take_unsigned` would come to; nothing is changed. Raises as `take_unsigned`."""
+        """Return the result of `take_unsigned` without changing anything. Raises as `take_unsigned`."""
         return self._rehearse(self._unsigned(request, note))
 
     def take(
@@ -290,7 +290,7 @@ class RuleBook:
         *,
         poll: PollProof | None = None,
     ) -> Plan:
-        """Take the step that a signed request comes to; one that was chosen in a poll comes with the poll.
+        """Apply a signed request; pass the poll if a poll chose it.
 
         Raises what `Times.of_step`, `Rights.admit`, the plan and `Rights.verify_consents` raise, and `RefusedError`
         (`moderator.busy`) when others were always quicker. Nothing is changed then. After a `FailedError` it is open
@@ -308,7 +308,7 @@ class RuleBook:
         *,
         poll: PollProof | None = None,
     ) -> Plan:
-        """Sign a request and take the step that it comes to. Raises as `take`, but for `moderator.repeated`."""
+        """Sign a request and apply it. Raises as `take`, except for `moderator.repeated`."""
         for _ in range(self._limits.moderator_attempts):
             try:
                 with self._snapshots.signed_by(key):
@@ -384,7 +384,7 @@ class RuleBook:
         return sign_value(ModeratorRequest(self.id, key.principal, serial, when, request, why), key)
 
     def take_unsigned(self, request: Request, note: Note) -> Plan:
-        """Take the step that a request comes to, where nothing has to be signed. Raises as `take`.
+        """Apply a request that needs no signature. Raises as `take`.
 
         Where requests have to be signed, that is only that time passes, in the name of the clock (`steps.CLOCK`);
         `moderator.unsigned` for others.
@@ -392,7 +392,7 @@ class RuleBook:
         return self._take(self._unsigned(request, note))
 
     def pass_time(self, when: datetime, key: SigningKey | None = None) -> Plan | None:
-        """Let periods end that have ended, and those begin that have begun; return what came of it, if anything did.
+        """End and begin periods that are due; return the step, if there is one.
 
         With the moderator's key that counts however long ago the last step was. Raises as `take`.
         """
@@ -437,7 +437,7 @@ class RuleBook:
             return plan
 
     def _passing(self, when: datetime, who: Principal = CLOCK) -> Plan | None:
-        """Plan what comes of the time that has passed, in nobody's name."""
+        """Plan the effects of the passed time, in nobody's name."""
         if not self._periods.due(when):
             return None
         plan = self._plan(Pass(), Note(who, when, _PASSED))
@@ -484,7 +484,7 @@ class RuleBook:
             self._fold.planned = {}
 
     def _written(self, taken: RecordedStep) -> Whole:
-        """Return a step as it is kept, if it can be read again, and rests on words that count."""
+        """Return a step's record, if it can be read again and its signatures are authorised."""
         whole = take(taken.step, taken.word, self.ledger.head().when)
         read = read_taken(taken.step.number, whole)
         if read != taken:
@@ -502,7 +502,7 @@ class RuleBook:
     # --- proof ----------------------------------------------------------------------------------------------------
 
     def keep(self, key: SigningKey | None = None) -> None:
-        """Keep a snapshot, from which the book opens quickly, by the word of the moderator.
+        """Store a snapshot signed by the moderator, from which the book opens quickly.
 
         Raises `RefusedError`: `evolution.wrong-key`, and `moderator.unsigned` without a key, unless nobody signs.
         """
@@ -510,7 +510,8 @@ class RuleBook:
             self._view.keep()
 
     def verify(self, known: LedgerHead = EMPTY, told: Told = quiet) -> LedgerHead:
-        """Verify the whole book without snapshots: the chain, every word, and that each step comes of its request.
+        """Verify the whole book without snapshots: the chain, every signature, and that each step is the result of its
+        request.
 
         A head that was written down elsewhere shows also what a whole new chain would hide. Raises `RefusedError`
         (`store.broken`, `moderator.book`) and names the first change that is not as it should be.

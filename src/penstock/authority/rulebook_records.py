@@ -45,7 +45,7 @@ _LAST_TICK: Final = 10**18
 
 @dataclass(frozen=True, slots=True)
 class RecordedStep:
-    """A step as it was kept, and the word that it rests on, of which nothing is verified."""
+    """A recorded step with its signed statement, not verified yet."""
 
     step: Step
     word: SignedRequest | None = None
@@ -112,7 +112,7 @@ def begin(ledger: Ledger, founding: Founding, whole: Whole, limits: AuthorityLim
 # The same bytes are read from the ledger and from its snapshots, and have long lists of types and attributes.
 @lru_cache(maxsize=4)
 def read_found(octets: bytes) -> Founding:
-    """Return what a rule book began with; where requests have to be signed, it is too.
+    """Return the founding of a rule book; it is signed if requests must be.
 
     Raises `MalformedError` (`moderator.record`, and what its parts raise), and what `UnverifiedValue.verify` raises.
     """
@@ -128,7 +128,7 @@ def read_found(octets: bytes) -> Founding:
 
 
 def read_founding(ledger: Ledger) -> Founding:
-    """Return what the rule book of a ledger began with. Raises as `read_found`, and what reading a ledger raises."""
+    """Return the founding of a ledger's rule book. Raises as `read_found`, and errors of reading a ledger."""
     parts: list[Change] = []
     while not parts or parts[-1].kind == PART:
         number = len(parts) + 1
@@ -231,7 +231,7 @@ def malformed(message: str) -> MalformedError:
 
 @dataclass(frozen=True, slots=True)
 class Vouched(Claim):
-    """What a rule book has come to at a head, by the word of its moderator, or of whoever keeps it for itself."""
+    """A rule book's state at a head, signed by its moderator, or by a principal for itself."""
 
     HEAD: ClassVar = b"rule-book-snapshot"
     SIGNER: ClassVar = "by"
@@ -260,7 +260,7 @@ class Snapshots:
 
     @property
     def _founding(self) -> Founding:
-        """What the book began with, read once."""
+        """Return the founding, parsed once."""
         if self._begun is None:
             self._begun = read_founding(self._ledger)
         return self._begun

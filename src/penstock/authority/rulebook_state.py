@@ -70,14 +70,14 @@ _OWN: Final = (steps.Add, steps.StateSubscriberRule, steps.WithdrawRule)
 
 @dataclass(frozen=True, slots=True)
 class _Speakers:
-    """Who may ask, and who has to agree besides."""
+    """Who may make a request, and who must consent besides."""
 
     may: frozenset[Principal]
     agree: frozenset[Principal] = frozenset()
 
 
 class Rights:
-    """The words that count in one rule book."""
+    """Who is authorised in one rule book."""
 
     def __init__(self, founding: Founding, serials: dict[Principal, int], limits: AuthorityLimits) -> None:
         self.book = founding.digest
@@ -87,7 +87,7 @@ class Rights:
         self._age = timedelta(seconds=limits.moderator_request_age)
 
     def verify(self, base: RuleBase, taken: RecordedStep) -> None:
-        """Verify that a step rests on the words of those whose words count, on the state before it.
+        """Verify that a step has the signatures that the state before it requires.
 
         Raises what `check_unsigned`, `admit` and `verify_consents` raise, and `MalformedError` (`moderator.record`)
         for a step that says something else than the word it rests on.
@@ -333,7 +333,7 @@ def _no_consent(who: Principal, what: str, *missing: Principal) -> RefusedError:
 
 @dataclass(frozen=True, slots=True)
 class Times:
-    """Which times steps can have."""
+    """The permitted times of steps."""
 
     #: how far clocks may differ, and how long a book may rest before the moderator has to say that so much time passed
     drift: timedelta
@@ -345,7 +345,7 @@ class Times:
         return cls(timedelta(seconds=limits.moderator_request_age), timedelta(seconds=limits.moderator_leap))
 
     def of_step(self, last: datetime, now: datetime, *, moderator: bool) -> datetime:
-        """Return the time of a step that is taken now, by the clock of whoever takes it. Raises as `check`."""
+        """Return the time of a step that is taken now, by the local clock. Raises as `check`."""
         when = last if now < last <= now + self.drift else now
         self.check(last, when, moderator=moderator)
         return when
@@ -369,7 +369,7 @@ class Times:
 
 
 def is_moderators(founding: Founding, taken: RecordedStep) -> bool:
-    """Say whether a step rests on the word of the moderator, if it rests on one that counts at all."""
+    """Say whether a step is signed by the moderator, if it is signed at all."""
     if taken.word is not None:
         return taken.word.asked.value.by == founding.moderator
     return founding.unsafe_unsigned and taken.step.note.who == founding.moderator
@@ -381,7 +381,7 @@ def is_moderators(founding: Founding, taken: RecordedStep) -> bool:
 
 @dataclass(slots=True)
 class Book:
-    """What a rule book has come to. It changes with each step."""
+    """The state of a rule book. It changes with each step."""
 
     founding: Founding
     base: RuleBase
@@ -499,7 +499,7 @@ class RuleBookFold:
             book.base.forget(self._earlier)
 
     def check(self, book: Book, taken: RecordedStep) -> None:
-        """Check that a step rests on words that count, at its time. Raises what `Rights` and `Times` raise."""
+        """Check that a step is authorised at its time. Raises errors of `Rights` and `Times`."""
         self._times.check(book.time, taken.step.note.when, moderator=is_moderators(book.founding, taken))
         book.rights.verify(book.base, taken)
 

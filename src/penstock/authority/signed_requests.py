@@ -1,4 +1,4 @@
-"""Requests to the moderator, signed by whoever asks.
+"""Signed requests to the moderator.
 
     (moderator-request (book <digest>) (by <principal>) (serial <number>) (time <date>) (why <text>) <request>)
 
@@ -28,7 +28,7 @@ def _read_request(value: SExp) -> Request:
 
 @dataclass(frozen=True, slots=True)
 class ModeratorRequest(Claim):
-    """What somebody asks of the moderator."""
+    """A request to the moderator."""
 
     HEAD: ClassVar = b"moderator-request"
     ORDER: ClassVar = ("book", "by", "serial", "time", "why", "request")
@@ -44,7 +44,7 @@ class ModeratorRequest(Claim):
 
 @dataclass(frozen=True, slots=True)
 class SignedRequest:
-    """A request as it came, and what others agree to; nothing of it is verified."""
+    """A received request with others' consents, not verified yet."""
 
     asked: UnverifiedValue[ModeratorRequest]
     consents: tuple[UnverifiedValue[Consent], ...] = ()

@@ -31,7 +31,7 @@ _REMEMBERED: Final = 1_024
 
 @dataclass(frozen=True, slots=True)
 class BlockNames:
-    """What the events of a block have in common: the type, its ancestors, and attributes. Make it with `names`."""
+    """The names shared by the events of a block: the type, its ancestors, and attributes. Build it with `names`."""
 
     type: TypeKey
     ancestors: tuple[TypeKey, ...]
@@ -119,7 +119,7 @@ Route: TypeAlias = PlainNames | Blinded
 
 
 def write_route(route: Route) -> bytes:
-    """Return a route as it stands in a block."""
+    """Return a route as it is written in a block."""
     if isinstance(route, PlainNames):
         return ROUTE_HEAD.pack(0, len(route.names.octets)) + route.names.octets
     labels = b"".join((route.type, *route.ancestors, *route.attributes))

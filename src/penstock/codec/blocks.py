@@ -53,14 +53,14 @@ _SHORT: Final = 1_024
 
 
 class Level(IntEnum):
-    """What is sealed by itself: each attribute, or the event as a whole (paper 5, sections 7.1 and 7.2)."""
+    """The unit that is sealed: each attribute, or the event as a whole (paper 5, sections 7.1 and 7.2)."""
 
     ATTRIBUTE = 0
     EVENT = 1
 
 
 class Padding(IntEnum):
-    """How the lengths of columns are hidden: not at all, by powers of two, or by few sizes."""
+    """Padding that hides the lengths of columns: none, by powers of two, or by few sizes."""
 
     NONE = 0
     POWERS = 1
@@ -134,7 +134,7 @@ class Block:
 
 
 class Fixed(NamedTuple):
-    """What all blocks of one sender, type and epoch have in common, as the header says it."""
+    """The part of the header that all blocks of one sender, type and epoch share."""
 
     level: Level
     signed: bool
@@ -175,7 +175,7 @@ _read_short = lru_cache(maxsize=_REMEMBERED)(_read_fixed)
 
 
 class BlockHeader(NamedTuple):
-    """What everybody can read of a block, and believe only if a column opens."""
+    """The public part of a block. Trust it only if a column opens."""
 
     fixed: Fixed
     number: int
@@ -190,7 +190,7 @@ class BlockHeader(NamedTuple):
 
     @property
     def id(self) -> bytes:
-        """What tells this block from all others of its sender: incarnation and number."""
+        """Return what identifies this block among its sender's: incarnation and number."""
         return self.fixed.incarnation + self.number.to_bytes(8, "big")
 
 
@@ -215,7 +215,7 @@ class Parts(NamedTuple):
         return BlockHeader(read_fixed(self.fixed), self.number, instant(self.time), self.rows, read_route(self.route))
 
     def opening(self) -> bytes:
-        """Return all that stands before the lengths of the columns."""
+        """Return everything before the lengths of the columns."""
         return b"".join((self.bound, self.route, _LENGTH.pack(len(self.signature)), self.signature))
 
 
@@ -289,7 +289,7 @@ _LATEST: Final[deque[tuple[bytes, _Opening]]] = deque(maxlen=1)
 
 
 def _cut_opening(data: bytes, columns: Sequence[bytes | None]) -> tuple[Parts, int]:
-    """Return what stands before the lengths of the columns, and where it ends. Its counts are still to be checked."""
+    """Return everything before the lengths of the columns, and where it ends. The counts are not checked yet."""
     try:
         fixed = _FIXED.size + _EPOCH_BYTES * _columns(data)
         number, time, rows, _, length = _MIDDLE.unpack_from(data, fixed)
@@ -328,7 +328,7 @@ def says_labels(data: bytes) -> bool:
 
 
 def written_route(data: bytes) -> bytes:
-    """Return the route of a block as it stands there. Raises `MalformedError` (`block.malformed`)."""
+    """Return the route of a block as it is written. Raises `MalformedError` (`block.malformed`)."""
     start = _route_start(data)
     if start + ROUTE_HEAD.size > len(data):
         raise malformed("a block that ends in its header")

@@ -189,7 +189,7 @@ def _plain(value: Scalar) -> Scalar:
 
 
 def wrong_value(values: Sequence[Scalar]) -> MalformedError:
-    """Find out what is wrong with values that cannot be written."""
+    """Return the error for values that cannot be written."""
     try:
         one_kind(values)
     except MalformedError as error:

@@ -1,4 +1,4 @@
-"""Blocks whose columns are bytes: what is sealed, and what an opened block is before its values are read.
+"""Blocks whose columns are bytes: the input of sealing, and the output of opening before values are read.
 
 Brokers go from events to values to bytes (`encode_block`, `decode_block`). A job may go from columns of Arrow to these
 bytes and back, without a value of Python in between.
@@ -78,7 +78,7 @@ def _encode_events(events: Sequence[TransitEvent]) -> EncodedBlock:
 
 
 def encode_events_as(found: BlockNames, events: Sequence[TransitEvent]) -> EncodedBlock:
-    """Write events that are of a type with these names, or some of them; what an event lacks is null.
+    """Encode events of a type with these names, or some of them; missing values are null.
 
     Raises `MalformedError`: what `encode_column` raises.
     """
@@ -101,7 +101,7 @@ def decode_events(encoded: EncodedBlock) -> list[TransitEvent]:
 
 
 def bundle(encoded: EncodedBlock, level: Level) -> list[bytes]:
-    """Return what is sealed, column by column.
+    """Return the plaintext to seal, column by column.
 
     Raises `MalformedError` (`block.malformed`) if a column is closed or missing, or ids are not strings or times not
     timestamps.
@@ -115,7 +115,7 @@ def bundle(encoded: EncodedBlock, level: Level) -> list[bytes]:
 
 
 def unbundle(found: BlockNames, rows: int, level: Level, plain: Sequence[bytes | None]) -> EncodedBlock:
-    """Return the columns of what was sealed. Raises `MalformedError` (`block.malformed`, `block.column`)."""
+    """Return the columns of opened plaintext. Raises `MalformedError` (`block.malformed`, `block.column`)."""
     first = plain[0] or b""
     if level is Level.EVENT:
         ids, times, *columns = decode_bundle(first, 2 + len(found.attributes))

@@ -1,4 +1,4 @@
-"""Events as rows, and their values as columns: what goes into a block, and what becomes of one that was opened."""
+"""Convert events between rows and columns, for blocks."""
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence

@@ -69,7 +69,7 @@ def _read(kind: bytes, written: bytes) -> Value | None:
 
 
 def spec_to_sexp(spec: AttributeSpec) -> tuple[SExp, ...]:
-    """Write what an attribute may hold: its kind, then its domain if it has one."""
+    """Write the permitted values of an attribute: its kind, then its domain if it has one."""
     kind = spec.kind.encode()
     match spec.domain:
         case None:
@@ -81,7 +81,7 @@ def spec_to_sexp(spec: AttributeSpec) -> tuple[SExp, ...]:
 
 
 def spec_from_sexp(parts: tuple[SExp, ...]) -> AttributeSpec:
-    """Read what an attribute may hold.
+    """Read the permitted values of an attribute.
 
     Raises `MalformedError` (`value.malformed`, `value.domain` and what checking a value raises).
     """

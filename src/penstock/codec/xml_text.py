@@ -137,7 +137,7 @@ class XmlContent:
             raise EvaluationError("xacml.processing", f"path `{path[:80]}` cannot be evaluated: {error}") from None
 
     def text(self, node: object) -> str | None:
-        """Return the text that a node stands for."""
+        """Return the text of a node."""
         if isinstance(node, XPathNode):
             return node.string_value
         if isinstance(node, bool):
@@ -156,7 +156,7 @@ class XmlContent:
         return f"{self.path(parent).removesuffix('/')}/{sign}[{place}]"
 
     def around(self, node: object) -> Iterator[object]:
-        """Yield a node, and those that it lies within; nothing for other values."""
+        """Yield a node and its ancestors; nothing for other values."""
         inner = node if isinstance(node, XPathNode) else None
         while inner is not None:
             yield inner

@@ -65,7 +65,7 @@ def read_yaml(text: str, *, limits: CodecLimits = CODEC_LIMITS) -> Plain:
 
 
 def write_yaml(value: Written) -> str:
-    """Write one document, mappings in their order; what stands in a list in one line each, as far as it fits.
+    """Write one document, mappings in their order; items of a list in one line each, as far as they fit.
 
     >>> print(write_yaml({"rules": [{"id": "r1", "since": "2026-01-31"}], "cost": "1.5e3", "note": None}), end="")
     rules:
@@ -77,7 +77,7 @@ def write_yaml(value: Written) -> str:
 
 
 class Lined(dict[str, "Plain"]):
-    """A mapping, and in which line each of its keys stands."""
+    """A mapping, with the line of each of its keys."""
 
     __slots__ = ("lines",)
 
@@ -86,7 +86,7 @@ class Lined(dict[str, "Plain"]):
         self.lines: dict[str, int] = {}
 
     def put(self, key: str, line: int, value: "Plain") -> None:
-        """Take in a key that stands in a line."""
+        """Add a key with its line."""
         self[key] = value
         self.lines[key] = line
 
@@ -171,7 +171,7 @@ class _Writer(yaml.SafeDumper):
 
 
 def _lay_out(node: yaml.Node, depth: int = 0, *, within: bool = False) -> int:
-    """Say what is written in one line: lists of plain values, and mappings within lists, or deep. Return how long."""
+    """Decide what to write in one line: lists of plain values, mappings within lists, or deep. Return the length."""
     if isinstance(node, yaml.SequenceNode):
         length = sum(_lay_out(item, depth + 1, within=True) + 2 for item in node.value)
         plain = all(isinstance(item, yaml.ScalarNode) for item in node.value)

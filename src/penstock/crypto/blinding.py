@@ -63,7 +63,7 @@ def blind_newest(ring: KeyRing, found: BlockNames) -> Blinded:
 
 
 class Directory:
-    """What labels stand for, as far as somebody was told. Labels of an old and a new key may both be there.
+    """The meaning of known labels. Labels of an old and a new key may both be there.
 
     `version` changes with every change.
     """

@@ -28,7 +28,7 @@ from penstock.model.principals import DIGEST_BYTES
 HINT_BYTES: Final = 16
 IDENTITY_BYTES: Final = 16
 NAME_BYTES: Final = HINT_BYTES + IDENTITY_BYTES
-"""Of hint and identity, by which the part of a filter is told from others without any key."""
+"""Bytes of hint and identity, by which parts of filters are distinguished without any key."""
 LEAST_BYTES: Final = NAME_BYTES + TAG_BYTES
 """No part of a sealed filter is shorter."""
 
@@ -78,7 +78,7 @@ def open_part(key: FilterKey, part: bytes, parts: Sequence[bytes]) -> bytes:
         content = key.decrypt(_NONCE, part[NAME_BYTES:], bound)
     except InvalidTag:
         raise cannot_open() from None
-    # Those without keys go by the name: it must not say one thing, and the content another.
+    # Brokers without keys use the name: it must not say one thing, and the content another.
     if not hmac.compare_digest(key.hint + key.identity(content), part[:NAME_BYTES]):
         raise cannot_open()
     return content

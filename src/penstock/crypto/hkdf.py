@@ -25,4 +25,4 @@ def expand(key: bytes, info: bytes, size: int) -> bytes:
 
 def _check(size: int) -> None:
     if not 0 < size <= MAX_BYTES:
-        raise LimitError("key.derivation", f"a derived key has 1 to {MAX_BYTES} octets, not {size}")
+        raise LimitError("key.derivation", f"a derived key has 1 to {MAX_BYTES} bytes, not {size}")

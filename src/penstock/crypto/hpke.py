@@ -76,7 +76,7 @@ def seal_to(public: bytes, content: bytes, info: bytes, random: RandomBytes) -> 
 
 def _weak() -> RefusedError:
     return RefusedError(
-        "keys.weak-key", "what is sealed to this key is no secret", hint="make a new one, and ask again"
+        "keys.weak-key", "data sealed to this key would not be secret", hint="make a new one, and ask again"
     )
 
 

@@ -71,7 +71,7 @@ class TreeSeats(Generic[M]):
         return len(self.place)
 
     def change(self, joins: Sequence[M], leaves: Sequence[M]) -> SeatChange:
-        """Let some join and others leave, all at once."""
+        """Let some members join and others leave, in one step."""
         self._origin, self._touched = {}, set()
         both = min(len(joins), len(leaves))
         for joining, leaving in zip(joins, leaves, strict=False):
@@ -151,7 +151,7 @@ class Renewed:
 
 @dataclass(frozen=True, slots=True)
 class Rekey:
-    """What the members of a group are told about an epoch: anybody may hear it.
+    """The public message to a group's members about an epoch.
 
     `placed` says which new leaves, by their handles, sit where; `moves` which leaves moved, from and to. `check` shows
     a member that it has found the right secret.
@@ -234,7 +234,7 @@ class KeyTree:
         return KeyPath(self._group, place, self._leaves[leaf], {node: self._inner[node] for node in above(place)})
 
     def to_sexp(self) -> SExp:
-        """Return everything, with all secrets: to be wrapped at once. Leaves and inner nodes stand by their places."""
+        """Return everything, with all secrets, for immediate wrapping. Leaves and inner nodes are listed by place."""
         nobody = b"" if self._nobody is None else self._nobody.expose()
         leaves = (self._leaves[self._places.member[place]].expose() for place in range(len(self), 2 * len(self)))
         inner = (self._inner[node].expose() for node in range(ROOT, len(self)))
@@ -328,7 +328,7 @@ class KeyPath:
         return path
 
     def to_bytes(self) -> bytes:
-        """Return place and secrets, without the leaf: to be sealed or wrapped at once."""
+        """Return place and secrets, without the leaf: to be sealed or wrapped immediately."""
         return _number(self.place) + b"".join(self._above[node].expose() for node in above(self.place))
 
     @classmethod

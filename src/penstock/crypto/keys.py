@@ -50,7 +50,7 @@ class PublicKey:
 
     def __post_init__(self) -> None:
         if len(self.raw) != KEY_BYTES:
-            raise MalformedError("key.malformed", f"an Ed25519 public key has {KEY_BYTES} octets, not {len(self.raw)}")
+            raise MalformedError("key.malformed", f"an Ed25519 public key has {KEY_BYTES} bytes, not {len(self.raw)}")
 
     @property
     def principal(self) -> Principal:
@@ -100,7 +100,7 @@ class SigningKey:
 
     def __post_init__(self) -> None:
         if len(self.seed) != KEY_BYTES:
-            raise MalformedError("key.malformed", f"an Ed25519 seed has {KEY_BYTES} octets")
+            raise MalformedError("key.malformed", f"an Ed25519 seed has {KEY_BYTES} bytes")
         key = nacl.signing.SigningKey(self.seed)
         object.__setattr__(self, "_key", key)
         object.__setattr__(self, "public", PublicKey(bytes(key.verify_key)))

@@ -23,7 +23,7 @@ M = TypeVar("M", bound=Hashable)
 
 
 def blinded(key: Secret) -> Secret:
-    """Return what siblings are told of a key: g."""
+    """Return the blinded key that siblings receive: g."""
     return key.derive(b"oft-blind")
 
 
@@ -35,7 +35,7 @@ def mixed(one: Secret, other: Secret) -> Secret:
 
 @dataclass(frozen=True, slots=True)
 class Broadcast:
-    """What members are told of a change: a leaf that moved, one that joined beside it or is gone, and wrapped keys.
+    """The message to members about a change: a leaf that moved, one that joined beside it or is gone, and wrapped keys.
 
     `boxes` hold the new blinded key of a node, for whoever is below its sibling; `leaf` the new key of a leaf whose
     member stays.
@@ -177,7 +177,7 @@ class UnsafeOneWayTree(Generic[M]):
         return Broadcast(salt, boxes, own, moved=(sibling.name, parent.name), gone=gone.name)
 
     def view(self, member: M) -> OneWayView:
-        """Return what a member knows, as a joiner is told it."""
+        """Return a member's knowledge, as a joiner receives it."""
         leaf = self._leaves[member]
         found = [sibling for node in leaf.line() if (sibling := node.sibling()) is not None]
         return OneWayView(leaf.name, leaf.key, [(node.name, blinded(node.key)) for node in found])

@@ -39,9 +39,9 @@ def _admit_all(_fixed: Fixed, _names: BlockNames) -> None:
 def check_level(chosen: Sealing | None, fixed: Fixed, of_type: TypeKey) -> None:
     """Check that a block is sealed at the level that the owner of its type has chosen.
 
-    The key of a type is held by all who read anything of it. What is to be sealed by attribute, and is sealed as a
-    whole under that key, could be of somebody who may read hardly any of it. The other way round, there is a version
-    of the type that is not known here yet. Raises `RefusedError` (`seal.cannot-open`, `seal.unknown-key`).
+    The key of a type is held by all who read anything of it. An event that must be sealed by attribute, and is sealed
+    as a whole under that key, could be of somebody who may read hardly any of it. The other way round, there is a
+    version of the type that is not known here yet. Raises `RefusedError` (`seal.cannot-open`, `seal.unknown-key`).
     """
     if chosen is Sealing.ATTRIBUTE and fixed.level is Level.EVENT:
         raise cannot_open()
@@ -99,7 +99,7 @@ class Opener:
         """Open a block: all columns for which there is a key, or those of them that are wanted.
 
         Raises `RefusedError`: `seal.unknown-key` without the type's key, `seal.unknown-label`, and `seal.cannot-open`
-        for whatever does not open; and `MalformedError` and `LimitError` for what is no block.
+        for whatever does not open; and `MalformedError` and `LimitError` for data that is not a block.
         """
         return self._values(read_block(data, limits=self._limits), wanted)
 
@@ -122,7 +122,7 @@ class Opener:
         return self._open(read_parts(header, columns, limits=self._limits), wanted)
 
     def way(self, header: bytes) -> OpeningContext:
-        """Return what opens all blocks whose headers have this fixed part and this route, for who opens many at once.
+        """Return what opens all blocks whose headers have this fixed part and this route, for opening many together.
 
         Raises what `open` does, except that nothing is opened yet.
         """
@@ -176,7 +176,7 @@ class Opener:
         way = known or self._way(parts)
         if parts.rows * (len(way.names.attributes) + 1) > self._limits.block_cells:
             # Before it is opened: a column of nulls is a single byte.
-            raise LimitError("block.limit", "a block of too many values", hint="seal fewer events at once")
+            raise LimitError("block.limit", "a block of too many values", hint="seal fewer events per block")
         try:
             encoded = _open(parts, way, wanted)
         except (InvalidTag, MalformedError):

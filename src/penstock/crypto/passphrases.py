@@ -39,8 +39,8 @@ class Cost:
         if not 1 <= self.passes <= MAX_PASSES or not _MIN_MEMORY <= self.memory <= MAX_MEMORY:
             raise LimitError(
                 "key.cost",
-                f"a passphrase that costs {self.passes} passes over {self.memory} octets is out of bounds",
-                hint=f"at most {MAX_PASSES} passes over {MAX_MEMORY} octets, at least 1 over {_MIN_MEMORY}",
+                f"a passphrase that costs {self.passes} passes over {self.memory} bytes is out of bounds",
+                hint=f"at most {MAX_PASSES} passes over {MAX_MEMORY} bytes, at least 1 over {_MIN_MEMORY}",
             )
 
 

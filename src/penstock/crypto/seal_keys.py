@@ -164,8 +164,8 @@ def unknown_key(event_type: TypeKey, attribute: str = "") -> RefusedError:
 # The keys of a broker that runs, with what its key groups say of their epochs.
 #
 # Which epoch is sealed under is said by the group, and not by the number: an epoch has begun, or it is over. What is
-# sealed in an epoch that is over is not opened any more, by the time at which it arrives; what is of one that is still
-# to be told of waits for its key. Keys of old epochs, which somebody was given for reading logs, open nothing here.
+# sealed in an epoch that is over is not opened any more, by the time at which it arrives; what is of an epoch that is
+# still unknown waits for its key. Keys of old epochs, which somebody was given for reading logs, open nothing here.
 
 
 class LiveKeys(KeyRing):
@@ -180,7 +180,7 @@ class LiveKeys(KeyRing):
         self._missed: dict[str, int] = {}
 
     def expect(self, scope: str) -> None:
-        """Take note that this broker is in the group of a scope, or is about to be."""
+        """Record that this broker is in the group of a scope, or is about to be."""
         if scope not in self._open:
             self._open[scope] = set()
             self.version += 1

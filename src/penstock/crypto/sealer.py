@@ -85,7 +85,7 @@ class Sealer:
             raise MalformedError("seal.signer", "a block is signed by who seals it", hint="give the sender's own key")
         self.incarnation: Final = random(INCARNATION_BYTES)
         if len(self.incarnation) != INCARNATION_BYTES:
-            raise MalformedError("seal.random", f"an incarnation has {INCARNATION_BYTES} random octets")
+            raise MalformedError("seal.random", f"an incarnation has {INCARNATION_BYTES} random bytes")
         self._keys, self._sender, self._settings = keys, sender, settings
         self._signing, self._limits = signing, limits
         self._numbers = count()
@@ -197,4 +197,4 @@ class Sealer:
 
 
 def _too_large() -> LimitError:
-    return LimitError("block.limit", "too many events for one block", hint="seal fewer at once")
+    return LimitError("block.limit", "too many events for one block", hint="seal fewer per block")

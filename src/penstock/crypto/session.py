@@ -108,7 +108,7 @@ class Opening:
 
 
 class KeyExchange:
-    """A fresh key for one session; `public` is what the other end is told."""
+    """A fresh key for one session; `public` is what the other end receives."""
 
     def __init__(self, random: RandomBytes) -> None:
         self._private: X25519PrivateKey | None = X25519PrivateKey.from_private_bytes(random(KEY_BYTES))

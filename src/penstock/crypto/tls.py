@@ -47,7 +47,7 @@ def new_certificate(random: RandomBytes) -> ServerCertificate:
         issuer_name=name,
         subject_name=name,
         public_key=key.public_key(),
-        # RFC 5280, 4.1.2.2: positive, and no more than 20 octets.
+        # RFC 5280, 4.1.2.2: positive, and no more than 20 bytes.
         serial_number=int.from_bytes(random(_SERIAL_BYTES), "big") >> 1 | 1,
         not_valid_before=_FIRST_DAY,
         not_valid_after=_LAST_DAY,
@@ -71,7 +71,7 @@ def server_context(certificate: ServerCertificate) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # A resumed session shows no certificate, and the client could not say whom it talks to.
+    # A resumed session shows no certificate, and the client could not identify its peer.
     context.num_tickets = 0
     shown = ssl.DER_cert_to_PEM_cert(certificate.certificate).encode()
     public, private = _pipe_with(shown), _pipe_with(certificate.private_key)
@@ -108,7 +108,7 @@ def peer_fingerprint(connection: ssl.SSLObject | ssl.SSLSocket) -> bytes:
 
 
 def _pipe_with(content: bytes) -> int:
-    """Return the reading end of a pipe that holds `content`, which is far smaller than what a pipe takes at once."""
+    """Return the reading end of a pipe that holds `content`, which is far smaller than a pipe's buffer."""
     reading, writing = os.pipe()
     try:
         os.write(writing, content)

@@ -35,7 +35,7 @@ class Secret:
 
     def __init__(self, octets: bytes) -> None:
         if len(octets) != SECRET_BYTES:
-            raise MalformedError("keys.malformed", f"a secret has {SECRET_BYTES} octets")
+            raise MalformedError("keys.malformed", f"a secret has {SECRET_BYTES} bytes")
         self._octets = octets
 
     def __repr__(self) -> str:
@@ -55,7 +55,7 @@ class Secret:
         return Secret(_expand(self._octets, canonical((_LABEL, label, *context))))
 
     def expose(self) -> bytes:
-        """Return the bytes themselves: for what is sealed or wrapped at once, and for ciphers."""
+        """Return the bytes themselves: for what is sealed or wrapped immediately, and for ciphers."""
         return self._octets
 
 

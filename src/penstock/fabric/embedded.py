@@ -57,7 +57,7 @@ class FileKeeper:
             return [(name, Qos.from_dict(json.loads(text)), epoch) for name, text, epoch in rows]
 
     def samples(self, topic: str) -> list[tuple[int, Sample]]:
-        """Return what was kept, oldest first, with the number to drop it by."""
+        """Return the stored samples, oldest first, with the number to delete each by."""
         with _guarded():
             rows = self._database.execute("SELECT at, octets FROM sample WHERE topic = ? ORDER BY at", (topic,))
             return [(at, decode(octets)) for at, octets in rows]
@@ -148,7 +148,7 @@ class _Topic:
             del self.of_key[sample.key]
 
     def expired(self, now: float) -> list[int]:
-        """Return what is over; samples are nearly in the order of their time, so that this stops early."""
+        """Return expired samples; samples are nearly in order of time, so that this stops early."""
         over = []
         for number, sample in self.kept.items():
             if now - sample.time / MICROSECONDS <= self.qos.lifespan:
@@ -217,11 +217,11 @@ class EmbeddedFabric(Fabric):
             self._topics[topic] = _Topic(topic, qos)
 
     async def describe(self, topic: str) -> Qos:
-        """Return what a topic offers."""
+        """Return the policies that a topic offers."""
         return self._topic(topic).qos
 
     async def remove(self, topic: str) -> None:
-        """Remove a topic and all that it keeps; its readers come to the end."""
+        """Remove a topic and its samples; its readers end."""
         found = self._topic(topic)
         if self._keeper is not None and found.persistent:
             self._keeper.remove(topic)
@@ -262,7 +262,7 @@ class EmbeddedFabric(Fabric):
         return made
 
     async def state(self, topic: str, key: str | None = None) -> tuple[Sample, ...]:
-        """Return what a topic keeps now."""
+        """Return the samples that a topic keeps now."""
         found, now = self._topic(topic), self.clock.now()
         return tuple(
             sample

@@ -211,7 +211,7 @@ class NatsFabric(Fabric):
             await self._make_stream(self.link.stream(topic), [self.link.subject(topic)], **self._shape(qos))
 
     async def describe(self, topic: str) -> Qos:
-        """Return what a topic offers."""
+        """Return the policies that a topic offers."""
         self._check_open()
         check_name(topic, self.limits)
         known = await self._known(topic)
@@ -291,7 +291,7 @@ class NatsFabric(Fabric):
         return made
 
     async def state(self, topic: str, key: str | None = None) -> tuple[Sample, ...]:
-        """Return what a topic keeps now."""
+        """Return the samples that a topic keeps now."""
         qos = await self.describe(topic)
         if not qos.durable:
             return ()

@@ -90,7 +90,7 @@ class NatsClient(Client):
 
     @property
     def reads(self) -> bool:
-        """Whether the task that reads from the server runs, as far as nats-py lets us see."""
+        """Say whether the task that reads from the server runs, as far as nats-py shows."""
         task = getattr(self, "_reading_task", None)
         return not isinstance(task, asyncio.Task) or not task.done()
 
@@ -185,7 +185,7 @@ async def shut(client: Client) -> None:
 
 
 def close_socket(client: Client) -> None:
-    """Close the socket of a connection without a word, for whoever cannot wait."""
+    """Close the socket of a connection without waiting."""
     transport = getattr(client, "_transport", None)
     # TLS would wait for the server, and asyncio cannot abort what is closed twice: what is beneath TLS is aborted.
     writer = getattr(transport, "_bare_io_writer", None)

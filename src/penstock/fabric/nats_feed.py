@@ -52,7 +52,7 @@ class _Interrupted(AnswerError):  # noqa: N818  # not an error that leaves this 
 
 
 class StreamPosition(NamedTuple):
-    """Where a message stands: in which stream and consumer, its sequence there, the number that the consumer gave.
+    """The position of a message: its stream and consumer, its sequence there, and the consumer's number.
 
     `time` is when it was stored, in nanoseconds since 1970, and `pending` how many follow.
     """
@@ -84,7 +84,7 @@ def read_place(reply: str) -> StreamPosition | None:
 
 
 class ConsumerDelivery:
-    """What one consumer has delivered: each number once, in order. See the module about forgeries."""
+    """The deliveries of one consumer: each number once, in order. See the module about forgeries."""
 
     def __init__(self, stream: str, consumer: str) -> None:
         self._of = (stream, consumer)
@@ -148,7 +148,7 @@ class StreamFeed:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self, subscription: TopicSubscription, *, from_start: bool) -> None:
-        """Begin to read: what is kept, or only what comes. Raises as `NatsLink.call`."""
+        """Begin to read: kept samples, or only new ones. Raises as `NatsLink.call`."""
         self._subscription = subscription
         self._priority = subscription.reader.qos.priority
         self._client = await self._link.client(self._priority)
@@ -259,7 +259,7 @@ class StreamFeed:
             await ask(self._client, subject, timeout=self._link.timeout)
 
     async def _pull(self) -> None:
-        """Ask for as much as there is room for, and take in what comes until the server says that it was all."""
+        """Request as much as there is room for, and handle messages until the server says that it was all."""
         wanted = min(_BATCH, self._subscription.reader.room)
         if not wanted:
             await self._stirred(_EXPIRES)
@@ -307,7 +307,7 @@ class StreamFeed:
 
 
 def receive(subscription: TopicSubscription, octets: bytes) -> None:
-    """Hand the bytes of a sample to a subscription; what is none is counted."""
+    """Pass the bytes of a sample to a subscription; count bytes that are not a sample."""
     try:
         sample = decode(octets)
     except MalformedError:
@@ -317,7 +317,7 @@ def receive(subscription: TopicSubscription, octets: bytes) -> None:
 
 
 async def read_all(link: NatsLink, topic: str, key: str | None) -> list[Sample]:
-    """Return what a topic's stream keeps now, oldest first. Raises as `NatsLink.call`."""
+    """Return the samples in a topic's stream, oldest first. Raises as `NatsLink.call`."""
     stream = link.stream(topic)
 
     async def read(client: Client) -> list[Sample]:

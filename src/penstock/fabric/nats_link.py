@@ -282,7 +282,7 @@ class NatsLink:
             await self._back()
 
     async def listen(self, listening: "Listening") -> None:
-        """Begin to hear a subject, and go on over all connections to come. Raises as `call`."""
+        """Subscribe to a subject, also over later connections. Raises as `call`."""
         await self.call(listening.attach, priority=listening.priority)
         self._listening[listening] = None
 
@@ -293,7 +293,7 @@ class NatsLink:
 
 
 class Listening:
-    """What hears a subject: a subscription of the connection that there is."""
+    """A subscription to a subject, on the current connection."""
 
     def __init__(
         self,

@@ -1,4 +1,4 @@
-"""How to get into a NATS server: addresses, TLS and secrets, the same for the fabric and for JetStream on Spark.
+"""Log in to a NATS server: addresses, TLS and secrets, the same for the fabric and for JetStream on Spark.
 
 Secrets come as paths of files, never in an address, so that neither a message nor a `repr` can show them. Errors here
 say what failed; who calls gives them the code of its own room. Nothing here needs nats-py.
@@ -16,7 +16,7 @@ _INBOX_BYTES: Final = 16
 
 
 class LoginError(Exception):
-    """Something that nobody can log in with; `option` names what the caller gave, not what it holds."""
+    """Invalid login settings; `option` names the setting, not its value."""
 
     def __init__(self, option: str) -> None:
         super().__init__(option)
@@ -45,7 +45,7 @@ class SecretError(AddressError):
 
 @dataclass(frozen=True)
 class NatsLogin:
-    """Where the servers are and what to show them: paths of files, each empty where there is none."""
+    """The servers' addresses and the login files; an empty path means none."""
 
     urls: tuple[str, ...]
     credentials: str = field(default="", repr=False)

@@ -1,4 +1,4 @@
-"""The one port for topics: what the rest of Penstock may ask of a fabric, whatever carries it.
+"""The port for topics, which the rest of Penstock uses whatever the fabric is.
 
     async with EmbeddedFabric() as fabric:
         await fabric.declare("weather", Qos(durability=Durability.TRANSIENT, history=1))
@@ -62,7 +62,7 @@ class Fabric(ABC):
 
     @abstractmethod
     async def describe(self, topic: str) -> Qos:
-        """Return what a topic offers. Raises `RefusedError` (`fabric.unknown-topic`)."""
+        """Return the policies that a topic offers. Raises `RefusedError` (`fabric.unknown-topic`)."""
 
     @abstractmethod
     async def remove(self, topic: str) -> None:
@@ -85,7 +85,7 @@ class Fabric(ABC):
         callback: Callback | None = None,
         on_deadline: DeadlineMissed | None = None,
     ) -> TopicSubscription:
-        """Read a topic: iterate over what is returned, or give a callback.
+        """Read a topic: iterate over the result, or pass a callback.
 
         Without a request the reader takes what the topic offers. `on_deadline` is called with a key for which no sample
         came in time. Raises `RefusedError`: `fabric.unknown-topic`, or the code of the policy that is not offered.
@@ -93,7 +93,7 @@ class Fabric(ABC):
 
     @abstractmethod
     async def state(self, topic: str, key: str | None = None) -> tuple[Sample, ...]:
-        """Return what a topic keeps now, oldest first, of one key or of all. Raises as `subscribe`."""
+        """Return the samples that a topic keeps now, oldest first, of one key or of all. Raises as `subscribe`."""
 
     @abstractmethod
     async def serve(self, topic: str, handler: Handler) -> Service:
@@ -146,7 +146,7 @@ def differs(topic: str) -> RefusedError:
 
 
 async def answer(topic: str, handler: Handler, sample: Sample) -> bytes:
-    """Return what a handler answers. Raises `FailedError` (`fabric.handler-failed`), which says no more than that."""
+    """Return a handler's answer. Raises `FailedError` (`fabric.handler-failed`) without details."""
     try:
         return await handler(sample)
     except Exception as error:

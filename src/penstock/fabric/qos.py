@@ -1,4 +1,4 @@
-"""Quality of service: ten policies as one value, and whether what is offered is enough for what is requested.
+"""Quality of service: ten policies as one value, and whether an offer satisfies a request.
 
 The policies are those of Table 3 of the data-centric access-control middleware. A topic is declared with what it
 *offers*; a reader may *request* something else. `agree` says what holds between the two, or refuses with a code that
@@ -33,7 +33,7 @@ KEEP_ALL: Final = 0
 
 
 class Durability(Enum):
-    """How long samples are kept for readers that join late."""
+    """How long samples are kept for late readers."""
 
     VOLATILE = "volatile"  #: not at all
     TRANSIENT = "transient"  #: as long as the fabric runs
@@ -55,14 +55,14 @@ class Order(Enum):
 
 
 class Reliability(Enum):
-    """Whether a sample is sent until it is acknowledged."""
+    """Whether a sample is repeated until it is acknowledged."""
 
     BEST_EFFORT = "best-effort"
     RELIABLE = "reliable"
 
 
 class Priority(Enum):
-    """Which samples go first where something has to wait."""
+    """Which samples are sent first if some must wait."""
 
     LOW = "low"
     NORMAL = "normal"

@@ -33,7 +33,7 @@ DeadlineMissed = Callable[[str], None]
 
 @dataclass(slots=True)
 class ReaderCounts:
-    """What became of the samples of one reader."""
+    """Counts of one reader's samples by result."""
 
     taken: int = 0
     usurped: int = 0  #: written by somebody who no longer owned the topic
@@ -49,7 +49,7 @@ class ReaderCounts:
 
 
 class SampleReader:
-    """What waits for one reader, and what the policies let through."""
+    """The queue of one reader, and the policies that filter it."""
 
     def __init__(self, qos: Qos, limits: FabricLimits = FABRIC_LIMITS) -> None:
         self.qos = qos
@@ -278,7 +278,7 @@ class TopicSubscription(AsyncIterator[Sample]):
             await self._end()
 
     async def finished(self) -> None:
-        """Wait for the end of a subscription with a callback. Raises what the callback, or the fabric, raised."""
+        """Wait for the end of a subscription with a callback. Raises errors of the callback or the fabric."""
         if self._task is not None:
             await asyncio.wait((self._task,))
             if not self._task.cancelled():
@@ -320,7 +320,7 @@ class TopicSubscription(AsyncIterator[Sample]):
             await asyncio.gather(*waits, return_exceptions=True)
 
     async def close(self) -> None:
-        """Read no more. Whoever iterates comes to the end."""
+        """Stop reading. Iteration ends."""
         await self._end()
         task = self._task
         if task is not None and task is not asyncio.current_task():

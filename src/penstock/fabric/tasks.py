@@ -33,7 +33,7 @@ def keep_running(name: str, work: Callable[[], Awaitable[None]]) -> asyncio.Task
 
 
 def in_background(name: str, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-    """Run `work` in a task that nobody waits for; report what it raises."""
+    """Run `work` in a background task; report its errors."""
     task = asyncio.get_running_loop().create_task(work, name=name)
     _HELD.add(task)
     task.add_done_callback(_ended)

@@ -20,7 +20,7 @@ LEASE: Final = 10.0  # seconds
 
 @dataclass(frozen=True, slots=True)
 class TopicOwnership:
-    """Who owns a topic, how strongly, in which epoch, and until when by the clock."""
+    """The owner of a topic, its strength, its epoch, and the end of its lease."""
 
     writer: bytes
     strength: int
@@ -119,5 +119,5 @@ class Publisher(ABC):
 
 
 def closed() -> RefusedError:
-    """Return the error for using what was closed."""
+    """Return the error for using a closed object."""
     return RefusedError("fabric.closed", "the fabric, or this part of it, was closed", hint="open it again")

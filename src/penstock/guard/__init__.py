@@ -1,4 +1,4 @@
-"""Where the sources of authority meet: `Restriction`, `decide()`, and enforcement.
+"""Combine sources of authority: `Restriction`, `decide()`, and enforcement.
 
 Policies are in `penstock.guard.policies`: programs that use none need not wait for their engine to load.
 """

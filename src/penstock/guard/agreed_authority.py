@@ -34,7 +34,7 @@ _RIGHTS: Final = frozenset({Right.PUBLISH, Right.SUBSCRIBE})
 
 @dataclass(frozen=True, slots=True)
 class Agreements:
-    """All that was agreed, as far as somebody knows it."""
+    """All known agreements."""
 
     rules: tuple[AgreedRules, ...] = ()
     #: owners with an agreement that could not be parsed: nothing of theirs is permitted until that is settled
@@ -49,7 +49,7 @@ class Agreements:
         return Agreements((*self.rules, *other.rules), unread, revision)
 
     def about(self, event_type: EventType) -> tuple[AgreedRules, ...]:
-        """Return what was agreed about a type. Raises `RefusedError` with the reason why it could not be read."""
+        """Return the agreed rules about a type. Raises `RefusedError` with the reason if they could not be parsed."""
         problem = self.unread.get(event_type.name.owner)
         if problem is not None:
             raise RefusedError(problem.code, problem.message)
@@ -61,7 +61,7 @@ class Agreements:
             yield from rules.validities()
 
     def over(self, authority: Authority) -> Authority:
-        """Return a source that allows what was agreed on, as far as it was."""
+        """Return a source of authority that is restricted by the agreed rules."""
         return Agreed(authority, self) if self.rules or self.unread else authority
 
 
@@ -70,13 +70,13 @@ NO_AGREEMENTS: Final = Agreements()
 
 @dataclass(frozen=True, slots=True)
 class Agreed:
-    """What a source of authority allows as far as it was agreed on. See the module."""
+    """A source of authority, restricted by agreed rules. See the module."""
 
     authority: Authority
     agreements: Agreements
 
     def rule(self, request: Request) -> Ruling:
-        """Say what is allowed. Raises what the source raises, and what `AgreedRules.rule` raises."""
+        """Return the ruling. Raises errors of the source and of `AgreedRules.rule`."""
         if not isinstance(request, EventRequest) or request.action not in _RIGHTS:
             return self.authority.rule(request)
         found = self.agreements.about(request.type.event_type)
@@ -135,7 +135,7 @@ def _revision(keys: Iterable[tuple[bytes, ...]], unread: Iterable[Principal]) ->
 
 @dataclass(frozen=True, slots=True)
 class Announced:
-    """What one owner has announced: agreements as they are signed, and verified profiles."""
+    """The announcements of one owner: signed agreements, and verified profiles."""
 
     owner: Principal
     agreements: Mapping[str, SExp] = field(repr=False)

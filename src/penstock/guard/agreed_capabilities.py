@@ -1,4 +1,4 @@
-"""What was agreed on as certificates, for domains that want those: rights of everybody who is known, one by one.
+"""Express agreed rules as certificates, for domains that use those: the rights of every known principal.
 
 Certificates never allow more than the rules. They may allow less: a right to subscribe to a type brings the events of
 all types that extend it, and a certificate cannot leave some of them out. A publisher whose events of a type below
@@ -28,7 +28,7 @@ from penstock.trust.validity import ANY_TIME, Periods, Validity, both, either
 
 @dataclass(frozen=True, slots=True, order=True)
 class Short:
-    """What the rules let a subscriber have, and its certificates do not, or not for so long."""
+    """Rights that the rules give a subscriber, and its certificates do not, or for a shorter time."""
 
     event: TypeKey
     publisher: Principal
@@ -37,7 +37,7 @@ class Short:
 
 @dataclass(frozen=True, slots=True)
 class Capabilities:
-    """Certificates that are to be issued, and what they fall short of."""
+    """Certificates to issue, and the rights that they cannot express."""
 
     statements: tuple[Authorisation, ...]
     short: tuple[Short, ...] = ()
@@ -53,7 +53,7 @@ class Renewal:
 
 
 def capabilities(rules: AgreedRules, types: Iterable[EventType]) -> Capabilities:
-    """Return certificates that say what was agreed on about some types of the owner, for all who are known.
+    """Return certificates that express the agreed rules about some of the owner's types, for all known principals.
 
     Raises `MalformedError` (`agreement.publisher-attribute`).
     """

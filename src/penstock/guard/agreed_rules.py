@@ -1,4 +1,4 @@
-"""What an agreement and profiles come to for somebody: branches of a restriction.
+"""Turn an agreement and profiles into the branches of a principal's restriction.
 
 To publish a type one needs the right by the rules (`penstock.moderator.detection.subscribers`). Where the type has the
 attribute that says who published an event, publishing forces it, so that nobody can be taken for somebody else.
@@ -54,7 +54,7 @@ class AgreedReading:
 
 @dataclass(frozen=True, slots=True)
 class _Found:
-    """What somebody gets of a type and of all that extends it."""
+    """What a principal receives of a type and its sub-types."""
 
     by_types: tuple[AgreedReading, ...]
     #: the same in as few parts as can be
@@ -99,11 +99,11 @@ class AgreedRules:
         yield from (one.validity for one in self._described.values())
 
     def validity_of(self, who: Principal) -> Validity:
-        """Return while what is known about somebody is true. Raises `KeyError` for somebody who is not `known`."""
+        """Return the validity of a principal's profile. Raises `KeyError` if it is not `known`."""
         return self._described[who].validity
 
     def entitled(self, event: TypeKey) -> tuple[PublishEntitlement, ...]:
-        """Return by what each publisher may publish events of a type. Raises `MalformedError` for unknown types."""
+        """Return each publisher's entitlement to publish a type. Raises `MalformedError` for unknown types."""
         found = self._entitled.get(event)
         if found is None:
             found = self._entitled[event] = tuple(self._publications.publishers(event))
@@ -129,19 +129,19 @@ class AgreedRules:
         return found.allowed and _in(both(self._suited(found, subscriber), (validity,)), now)
 
     def readings(self, event: TypeKey, subscriber: Principal) -> tuple[AgreedReading, ...]:
-        """Return what a subscriber gets of a type and of all that extends it: types that have the same publishers.
+        """Return what a subscriber receives of a type and its sub-types: types with the same publishers together.
 
         Raises `MalformedError` (`moderator.unknown-type`, `moderator.unknown-profile`).
         """
         return self._found(event, subscriber).by_types
 
     def _able(self, found: PublishEntitlement) -> Periods:
-        """Return while somebody may publish what it is entitled to."""
+        """Return when a principal may publish what it is entitled to."""
         known = self._described[found.publisher].validity
         return both(either(rule.validity for rule in found.rules), (known,))
 
     def _suited(self, found: PublishEntitlement, subscriber: Principal) -> Periods:
-        """Return while a subscriber gets what somebody is entitled to publish, as long as its own profile holds."""
+        """Return when a subscriber receives a publisher's events, as long as its own profile is valid."""
         allowance = self._subscriptions.allow(found.event, found.publisher, subscriber)
         return both(self._able(found), allowance.periods) if allowance.allowed else ()
 
@@ -200,7 +200,9 @@ class AgreedRules:
     def _rules_for(
         self, keys: Iterable[TypeKey], publishers: Iterable[Principal], subscriber: Principal, validity: Validity
     ) -> tuple[Rule, ...]:
-        """Return what it rests on that a subscriber gets events of some types from some publishers in a period."""
+        """Return the rules because of which a subscriber receives events of some types from some publishers in a
+        period.
+        """
         wanted, about = set(publishers), sorted(keys)
         rules: dict[Rule, None] = dict.fromkeys(
             rule
@@ -228,7 +230,7 @@ class AgreedRules:
     # As branches.
 
     def rule(self, request: EventRequest) -> Ruling:
-        """Say what was agreed about a request to publish or to subscribe.
+        """Return the agreed rules' ruling on a request to publish or to subscribe.
 
         Raises `MalformedError`: `moderator.unknown-type`, `moderator.unknown-profile`, `agreement.publisher-attribute`.
         """
@@ -242,7 +244,7 @@ class AgreedRules:
         return Ruling(branches, refusals=() if branches else (self._refusal(request),))
 
     def _refusal(self, request: EventRequest) -> DecisionProblem:
-        """Say why nothing is allowed: for the owner and operators, and in the words of rules."""
+        """Explain why nothing is permitted, for the owner and operators, naming rules."""
         reason = next(self._reasons(request), "it is not valid now")
         message = f"agreed rules do not let {request.principal.short} {request.action}: {reason}"
         return DecisionProblem("agreement.not-allowed", message, self.agreement.name)

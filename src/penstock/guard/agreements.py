@@ -36,7 +36,7 @@ PUBLISHER: Final = "publisher"
 
 
 class AgreementMode(StrEnum):
-    """How an agreement and certificates make rights: both must allow, or the agreement alone does."""
+    """How an agreement combines with certificates: both must permit, or the agreement alone decides."""
 
     BOTH = "both"
     ALONE = "alone"
@@ -92,7 +92,7 @@ class Agreement(Claim):
 
     @property
     def publish_rules(self) -> tuple[PublishRule, ...]:
-        """What publishers state."""
+        """Return the publishers' rules."""
         return tuple(rule for rule in self.rules if isinstance(rule, PublishRule))
 
     def concerns(self, event_type: EventType) -> bool:
@@ -103,13 +103,13 @@ class Agreement(Claim):
         )
 
     def believes(self, claim: ProfileClaim) -> bool:
-        """Say whether the word of who describes somebody counts."""
+        """Say whether the signer of a profile is authorised."""
         return claim.said_by == self.owner or claim.said_by in self.described_by
 
 
 @dataclass(frozen=True, slots=True)
 class Described:
-    """What is known about somebody, as which of the two, and while it is true."""
+    """A principal's profile, its roles, and its validity."""
 
     profile: Profile
     publisher: bool
@@ -134,7 +134,7 @@ def described(agreement: Agreement, claims: Iterable[SignedValue[ProfileClaim]])
 
 
 def fit(vocabulary: Vocabulary, claim: ProfileClaim) -> Described | None:
-    """Return what a claim says, or None where it does not fit the declared attributes.
+    """Return a claim's profile, or None if it does not fit the declared attributes.
 
     Who is described as both is one: an attribute of publishers and of subscribers has one value, or none.
     """

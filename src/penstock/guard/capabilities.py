@@ -36,7 +36,7 @@ class NamedRole:
 
 @dataclass(frozen=True, slots=True)
 class CapabilityAuthority:
-    """What a bag of verified credentials allows.
+    """A source of authority based on a bag of verified credentials.
 
     `environment` is what dynamic conditions may speak about; a condition about anything else grants nothing.
     """
@@ -160,13 +160,13 @@ def _network_branch(request: NetworkRequest, grant: FiveTuple) -> Branch:
 
 @dataclass(frozen=True, slots=True)
 class Revoking:
-    """What an authority allows by certificates that were not revoked; of a type that rests on one, nothing."""
+    """A source of authority without revoked certificates; nothing for a type that depends on one."""
 
     authority: CapabilityAuthority
     revocations: Revocations
 
     def rule(self, request: Request) -> Ruling:
-        """Say what is allowed. Raises what the authority raises."""
+        """Return the ruling. Raises errors of the authority."""
         if isinstance(request, NetworkRequest):
             return self._without_revoked(request.network.owner).rule(request)
         verified = request.type
@@ -181,7 +181,7 @@ class Revoking:
         return ruling
 
     def roles(self, request: EventRequest) -> tuple[NamedRole, ...]:
-        """Return the names that certificates give to who asks, without what was revoked."""
+        """Return the requester's names by certificates, without revoked ones."""
         return self._without_revoked(request.type.event_type.name.owner).roles(request)
 
     def _without_revoked(self, root: Principal) -> CapabilityAuthority:
@@ -197,7 +197,7 @@ def _of_no_type(verified: VerifiedType) -> Ruling:
 
 
 def _until(ruling: Ruling, when: When) -> Ruling:
-    """Return what is allowed while the type still counts."""
+    """Return the ruling, limited to the type's validity."""
     found = ((branch, branch.when.intersect(when)) for branch in ruling.branches)
     return replace(ruling, branches=tuple(replace(branch, when=left) for branch, left in found if left is not None))
 

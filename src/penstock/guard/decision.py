@@ -160,7 +160,7 @@ class DecisionProblem:
 
 @dataclass(frozen=True, slots=True)
 class Ruling:
-    """What one source says: branches it allows, what went wrong while it was asked, and why it allows nothing.
+    """The answer of one source: the branches it permits, its errors, and why it permits nothing.
 
     A source that refuses has nothing gone wrong: it may say why, for those who may know. For a network request a branch
     without attributes stands for yes.
@@ -192,7 +192,7 @@ class Authority(Protocol):
     """A source of authority: capabilities, active roles, policies, rules agreed through the moderator."""
 
     def rule(self, request: Request, /) -> Ruling:
-        """Say what the source allows of a request."""
+        """Return the source's ruling on a request."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,7 +247,7 @@ def decide(request: Request, authorities: Iterable[Authority]) -> Decision:
 def _collect(
     request: Request, authorities: Iterable[Authority], refusals: list[DecisionProblem]
 ) -> tuple[Restriction, list[DecisionProblem]]:
-    """Return what the sources allow of a request, and what went wrong; and add why they refuse it."""
+    """Return the sources' branches and errors for a request; add why they refuse it."""
     branches: list[Branch] = []
     problems: list[DecisionProblem] = []
     for authority in authorities:
@@ -281,7 +281,7 @@ def _on_topic(
     problems: list[DecisionProblem],
     refusals: list[DecisionProblem],
 ) -> Restriction:
-    """Return what is left of rights to publish on a topic by those on its super-topics (paper 5, section 5.5)."""
+    """Restrict rights to publish on a topic by those on its super-topics (paper 5, section 5.5)."""
     try:
         for above in super_topics(request.type):
             wider, found = _collect(replace(request, type=above), authorities, refusals)
@@ -299,7 +299,7 @@ def _on_topic(
 
 
 def _on_type(branch: Branch, verified: VerifiedType) -> Iterator[Branch]:
-    """Yield what a branch allows of a type while the type is valid: it rests on the type's credentials too."""
+    """Yield a branch limited to the type's validity: it depends on the type's credentials too."""
     when = branch.when.intersect(When(verified.validity))
     if when is not None and branch.types.covers(verified.event_type):
         yield replace(branch, when=when, because=tuple(dict.fromkeys(branch.because + verified.because)))

@@ -60,7 +60,7 @@ def parsed(text: str | bytes) -> object:
 
 @contextmanager
 def named_field() -> Iterator[None]:
-    """Turn what is wrong with a part of a record into `log.field`."""
+    """Convert an error in a part of a record to `log.field`."""
     try:
         yield
     except ValueError as error:
@@ -267,7 +267,7 @@ _ENFORCEMENT: Final = frozenset({"decision", "passed", "refused"})
 
 @dataclass(frozen=True, slots=True)
 class EventCounts:
-    """How many events were let through under a decision, and how many it kept back.
+    """Numbers of events that passed under a decision, and that it withheld.
 
     What a reader's own filter passes over is neither.
     """
@@ -278,7 +278,7 @@ class EventCounts:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DecisionRecord:
-    """One decision as it is logged, or what came of it.
+    """A decision as it is logged, or its enforcement.
 
     `source` is who decided, as a URI reference: a broker's principal or name. `domain` is that of the principal and
     `owner_domain` that of the resource's owner, where they are known. `took` is in microseconds. Where the record says
@@ -356,7 +356,7 @@ class DecisionRecord:
         return cloud_event(self.id, self.source, self.type, self.time, data)
 
     def enforced(self, *, id: str, at: datetime, counts: EventCounts) -> "DecisionRecord":  # noqa: A002  # as CloudEvents
-        """Return a record of what this decision was enforced on, since the last one.
+        """Return a record of the events that this decision was enforced on since the last one.
 
         Raises `MalformedError` (`log.field`, `value.zone`, `value.range`).
         """

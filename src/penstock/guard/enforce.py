@@ -1,4 +1,4 @@
-"""Restrictions compiled to Python functions: what a local broker runs for every event.
+"""Compile restrictions to Python functions that a local broker runs for every event.
 
 On publishing: attributes that the publisher may not set become null, forced values are set, selectors, guards and
 conditions are checked. On delivery: selectors, guards and conditions are checked, attributes that the subscriber may
@@ -90,7 +90,7 @@ def shower(attributes: Iterable[Attribute]) -> Show:
 
 
 def stater(attributes: Iterable[Attribute], passed: Callable[[Attribute], bool] = lambda _attribute: True) -> State:
-    """Return the function that takes what a publisher states of attributes, and passes on those that may pass.
+    """Return the function that takes a publisher's attributes and passes on the permitted ones.
 
     It raises `MalformedError` (`value.*`) for a value that does not fit, whether it may pass or not.
     """
@@ -205,7 +205,7 @@ Guard: TypeAlias = Callable[[Values, Environment], bool]
 
 
 class OwnGuard(str):
-    """The name of a guard that brings along what it asks, so that no broker has to know it."""
+    """The name of a guard that contains its own function, so that brokers need not know it."""
 
     __slots__ = ("ask",)
 
@@ -228,19 +228,19 @@ def ignore_problem(_code: str, _because: tuple[str, ...]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Rules:
-    """What a broker knows when it compiles restrictions: guards by name, and the environment's schema."""
+    """Context for compiling restrictions: guards by name, and the environment's schema."""
 
     guards: Mapping[str, Guard] = field(default_factory=dict)
     environment: Schema = field(default_factory=environment_schema)
     on_problem: OnProblem = ignore_problem
 
     def guard(self, name: str) -> Guard | None:
-        """Return what a guard asks, if it is known."""
+        """Return a guard's function, if it is known."""
         return name.ask if isinstance(name, OwnGuard) else self.guards.get(name)
 
 
 class _Gate:
-    """Whether one branch holds, for the values of one event and the environment."""
+    """Test whether one branch applies to the values of an event and the environment."""
 
     def __init__(self, branch: Branch, condition: Selector, event_type: EventType, rules: Rules) -> None:
         schema: Schema = {str(a.id): a.spec for a in event_type.attributes}
@@ -323,7 +323,7 @@ def _without_nulls(layout: Sequence[str], row: Row) -> dict[str, Scalar]:
 
 
 class Delivery:
-    """What one subscriber gets to see of the events of one type, in its own version.
+    """Mask the events of one type for one subscriber, in its own version.
 
     `selector` is the subscriber's own filter, over the names of that version. Raises `SelectorError` when it does
     not fit the type, `RefusedError` (`guard.online-test`) and `MalformedError` for a restriction that cannot be
@@ -469,7 +469,7 @@ _Group: TypeAlias = tuple[_Forced, list[tuple[_Gate, Branch]]]
 
 
 class Publication:
-    """What one publisher may put in of the events of one type, in its own version.
+    """Restrict the events of one type for one publisher, in its own version.
 
     Branches that force the same values form a group. An event goes through the groups whose forced values it states
     or leaves null. Where it contradicts all of them and there is one group, the values are forced all the same
@@ -540,7 +540,7 @@ class Publication:
     def _candidates(
         self, stated: Mapping[AttributeId, Scalar], environment: Environment
     ) -> Iterator[tuple[_Gate, dict[str, Scalar]]]:
-        """Yield what each branch lets through, where it holds on that."""
+        """Yield the part of an event that each branch permits, if the branch applies to that part."""
         for forced, branches in self._chosen(stated):
             for gate, branch in branches:
                 candidate: dict[str, Scalar] = {a: v for a, v in stated.items() if branch.shows(a)}
@@ -551,7 +551,7 @@ class Publication:
     def _settle(
         self, held: list[tuple[_Gate, dict[str, Scalar]]], environment: Environment
     ) -> dict[str, Scalar] | None:
-        """Return what the branches let through together; one that does not hold on it takes no part.
+        """Return the union of the branches' parts; a branch that does not apply to the union is dropped.
 
         Candidates agree where they overlap, so that one as large as the whole is the whole.
         """

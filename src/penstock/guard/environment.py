@@ -64,7 +64,7 @@ def environment(
 
 
 class PublicationRate:
-    """How many events one client published within the last minute.
+    """Count the events that one client published within the last minute.
 
     Events that come within a six-thousandth of the window are forgotten together, so that a client who publishes fast
     does not fill the memory.

@@ -64,7 +64,7 @@ def no_other_types(_key: TypeKey, _now: datetime | None) -> tuple[VerifiedType, 
 
 
 class PolicyCombining(StrEnum):
-    """What policies mean beside other sources of authority. See the module."""
+    """How policies combine with other sources of authority. See the module."""
 
     BOTH = "both"
     RESTRICT = "restrict"
@@ -73,7 +73,7 @@ class PolicyCombining(StrEnum):
 
     @property
     def grants(self) -> bool:
-        """Whether policies give rights that no certificate gives."""
+        """Say whether policies grant rights without certificates."""
         return self in (PolicyCombining.ALONE, PolicyCombining.EITHER)
 
 
@@ -149,7 +149,7 @@ class Policies:
         types: KnownTypes = no_other_types,
         environment: Schema = ENVIRONMENT,
     ) -> Authority:
-        """Return a source that allows what another one and policies come to.
+        """Return a source that combines another one with policies.
 
         `certified` says who has which roles, and `environment` what is known of the moment at which an event passes.
         """
@@ -162,7 +162,7 @@ NO_POLICIES: Final = Policies()
 
 
 def _revision(policies: Iterable[Root], *more: object) -> str:
-    """Return a name for what policies say, and for what they mean."""
+    """Return a digest of the policies and of how they are combined."""
     found = hashlib.sha256(repr(more).encode())
     for policy in policies:
         found.update(hashlib.sha256(write_policy(policy)).digest())
@@ -171,7 +171,7 @@ def _revision(policies: Iterable[Root], *more: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Governed:
-    """What a source of authority and policies allow together. See the module."""
+    """A source of authority combined with policies. See the module."""
 
     authority: Authority
     policies: Policies
@@ -180,7 +180,7 @@ class Governed:
     environment: Schema
 
     def rule(self, request: Request) -> Ruling:
-        """Say what is allowed. Raises what the source raises, and `LimitError` (`guard.periods`)."""
+        """Return the ruling. Raises errors of the source, and `LimitError` (`guard.periods`)."""
         if not self.policies.concern(request):
             return self._beside(request)
         match self.policies.combining, *self.policies.readings:
@@ -193,7 +193,7 @@ class Governed:
         raise MalformedError("policies.none", "there is no policy that decides")
 
     def _beside(self, request: Request) -> Ruling:
-        """Return what the source allows of what policies are not about.
+        """Return the source's ruling on types that policies do not concern.
 
         Who subscribes to a type gets what extends it too, and that may belong to somebody whose types they are about:
         such types have to be asked for by themselves.

@@ -1,4 +1,4 @@
-"""What policies say about a request, as branches: by selectors where that can be said, and otherwise by a guard.
+"""Turn policies into branches: by selectors if that is possible, and otherwise by a guard.
 
 A guard asks the policy about each event that comes, and the moment at which it does. Only a local broker can do that: a
 question about all times, which a job on Spark asks, is then not answered, and that is a refusal.
@@ -65,7 +65,7 @@ class PolicyGuard:
 
 
 class PolicyBranches:
-    """A policy as it is asked, once for everybody and each type. `name` tells what it says from anything else.
+    """The branches of a policy, computed once for each type. `name` identifies its content.
 
     `of` are the policies that decide in it, and `asked` the attributes that they, and those they refer to, ask for.
     """
@@ -86,7 +86,7 @@ class PolicyBranches:
         self._depends = any(one.category == ENVIRONMENT or one.id.startswith(EVENT) for one in wanted)
 
     def rule(self, request: EventRequest, names: EventNames, known: SubjectFacts, environment: Schema) -> Ruling:
-        """Say what is permitted of a request, with what is known of it in a period, and will be of the moment."""
+        """Return what is permitted, given the facts known in a period."""
         try:
             found = self._branches(request, names, known.facts, environment)
         except RefusedError as error:
@@ -103,7 +103,7 @@ class PolicyBranches:
     def _branches(
         self, request: EventRequest, names: EventNames, known: Facts, environment: Schema
     ) -> Sequence[Branch]:
-        """Return what is permitted. Raises `RefusedError` where nobody can tell for all times."""
+        """Return the permitted branches. Raises `RefusedError` if they cannot be decided for all times."""
         if not self._depends:
             return tuple(self._asked_once(request, names, known))
         try:
@@ -117,7 +117,7 @@ class PolicyBranches:
         return tuple(replace(one, because=tuple(filter(_given, one.because))) for one in found.branches)
 
     def _asked_once(self, request: EventRequest, names: EventNames, known: Facts) -> Iterator[Branch]:
-        """Yield what is permitted where no event can change it."""
+        """Yield branches if they do not depend on the event."""
         permitted: list[Attribute | None] = []
         because: dict[str, None] = {}
         for attribute, facts in self._parts(request, names, known):
@@ -132,7 +132,7 @@ class PolicyBranches:
             yield Branch(action=request.action, attributes=attributes, because=tuple(because))
 
     def _asked_each(self, request: EventRequest, names: EventNames, known: Facts) -> Iterator[Branch]:
-        """Yield what the local broker finds out of each event."""
+        """Yield branches that the local broker evaluates for each event."""
         for attribute, facts in self._parts(request, names, known):
             yield Branch(
                 action=request.action,
@@ -144,7 +144,7 @@ class PolicyBranches:
     def _parts(
         self, request: EventRequest, names: EventNames, known: Facts
     ) -> Iterator[tuple[Attribute | None, Facts]]:
-        """Yield what is asked about: each attribute where a policy tells them apart, and otherwise the event."""
+        """Yield the questions: each attribute if a policy distinguishes them, otherwise the event."""
         attributes = request.type.event_type.attributes if self._by_attribute else ()
         yield from ((attribute, {**known, **names.of(attribute)}) for attribute in attributes)
         if not attributes:
@@ -158,7 +158,7 @@ class PolicyBranches:
         return OwnGuard(f"policy:{name}", PolicyGuard(self._compiled, facts, names))
 
     def _why(self, request: EventRequest, known: Facts) -> Ruling:
-        """Say why nothing is permitted, as far as that is so whatever the event: of a policy no word but its id."""
+        """Explain why nothing is permitted whatever the event is; name only a policy's id."""
         about = f"{request.principal.short} {request.action} `{request.type.event_type.name.name}`"
         outcome = self._compiled.ask(known, request.now or _ANY_TIME)
         unmet = _unmet(outcome)
@@ -198,7 +198,7 @@ def _with(one: Branch, other: Branch) -> Branch:
 
 
 def _given(policy: str) -> bool:
-    """Say whether a policy was given, and does not only stand around others."""
+    """Say whether a policy was configured, and not only built around others."""
     return not policy.startswith(f"policy:{ALL}")
 
 

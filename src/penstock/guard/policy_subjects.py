@@ -41,7 +41,7 @@ class Certified(Authority, Protocol):
 
 @dataclass(frozen=True, slots=True)
 class SubjectFacts:
-    """What is known for a request in a period, and the certificates that it rests on."""
+    """Facts for a request in a period, and the certificates that they depend on."""
 
     period: Validity
     facts: Facts
@@ -66,7 +66,7 @@ class Subjects:
     asked: frozenset[str]
 
     def known(self, request: EventRequest) -> Iterator[SubjectFacts]:
-        """Yield what is known: once for a moment, for all times by periods. Raises `LimitError` (`guard.periods`)."""
+        """Yield the facts: once for a moment, or by periods for all times. Raises `LimitError` (`guard.periods`)."""
         roles = self.certified.roles(request) if self.asked & {SUBJECT_ROLE, SUBJECT_OWNER_ROLE} else ()
         rights = tuple(self._rights(request)) if SUBJECT_RIGHT in self.asked else ()
         event_type, principal = request.type.event_type, request.principal

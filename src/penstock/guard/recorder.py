@@ -75,7 +75,7 @@ class Recorder:
         return found
 
     def consider(self, request: Request, authorities: Iterable[Authority], revision: str) -> Recorded:
-        """Decide what nobody has asked yet. The record is to be written when somebody does."""
+        """Decide without recording. Write the record when somebody makes the request."""
         at, started = self.clock(), self.timer()
         decision = decide(request, authorities)
         took = timedelta(microseconds=(self.timer() - started) // 1_000)
@@ -94,7 +94,7 @@ class Recorder:
         return Recorded(decision, made)
 
     def write(self, entry: DecisionRecord) -> None:
-        """Hand a record to the sink, and make it safe. Raises what the sink raises."""
+        """Pass a record to the sink, and make it safe. Raises errors of the sink."""
         self.sink(entry)
         self._make_safe()
 
@@ -116,7 +116,7 @@ class Recorder:
             self.safe()
 
     def enforced(self, entry: DecisionRecord, counts: EventCounts) -> None:
-        """Record what a decision was enforced on since the last time; nobody waits until that is safe.
+        """Record the events that a decision was enforced on since the last time, without waiting for the disk.
 
         Raises what the sink raises, and `MalformedError` (`log.field`) for counts that cannot be.
         """

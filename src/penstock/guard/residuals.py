@@ -1,4 +1,4 @@
-"""What is left of a policy as a restriction, so that who publishes or subscribes is decided once, and events quickly.
+"""Compute residual policies as restrictions, so that requests are decided once, and events quickly.
 
 Where a policy tells attributes apart (`urn:penstock:attribute:name`, `urn:penstock:attribute:id`) it is asked about
 each attribute of the type: an event is shown where one attribute of it is permitted, with those that are. Other
@@ -34,7 +34,7 @@ _Kept: TypeAlias = dict[tuple[Key, ...], dict[tuple[tuple[Value, ...], ...], _Fo
 
 @dataclass(frozen=True, slots=True)
 class _About:
-    """What is asked about, besides who asks."""
+    """The question, without the subject."""
 
     action: Right
     event_type: EventType
@@ -43,7 +43,7 @@ class _About:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What tells it from others."""
+        """Return the cache key."""
         return self.action, self.event_type, tuple(self.names.attributes.items()), tuple(self.environment.items())
 
 
@@ -101,7 +101,7 @@ class Residuals:
         return found
 
     def _left(self, known: Facts, about: _About, asked: set[Key]) -> Restriction:
-        """Return what is left, and gather what was asked for of what is known."""
+        """Return the residual, and collect the attributes that it used."""
 
         def left(facts: Facts) -> Residual:
             return residual(

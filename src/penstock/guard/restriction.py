@@ -90,7 +90,7 @@ class Branch:
 
     @property
     def unconditional(self) -> bool:
-        """Whether nothing is left to be asked, of an event or of the environment, but the time."""
+        """Say whether only dates are left to check, and no event or environment condition."""
         asks = self.where != TRUE or self.when.condition != TRUE or self.forced or self.guards
         return not asks and not self.when.validity.online
 
@@ -148,7 +148,7 @@ def force(values: Mapping[AttributeId, Value]) -> tuple[tuple[AttributeId, Value
 
 
 def check_forced(branch: Branch, event_type: EventType) -> None:
-    """Check that the forced values of a branch can be forced on events of a type; what the type lacks is passed over.
+    """Check that a branch's forced values fit the type; ignore attributes that the type lacks.
 
     Whoever may not set an attribute may not have it set either, or a domain could write through the values that it
     forces on its own clients. Raises `MalformedError` (`guard.forced`) for a value that does not fit, `RefusedError`
@@ -195,7 +195,7 @@ def _merge(
 
 @dataclass(frozen=True, slots=True)
 class Restriction:
-    """What is allowed: any of the branches. No branch allows nothing."""
+    """A set of branches, any of which permits. Without branches nothing is permitted."""
 
     branches: tuple[Branch, ...] = ()
 

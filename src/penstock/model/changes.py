@@ -1,4 +1,4 @@
-"""What changed from one version of a type to the next, as the four management operations (paper 5, section 4.3).
+"""Compute the changes between two versions of a type, as the four management operations (paper 5, section 4.3).
 
 A verifier compares the two versions itself; what a manager says it did is not asked.
 """

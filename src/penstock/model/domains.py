@@ -13,7 +13,7 @@ from penstock.model.principals import Principal
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """A domain and what it contains.
+    """A domain with its members, brokers and sub-domains.
 
     Raises `MalformedError`: `domain.mixed` when it has both brokers and sub-domains, `domain.clients` when a domain
     group has clients (they connect to local brokers), `domain.duplicate` when a principal stands twice in the tree.

@@ -51,7 +51,7 @@ class Principal:
 
     @property
     def short(self) -> str:
-        """The first characters of the text, enough for people to tell principals apart, never for decisions."""
+        """Return the first characters of the text, for people to recognise principals; never use it for decisions."""
         return f"{str(self)[: len(self.scheme) + 11]}…"
 
     @classmethod

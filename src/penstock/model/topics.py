@@ -105,7 +105,7 @@ class TopicName:
 
     @property
     def key(self) -> TypeKey:
-        """What routing knows the topic by."""
+        """Return the key of the topic in routing."""
         return self.type_name.key
 
 

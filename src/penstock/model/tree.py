@@ -16,7 +16,7 @@ from penstock.model.types import EventType
 
 
 class TreeScope(StrEnum):
-    """Which way a right on a type reaches."""
+    """The direction in which a right on a type extends."""
 
     DOWNWARD = "downward"
     UPWARD = "upward"

@@ -1,4 +1,4 @@
-"""Event types: what an owner writes down (`TypeDefinition`) and what everybody else uses (`EventType`).
+"""Event types: the owner's signed definition (`TypeDefinition`), and the resolved type that others use (`EventType`).
 
 A definition lists only its own attributes and names its parent, if any, by the full name tuple. An `EventType` is a
 definition with its ancestors resolved: the inherited attributes come first and keep the ids under which they were
@@ -18,7 +18,7 @@ from penstock.model.values import AttributeSpec, Schema
 
 
 class Sealing(StrEnum):
-    """How events of a type are sealed between brokers (paper 5, section 7.1): the choice of its owner.
+    """Sealing of events between brokers, chosen by the type's owner (paper 5, section 7.1).
 
     Not at all; each event as a whole, for those who may have all of it; or each attribute by itself.
     """
@@ -29,7 +29,7 @@ class Sealing(StrEnum):
 
 
 class Protection(NamedTuple):
-    """What the owner of a type demands for its events between brokers: how they are sealed, and whether signed."""
+    """Protection that a type's owner requires between brokers: how events are sealed, and whether signed."""
 
     sealing: Sealing = Sealing.NONE
     signed: bool = False
@@ -107,7 +107,7 @@ class TypeDefinition:
 
     @property
     def protection(self) -> tuple[Sealing, bool, bool]:
-        """How events are protected on their way: `sealing`, `blinded` and `signed`."""
+        """Return the protection of events on their way: `sealing`, `blinded` and `signed`."""
         return self.sealing, self.blinded, self.signed
 
     def attribute(self, name: str) -> AttributeDefinition:
@@ -234,7 +234,7 @@ class EventType:
 
     @property
     def protection(self) -> tuple[Sealing, bool, bool]:
-        """How events are protected on their way: `sealing`, `blinded` and `signed`."""
+        """Return the protection of events on their way: `sealing`, `blinded` and `signed`."""
         return self.sealing, self.blinded, self.signed
 
     def attribute(self, name: str) -> Attribute:

@@ -1,4 +1,4 @@
-"""Attribute values: the five kinds, what a value of each is, and the domains that narrow them.
+"""Attribute values: the five kinds, their Python types, and the domains that narrow them.
 
 A null is `None` and belongs to every kind. Integers are signed 64-bit; strings are Unicode without lone
 surrogates; timestamps are aware `datetime`s, compared as instants. A float may be infinite or NaN in an event,
@@ -109,7 +109,7 @@ class Enumerated:
         object.__setattr__(self, "values", frozenset(map(canonical, self.values)))
 
     def contains(self, value: Value) -> bool:
-        """Say whether `value` lies in the domain."""
+        """Say whether the domain contains `value`."""
         return canonical(value) in self.values
 
 
@@ -125,7 +125,7 @@ class Ranged:
         object.__setattr__(self, "high", canonical(self.high))
 
     def contains(self, value: Value) -> bool:
-        """Say whether `value` lies in the domain; a NaN does not."""
+        """Say whether the domain contains `value`; it never contains NaN."""
         if isinstance(value, str):
             return False
         return self.low <= canonical(value) <= self.high  # type: ignore[operator]  # one kind, checked by AttributeSpec
@@ -136,7 +136,7 @@ ValueDomain: TypeAlias = Enumerated | Ranged
 
 @dataclass(frozen=True, slots=True)
 class AttributeSpec:
-    """What values an attribute may take: its kind and, optionally, a narrower domain. Null is always allowed.
+    """The values that an attribute may have: its kind and, optionally, a narrower domain. Null is always permitted.
 
     Raises `MalformedError`: `value.domain` when the kind has no such domain, or it is empty or holds a NaN, and what
     `check_value` raises for a member that is not a value of the kind.

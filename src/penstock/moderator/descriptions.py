@@ -85,7 +85,7 @@ def outcome(base: RuleBase, planned: Plan) -> str:
 
 
 def stated_by(base: RuleBase, step: Step) -> RuleState | SubscriberRule | None:
-    """Return how the rule stands after a step that stated it; None where the step stated none."""
+    """Return the status of the rule that a step stated; None if it stated none."""
     match step.request:
         case Add(rule):
             change = step.delta.rules.get(rule.id)
@@ -155,7 +155,7 @@ _REACH: Final = {
 
 
 def rule_sentence(rule: Rule, named: Named) -> str:
-    """Say what a rule demands.
+    """Describe the demands of a rule.
 
     `acme: only subscribers with role engineer and age at least 18 receive Line.Press.`
     """
@@ -185,7 +185,7 @@ def condition(function: Selector) -> str:
 
 
 def part(selector: Selector) -> str:
-    """Say what a part of a function demands."""
+    """Describe the demand of a part of a function."""
     found = AttributeList.from_selector(selector)
     return selector.text if found is None else listed(_entry(entry) for entry in found.entries)
 
@@ -287,7 +287,7 @@ def _people(resolution: Resolution) -> str:
 
 
 def standing_sentence(standing: RuleState | SubscriberRule) -> str:
-    """Say how a rule stands."""
+    """Describe the status of a rule."""
     match standing.status:
         case RuleStatus.IN_FORCE if isinstance(standing, SubscriberRule) or standing.form == standing.stated:
             return "It is in force as it was stated."
@@ -306,7 +306,7 @@ def standing_sentence(standing: RuleState | SubscriberRule) -> str:
 
 
 def request_sentence(request: steps.Request, named: Named) -> str:
-    """Say what was asked for."""
+    """Describe a request."""
     match request:
         case steps.Add(rule):
             return f"state {rule.id} on {rule.event.name}"

@@ -162,7 +162,7 @@ class PollQuestion(Claim):
 
     @property
     def id(self) -> bytes:
-        """What names the poll."""
+        """Return the poll's id."""
         return digest(self.to_sexp())
 
     @property
@@ -190,7 +190,7 @@ class PollQuestion(Claim):
 
 @dataclass(frozen=True, slots=True)
 class Vote(Claim):
-    """What one voter answers: the proposals that it approves, and its consents to those that relax its own rule.
+    """One voter's answer: the proposals that it approves, and its consents to those that relax its own rule.
 
     An empty vote refuses everything. Raises `MalformedError` (`evolution.malformed`).
     """
@@ -212,7 +212,7 @@ class Vote(Claim):
 
 @dataclass(frozen=True, slots=True)
 class PollOutcome(Claim):
-    """What a poll came to, with the votes that it follows from."""
+    """The outcome of a poll, with the votes that it follows from."""
 
     HEAD: ClassVar = b"poll-outcome"
     SIGNER: ClassVar = "moderator"
@@ -299,7 +299,7 @@ def check_current(base: RuleBase, question: PollQuestion, strategy: Strategy) ->
 
 
 class VoterResponse(StrEnum):
-    """How a voter has answered."""
+    """A voter's response."""
 
     SILENT = "silent"
     VOTED = "voted"
@@ -309,7 +309,7 @@ class VoterResponse(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class VoteTally:
-    """What votes come to."""
+    """The count of votes."""
 
     answers: Mapping[Principal, VoterResponse]
     #: by proposal, in the order of the question, who approves it of those whose approvals count
@@ -373,7 +373,7 @@ def _answer(votes: Mapping[bytes, SignedValue[Vote]]) -> VoterResponse:
 
 @dataclass(frozen=True, slots=True)
 class Poll:
-    """A question, and what has been heard of it so far."""
+    """A question, and the votes so far."""
 
     question: SignedValue[PollQuestion]
     #: those that could count still: of each voter the one of the highest number, or two of it that differ
@@ -405,11 +405,11 @@ class Poll:
         return self if known else replace(self, votes=(*self.votes, vote))
 
     def tally(self) -> VoteTally:
-        """Return what the votes come to so far."""
+        """Return the count of the votes so far."""
         return count(self.question.value, self.votes)
 
     def sum_up(self, key: SigningKey, when: datetime) -> SignedValue[PollOutcome]:
-        """Return what the poll has come to, signed. Raises `RefusedError` (`poll.open`, `evolution.wrong-key`)."""
+        """Return the signed outcome. Raises `RefusedError` (`poll.open`, `evolution.wrong-key`)."""
         question = self.question.value
         if when < question.deadline:
             raise RefusedError("poll.open", "the deadline of the poll has not passed", hint="wait until then")
@@ -539,7 +539,7 @@ def check_vote(question: SignedValue[PollQuestion], signed: SignedValue[Vote]) -
 
 
 def verify_outcome(question: SignedValue[PollQuestion], outcome: UnverifiedValue[PollOutcome]) -> VoteTally:
-    """Verify what a moderator says that a poll has come to, from the votes alone; return how it was counted.
+    """Verify a moderator's outcome from the votes alone; return the count.
 
     (1) The moderator that asked has signed it, for this question, and not before the deadline. (2) Each vote is signed
     by who was asked. (3) They come to what was said.

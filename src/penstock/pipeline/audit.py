@@ -1,4 +1,4 @@
-"""Audit: what a decision log tells about the rights that are in use.
+"""Audit a decision log: which rights are used, and which are not.
 
     rights_used       decisions  ->  credentials that permissions rested on
     rights_unused     decisions and a policy  ->  credentials that none did
@@ -346,7 +346,7 @@ def _subject(subject: Subject) -> str:
 
 
 def _right(statement: Statement) -> str:
-    """Say what a credential gives, without the values that it may force or ask for."""
+    """Describe a credential's right, without forced values and conditions."""
     if isinstance(statement, NameCertificate):
         return f"member of {statement.name.decode(errors='backslashreplace')}"
     tag = describe_tag(statement.tag)
@@ -488,7 +488,7 @@ def _plain(value: object) -> object:
 
 @dataclass(frozen=True, slots=True)
 class AuditReport:
-    """What a decision log tells about a period. `rights_unused` is None where no policy was given."""
+    """A report on a decision log in a period. `rights_unused` is None if no policy was given."""
 
     since: datetime | None
     until: datetime | None

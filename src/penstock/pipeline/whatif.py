@@ -63,7 +63,7 @@ class AffectedReader:
 
 @dataclass(frozen=True, slots=True)
 class VisibilityChange:
-    """What a reader gains and loses of one attribute, or of whole events where `attribute` is None.
+    """A reader's gains and losses of one attribute, or of whole events if `attribute` is None.
 
     With the right to publish it is about what a publisher may put in.
     """

@@ -48,7 +48,7 @@ from penstock.selector.selector import Selector
 
 
 class Loose(Enum):
-    """What may be said of a term whose kind is not known."""
+    """Properties of a term of unknown kind."""
 
     NUMBER = auto()
     ANYTHING = auto()
@@ -105,7 +105,7 @@ def _note_condition(node: Condition, guesses: dict[str, Expected]) -> None:
 
 
 def _usage(other: Term) -> Expected:
-    """Return what a term is that is compared with `other`."""
+    """Return how a term is used that is compared with `other`."""
     match other:
         case Literal(_, Kind.INTEGER | Kind.FLOAT) | Negate() | Arithmetic():
             return Loose.NUMBER
@@ -131,7 +131,7 @@ COMPATIBLE: Final = frozenset(
 
 
 class Irregular(Exception):  # noqa: N818  # never seen outside: it leaves generated code for the interpreter
-    """The row is not what the generated code was written for."""
+    """The row does not fit the generated code; the interpreter decides."""
 
 
 @dataclass(frozen=True, slots=True)

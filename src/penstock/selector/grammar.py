@@ -87,7 +87,7 @@ class Converter:
         return str(len(self.operands) - 1)
 
     def convert(self, tree: sql.Expr, depth: int) -> Node:
-        """Convert a tree that stands `depth` levels below its run.
+        """Convert a tree that is `depth` levels below its run.
 
         Raises what `parse_condition` does, except `selector.syntax`.
         """
@@ -256,7 +256,7 @@ _OPERAND: Final = "an attribute, a literal or a parenthesis"
 
 @dataclass(slots=True)
 class _Group:
-    """What stands between two parentheses: finished items, and the run being read."""
+    """The content between two parentheses: finished items, and the run being read."""
 
     opened: int
     items: bool

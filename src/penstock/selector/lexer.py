@@ -18,7 +18,7 @@ from penstock.selector.limits import SelectorLimits
 
 
 class TokenKind(Enum):
-    """What a token is to the grammar."""
+    """The role of a token in the grammar."""
 
     OPERAND = auto()
     OPERATOR = auto()
@@ -28,7 +28,7 @@ class TokenKind(Enum):
 
 @dataclass(frozen=True, slots=True)
 class SelectorToken:
-    """A token; `text` is the operator or the keyword in capitals, `operand` what an operand stands for."""
+    """A token; `text` is the operator or the keyword in capitals, `operand` is the value of an operand."""
 
     kind: TokenKind
     text: str
@@ -186,7 +186,7 @@ def literal_error(text: str, at: int, message: str) -> SelectorError:
 
 
 def _fold_timestamps(text: str, tokens: Iterator[SelectorToken]) -> Iterator[SelectorToken]:
-    """Make one literal of the word TIMESTAMP and the string after it."""
+    """Merge the word TIMESTAMP and the string after it into one literal."""
     previous: SelectorToken | None = None
     for token in tokens:
         if previous is not None:

@@ -1,4 +1,4 @@
-"""LIKE patterns: `%` stands for any run of characters, `_` for one, everything else for itself.
+"""LIKE patterns: `%` matches any run of characters, `_` matches one, everything else matches itself.
 
 A pattern is cut at its `%` into segments. The first segment is tied to the start, the last to the end, and each
 one between is taken where it is first found: the leftmost choice leaves the most room, so that nothing ever needs
@@ -17,7 +17,7 @@ _RUN: Final = ""
 
 
 class PatternError(ValueError):
-    """The escape character stands before a character that needs none, or is not one character."""
+    """The escape character precedes a character that needs no escape, or is not one character."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,4 +1,4 @@
-"""What analysis asks: is there a row on which some selectors are TRUE and others are not?"""
+"""The question of the analysis: is there a row on which some selectors are TRUE and others are not?"""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -23,7 +23,7 @@ class RowQuestion:
         return frozenset().union(*(selector.attributes for selector in self.holding + self.failing))
 
     def shown_by(self, row: Mapping[str, Scalar]) -> bool:
-        """Say whether `row` is what is looked for, by evaluating it."""
+        """Say whether `row` answers the question, by evaluating the selectors on it."""
         try:
             for name, value in row.items():
                 self.schema[name].check(value)

@@ -49,7 +49,7 @@ class ValueSet:
 
     @property
     def empty(self) -> bool:
-        """Whether nothing is in the set."""
+        """Say whether the set is empty."""
         return not (self.spans or self.null or self.nan)
 
     def __and__(self, other: "ValueSet") -> "ValueSet":
@@ -152,7 +152,7 @@ def prefixed(prefix: str) -> Spans:
 
 
 def intersect(first: Spans, second: Spans) -> Spans:
-    """Return what lies in both."""
+    """Return the values that are in both."""
     found: list[Span] = []
     i = j = 0
     while i < len(first) and j < len(second):
@@ -182,7 +182,7 @@ def unite(spans: Spans) -> Spans:
 
 
 def complement(kind: Kind, spans: Spans) -> Spans:
-    """Return the values of a kind that lie in none of the spans."""
+    """Return the values of a kind that are in none of the spans."""
     gaps: list[Span] = []
     start: Any = _LOWEST[kind]
     for low, high in spans:

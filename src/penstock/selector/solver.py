@@ -83,7 +83,7 @@ _SURROGATES: Final = range(0xD800, 0xE000)
 
 @dataclass(frozen=True, slots=True)
 class _Gap:
-    """Codes from `code` on stand for characters from `rank` on; ranks count characters without the surrogates."""
+    """Codes from `code` on represent characters from `rank` on; ranks count characters without the surrogates."""
 
     code: int
     rank: int
@@ -123,7 +123,7 @@ class Alphabet:
         return [self._codes[_rank(character)] for character in text]
 
     def decode(self, codes: Iterable[int]) -> str:
-        """Return a text that stands in the same order to those of the question."""
+        """Return a text with the same order relative to those of the question."""
         return "".join(self._character(code) for code in codes)
 
     def _character(self, code: int) -> str:
@@ -222,7 +222,7 @@ class Representation:
                 return z3.Int(name, self.context)
 
     def bounds(self, value: Formula, spec: AttributeSpec) -> list[Formula]:
-        """Return what is true for every value that the attribute may have."""
+        """Return the constraints on every value of the attribute."""
         match spec.domain:
             case Enumerated(members):
                 return [z3.Or([value == self.constant(member) for member in members] or [False])]

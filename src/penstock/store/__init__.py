@@ -1,3 +1,3 @@
-"""What is kept: append-only records."""
+"""Persistent data: append-only ledgers, and files."""
 
 from penstock.store.files.decision_file import DecisionFile as DecisionFile

@@ -1,4 +1,4 @@
-"""What a process leaves behind when it crashes: nothing of its memory, where there are keys in it.
+"""Keep memory with keys out of crash dumps.
 
     RLIMIT_CORE       1 byte. No dump is so small, and none is written. With 0, Linux would still pipe dumps to a
                       program that is there for them, and leave it to that program; with 1 it does not

@@ -313,7 +313,7 @@ def flags(statement: Statement) -> tuple[Flag, ...]:
 
     `capability.forced-on-domain`: a value forced on someone who may pass the right on, that is on a domain. The
     issuer cannot enforce it there; it binds clients only (section 5.2.2). `capability.no-expiry`: root authority is
-    delegated for ever, because nothing limits it in time (section 5.4).
+    delegated without expiry, because nothing limits it in time (section 5.4).
     """
     found: list[Flag] = []
     if not isinstance(statement, Authorisation):

@@ -4,8 +4,8 @@ The rules, applied until nothing new follows:
 
 1. a name is replaced by its members (`naming`);
 2. a principal that may propagate passes its authority on through each certificate it issued (`reduce_pair`);
-3. the authority of a threshold subject reaches whomever at least k of its n members pass it to, a member itself
-   included: the intersection of k shares (RFC 2693; paper 5, section 2.6.4).
+3. the authority of a threshold subject reaches every subject to which at least k of its n members pass it, a member
+   itself included: the intersection of k shares (RFC 2693; paper 5, section 2.6.4).
 
 Work is bounded by a polynomial, by `EFFORT`, and by `limits.chain_steps` within tags: a principal keeps at most
 `limits.grants_per_principal` grants of which none covers another, and going round a cycle of delegations only narrows,
@@ -33,7 +33,7 @@ from penstock.trust.validity import ALWAYS, Validity
 #
 # Names are resolved all together by a fixpoint over `(principal, name) -> members`, which is polynomial in the number
 # of name certificates. Rewriting one name chain after the other would not be: two certificates can make a chain grow
-# for ever, or double at each step. Between the steps of a chain only members are kept, never the ways to them that
+# indefinitely, or double at each step. Between the steps of a chain only members are kept, never the ways to them that
 # another way outlasts. A quorum stands for its hash; it has no name space, since nobody could sign for it alone.
 
 
@@ -239,12 +239,12 @@ class _Flows:
         self._pending: deque[tuple[_Source, FiveTuple]] = deque()
         #: the quorums, with or without the right to pass on, that have authority; from whose flow, and what it is
         self._holders: dict[tuple[Principal, bool], list[tuple[_Source, FiveTuple]]] = {}
-        #: what such a quorum, if it held everything that is asked for, would pass to whom
+        #: what such a quorum, if it held everything that is asked for, would pass to which subject
         self._passed: dict[tuple[Principal, bool], _Held] = {}
         self._members: dict[Principal, list[Principal | Name]] = {}
         #: the quorums that a member's share counts in
         self._seats: dict[_Source, list[Principal]] = {}
-        #: quorums, and whom some of their members newly pass shares to
+        #: quorums, and the subjects to which some of their members newly pass shares
         self._met: dict[tuple[Principal, bool, Principal], None] = {}
         for entry in entries:
             self._push(None, entry)

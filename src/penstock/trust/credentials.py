@@ -275,7 +275,7 @@ class BagReading:
             yield size
 
     def reach(self, trusted: Iterable[Principal]) -> Iterator[int]:
-        """Verify the certificates of who is trusted, of those to whom they let rights be passed on, and so on."""
+        """Verify the certificates of trusted issuers, of those to which they delegate rights, and so on."""
         pending = deque(dict.fromkeys(trusted))
         reached = set(pending)
         while pending:

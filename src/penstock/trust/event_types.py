@@ -11,7 +11,7 @@ self-certifying: whoever holds it can check it. What was read is an `UnverifiedT
 2. the signer is the owner, or the credentials give it the right to manage the type: wholly, or each single operation
    that leads from the previous version to this one, which is compared with it;
 3. what stands under a name that is reserved for topics is one, and only topics extend topics;
-4. a type that extends another one is made by someone whom the parent's owner lets add attributes to the parent,
+4. a type that extends another one is made by a principal that the parent's owner lets add attributes to the parent,
    because whoever receives the parent's events will receive this type's events too; where the previous version
    extends the same parent already, keeping the parent needs no new right;
 5. where a network is given, the signer may install types on it.
@@ -207,14 +207,14 @@ class TypeSource(Protocol):
 
 
 def no_types(_name: TypeName) -> UnverifiedType | None:
-    """Know no type: for definitions that stand alone."""
+    """Know only this type: for definitions without parents."""
     return None
 
 
 def sign_type(definition: TypeDefinition, key: SigningKey, credentials: Credentials | None = None) -> UnverifiedType:
     """Sign a definition, with the credentials that a verifier will need.
 
-    Signing is no proof: the result is verified like any other. Raises `MalformedError` for a definition that cannot
+    Signing is not a proof: the result is verified like any other. Raises `MalformedError` for a definition that cannot
     be written down.
     """
     body = definition_to_sexp(definition, credentials or Credentials())
@@ -367,7 +367,7 @@ class _Verification:
                 f"version {name.version} of `{name.name}` is not known, so the change cannot be checked",
                 hint="give the previous version as well",
             )
-        # Compared before it is verified: what is no predecessor is not worth following.
+        # Compared before it is verified: only a predecessor is worth following.
         changes(found.definition, definition)
         previous = self.verify(found, depth + 1)
         proof.rest_on(previous.validity, previous.because)

@@ -3,7 +3,7 @@
 Where there is no chain, the nearest one is looked for: the path from the root to the principal with the fewest broken
 links, over all certificates, also those that are expired, cannot be passed on or give another right. One that gives
 another right counts twice: whoever asks why a right has run out is not helped by a valid one to something else. Where
-not even such a path exists, what is missing is a certificate, and the explanation says from whom and to whom.
+not even such a path exists, a certificate is missing, and the explanation names both sides of the gap.
 
 The code of a broken link says what is wrong with that certificate (`cert.expired`, `chain.no-propagate`, …); the code
 of the explanation says what is wrong where no certificate is: `chain.missing`, `chain.missing-name` where authority
@@ -293,7 +293,7 @@ class _Nearest:
         return tuple(links)
 
     def _gap(self, reached: set[_Node]) -> tuple[str, str]:
-        """Say between whom a certificate is missing."""
+        """Say between which principals a certificate is missing."""
         backwards: dict[_Node, list[_Node]] = {}
         for issuer, edges in self.authorisations.items():
             for edge in edges:

@@ -11,7 +11,7 @@
     <group>  (group <owner> <name>) | (group <owner> <name> (attr …)) | (group <owner> <name> (labels))
     <word>   (manager <principal>) <group> (epoch <n>) (begun <date>) (longest <milliseconds>) [(blocks <n>)]
 
-A request's `key` is a fresh public key, to which the answer is sealed; `credentials` are what somebody shows whom
+A request's `key` is a fresh public key, to which the answer is sealed; `credentials` are shown by somebody that
 managers may not know. What anybody may hear names no member, and all secrets in it are wrapped. What managers write to
 their log is in `key_statements`.
 """
@@ -202,7 +202,7 @@ class ManagerClaim(Claim):
 
 @dataclass(frozen=True, slots=True)
 class KeyEpoch(ManagerClaim):
-    """A part of what the members of a group are told when an epoch begins; parts are counted from 0."""
+    """A part of the message to a group's members when an epoch begins; parts are counted from 0."""
 
     HEAD: ClassVar = b"key-epoch"
     part: Annotated[int, count_form(KEY_MEMBERS)]
@@ -269,7 +269,7 @@ class KeyNotice(ManagerClaim):
 
 
 def split(word: EpochStatement, rekey: Rekey, most: int = KEY_NODES) -> Iterator[KeyEpoch]:
-    """Yield the parts in which an epoch is told: at most so many nodes, moves and new places in each."""
+    """Yield the parts of an epoch's message: with a maximum number of nodes, moves and new places in each."""
     parts = -(-max(1, len(rekey.renewed), len(rekey.moves), len(rekey.placed)) // most)
     for part in range(parts):
         some = slice(part * most, (part + 1) * most)
@@ -346,11 +346,11 @@ class KeyCheckpoint(Claim):
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a key manager answers to somebody whom it does not give what it asked for.
+# A key manager's refusal of a request.
 #
 #     (key-refusal (manager <principal>) <group> (broker <principal>) (key <bytes>) (code <code>) (time <date>))
 #
-# `key` is that of the request, or the digest of a request that has none. Nothing is told but the code, which is one of
+# `key` is that of the request, or the digest of a request that has none. Only the code is sent, which is one of
 # few.
 
 

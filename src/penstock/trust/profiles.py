@@ -4,7 +4,7 @@
              [(publisher (<name> <value>) …)] [(subscriber (<name> <value>) …)] [(valid …)])
 
 Somebody may publish and subscribe, and is described as both then: who is described as a publisher alone is not a
-subscriber without attributes. Whose word about profiles counts is for those to say who go by them. A claim says nothing
+subscriber without attributes. Users of profiles decide which signers they accept. A claim says nothing
 about which attributes there are: that is checked where it is used.
 """
 

@@ -1,4 +1,4 @@
-"""Whom a certificate speaks about: a key or its hash, a name chain, a k-of-n threshold (RFC 2693; paper 5, 2.6).
+"""Subjects of certificates: a key or its hash, a name chain, a k-of-n threshold (RFC 2693; paper 5, 2.6).
 
     principal   (public-key …) | (hash sha256 <bytes>)
     name        (name <principal> <name> …)
@@ -106,7 +106,7 @@ def _names(names: list[SExp]) -> tuple[bytes, ...]:
         raise MalformedError("subject.malformed", f"a name chain has 1 to {NAME_LENGTH} names, not {len(names)}")
     checked = tuple(name for name in names if isinstance(name, bytes) and name)
     if len(checked) != len(names):
-        raise MalformedError("subject.malformed", "a name in a name chain is not a non-empty octet string")
+        raise MalformedError("subject.malformed", "a name in a name chain is not a non-empty byte string")
     return checked
 
 

@@ -30,7 +30,7 @@ _NAME = 2
 
 
 def sign_topic(topic: TopicName, key: SigningKey, credentials: Credentials | None = None) -> UnverifiedType:
-    """Sign the definition of a topic, with the credentials that a verifier will need. Signing is no proof."""
+    """Sign the definition of a topic, with the credentials that a verifier will need. Signing is not a proof."""
     return sign_type(topic_definition(topic), key, credentials)
 
 
@@ -43,7 +43,7 @@ def verify_topic(
 ) -> VerifiedType:
     """Verify the definition of a topic; `topics` is asked for its super-topics.
 
-    Raises `MalformedError` (`topic.type`) for an event type that is no topic, and what `verify_type` raises.
+    Raises `MalformedError` (`topic.type`) for an event type that is not a topic, and what `verify_type` raises.
     """
     TopicName.of_type(unverified.definition.name)
     return verify_type(unverified, now, types=topics, network=network)

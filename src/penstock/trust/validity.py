@@ -105,7 +105,7 @@ class Validity:
 
     def __str__(self) -> str:
         begin = "always" if self.not_before is None else self.not_before.decode()
-        end = "forever" if self.not_after is None else self.not_after.decode()
+        end = "without end" if self.not_after is None else self.not_after.decode()
         return f"{begin} … {end}"
 
 
@@ -181,7 +181,7 @@ def either(validities: Iterable[Validity]) -> Periods:
     """Return when one of some holds at least.
 
     >>> str(either([Validity(None, b"2026-03-01_00:00:00"), Validity(b"2026-02-01_00:00:00", None)])[0])
-    'always … forever'
+    'always … without end'
     """
     found = dict.fromkeys(validities)
     if ALWAYS in found:

@@ -337,7 +337,7 @@ def test_cases_and_their_moments_say_what_the_policy_says(seed: int) -> None:
         ("oclock > 3", "attribute `urn:penstock:environment:hour`, which changes with time"),
         ('string-regexp-match("a|b", text)', "function `string-regexp-match`"),
         ("count + 1 > 2", "function `integer-add`"),
-        ('weight == "NaN":double', "equality with what is no number"),
+        ('weight == "NaN":double', "equality with NaN"),
     ],
 )
 def test_what_selectors_cannot_say_is_named(condition: str, construct: str) -> None:

@@ -202,7 +202,7 @@ def xacml(session: CommandSession, options: _Xacml) -> CommandAnswer:
     """
     if not Path(options.folder).is_dir():
         raise FailedError(
-            "file.unreadable", f"`{options.folder}` is no folder", hint="name the folder that has the cases"
+            "file.unreadable", f"`{options.folder}` is not a folder", hint="name the folder that has the cases"
         )
     ran = [*run_suite(Path(options.folder), session.now)]
     failed = [one for one in ran if one.outcome == "failed"]

@@ -58,7 +58,7 @@ from penstock.trust.tags import Set, Tag
 from penstock.trust.validity import Validity
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The agreed rules that `penstock explain` goes by besides certificates, as a broker would.
+# The agreed rules that `penstock explain` uses besides certificates, as a broker would.
 
 
 _USAGE: Final = "cli.usage"

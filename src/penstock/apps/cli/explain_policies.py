@@ -1,4 +1,4 @@
-"""The policies that `penstock explain` goes by besides certificates, as a broker would."""
+"""The policies that `penstock explain` uses besides certificates, as a broker would."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -49,6 +49,8 @@ def _domains(homes: Iterable[str], names: NameBook) -> tuple[Domain, ...]:
     for home in homes:
         who, sign, domain = home.partition("=")
         if not sign or not domain:
-            raise MalformedError("cli.home", f"`{home[:80]}` is no home of anybody", hint="write WHO=DOMAIN")
+            raise MalformedError(
+                "cli.home", f"`{home[:80]}` is not a principal and its domain", hint="write WHO=DOMAIN"
+            )
         members.setdefault(domain, {})[names.principal(who)] = None
     return tuple(Domain(name, first, clients=tuple(others)) for name, (first, *others) in members.items())

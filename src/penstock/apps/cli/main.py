@@ -16,7 +16,7 @@ NOUNS = {
     "key": Noun(f"{_HERE}.keys.key_files:key", "Manage signing keys and the identities they stand for."),
     "keys": Noun(f"{_HERE}.keys.broker_keys:keys", "Manage the keys of sealed types at a broker."),
     "name": Noun(f"{_HERE}.petnames:name", "Manage your own names for principals."),
-    "cert": Noun(f"{_HERE}.certs.certs:cert", "Issue, show and verify certificates: who grants what to whom."),
+    "cert": Noun(f"{_HERE}.certs.certs:cert", "Issue, show and verify certificates, which grant rights."),
     "type": Noun(f"{_HERE}.types.types:type_", "Manage signed event types and their versions."),
     "topic": Noun(f"{_HERE}.types.topics:topic", "Manage topics: plain messages under names that form a tree."),
     "up": Noun(f"{_HERE}.up:up", "Run a broker from one file."),
@@ -37,7 +37,7 @@ NOUNS = {
     "pdp": Noun(f"{_HERE}.policy.commands:pdp", "Decide by attribute-based policies."),
     "policy": Noun(f"{_HERE}.policy.commands:policy", "Check, convert, test and analyse attribute-based policies."),
     "conformance": Noun(f"{_HERE}.conformance:conformance", "Run the test suites of standards."),
-    "spki": Noun(f"{_HERE}.sexp:spki", "Reduce lists of rights as RFC 2693 does."),
+    "spki": Noun(f"{_HERE}.sexp:spki", "Reduce lists of rights as in RFC 2693."),
     "sexp": Noun(f"{_HERE}.sexp:sexp", "Show and convert S-expressions in their three forms."),
     "completion": Noun(f"{_HERE}.completion:completion", "Print completion scripts for your shell."),
 }

@@ -230,7 +230,7 @@ async def _send_lines(feeds: "_Feeds", source: str, tally: PublishTally) -> None
 
 
 async def _send(feeds: "_Feeds", batch: Sequence[tuple[int, EventDraft | Unreadable]], tally: PublishTally) -> None:
-    """Publish events together, each with an answer of its own. Raises what is no answer to an event."""
+    """Publish events together, each with an answer of its own. Raises errors that do not concern a single event."""
     sent = await asyncio.gather(*(feeds.publish(draft) for _, draft in batch), return_exceptions=True)
     for (number, _), answer in zip(batch, sent, strict=True):
         if answer is None:

@@ -134,7 +134,7 @@ class _Printer:
             say(self._rows.heading())
 
     def event(self, event: Event) -> None:
-        """Print an event at once: somebody may be waiting for it."""
+        """Print an event immediately: somebody may be waiting for it."""
         if self._rows is None:
             click.echo(cloud_event(event, str(self._network)))
         else:

@@ -127,7 +127,7 @@ def tell(facts: dict[Key, tuple[Value, ...]], category: str, properties: Propert
 
 
 def write_decision(outcome: PolicyOutcome) -> dict[str, Json]:
-    """Return a decision: true for Permit alone. What could not be decided, and what is to be done, is its context."""
+    """Return a decision: true for Permit alone. Its context has errors, obligations and advice."""
     decided: dict[str, Json] = {"decision": outcome.decision is XacmlDecision.PERMIT}
     context: dict[str, Json] = {}
     if outcome.decision.indeterminate:
@@ -165,7 +165,7 @@ def _object(found: Mapping[str, Json], name: str) -> Properties:
     if value is None:
         return {}
     if not isinstance(value, dict):
-        raise _wrong(f"`{name}` is no object")
+        raise _wrong(f"`{name}` is not an object")
     return value
 
 

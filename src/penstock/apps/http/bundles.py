@@ -40,7 +40,7 @@ Stamp: TypeAlias = tuple[tuple[str, int, int], ...]
 
 @dataclass(frozen=True)
 class Bundle:
-    """All that one decision goes by. It never changes: another revision is another bundle."""
+    """Everything that a decision uses. It never changes: another revision is another bundle."""
 
     revision: str
     policy: CompiledPolicy

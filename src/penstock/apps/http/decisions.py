@@ -41,7 +41,7 @@ NOT_NOW: Final = "no decision can be made now"
 
 @dataclass(slots=True)
 class Deciding:
-    """One question: all that is decided of it goes by the same bundle and the same time."""
+    """One question: all its decisions use the same bundle and the same time."""
 
     bundle: Bundle
     now: datetime
@@ -88,12 +88,12 @@ class Deciding:
         if items is None or items == []:
             return self.evaluation(found)
         if not isinstance(items, list):
-            raise MalformedError("pdp.request", "`evaluations` is no list")
+            raise MalformedError("pdp.request", "`evaluations` is not a list")
         if len(items) > self.limits.pdp_evaluations:
-            raise LimitError("pdp.limit", f"more than {self.limits.pdp_evaluations} decisions are wanted at once")
+            raise LimitError("pdp.limit", f"more than {self.limits.pdp_evaluations} decisions were requested together")
         for name in ("subject", "action", "resource", "context"):
             if not isinstance(found.get(name, {}), dict):
-                raise MalformedError("pdp.request", f"`{name}` is no object")
+                raise MalformedError("pdp.request", f"`{name}` is not an object")
         answers: list[Json] = []
         for item in items:
             answer = self._item(item, found)
@@ -105,7 +105,7 @@ class Deciding:
     def _item(self, item: Json, defaults: Mapping[str, Json]) -> dict[str, Json]:
         try:
             if not isinstance(item, dict):
-                raise MalformedError("pdp.request", "an evaluation is no object")
+                raise MalformedError("pdp.request", "an evaluation is not an object")
             self._check_time()
             return write_decision(self._ask(read_question(item, defaults)))
         except PenstockError as error:
@@ -187,7 +187,7 @@ def _semantic(found: Mapping[str, Json]) -> bool | None:
 def _read_page(found: Mapping[str, Json]) -> Mapping[str, Json] | None:
     page = found.get("page")
     if page is not None and not isinstance(page, dict):
-        raise MalformedError("pdp.request", "`page` is no object")
+        raise MalformedError("pdp.request", "`page` is not an object")
     return page
 
 
@@ -195,7 +195,7 @@ def _limit(value: Json) -> int:
     # JSON does not tell 6.0 from 6.
     whole = type(value) is int or (isinstance(value, float) and value.is_integer())
     if not isinstance(value, int | float) or not whole or value < 1:
-        raise MalformedError("pdp.request", "`limit` of a page is no number above 0")
+        raise MalformedError("pdp.request", "`limit` of a page is not a number above 0")
     return int(value)
 
 
@@ -215,5 +215,5 @@ def _place(page: Mapping[str, Json], mark: str) -> int:
     except (ValueError, binascii.Error):
         told, place = "", ""
     if told != mark or not place.isascii() or not place.isdigit() or len(place) > 9:
-        raise MalformedError("pdp.page", "this is no page of this search", hint="begin it anew, without a token")
+        raise MalformedError("pdp.page", "this is not a page of this search", hint="begin it again without a token")
     return int(place)

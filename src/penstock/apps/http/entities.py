@@ -99,7 +99,7 @@ def read_entities(data: bytes, limits: ServiceLimits = SERVICE_LIMITS, *, trust_
     """Read entities. Raises `MalformedError` (`xacml.json`, `pdp.entities`), `LimitError` (`pdp.limit`)."""
     found = read_json(data, limits)
     if not isinstance(found, dict) or found.keys() - {"subjects", "resources", "actions"}:
-        raise _wrong("it is no object of `subjects`, `resources` and `actions`")
+        raise _wrong("it is not an object of `subjects`, `resources` and `actions`")
     if sum(len(those) for those in found.values() if isinstance(those, list)) > limits.pdp_entities:
         raise LimitError("pdp.limit", f"a bundle knows more than {limits.pdp_entities} entities")
     actions = {

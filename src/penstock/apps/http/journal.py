@@ -1,6 +1,6 @@
-"""The decision log of the service: a CloudEvent a line, for each decision, written before it is told.
+"""The decision log of the service: a CloudEvent a line, for each decision, written before it is sent.
 
-Who asked, about whom and what, what was decided, by which policy and under which revision, and how long it took; no
+The caller, the subject and resource, the decision, its policy and revision, and how long it took; no
 properties, which may be anybody's secrets. One write for all decisions of a question; the file is opened again when it
 was moved away. What audits read of it is in docs/reference/decision-log.md.
 """
@@ -23,7 +23,7 @@ _quoted: Final[Callable[[str], str]] = encode_basestring_ascii
 
 
 class Decided(Struct, frozen=True, gc=False):
-    """One decision: about whom, what and which; of a question in XACML, nobody says so shortly."""
+    """One decision: its subject, action and resource; for a request in XACML they are empty."""
 
     decision: XacmlDecision
     subject: tuple[str, str] = ("", "")

@@ -158,7 +158,7 @@ def _responses() -> dict[str, Json]:
     header: Json = {"description": "methods that are answered", "schema": _TEXT}
     challenge: Json = {"description": "how to show a token", "schema": _TEXT}
     return {
-        "Wrong": {"description": "This is no question, or not one of HTTP.", "content": _content(error)},
+        "Wrong": {"description": "This is not a question, or not one of HTTP.", "content": _content(error)},
         "Unknown": {
             "description": "A token of a caller is wanted.",
             "headers": {"WWW-Authenticate": challenge},
@@ -221,7 +221,7 @@ def _several(limits: ServiceLimits) -> Json:
         "type": "array",
         "minItems": 1,
         "maxItems": limits.pdp_evaluations,
-        "items": {"description": "a `Question`; what is wrong with it is told in its own answer"},
+        "items": {"description": "a `Question`; its errors are in its own answer"},
     }
     shared: Schema = dict.fromkeys(("subject", "action", "resource", "context"), _OBJECT)
     return _record({"evaluations": items, "options": _ref("Options"), **shared}, ["evaluations"])
@@ -233,7 +233,7 @@ def _record(members: Schema, needed: list[str]) -> Schema:
     return {"type": "object", "properties": members, **({"required": required} if required else {})}
 
 
-# --- what is told ----------------------------------------------------------------------------------------------------
+# --- responses ------------------------------------------------------------------------------------------------------
 
 
 def _told() -> dict[str, Json]:

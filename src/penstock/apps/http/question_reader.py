@@ -42,7 +42,7 @@ class PlainEntity(Struct, gc=False, forbid_unknown_fields=True):
 
 
 class PlainAction(Struct, gc=False, forbid_unknown_fields=True):
-    """What is to be done."""
+    """Obligations and advice."""
 
     name: _Text
     properties: _Flat = UNSET

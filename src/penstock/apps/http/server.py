@@ -1,7 +1,7 @@
-"""An HTTP/1.1 server for short questions: a request is read whole, answered at once, and the connection stays open.
+"""An HTTP/1.1 server for short questions: a request is read whole, answered immediately, and the connection stays open.
 
-What is no request (`reading`) is told so, and ends the connection. Who asks is settled by the head alone, before any of
-the body is read. How much is read, for how long, and from how many at once is bounded: when there are too many
+A malformed request (`reading`) is answered so, and ends the connection. The caller is checked by the head alone, before
+the body is read. Size, time and concurrent connections are limited: when there are too many
 connections, a stranger's connection that has been idle for the longest time gives way. Whatever goes wrong in an answer
 is a 500. Each refusal has a code, in JSON.
 """
@@ -41,7 +41,7 @@ _LINE: Final = b"\r\n"
 
 
 class Wrong(Exception):  # noqa: N818  # it never leaves the server
-    """What is read is no request that is answered."""
+    """What is read is not a request that is answered."""
 
     def __init__(self, status: HTTPStatus) -> None:
         super().__init__(status)
@@ -190,7 +190,7 @@ ENDPOINTS: Final[Mapping[str, str]] = {
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# An HTTP/1.1 server for short questions: a request is read whole, answered at once, and the connection stays open.
+# An HTTP/1.1 server for short questions: a request is read whole, answered immediately, and the connection stays open.
 
 
 TEXT: Final = "text/plain; charset=utf-8"
@@ -479,7 +479,7 @@ class _Connection(asyncio.Protocol):
                     return
                 self._send(transport, *asked)
         except Wrong as wrong:
-            # What follows cannot be told from what was wrong.
+            # What follows cannot be distinguished from the wrong part.
             self._buffer = b""
             if transport is not None:
                 self._write(transport, refused(wrong.status), keep=False, with_body=True)
@@ -552,7 +552,7 @@ class _Connection(asyncio.Protocol):
     def _send(self, transport: asyncio.Transport, asked: HttpRequest, keep: bool) -> None:
         try:
             answer = self._service.answer(asked)
-        except Exception as error:  # noqa: BLE001  # whatever it is, who asked is told no more than that
+        except Exception as error:  # noqa: BLE001  # the caller learns no more than that
             report("no answer", error)
             answer = refused(HTTPStatus.INTERNAL_SERVER_ERROR)
         self._write(transport, answer, keep=keep and not self._service.stopping, with_body=asked.method != b"HEAD")

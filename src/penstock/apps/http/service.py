@@ -93,9 +93,9 @@ def read_callers(path: Path) -> Callers:
         words = line.split()
         if not words or words[0].startswith("#"):
             continue
-        # What is wrong is told by its line alone: it may be a token.
+        # An error is reported by its line alone: it may be a token.
         if len(words) != 2 or len(words[1]) < _SHORTEST:
-            raise _wrong(f"line {number} is no name and a token of {_SHORTEST} characters or more")
+            raise _wrong(f"line {number} is not a name and a token of {_SHORTEST} characters or more")
         digest = hashlib.sha256(words[1].encode()).digest()
         if digest in found:
             raise _wrong(f"the token of line {number} is another's too")
@@ -198,7 +198,7 @@ _Decide: TypeAlias = Callable[[Deciding, dict[str, Json]], dict[str, Json]]
 
 @dataclass(frozen=True, slots=True)
 class ServiceSettings:
-    """What a service is told when it starts."""
+    """The settings of a service when it starts."""
 
     url: str
     callers: Callers | None = None
@@ -301,7 +301,7 @@ class DecisionService:
             began, bundle = self.settings.timer(), self.bundle
             known = bundle.answers.get((endpoint, asked.body))
             body, decided = known or self._decided(endpoint, decide, bundle, asked.body)
-            # (6) the record, before anybody is told
+            # (6) the record, before the response
             headers = self._record(asked, caller, endpoint, (bundle, decided, began))
             # (7) the answer
             return HttpResponse(body, content_type=JSON, headers=headers)
@@ -335,7 +335,7 @@ class DecisionService:
         # (4) the question
         found = read_json(question, limits)
         if not isinstance(found, dict):
-            raise MalformedError("pdp.request", "the question is no object")
+            raise MalformedError("pdp.request", "the question is not an object")
         # (5) the decision
         deciding = self._deciding(bundle)
         body = _ENCODE(decide(deciding, found)).encode()

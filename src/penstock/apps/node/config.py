@@ -1,4 +1,4 @@
-"""Node files: what one broker goes by, in TOML.
+"""Node files: the configuration of one broker, in TOML.
 
 `read_node_file` reads the file, strictly and without touching anything else; `penstock.apps.node.load` reads what it
 names. The keys are described in docs/reference/node-file.md.
@@ -149,7 +149,7 @@ class NodeFile:
 def read_node_file(data: str | bytes) -> NodeFile:
     """Read a node file.
 
-    Raises `MalformedError`: `node.syntax` when it is no TOML, `node.unknown-key`, `node.missing`, `node.value`,
+    Raises `MalformedError`: `node.syntax` when it is not TOML, `node.unknown-key`, `node.missing`, `node.value`,
     `node.peers` for peers beside a fabric, `environment.reserved` for a fact that every broker knows,
     `petname.malformed`.
     """

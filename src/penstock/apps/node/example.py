@@ -12,7 +12,7 @@ http = "127.0.0.1:7680"         # /health, /ready and /metrics; without it there
 names = "names.toml"            # petnames, as `penstock name` keeps them, or a table
 
 # Rights come from here alone: files, patterns, or folders. All signatures are verified.
-credentials = ["certs/*.cert"]  # what the broker goes by, and shows to everybody
+credentials = ["certs/*.cert"]  # what the broker uses, and shows to everybody
 types = ["types/"]              # signed event types that it serves
 
 operators = ["operator"]        # who may ask for its state with `penstock net show`
@@ -53,7 +53,7 @@ brokers = "route-right"
 # every = 10                    # seconds between two of them; a change of policy is stamped immediately
 
 # [sealing]                     # events of sealed types are sealed together, which costs less
-# linger = 0.002                # seconds for which one waits for others; 0 seals what a client sends at once
+# linger = 0.002                # seconds for which one waits for others; 0 seals each client's message immediately
 # events = 128                  # so many go without waiting
 # algorithm = "aes-gcm"         # or "aes-gcm-siv", "aes-eax"
 # padding = "none"              # hide lengths: by "powers" of two, or by few "sizes"

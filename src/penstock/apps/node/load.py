@@ -102,7 +102,7 @@ class LoadedNode:
         return Path(self.path).parent
 
     def settings(self, key: SigningKey) -> NodeSettings:
-        """Return what a node goes by."""
+        """Return the settings of a node."""
         return NodeSettings(
             key=key,
             network=self.network,
@@ -228,7 +228,7 @@ def _peer(peer: PeerConfig, names: NamedPrincipals, nats: NatsLogin | None) -> A
 def _network(text: str, names: NamedPrincipals) -> NetworkName:
     owner, slash, name = text.partition("/")
     if not slash:
-        raise MalformedError("name.malformed", f"network: `{text[:80]}` is no network", hint="write `owner/name`")
+        raise MalformedError("name.malformed", f"network: `{text[:80]}` is not a network", hint="write `owner/name`")
     return NetworkName(names.find("network", owner), name)
 
 
@@ -250,7 +250,7 @@ def _guard(name: str, dotted: str) -> Guard:
             hint="install its package beside Penstock, or put its folder into PYTHONPATH",
         ) from error
     if not callable(found):
-        raise MalformedError("node.guard", f"guards.{name}: `{dotted[:120]}` is no function", hint=HELP)
+        raise MalformedError("node.guard", f"guards.{name}: `{dotted[:120]}` is not a function", hint=HELP)
     guard: Guard = found
     return guard
 

@@ -1,4 +1,4 @@
-"""A node from its file, until it is told to stop: SIGTERM and SIGINT stop it, SIGHUP has it read its files again."""
+"""A node from its file, until it is stopped: SIGTERM and SIGINT stop it, SIGHUP has it read its files again."""
 
 import asyncio
 import signal
@@ -58,7 +58,7 @@ def pages_service(pages: Pages, limits: NodeLimits) -> HttpService:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# A node from its file, until it is told to stop: SIGTERM and SIGINT stop it, SIGHUP has it read its files again.
+# A node from its file, until it is stopped: SIGTERM and SIGINT stop it, SIGHUP has it read its files again.
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class RunningNode:
             await self._reload()
 
     async def _reload(self) -> None:
-        """Go by what the files say now; if anything is wrong with it, go on as before."""
+        """Reload the files; if anything is wrong with them, continue as before."""
         try:
             # Many signatures take their time, and clients should not notice.
             loaded = await asyncio.to_thread(load_node, self._loaded.path, self._world.clock())
@@ -228,7 +228,7 @@ class RunningNode:
         if waiting:
             self._log.say("warning", "restart-needed", keys=waiting)
 
-    # What is told over HTTP.
+    # The HTTP pages.
 
     async def _listen_http(self, stack: AsyncExitStack) -> PeerAddress | None:
         address = self._loaded.file.http
@@ -255,7 +255,7 @@ class RunningNode:
         return HttpResponse(b"ready\n")
 
 
-#: what operators are told of a network that may do without time-stamps
+#: what operators are notified of a network that may do without time-stamps
 WITHOUT_STAMPS = "time-stamps are optional: a broker that is cut off goes on for owners that sign none"
 #: what a node takes from its file when it starts, and not again
 _AT_START = (

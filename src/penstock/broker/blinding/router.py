@@ -40,7 +40,7 @@ class _Wish:
 
 @dataclass(slots=True)
 class _Wishes:
-    """Wishes of one kind: how they are told to the router and taken back, and in which trees they belong."""
+    """Wishes of one kind: how they are entered in the router and withdrawn, and in which trees they belong."""
 
     enter: Callable[[str, TypeKey, _Wish], list[Output]]
     leave: Callable[[str], list[Output]]
@@ -105,7 +105,7 @@ class BlindingRouter(Router):
         self.labelled = labels.version
         self._offers = _Wishes(self._offer, self._withdraw, labels.trees)
         self._requests = _Wishes(self._request, super().unsubscribe, labels.line)
-        #: of each advertisement under labels, under which somebody wants it; and what the client was told
+        #: of each advertisement under labels, under which somebody wants it; and what the client was sent
         self._demands: dict[str, _Demand] = {}
         self._told: dict[str, bool] = {}
 
@@ -164,7 +164,7 @@ class BlindingRouter(Router):
         names = [name for wish in wishes if wish is not None for name in wish.placed]
         return [tree for trees in map(super()._trees_of, names) for tree in trees]
 
-    # What the router is told.
+    # Calls of the router.
 
     def _offer(self, name: str, tree: TypeKey, wish: _Wish) -> list[Output]:
         # Who wants an ancestor asks for this type by its own label: nobody has to hear what it extends.

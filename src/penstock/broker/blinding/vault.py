@@ -23,7 +23,7 @@ _CLOSED: Final = NoFilters()
 
 
 class BlindedFilters:
-    """`Filters` for trees that go by labels, and for all others."""
+    """`Filters` for trees with labels, and for all others."""
 
     def __init__(self, filters: Filters, labels: Labels) -> None:
         self._filters = filters

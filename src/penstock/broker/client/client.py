@@ -129,7 +129,7 @@ class _Held:
         return f"{type(self).__name__}({self.type.name.name}, {self.ended.code if self.ended else 'open'})"
 
     def end(self, error: PenstockError) -> None:
-        """Take note that it stands no longer."""
+        """Record that it stands no longer."""
         self.ended = self.ended or error
         self.stands = False
 
@@ -143,7 +143,7 @@ class Feed(_Held, Generic[T]):
     """An advertisement, and the way to publish under it. `quiet` while nobody wants its events.
 
     `publish` waits until the broker has taken the event, and raises what it was refused for. `post` does not wait;
-    what is refused then is told to `Client.on_refusal`. Events are in order in both ways.
+    later refusals go to `Client.on_refusal`. Events are in order in both ways.
     """
 
     def __init__(
@@ -220,7 +220,7 @@ class Feed(_Held, Generic[T]):
     def _flush_first(self) -> None:
         if self._rows:
             rows, self._rows = self._rows, []
-            # Why a feed has ended is told to whoever uses it next.
+            # The next use of a feed raises why it has ended.
             with suppress(PenstockError):
                 left = self._session.post_rows(self._head, rows)
                 if left:
@@ -301,7 +301,7 @@ class Subscription(_Held, Generic[T]):
         return protocol.SubscribeMessage(number, self.id, self.type.name, self.selector, definitions)
 
     def take(self, rows: Sequence[Row]) -> Awaitable[None] | None:
-        """Take events that have come; return what is to be waited for, because they are not read fast enough."""
+        """Take events that have come; return a future to wait for if they are not read fast enough."""
         if not {len(self._names) + 2}.issuperset(map(len, rows)):
             raise MalformedError("protocol.row", f"an event of `{self.type.name.name}` has other attributes")
         self._rows.extend(rows)
@@ -328,7 +328,7 @@ class Subscription(_Held, Generic[T]):
                     _report(error)
 
     def end(self, error: PenstockError) -> None:
-        """Take note that it stands no longer: who reads gets what has come, and then the error."""
+        """Record that it stands no longer: who reads gets what has come, and then the error."""
         super().end(error)
         if self._callback is not None and error.code == _CLOSED:
             self._rows.clear()
@@ -525,7 +525,7 @@ class Client:
     # What the connection calls.
 
     def _hear(self, word: protocol.Word) -> Awaitable[None] | None:
-        """Take a word of the broker that is no answer; return what is to be waited for before the next one."""
+        """Handle a message that is not a response; return a future to wait for before the next one."""
         match word:
             case protocol.Events(id_, rows):
                 subscription = self._subscriptions.get(id_)
@@ -657,7 +657,7 @@ class Client:
         return held
 
     async def _hold(self, held: _HeldT, among: dict[str, _HeldT]) -> None:
-        """Ask for something, and keep it while it stands. Events may come at once after the answer."""
+        """Ask for something, and keep it while it stands. Events may come immediately after the answer."""
         among[held.id] = held
         try:
             await self._connection.ask(self._request(held))
@@ -772,7 +772,7 @@ class Client:
     async def fetch_keys(self, group: KeyGroup, first: int, last: int) -> Mapping[int, Secret]:
         """Ask a key manager for the keys of epochs that are over: those with the right `history` get them.
 
-        Not more than some are given at once: ask again from the last one on. Raises `RefusedError`
+        The number per call is limited: ask again from the last one on. Raises `RefusedError`
         (`keys.not-entitled`, `keys.no-history`) and `FailedError` (`keys.no-answer`).
         """
         endpoint = self._caller.endpoint
@@ -793,11 +793,11 @@ class Client:
         return open_released(answer, group, self.principal, private)
 
     def on_quench(self, callback: OnQuench) -> None:
-        """Be told when nobody wants what a feed announces (True), or somebody does again (False)."""
+        """Register a callback for when nobody wants what a feed announces (True), or somebody does again (False)."""
         self._on_quench = callback
 
     def on_refusal(self, callback: OnRefusal) -> None:
-        """Be told of refused events that were posted without waiting."""
+        """Register a callback for refused events that were posted without waiting."""
         self._on_refusal = callback
 
 

@@ -33,15 +33,15 @@ _PASSING: Final = frozenset(
 )
 
 Hear: TypeAlias = Callable[[Word], Awaitable[None] | None]
-"""Takes what is no answer: events, notices, refusals of what was not waited for. Returns what is to be waited for."""
+"""Handle messages that are not responses: events, notices, late refusals. Return a future to wait for."""
 
 Standing: TypeAlias = tuple[Asking, Callable[[RefusedError], None]]
-"""A request that stands, and who is told when a broker refuses it after all."""
+"""An active request, and the callback for when a broker refuses it after all."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Caller:
-    """Whom to call, as whom, and what to say first. Where the address names a broker, nobody else is good."""
+    """Which broker to call, with which identity and first message. If the address names a broker, require it."""
 
     address: Address
     endpoint: Endpoint
@@ -93,7 +93,7 @@ class Caller:
 
 
 class Connection:
-    """See the module. `again` gives what stands, `over` is told how the connection has ended for good."""
+    """See the module. `again` gives what stands, `over` receives how the connection has ended for good."""
 
     def __init__(
         self,
@@ -120,7 +120,7 @@ class Connection:
 
     @property
     def is_up(self) -> bool:
-        """Whether requests go out at once."""
+        """Whether requests are sent immediately."""
         return self._up.is_set() and self.ended is None
 
     def number(self) -> int:
@@ -236,7 +236,7 @@ class Connection:
     # Words of the broker.
 
     def _take(self, word: Word) -> Awaitable[None] | None:
-        """Take a word of the broker; return what is to be waited for before the next one is taken."""
+        """Handle a message of the broker; return a future to wait for before the next one."""
         match word:
             case protocol.AcceptedMessage(number):
                 self._answer(number, None)

@@ -4,13 +4,13 @@ Work is counted in units, of which reading a byte takes one; `penstock.trust.cre
 
     a stranger   has shown nothing yet. All strangers together get `stranger_work` units a second, the lightest of those
                  who wait first, and one of them gets `hello_work` at most. Only certificates that one arrives at from
-                 somebody whom the broker trusts are verified: others cannot give a stranger the right to connect.
+                 somebody that the broker trusts are verified: others cannot give a stranger the right to connect.
     a member     may connect. It gets `member_work` units a second for itself, and `disclosure_work` for one bag.
 
 A bag that was read for a member is kept: to show the same bytes again costs no work of this kind. Still a principal's
 rights are decided, and written to the decision log, each time that it says hello or discloses something. So it can do
-that `admission_rate` times a second, and `admission_burst` times at once. One that comes more often waits for its turn,
-and is refused if that would take longer than `admission_wait`.
+that `admission_rate` times a second, and `admission_burst` times in a burst. One that comes more often waits for its
+turn, and is refused if that would take longer than `admission_wait`.
 """
 
 import asyncio

@@ -1,11 +1,11 @@
-"""The time that a broker goes by: that of the machine, except where the machine's clock makes steps.
+"""A broker's time: that of the machine, except if the machine's clock makes steps.
 
 Rights and time-stamps end by this time, so that a clock that is ahead refuses too much, and one that is behind permits
-too much. Steps of the wall clock are told from the passing of time by a second clock that nobody sets:
+too much. Steps of the wall clock are distinguished from the passing of time by a second clock that nobody sets:
 
-1. A step forward is taken at once: what may have ended does not count.
-2. A step back is taken at once as far as it takes back a step forward that was seen before: then the wall clock agrees
-   again with the clock that nobody sets.
+1. A step forward is accepted immediately: what may have ended does not count.
+2. A step back is accepted immediately as far as it reverts a step forward that was seen before: then the wall clock
+   agrees again with the clock that nobody sets.
 3. Any other step back is not believed at first. Time goes on from where it was, and only a wall clock that stays behind
    for `PATIENCE` is followed. So a short step back revives nothing, and a clock that was wrong from the start is right
    some time after somebody has corrected it.
@@ -36,7 +36,7 @@ class Turns:
         self.since = self._loop.time()
 
     def begin(self) -> None:
-        """Take note that a turn begins now: there was nothing to do."""
+        """Record that a turn begins now: there was nothing to do."""
         self.since = self._loop.time()
 
     async def over(self, pause: float = 0.0) -> None:
@@ -47,7 +47,7 @@ class Turns:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The time that a broker goes by: that of the machine, except where the machine's clock makes steps.
+# A broker's time: that of the machine, except if the machine's clock makes steps.
 
 
 Clock: TypeAlias = Callable[[], datetime]
@@ -57,7 +57,7 @@ Steady: TypeAlias = Callable[[], float]
 _STEP: Final = timedelta(seconds=1)
 #: for how many seconds a wall clock has to stay behind before it is believed
 PATIENCE: Final = 60.0
-#: for how many seconds a step forward can be taken back at once
+#: for how many seconds a step forward can be taken back immediately
 _REMEMBERED: Final = 86_400.0
 _NONE: Final = timedelta()
 

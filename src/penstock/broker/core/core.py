@@ -49,7 +49,7 @@ from penstock.trust.validity import Validity
 # ----------------------------------------------------------------------------------------------------------------------
 # What a broker shows of its credentials: those that its own rights may rest on.
 #
-# A broker goes by the rights of all its clients, which may be many, and are nothing that clients or other brokers need
+# A broker uses the rights of all its clients, which may be many, and are nothing that clients or other brokers need
 # to believe that it may be in the network and carry events. Nor are those shown that name a blinded type: all others
 # would learn that there is such a type, and who has to do with it.
 
@@ -286,7 +286,7 @@ class Core:
     def settle(self, outputs: Iterable[Inward]) -> None:
         """Do what the local broker and the router want done.
 
-        What is wanted while something is being done comes after it: neighbours count what they are told. What fails
+        What is wanted while something is being done comes after it: neighbours count what they receive. What fails
         keeps nothing else from being done. Raises what failed first of these outputs; of the others, operators know.
         """
         self._wanted.append(outputs)
@@ -469,7 +469,7 @@ class Core:
         self.trust_changed()
 
     def change_sources(self, sources: AuthoritySources) -> None:
-        """Go by another policy from now on: everything is decided again. Raises what recording it raises."""
+        """Use another policy from now on: everything is decided again. Raises what recording it raises."""
         self.sources = sources
         self.overlay.change(sources.credentials, sources.revocations)
         with self.recording():
@@ -515,7 +515,7 @@ class Core:
         return self.is_broker(broker) and self.overlay.may_route(self.latest, of_type, broker)
 
     def goes_by(self, now: datetime, owner: Principal, broker: Principal) -> bool:
-        """Say whether a broker goes by what an owner says about policy: it may carry something of the owner's.
+        """Say whether a broker follows an owner's policy: it may carry something of the owner's.
 
         What the coordinator of the network says, about who may be in it, is for all brokers. One that is away is
         judged by what it showed last.

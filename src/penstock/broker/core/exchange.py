@@ -1,6 +1,6 @@
-"""The inside of a broker: the local broker and the router, each told at once what the other one wants of it.
+"""The inside of a broker: the local broker and the router, each immediately applies the other's outputs.
 
-A plain state machine, as both of them are. Whatever has happened is told to one of them, through `local` and `router`,
+A plain state machine, as both of them are. Every input goes to one of them, through `local` and `router`,
 and what they return is given to `settle`, which returns what is left to be done outside: words for clients and
 neighbours, links to be cut, reports. The asyncio node, networks within one process and the simulator drive it.
 """
@@ -24,7 +24,7 @@ from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
 
 Outward: TypeAlias = ToClient | RequestReport | Send | Cut | Disclosed | Unopened | Unsent | Laid
-"""What is to be done outside."""
+"""Outputs for the driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,7 +171,7 @@ class Exchange:
         return self.router.unadvertise(f"{_STANDING}{of_type}")
 
     def _send(self, now: datetime, events: tuple[TransitEvent, ...]) -> Sequence[Inward]:
-        """Seal events. Those for which keys have gone in the meantime wait: somebody was told that they were taken."""
+        """Seal events. Those for which keys have gone in the meantime wait: their publisher has a confirmation."""
         try:
             outputs = self.router.send(events)
         except RefusedError as error:
@@ -194,7 +194,7 @@ class Exchange:
             f"{len(events) - len(waiting)} events of `{events[0].key.name}` that clients have published are not sealed",
             hint="this broker has lost its right to keys that they need, and they are gone",
         )
-        # The others would wait for the same: they go by themselves.
+        # The others would wait for the same: they are sent separately.
         return [*([Gathered(waiting)] if waiting else ()), _Lost(lost)]
 
     def _can_ever_go(self, event: TransitEvent) -> bool:

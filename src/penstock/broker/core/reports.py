@@ -31,7 +31,7 @@ from penstock.trust.capabilities import Right
 # recorded as one number when the period ends. What is left out then, of strangers that were too many, is counted in
 # `refusals not recorded`. Those who may connect are bounded in the same way, except that strangers do not take their
 # place in the log. Nothing is ever left out that was permitted, nor the first refusal of a right that somebody had
-# before: a revocation leaves its trace. Operators are told of each code `refusal_reports` times in a period, and then
+# before: a revocation leaves its trace. Operators see each code `refusal_reports` times in a period, and then
 # how often it happened besides.
 
 
@@ -82,7 +82,7 @@ class Refusals:
         return (principal, Right.CONNECT) in self._permitted
 
     def report(self, code: str) -> bool:
-        """Count that somebody was refused with a code; say whether operators are to be told of this one."""
+        """Count that somebody was refused with a code; say whether to report this one to operators."""
         self._reported[code] += 1
         return self._reported[code] <= self._limits.refusal_reports
 
@@ -172,7 +172,7 @@ class LinkReports:
         return sum(link.unsent_all for link in self._links.values())
 
     def up(self, peer: Principal, now: float) -> None:
-        """Take note that there is a link to a broker."""
+        """Record that there is a link to a broker."""
         link = self._links.get(peer)
         if link is None:
             self._links[peer] = _Link(True, now)
@@ -182,7 +182,7 @@ class LinkReports:
             self._report(peer, link, LinkState.BACK, now - before, unsent, now)
 
     def lost(self, peer: Principal, code: str, now: float) -> None:
-        """Take note that the link to a broker is lost."""
+        """Record that the link to a broker is lost."""
         link = self._links.get(peer)
         if link is not None and link.up:
             before = link.since

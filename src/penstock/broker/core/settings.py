@@ -1,4 +1,4 @@
-"""What a node goes by."""
+"""Settings of a node."""
 
 import secrets
 from dataclasses import dataclass, field
@@ -33,7 +33,7 @@ class TrustSettings:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """What a node goes by. Port 0 takes any that is free."""
+    """Settings of a node. Port 0 takes any that is free."""
 
     key: SigningKey = field(repr=False)
     network: NetworkName
@@ -42,7 +42,7 @@ class NodeSettings:
     peers: tuple[Address, ...] = ()
     #: NATS servers across which clients and brokers may come too
     nats: NatsLogin | None = None
-    #: what the broker goes by, and of which it shows everybody what its own rights rest on
+    #: credentials that the broker uses; it shows everybody those that its own rights depend on
     credentials: Credentials = field(default_factory=Credentials)
     types: tuple[UnverifiedType, ...] = ()
     #: what was agreed on about who publishes and who subscribes, besides what owners announce

@@ -1,7 +1,7 @@
-"""When a revocation is complete: at whom it is enforced, who stops by himself, and whom to wait for.
+"""When a revocation is complete: which brokers enforce it, which stop by themselves, and which to wait for.
 
 Policy event N is complete for a set of brokers when each of them has acknowledged N or a later one, or cannot deliver
-any more without it. The second holds for a broker that goes by time-stamps (it says so when it acknowledges) as soon as
+any more without it. The second holds for a broker that uses time-stamps (it says so when it acknowledges) as soon as
 the last stamp that does not speak of N is over on its clock:
 
     deadline(N) = latest of (time of N, heard(s, N) of each stamper s) + longest period + skew
@@ -42,7 +42,7 @@ from penstock.trust.tags import Tag, intersect
 # 1. A broker counts from when it is first seen with its rights: linked somewhere, or by an acknowledgement.
 # 2. One that goes away may go on delivering where nobody sees it. It counts while its rights last; what it showed last
 #    says whether they do.
-# 3. A broker whose rights are over, by date or because they were revoked, counts no longer. If it goes by time-stamps
+# 3. A broker whose rights are over, by date or because they were revoked, counts no longer. If it uses time-stamps
 #    it is waited for until its last stamp is over, since it stops delivering then and not before.
 # 4. Nobody else takes space: whoever was never seen with the rights of a broker is not here.
 # 5. A broker that starts again still waits for those that it has seen: they are written down with what they showed, and
@@ -196,7 +196,7 @@ def granting(
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# When a revocation is complete: at whom it is enforced, who stops by himself, and whom to wait for.
+# When a revocation is complete: which brokers enforce it, which stop by themselves, and which to wait for.
 
 
 class BrokerProgress(StrEnum):
@@ -353,7 +353,7 @@ class Completeness:
         return None if known is None else known.last
 
     def stops(self, broker: Principal, ended: datetime) -> datetime | None:
-        """Return when a broker whose rights ended has stopped by itself; None if it does not go by time-stamps.
+        """Return when a broker whose rights ended has stopped by itself; None if it does not use time-stamps.
 
         It gets no stamp after that. Those before carry no later time, each by its own clock.
         """
@@ -400,7 +400,7 @@ class Completeness:
         return Completion(number, standings, max(times) if complete else None)
 
     def deadline(self, number: int, acknowledged: int = 0) -> datetime | None:
-        """Return when a broker that goes by stamps stops without this event; None where no stamp tells.
+        """Return when a broker that uses stamps stops without this event; None where no stamp tells.
 
         `acknowledged` is the last that the broker enforces: those whose right ended before cannot keep it going.
         """

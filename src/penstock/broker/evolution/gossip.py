@@ -16,7 +16,7 @@ A state machine. Its driver tells it which neighbours are linked and what they s
    was lost or swallowed is missed after that time at most, if any neighbour has it.
 4. A head is the claim of a neighbour until the signed event is here. A claim makes this broker ask, one neighbour
    after the other. What is not proven in `BrokerLimits.policy_proof` is noted, and not waited for any more.
-5. An owner's policy goes to brokers that go by what the owner says (`Trusts`), and acknowledgements are taken from them
+5. An owner's policy goes to brokers that follow the owner (`Trusts`), and acknowledgements are taken from them
    alone: policy says who was granted what.
 6. Nothing here is kept but claims: a number and a digest for each owner and neighbour. Policy is in the book.
 """
@@ -84,7 +84,7 @@ class _Doubt:
 
 @dataclass(frozen=True, slots=True)
 class _Pull:
-    """Whom this broker has asked for an owner's events after a number, and who was asked before."""
+    """The neighbour that was asked for an owner's events after a number, and those asked before."""
 
     peer: Principal
     after: int
@@ -175,7 +175,7 @@ class PolicyGossip:
         """Do nothing: each neighbour gets its own."""
 
     def neighbours(self) -> Iterable[Principal]:
-        """Return the brokers to whom there is a link."""
+        """Return the brokers with a link."""
         return sorted(self._linked)
 
     def hand_on(self, peer: Principal, stamp: bytes) -> None:
@@ -185,7 +185,7 @@ class PolicyGossip:
     # What happens.
 
     def linked(self, peer: Principal) -> None:
-        """Tell a neighbour to whom there is a new link all heads."""
+        """Tell a neighbour with a new link all heads."""
         self._linked[peer] = _Neighbour()
         doubt = self._doubts.get((peer, None))
         if doubt is not None and not doubt.noted and self._is_over(doubt.since):
@@ -228,7 +228,7 @@ class PolicyGossip:
     def heard(self, peer: Principal, words: Sequence[Wire]) -> None:
         """Take what a neighbour says.
 
-        Raises `MalformedError`, `LimitError`, `RefusedError`: an honest neighbour says nothing of the kind.
+        Raises `MalformedError`, `LimitError`, `RefusedError`: an honest neighbour sends nothing like that.
         """
         neighbour, now = self._linked.get(peer), self._clock()
         if neighbour is None:
@@ -454,7 +454,7 @@ class PolicyGossip:
     # Acknowledgements.
 
     def _acknowledgements(self, owner: Principal) -> Iterator[SignedValue[Acknowledgement]]:
-        """Yield the last acknowledgement of each broker that goes by what an owner says now."""
+        """Yield the last acknowledgement of each broker that follows an owner now."""
         now = self._clock()
         for one in self._book.acknowledgements(owner):
             if self._trusts(now, owner, one.value.broker):

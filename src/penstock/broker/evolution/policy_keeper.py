@@ -96,7 +96,7 @@ class PolicyLog:
         #: from the last checkpoint, or from the first event
         self.events: list[SignedValue[PolicyEvent]] = []
         self.pending: dict[int, SignedValue[PolicyEvent]] = {}
-        #: what was left out although the owner signed it, to be told to the operator
+        #: what was left out although the owner signed it, for the operator
         self.unusable: list[tuple[int, PenstockError]] = []
         #: of the stamps that count, the one that lasts longest
         self.stamp: SignedValue[TimeStamp] | None = None
@@ -180,7 +180,7 @@ class PolicyLog:
         self._weigh()
 
     def authorise(self, signers: frozenset[Principal]) -> None:
-        """Go by the time-stamps of these, and of the owner, from now on; and of nobody else."""
+        """Accept the time-stamps of these, and of the owner, from now on; and of nobody else."""
         if signers != self._authorised:
             self._authorised = signers
             self._weigh()
@@ -424,7 +424,7 @@ class UnusableEvent:
 Output: TypeAlias = Changed | Acknowledge | Stale | Fresh | Resubscribe | Forked | UnusableEvent
 
 Trusts: TypeAlias = Callable[[datetime, Principal, Principal], bool]
-"""Says whether a broker goes by what an owner says: whether stamps may come from it. `Core.goes_by`."""
+"""Says whether a broker follows an owner: whether stamps may come from it. `Core.goes_by`."""
 
 Stampers: TypeAlias = Callable[[datetime, Principal], frozenset[Principal]]
 """Returns who may sign time-stamps for an owner now. `Overlay.stampers`."""
@@ -458,7 +458,7 @@ class PolicyKeeper:
     stamp comes or its policy requires them. `now` never goes back.
     """
 
-    def __init__(  # noqa: PLR0913  # each argument is one of the things that a broker goes by
+    def __init__(  # noqa: PLR0913  # each argument is one part of a broker's configuration
         self,
         key: SigningKey,
         trusts: Trusts,
@@ -482,7 +482,7 @@ class PolicyKeeper:
     # What comes.
 
     def follow(self, now: datetime, owner: Principal, *, learned: bool = True) -> list[Output]:
-        """Take note that types of an owner are here.
+        """Record that types of an owner are here.
 
         A strict broker delivers none of them until a stamp has come; one that has not `learned` how far the owner's
         chain goes, until it has, or until a stamp has come.
@@ -499,7 +499,7 @@ class PolicyKeeper:
         return list(self._tell(now, followed, 0))
 
     def learned(self, now: datetime, owner: Principal) -> list[Output]:
-        """Take note that it is known how far an owner's chain goes."""
+        """Record that it is known how far an owner's chain goes."""
         followed = self._owners.get(owner)
         if followed is None or followed.log.learned:
             return []
@@ -508,7 +508,7 @@ class PolicyKeeper:
         return list(self._tell(now, followed, followed.log.enforced))
 
     def unlearned(self) -> list[Principal]:
-        """Return the owners of whom it is not known how far their chains go."""
+        """Return the owners for which it is not known how far their chains go."""
         return [owner for owner, followed in self._owners.items() if not followed.log.learned]
 
     def receive(self, now: datetime, unverified: UnverifiedValue[PolicyEvent]) -> list[Output]:
@@ -557,7 +557,7 @@ class PolicyKeeper:
         return said.time
 
     def weigh(self, now: datetime) -> list[Output]:
-        """Ask again who may stamp for whom: credentials have come or gone, or were revoked."""
+        """Recompute who may stamp for which owner: credentials have come or gone, or were revoked."""
         said: list[Output] = []
         for owner, followed in self._owners.items():
             # What is being enforced is asked when that is done.
@@ -566,7 +566,7 @@ class PolicyKeeper:
         return said
 
     def enforced(self, now: datetime, owner: Principal, number: int, *, whole: bool = True) -> list[Output]:
-        """Take note that what `Changed` said is enforced from now on.
+        """Record that what `Changed` said is enforced from now on.
 
         It is acknowledged if it is the `whole` of it: if no type could not be installed.
         """
@@ -652,11 +652,11 @@ class PolicyKeeper:
         return bag
 
     def revocations(self) -> Revocations:
-        """Return what was revoked, by whom; of those that forked too."""
+        """Return what was revoked, by owner; of those that forked too."""
         return Revocations({owner: followed.log.state.revoked for owner, followed in self._owners.items()})
 
     def announced(self) -> Iterator[Announced]:
-        """Yield what was agreed on, by whose word; of those that forked too, since it restricts."""
+        """Yield agreements, by owner; of those that forked too, since they restrict."""
         for owner, followed in self._owners.items():
             state = followed.log.state
             if state.agreements:
@@ -746,7 +746,7 @@ class PolicyKeeper:
         elif log.bound(strict=self._strict) and not bound:
             # Whoever waits for this broker may count from now on that it stops by itself.
             said += self._acknowledge(now, followed)
-        # What was applied a moment ago is about to be enforced: that alone is no news.
+        # What was applied a moment ago is about to be enforced: that alone is not news.
         return [*said, *self._tell(now, followed, log.applied if log.applied != applied else log.enforced)]
 
     def _authorise(self, now: datetime, log: PolicyLog) -> None:

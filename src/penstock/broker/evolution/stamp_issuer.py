@@ -65,7 +65,7 @@ class StampIssuer:
         self.begins = settings.begins
         self._head = head
         self._last: dict[Principal, _Last] = {}
-        #: of whom anything was kept or has come
+        #: owners of which anything was kept or has come
         self._known: set[Principal] = set()
 
     def heard(self, owner: Principal) -> None:

@@ -162,10 +162,10 @@ class PolicyBook(Protocol):
         """Take a statement that came as an event, and that nobody has verified yet."""
 
     def linked(self, peer: Principal) -> None:
-        """Take note of a new link to a neighbour."""
+        """Record a new link to a neighbour."""
 
     def compared(self) -> None:
-        """Take note that a network may have learned how far owners' chains go."""
+        """Record that a network may have learned how far owners' chains go."""
 
 
 class PolicyNetwork(Protocol):
@@ -190,7 +190,7 @@ class PolicyNetwork(Protocol):
         """Let others have a time-stamp that its owner has handed in here, if no broker has to sign for it."""
 
     def neighbours(self) -> Iterable[Principal]:
-        """Return the neighbours for whom stamps are signed here."""
+        """Return the neighbours for which stamps are signed here."""
 
     def hand_on(self, peer: Principal, stamp: bytes) -> None:
         """Give a neighbour a stamp that was signed for it."""

@@ -28,7 +28,7 @@ from penstock.model.principals import Principal
 from penstock.model.values import INTEGER_MAX
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Samples: what a broker says to all others at once, across a fabric that nobody has to trust.
+# Samples: messages of a broker to all others, across a fabric that nobody has to trust.
 #
 # Layout: a list of origin, incarnation, number, time, body and proof.
 #
@@ -191,7 +191,7 @@ class FabricMembers:
         self._shown = octets, core.now()
         most = core.settings.limits.network_disclosure
         if len(octets) > most:
-            core.note(LimitError("network.limit", f"a broker discloses at most {most} octets", hint="show less"))
+            core.note(LimitError("network.limit", f"a broker discloses at most {most} bytes", hint="show less"))
         else:
             self._tell(kind + octets)
 

@@ -7,14 +7,15 @@ about policy have topics of their own, which hold what is so now for those who c
 
 A sample is taken in this order; whatever fails refuses it, and is counted and told to the operator:
 
-1. It reads, and is no older than may be, nor older than this broker, nor from the future.
+1. It can be parsed, and is not too old, nor older than this broker, nor from the future.
 2. Its origin signed it, for this network and this topic.
 3. Its origin is in the network, and it and this broker may carry the type.
 4. Its number is higher than all that came from there before; what is missing before it is counted.
 5. It holds what it says, of that origin, sealed if its type is. What a sealed block holds is for the router to open.
 
 The fabric may drop, delay and hold back. Dropped events are missed when the next one comes; policy that is held back is
-noticed by the owner's time-stamps, as everywhere else. Nobody is told that nobody wants his events (no quenching).
+noticed by the owner's time-stamps, as everywhere else. Publishers do not learn that nobody wants their events (no
+quenching).
 """
 
 import asyncio
@@ -111,7 +112,7 @@ _RESTATING: Final = timedelta(seconds=30)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricSettings:
-    """What a network on a fabric goes by; times are seconds. All brokers have to agree on `fresh` and `durable`."""
+    """Settings of a network on a fabric; times are seconds. All brokers have to agree on `fresh` and `durable`."""
 
     fabric: Fabric
     #: whether events of types that nobody seals cross it too, to be read by everybody who runs or reaches it
@@ -154,7 +155,7 @@ class FabricNetwork:
         self._writings: dict[TypeKey, EventWriting] = {}
         self._state_writings: dict[str, StateWriting] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        #: types of which events were kept back, which is told once
+        #: types of which events were withheld, which is reported once
         self._kept_back: set[TypeKey] = set()
         self._due: asyncio.Handle | None = None
         self._book: PolicyBook
@@ -289,7 +290,7 @@ class FabricNetwork:
     def _check_trust(self, origin: Principal, key: TypeKey) -> None:
         core = self._core
         if origin not in self._members or not core.admitted(origin):
-            raise RefusedError("network.unknown", f"{origin.short} is no broker of the network")
+            raise RefusedError("network.unknown", f"{origin.short} is not a broker of the network")
         if not (core.may_route(key, origin) and core.may_route(key, core.principal)):
             raise RefusedError(
                 "network.untrusted",

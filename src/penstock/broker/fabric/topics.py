@@ -173,7 +173,7 @@ class _Writing(ABC):
 
     @abstractmethod
     async def _write(self, publisher: Publisher) -> None:
-        """Write all that waits. Raises what is to be tried again."""
+        """Write all that waits. Raises errors after which to try again."""
 
 
 class StateWriting(_Writing):

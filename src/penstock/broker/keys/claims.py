@@ -154,7 +154,7 @@ class KeyClaims:
         return bool(versions) and all(settled(self._ask(request, shown).decision) for request in asked)
 
     def is_broker(self, broker: Principal, of_type: TypeKey, shown: Credentials = _NOTHING) -> bool:
-        """Say whether somebody is a broker of the network whom a type's owner trusts to carry its events (`route`).
+        """Say whether a principal is a broker of the network that a type's owner trusts to carry its events (`route`).
 
         By what it shows now, and `shown` before. Clients have no such rights, and no key: brokers decide for them.
         """

@@ -1,7 +1,7 @@
 """Where clients ask about keys: operators what there is, managers of a type for changes, readers for old keys.
 
     status          operators of the broker, about the keys that it holds; who may manage a type, about its groups
-    join            operators: the broker asks at once for what it may have
+    join            operators: the broker immediately requests what it may have
     rotate, evict   the owner of the type, and who has the right `keys` on it; at the broker that manages it
     forget          who may manage all types that are managed there: one log has the keys of all
     fetch-keys      anybody: a manager decides by the right `history`, and seals to the key in the request. Operators of
@@ -63,7 +63,7 @@ class KeyDesk:
         await asyncio.gather(*self._waiting, return_exceptions=True)
 
     def ask(self, asker: Asker, question: AskKeys | FetchKeys, answer: Answer) -> None:
-        """Answer a question, at once or later. Raises `RefusedError` and `MalformedError` for what is refused."""
+        """Answer a question, immediately or later. Raises `RefusedError` and `MalformedError` for what is refused."""
         if isinstance(question, FetchKeys):
             self._fetch(asker, question, answer)
             return
@@ -211,7 +211,9 @@ class KeyDesk:
         if value.wish is not KeyWish.HISTORY or value.broker != asker.principal:
             raise RefusedError("keys.wrong-request", "a client may ask for old keys, for itself, and for nothing else")
         if len(self._keys.fetching) >= limits.key_fetching or value.public in self._keys.fetching:
-            raise RefusedError("keys.busy", "too many ask for old keys at once", hint="try again later")
+            raise RefusedError(
+                "keys.busy", "too many clients ask for old keys at the same time", hint="try again later"
+            )
         found: list[Released] = []
         self._keys.fetching[value.public] = found.append
         self._keys.forward(request)

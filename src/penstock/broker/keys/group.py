@@ -6,9 +6,9 @@ The rules:
    None of the secrets in the tree is given to it before: they may be older than the epoch, and with what was said
    earlier they would open epochs before it.
 2. Who leaves keeps the key of the epoch, and loses its place with the next.
-3. Who is evicted loses both at once: a record that evicts begins an epoch. Whoever was evicted is remembered, because
-   the dates of its credentials do not tell that it had no right in between.
-4. What a record comes to depends on the log alone. How large a group may be is asked of those who write records, not of
+3. An evicted member loses both immediately: a record that evicts begins an epoch. Whoever was evicted is remembered,
+   because the dates of its credentials do not tell that it had no right in between.
+4. A record's effect depends on the log alone. How large a group may be is asked of those who write records, not of
    those who read them: replicas with other limits, or other limits after a restart, must not come to another tree.
 
 Every secret comes from the seed of its record, so that replicas, and a manager that starts again, come to one tree.
@@ -88,7 +88,7 @@ class GroupState:
             )
 
     def apply(self, record: KeyRecord, seed: Secret) -> Rekey | None:
-        """Take a record in; return what members are told, where an epoch begins. Raises what `check` raises."""
+        """Take a record in; return the message to members, if an epoch begins. Raises what `check` raises."""
         self.check(record)
         for broker, until in record.admitted:
             self._admit(broker, until, seed, record.word.epoch)
@@ -124,7 +124,7 @@ class GroupState:
     # For checkpoints.
 
     def to_sexp(self) -> SExp:
-        """Return everything, with all secrets: to be wrapped at once. Raises `RefusedError` before the first epoch."""
+        """Return everything, with all secrets, for immediate wrapping. Raises `RefusedError` before the first epoch."""
         if self.word is None:
             raise unopened()
         return (
@@ -205,8 +205,8 @@ class Wishes:
     def need_epoch(self, state: GroupState, begun: datetime) -> bool:
         """Say whether an epoch must begin; not where all who join had their right when it began, and ever since.
 
-        Section 7.6.2; `begun` is when the epoch began on the slowest clock. Labels say nothing of the past that would
-        be worth moving a rendezvous for: nobody's joining changes them.
+        Section 7.6.2; `begun` is when the epoch began on the slowest clock. Labels reveal nothing about the past that
+        would be worth moving a rendezvous for: nobody's joining changes them.
         """
         if self.refresh or self.evict or not state.tree:
             return True
@@ -231,7 +231,7 @@ class Wishes:
             )
 
     def fit(self, state: GroupState, most: int) -> None:
-        """Forget who wants to join where a replica has given the last places to others; it asks again, and is told."""
+        """Forget who wants to join where a replica has given the last places to others; it asks again."""
         waiting = [broker for broker in self.admit if broker not in state.members]
         for broker in waiting[max(0, most - len(state.members)) :]:
             del self.admit[broker]

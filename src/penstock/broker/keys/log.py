@@ -152,10 +152,10 @@ async def carry_out(
 class KeyScribe:
     """Writes what a manager wants written, one after another, while everybody goes on; see the module.
 
-    `send` is given what is to be sent, `failed` what went wrong: the manager proposes again what was not written.
+    `send` receives messages to send, `failed` receives errors: the manager proposes again what was not written.
     """
 
-    def __init__(  # noqa: PLR0913  # whom it writes for, where to, and whom it tells
+    def __init__(  # noqa: PLR0913  # the manager, the log, and its callbacks
         self,
         manager: KeyManager,
         log: KeyLog,
@@ -201,7 +201,7 @@ class KeyScribe:
         await self._log.close()
 
     def put(self, outputs: Iterable[Output]) -> None:
-        """Send what is to be sent, and have the rest written."""
+        """Send the messages, and have the rest written."""
         for output in outputs:
             if isinstance(output, Append | TruncateLog):
                 self._waiting.append(output)

@@ -109,7 +109,7 @@ def _group(value: SExp) -> tuple[bytes, Iterable[SExp]]:
 #
 # wrapped under the key of the managers, in the context of the place where the checkpoint begins, and cut into parts.
 # The parts follow each other in the log: where another replica's record is in between, they count for nothing, and
-# whoever wanted the checkpoint begins again. A manager that reads a whole one, its own or another's, goes by it from
+# whoever wanted the checkpoint begins again. A manager that reads a whole one, its own or another's, uses it from
 # then on; so what was read of a log that begins with a checkpoint, and of one that has all records, is the same.
 
 
@@ -219,7 +219,7 @@ class Condensing:
         self._parts = []
 
     def take(self, now: datetime, *, mine: bool, whole: bool) -> None:
-        """Take note that a part is in the log, of one's own checkpoint or of another's, and whether it was the last."""
+        """Record that a part is in the log, of one's own checkpoint or of another's, and whether it was the last."""
         if not mine:
             self.broken()
             # Another replica is at it; what it writes is as good, unless something was to be forgotten.
@@ -287,7 +287,7 @@ class CheckpointReader:
 
 @dataclass(frozen=True, slots=True)
 class AppliedRecord:
-    """What a record came to: what members are told where an epoch begins, and whether a checkpoint is whole.
+    """The effect of a record: the message to members if an epoch begins, and whether a checkpoint is whole.
 
     One that does not follow from those before is skipped, by all who read it.
     """

@@ -11,7 +11,7 @@ A plain state machine. Whoever drives it tells it what comes, and carries out wh
 3. An epoch ends when somebody who holds its key must not have the next (eviction, or the end of a right), when somebody
    joins who had no right when it began, by age and by volume. It does not end where the credentials show that it need
    not: who joins with a right that is older than the epoch gets its key, and who leaves keeps a key that it has a right
-   to (section 7.6.2). Both take effect in the tree with the next epoch, all at once.
+   to (section 7.6.2). Both take effect in the tree with the next epoch, together.
 4. Now and then all state goes into the log as a checkpoint (`log_state`), and what came before is forgotten.
 
 Seeds in the log, and keys of epochs that are over, are wrapped under a key that replicas share (`kek`).
@@ -103,8 +103,8 @@ class KeyAnswers:
 # ----------------------------------------------------------------------------------------------------------------------
 # When a key manager tells which epoch a group has: from time to time, and more often where members may not know.
 #
-# A manager that has just started does not know whom it told before, and brokers may not be within reach yet. One that
-# reads that a replica has begun an epoch cannot know whether the replica lived to tell it.
+# A manager that has just started does not know which members it notified before, and brokers may not be within reach
+# yet. One that reads that a replica has begun an epoch cannot know whether the replica lived to tell it.
 
 
 #: the first pause after a start is `key_retry` divided by this; each one is twice as long as the one before
@@ -125,7 +125,7 @@ class KeyNotices:
         self._next: dict[KeyGroup, _Next] = {}
 
     def is_due(self, now: datetime, group: KeyGroup) -> bool:
-        """Say whether a group is to be told its epoch now; the next time is later then."""
+        """Say whether to announce a group's epoch now; the next time is later then."""
         expected = self._next.get(group)
         if expected is not None and expected.due - expected.pause <= now < expected.due:
             return False
@@ -134,17 +134,17 @@ class KeyNotices:
         return True
 
     def told(self, now: datetime, group: KeyGroup) -> None:
-        """Take note that a group is told of its epoch now, which has begun."""
+        """Record that a group's epoch, which has begun, is announced now."""
         self._next[group] = _Next(now + self._longest, self._longest)
 
     def told_by_another(self, now: datetime, group: KeyGroup) -> None:
-        """Take note that a replica has begun an epoch, and should have told it."""
+        """Record that a replica has begun an epoch, and should have told it."""
         expected = self._next.get(group)
         if expected is not None:
             self._next[group] = expected._replace(due=min(expected.due, now + self._retry))
 
     def next(self, group: KeyGroup) -> datetime | None:
-        """Return when a group is told next, if it was told anything."""
+        """Return when a group is notified next, if it was notified before."""
         expected = self._next.get(group)
         return None if expected is None else expected.due
 
@@ -184,7 +184,7 @@ class Proposal:
         return [self._made[1]]
 
     def settle(self, record: SignedValue[Record]) -> bool:
-        """Take note that the log has this record in the place, and say whether it is the one that was proposed."""
+        """Record that the log has this record in the place, and say whether it is the one that was proposed."""
         made, self._made = self._made, None
         return made is not None and made[1].record.digest == record.digest
 
@@ -217,7 +217,7 @@ class KeyRequests:
         self._last: dict[_Asker, datetime] = {}
 
     def begin(self, now: datetime) -> None:
-        """Take note that the manager runs from now on, if it did not before."""
+        """Record that the manager runs from now on, if it did not before."""
         self._begun = self._begun or in_utc(now)
 
     def check(self, now: datetime, unverified: UnverifiedValue[KeyRequest], wish: KeyWish) -> KeyRequest:
@@ -254,7 +254,7 @@ Serves: TypeAlias = Callable[[TypeKey], Collection[TypeName]]
 class KeyManager:
     """See the module. `replicas` are those whose records count besides its own. `now` never goes back."""
 
-    def __init__(  # noqa: PLR0913  # each argument is one of the things that a manager goes by
+    def __init__(  # noqa: PLR0913  # each argument is one part of a manager's configuration
         self,
         key: SigningKey,
         kek: Secret,
@@ -381,9 +381,9 @@ class KeyManager:
         grounds: Callable[[Principal], Grounds],
         spared: Collection[Principal] = (),
     ) -> list[Output]:
-        """Go by a policy that has changed: `grounds` asks the door about each broker that has the key or waits for it.
+        """Apply a policy change: `grounds` asks the door about each broker that has the key or waits for it.
 
-        Who has no right any more is evicted, all of them at once. Those who are `spared` stay as they are.
+        Members without a right are evicted, all in one step. Those who are `spared` stay as they are.
         """
         state, wishes = self._state(group), self._wish(group)
         for broker in self.holders(group) - frozenset(spared):
@@ -404,7 +404,7 @@ class KeyManager:
         return self._propose(now)
 
     def sealed(self, now: datetime, group: KeyGroup, blocks: int) -> list[Output]:
-        """Take note that so many blocks more were sealed under the key of the epoch."""
+        """Record that so many blocks more were sealed under the key of the epoch."""
         self._blocks[group] = self._blocks.get(group, 0) + blocks
         return self.rotate(now, group) if self._blocks[group] >= self._refreshing.blocks else []
 
@@ -417,7 +417,7 @@ class KeyManager:
         return self._propose(now)
 
     def forgot(self, number: int) -> None:
-        """Take note that the log keeps no record before a place."""
+        """Record that the log keeps no record before a place."""
         self._condensing.forgotten = max(number, self._condensing.forgotten)
 
     @property
@@ -494,7 +494,7 @@ class KeyManager:
 
         Where records were forgotten, the first one begins a checkpoint. One that does not follow (`GroupState.check`)
         counts for nothing, for any replica. Raises `RefusedError` (`keys.log`) for one that is not the next, or of
-        somebody who is no replica, and what signatures and unwrapping raise. Nothing has changed then.
+        somebody who is not a replica, and what signatures and unwrapping raise. Nothing has changed then.
         """
         signed = unverified.verify()
         record, taken = signed.value, self._fold.take(signed)

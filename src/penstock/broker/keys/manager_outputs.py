@@ -55,7 +55,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """To be told to operators: something is not as it should be, and everything goes on."""
+    """A report to operators: something is wrong, and everything continues."""
 
     reason: PenstockError
 

@@ -119,7 +119,7 @@ _PATIENCE: Final = 16
 class KeyMember:
     """See the module. `now` never goes back."""
 
-    def __init__(  # noqa: PLR0913  # each argument is one of the things that a member goes by
+    def __init__(  # noqa: PLR0913  # each argument is one part of a member's configuration
         self,
         key: SigningKey,
         group: KeyGroup,
@@ -155,7 +155,7 @@ class KeyMember:
         self._seeking: bytes | None = None
         self._told: datetime | None = None
         self._holds = True
-        #: whether a manager says that it was evicted: it is no member then, until it joins again
+        #: whether a manager says that it was evicted: it is not a member then, until it joins again
         self.evicted = False
         #: blocks that were sealed here in this epoch
         self._blocks = 0
@@ -179,7 +179,7 @@ class KeyMember:
         return [Ask(self._request(now, KeyWish.REFRESH))] if self._leaf is not None else []
 
     def sealed(self, now: datetime, blocks: int) -> list[Output]:
-        """Take note that so many blocks more were sealed here: where they are too many, a new epoch is asked for."""
+        """Record that so many blocks more were sealed here: where they are too many, a new epoch is asked for."""
         before, self._blocks = self._blocks, self._blocks + blocks
         most = self._limits.key_blocks if self._word is None else min(self._limits.key_blocks, self._word.blocks)
         # Not with each block; a request may be lost, and is repeated when there are as many more.
@@ -191,7 +191,7 @@ class KeyMember:
         return [Ask(self._request(now, KeyWish.HISTORY, first, last, self._reading.public))]
 
     def wanted(self, now: datetime, epoch: int) -> list[Output]:
-        """Take note that something came which was sealed in an epoch: one that is not known yet is asked for."""
+        """Record that something came which was sealed in an epoch: one that is not known yet is asked for."""
         if self._leaf is None or epoch <= max(self.epoch, self._known):
             return []
         # Whoever sent it may have made the number up: it is a reason to ask, and nothing else.

@@ -56,7 +56,8 @@ class KeyReadiness:
     def __init__(self, core: Core, members: Mapping[KeyGroup, KeyMember]) -> None:
         self._core = core
         self._members = members
-        #: until when events of a type can be sealed, as far as was heard about keys; and the library that it goes by
+        #: until when events of a type can be sealed, as far as was heard about keys; and the library that it is based
+        #: on
         self._until: dict[TypeKey, datetime] = {}
         self._library = -1
         #: groups without a key to seal under, and since when; None when operators know
@@ -69,16 +70,16 @@ class KeyReadiness:
         self._until.clear()
 
     def hold(self, group: KeyGroup) -> None:
-        """Take note that there is no key of a group to seal under. For a moment that is nothing."""
+        """Record that there is no key of a group to seal under. For a moment that is nothing."""
         self._waiting[group] = self._core.now()
 
     def resume(self, group: KeyGroup) -> None:
-        """Take note that there is one."""
+        """Record that there is one."""
         self._waiting.pop(group, None)
         self._refused.pop(group, None)
 
     def refused(self, group: KeyGroup, code: str) -> None:
-        """Take note why a manager gives none; where that is so for longer than a moment, operators are told."""
+        """Record why a manager gives none; where that is so for longer than a moment, operators are notified."""
         if self._refused.get(group) != code:
             self._refused[group] = code
             self._waiting[group] = self._core.now()
@@ -344,7 +345,7 @@ class Keys:
             self._core.release()
 
     def _relabel(self, now: datetime) -> None:
-        """Go by the labels of now, and ask for those that others still use."""
+        """Use the current labels, and ask for those that others still use."""
         core = self._core
         core.labels.tick()
         core.relabel()
@@ -383,7 +384,7 @@ class Keys:
         return [] if self._managed is None else self._managed.groups()
 
     def join_now(self) -> None:
-        """Ask at once for all keys that this broker may have and has not."""
+        """Immediately request all keys that this broker may have and lacks."""
         self._declined.clear()
         now = self._core.now()
         for member in self._members.values():

@@ -76,7 +76,7 @@ def _by_version(
 ) -> Mapping[TypeName, list[Branch]]:
     found: dict[TypeName, list[Branch]] = {}
     for request, decision in grounds:
-        # (1) An answer to another question is no answer.
+        # (1) An answer to another question is not an answer.
         name = request.type.event_type.name
         if request.principal != broker or name.key != group.type or request.action not in rights:
             continue

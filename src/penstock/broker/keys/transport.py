@@ -1,7 +1,7 @@
 """Statements about keys on their way: events of a type that every owner has and no client may name (`penstock.keys`).
 
 They reach the brokers that follow the owner: what members ask, what a manager answers, and what it tells all of them.
-Everything in them that is secret is wrapped for those whom it is for.
+Everything in them that is secret is wrapped for its recipients.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ OnRefused: TypeAlias = Callable[[datetime, UnverifiedValue[KeyRefusal]], None]
 
 
 class KeyTransport:
-    """See the module. What comes is handed on unverified; what is refused then, operators are told."""
+    """See the module. Messages are passed on unverified; operators see later refusals."""
 
     def __init__(self, core: Core, *, asked: OnAsked, told: OnTold, refused: OnRefused) -> None:
         self._core = core

@@ -1,4 +1,4 @@
-"""The requests that stand at a local broker: what they come to, and what the router is told of it.
+"""The active requests at a local broker: the effective requests, and their entries in the router.
 
 New paths are asked for before old ones are given up, so that no event is lost in between. Each path has a key of its
 own, which never comes back: so an event that was found by an older filter is known by its key.
@@ -39,7 +39,7 @@ _Arrival: TypeAlias = tuple[tuple[str, ...], TypeKey, tuple[TypeKey, ...]]
 
 
 class ActiveRequests:
-    """See the module. What is to be said goes to `outputs`."""
+    """See the module. Messages to send go to `outputs`."""
 
     def __init__(self, door: Door, library: Library, rules: Rules, outputs: list[Output]) -> None:
         self._door = door
@@ -105,7 +105,7 @@ class ActiveRequests:
         return iter(found.values())
 
     def work_out(self, held: Held, now: datetime) -> None:
-        """Decide what a request comes to, and note what was granted of it.
+        """Decide the effective request, and record what was granted.
 
         Raises what makes it impossible: `RefusedError` and `MalformedError` for its type, `SelectorError`; and what the
         recorder's sink raises. It then comes to nothing.
@@ -154,7 +154,7 @@ class ActiveRequests:
         return settled(self._door.ask(client, Right.RESTRICTIONS, verified, now).decision)
 
     def route(self, held: Held) -> None:
-        """Tell the router what a request comes to: the new paths first, then those that are given up."""
+        """Enter the effective request in the router: the new paths first, then withdraw the old ones."""
         self._changed()
         wanted = dict.fromkeys(held.paths())
         gone = [held.keys.pop(path) for path in list(held.keys) if path not in wanted]
@@ -178,7 +178,7 @@ class ActiveRequests:
         self.version += 1
 
     def wanted(self, key: str, *, wanted: bool) -> None:
-        """Take note that somebody, or nobody, wants what is announced under a key."""
+        """Record that somebody, or nobody, wants what is announced under a key."""
         held = self._by_key.get(key)
         if isinstance(held, SessionAdvertisement):
             (held.unwanted.discard if wanted else held.unwanted.add)(key)
@@ -186,7 +186,7 @@ class ActiveRequests:
 
     def _quench(self, held: SessionAdvertisement) -> None:
         quiet = held.unwanted >= set(held.keys.values())
-        # Of what may not be published nobody is told whether somebody wants it.
+        # Nobody learns whether somebody wants what may not be published.
         if held.keys and quiet is not held.quiet:
             held.quiet = quiet
             self._outputs.append(requests.Quenched(held.session.id, held.asked.id, quiet))

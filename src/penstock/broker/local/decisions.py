@@ -1,4 +1,4 @@
-"""The one door of a local broker: what its clients ask is decided by all that is known, recorded, and remembered.
+"""The only entry point for decisions of a local broker: each request of its clients is decided, recorded and cached.
 
 An answer is remembered until something changes, or until an instant at which a credential that was looked at begins
 or ends. So the same question costs a client's broker once, however often it is asked.
@@ -79,7 +79,7 @@ class DecisionCache:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The one door of a local broker: what its clients ask is decided by all that is known, recorded, and remembered.
+# The only entry point for decisions of a local broker: each request of its clients is decided, recorded and cached.
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +107,7 @@ class AuthoritySources:
     ) -> tuple[Authority, ...]:
         """Return who is asked about a client.
 
-        Brokers publish and read for others, of whom agreements and policies do not speak.
+        Brokers publish and read for others: agreements and policies do not concern them.
         """
         certified = self._certified(shown, environment)
         agreed = map(self.agreements.over, (certified, *self.others))

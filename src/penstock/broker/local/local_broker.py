@@ -4,12 +4,12 @@ A plain state machine between clients and the router. Whoever drives it tells it
 returns, in order (`broker.requests`). It reads no clock: `now` never goes back (where a clock
 was corrected, `recheck` is called), and `tick` says when it wants to be called next, because a right begins or ends.
 
-1. Each request is decided through the one door (`broker.door`), and recorded there, before anything comes of it.
+1. Each request is decided through the only entry point (`decisions`), and recorded there, before it takes effect.
 2. The original request is kept. What it comes to is worked out from the answers (`broker.effective`): a request that is
    granted in part is limited, and refused only where nothing of it is granted.
 3. When credentials, types, policy or time change, requests are worked out again, wider or narrower, and clients notice
    nothing but what they get. No event passes before that is done: where it fails, because an answer cannot be recorded,
-   it is tried again with the next word that the broker is told.
+   it is tried again with the broker's next input.
    How events pass is in `core.event_path`; it calls `catch_up` before each message of events.
 4. What comes by a filter that is not the current one is asked everything again, so that an event under way when a right
    was revoked is not delivered by it.
@@ -70,7 +70,7 @@ class LocalBroker:
     there is not, or is already: the driver's mistake; and what the recorder's sink raises.
     """
 
-    def __init__(  # noqa: PLR0913  # each argument is one of the things that a broker goes by
+    def __init__(  # noqa: PLR0913  # each argument is one part of a broker's configuration
         self,
         network: NetworkName,
         recorder: Recorder,
@@ -287,7 +287,7 @@ class LocalBroker:
         self.held = held
 
     def wanted(self, key: str, *, wanted: bool) -> list[Output]:
-        """Take note that somebody, or nobody, in the network wants what was advertised under a key."""
+        """Record that somebody, or nobody, in the network wants what was advertised under a key."""
         self.active.wanted(key, wanted=wanted)
         return self._said()
 

@@ -43,7 +43,7 @@ class DecisionTally:
 
 
 Path: TypeAlias = tuple[TypeKey, tuple[TypeKey, ...], Filter]
-"""What the router is told: a type, its ancestors where they matter, and a filter."""
+"""An entry in the router: a type, its ancestors if they matter, and a filter."""
 
 
 @dataclass(slots=True)
@@ -89,7 +89,7 @@ class SessionAdvertisement:
     detail: Detail = field(default_factory=Detail)
     keys: dict[Path, str] = field(default_factory=dict)
     offers: dict[TypeName, Offer] = field(default_factory=dict)
-    #: the keys that announce what nobody wants, and whether the client was told that these are all
+    #: the keys that announce what nobody wants, and whether the client has received that these are all
     unwanted: set[str] = field(default_factory=set)
     quiet: bool = False
     #: what the last event was published under, since the next one mostly is of the same type
@@ -173,7 +173,7 @@ class Usages:
         self.by_principal[principal].sessions -= 1
 
     def forget(self, now: datetime) -> None:
-        """Forget who has left, a minute after its last event: connecting again is no way to publish more."""
+        """Forget who has left, a minute after its last event: connecting again does not help to publish more."""
         for principal, usage in list(self.by_principal.items()):
             if not usage.sessions and not usage.rate.at(now):
                 del self.by_principal[principal]
@@ -204,7 +204,7 @@ class Usages:
         octets = len(event.id) + 8 * len(values) + sum([len(value) for value in values if value.__class__ is str])
         most = self.limits.client_event_bytes
         if 4 * octets > most and octets + _beyond_ascii(values) > most:
-            raise LimitError("broker.event-size", f"an event has at most {most} octets", hint="send less in one")
+            raise LimitError("broker.event-size", f"an event has at most {most} bytes", hint="send less in one")
 
     def count(self, usage: Usage, now: datetime) -> None:
         """Count an event. Raises `RefusedError` (`broker.rate`)."""

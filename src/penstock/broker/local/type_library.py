@@ -90,7 +90,7 @@ class Library:
         self.changed()
 
     def _look_at(self, key: TypeKey) -> None:
-        """Take note of a blinded type that has come or gone."""
+        """Record a blinded type that has come or gone."""
         before = key in self.blinded
         self.blinded.discard(key)
         versions = (self._definitions[name].definition for name in self._below.get(key, ()) if name.key == key)

@@ -123,7 +123,7 @@ ABSENT: Final = Allowed(NoneType)
 def is_point(span: tuple[End, End]) -> bool:
     """Say whether a span is a single value."""
     low, high = span
-    return len(low) == len(high) == 3 and low[1] == high[1]  # the length of an end that is no extreme
+    return len(low) == len(high) == 3 and low[1] == high[1]  # the length of an end that is not an extreme
 
 
 def _low(span: tuple[End, End]) -> End:

@@ -294,7 +294,7 @@ class Coverage(Generic[K]):
 
     @property
     def forwarded(self) -> tuple[Interest, ...]:
-        """What is to be forwarded, in the order in which it came to be."""
+        """The subscriptions to forward, in the order in which they arose."""
         return tuple(member.interest for member in self._roots)
 
     def forwarded_for(self, key: K) -> Interest | None:
@@ -397,7 +397,7 @@ class Coverage(Generic[K]):
             if above.idle:
                 self._drop(above)
 
-    # --- who covers whom --------------------------------------------------------------------------------------------
+    # --- who covers what --------------------------------------------------------------------------------------------
 
     def _coverer(self, member: Member[K]) -> Member[K] | None:
         budget = _Budget(self._limits)

@@ -478,7 +478,7 @@ def _order(constraint: tuple[str, Allowed]) -> tuple[int, int, str]:
     elif allowed.points:
         rank = 0
     else:
-        # An end of one part is no value.
+        # An end of one part is not a value.
         rank = 2 if any(len(low) == 1 or len(high) == 1 for low, high in allowed.spans) else 1
     return rank, len(allowed.spans), name
 

@@ -32,18 +32,18 @@ Question: TypeAlias = Callable[[Principal], Wire]
 """Answers what operators ask. Raises `RefusedError` for others."""
 
 Evolve: TypeAlias = Callable[[Principal, bytes, Told], None]
-"""Takes what an owner has signed, from a client, and says when that is safe on the disk, at once or later.
+"""Takes what an owner has signed, from a client, and says when that is safe on the disk, immediately or later.
 
-Raises `RefusedError` and `MalformedError` for what is no owner's.
+Raises `RefusedError` and `MalformedError` for statements that are not an owner's.
 """
 
 Policy: TypeAlias = Callable[[Principal, Principal, int], Wire]
 """Tells a client how far an owner's policy is, and its events after a number. Raises `RefusedError` for others."""
 
 AboutKeys: TypeAlias = Callable[[Asker, AskKeys | FetchKeys, Answer], None]
-"""Answers what clients ask about keys, at once or later. Raises `RefusedError` and `MalformedError`."""
+"""Answers what clients ask about keys, immediately or later. Raises `RefusedError` and `MalformedError`."""
 
-#: seconds from which on a request is dear
+#: seconds from which on a request counts as expensive
 _DEAR: Final = 0.01
 
 
@@ -72,7 +72,7 @@ class _Pace:
 
         A `change` is one that other brokers have to do with.
 
-        After one that was dear, the others have as much time as it took: they may need several turns.
+        After an expensive one, the others have as much time as it took: they may need several turns.
         """
         dear = work if work > _DEAR else 0.0
         rates = self._requests.charge(1, 0, now), self._work.charge(work, 0, now), self._changes.charge(change, 0, now)
@@ -125,7 +125,7 @@ class Clients:
                 core.settle(local.disconnect(core.now(), client.session))
 
     async def _converse(self, client: _Client, waiting: Sequence[Wire]) -> None:
-        """Take what a client says. Nobody else waits for long, however much it is at once."""
+        """Handle a client's messages. Nobody else waits for long, however many they are."""
         turns, loop = Turns(), asyncio.get_running_loop()
         pace = self._pace(client.link.peer.principal)
         while True:

@@ -61,7 +61,7 @@ class Neighbours:
         core.handle({Send: self._send, Cut: self._cut, Disclosed: self._disclosed, Unsent: self._unsent})
 
     def up(self) -> list[Principal]:
-        """Return the brokers to whom there is a link."""
+        """Return the brokers with a link."""
         return sorted(self._neighbours)
 
     def status(self) -> dict[str, Wire]:
@@ -73,7 +73,7 @@ class Neighbours:
         self._calls += [keep_running("calling a broker", partial(self._keep_calling, peer)) for peer in peers]
 
     async def stop_calling(self) -> None:
-        """Call nobody any more; the links stay. When they go, that is no loss."""
+        """Call nobody any more; the links stay. When they go, that is not a loss."""
         self._stopping = True
         for call in self._calls:
             call.cancel()

@@ -46,7 +46,7 @@ _NOW: Final = partial(datetime.now, UTC)
 
 
 class Node:
-    """See the module. `reported` is told what operators should know.
+    """See the module. `reported` receives what operators should know.
 
     With `fabric`, that is between brokers in the place of links. Raises `MalformedError` (`node.peers`).
     """
@@ -159,7 +159,7 @@ class Node:
             )
 
     def reload(self, settings: NodeSettings) -> None:
-        """Go by other credentials, agreements, policies, types and operators from now on; decide requests again.
+        """Use other credentials, agreements, policies, types and operators from now on; decide requests again.
 
         All other settings stay as they were. Raises what verifying a type raises; credentials, and the types before
         it, are then taken in.
@@ -250,7 +250,7 @@ class Node:
             raise FailedError("handshake.timeout", "no hello in time", hint="try again") from None
         hello = read_request(batch[0])
         if not isinstance(hello, Hello):
-            raise MalformedError("protocol.malformed", "the first message is no hello")
+            raise MalformedError("protocol.malformed", "the first message is not a hello")
         if hello.role is PeerRole.CLIENT:
             await self.clients.serve(link, hello, batch[1:])
         elif self.on_fabric is not None:
@@ -269,7 +269,7 @@ class Node:
     # What operators and owners ask.
 
     def brokers(self) -> dict[Principal, list[Principal]]:
-        """Return the brokers of the network that are there, and to whom each of them has links."""
+        """Return the brokers of the network that are there, with the links of each."""
         if self.on_fabric is not None:
             return {broker: [] for broker in self.on_fabric.brokers()}
         links = self.core.router.view.links

@@ -7,7 +7,7 @@ What must not be forgotten is kept by a `Keep`: a broker that starts again knows
 A change is enforced immediately and written down off the event loop. It is acknowledged, and its owner answered, when
 that is safe; a broker that stamps for the owner stamps it then, too, and not before. A stamp is written down with the
 next change, or some seconds later: a broker that loses the last one goes on by an earlier one, which is over sooner.
-Only the first one is waited for, with the acknowledgement that says that this broker goes by stamps.
+Only the first one is waited for, with the acknowledgement that says that this broker uses stamps.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -92,7 +92,7 @@ class NodePolicies:
         self._stamping = False
         #: owners whose heads were compared with neighbours since this broker has started
         self._compared: set[Principal] = set()
-        #: owners of whom something is to be written down that nobody waits for, and ticks until then
+        #: owners for which something is to be written down that nobody waits for, and ticks until then
         self._unsaved: set[Principal] = set()
         self._ticks = 0
         #: acknowledgements that could not be made safe: each tick tries again
@@ -101,7 +101,7 @@ class NodePolicies:
         self._safe: dict[Principal, int] = {}
         #: when the last stamp that each neighbour was handed, by owner and signer, was signed
         self._handed: dict[tuple[Principal, Principal, Principal], datetime] = {}
-        #: owners for whom this broker may stamp and does not dare to, as operators were told
+        #: owners for which this broker may stamp but does not, as was reported to operators
         self._waited_for: set[Principal] = set()
         self._acknowledged: dict[Principal, SignedValue[Acknowledgement]] = {}
         #: what is being enforced, or could not be because an answer was not recorded: each tick tries again
@@ -129,7 +129,7 @@ class NodePolicies:
             self.follow(owner)
         now = self._core.now()
         for snapshot in self._keep.load():
-            # What is kept was not lost: an owner of whom nothing is there is new.
+            # Nothing was lost: an owner without kept policy is new.
             self._issuer.begins = True
             self._carry_out(self._keeper.restore(now, snapshot))
         for owner in list(self._keeper.owners()):
@@ -153,7 +153,7 @@ class NodePolicies:
         self._sign_stamps()
 
     async def stop(self, patience: float) -> None:
-        """Write down what was not yet; what takes longer than so many seconds is told to operators."""
+        """Store what is not stored yet; report it to operators if that takes longer than this many seconds."""
         self._save_rest()
         try:
             await self._writer.finish(patience)
@@ -214,8 +214,8 @@ class NodePolicies:
     def hand_in(self, client: Principal, signed: bytes, told: Told | None = None) -> None:
         """Take what an owner has signed from whoever brings it: a policy event, or a time-stamp.
 
-        Who brings a policy event is told when it is safe on the disk, or that it is not. Raises `MalformedError`,
-        `RefusedError`, `LimitError` (`evolution.*`).
+        The client that brings a policy event learns when it is safe on the disk, or that it is not. Raises
+        `MalformedError`, `RefusedError`, `LimitError` (`evolution.*`).
         """
         written = parse_canonical(signed)
         now = self._core.now()
@@ -264,7 +264,7 @@ class NodePolicies:
             self._core.note(error)
 
     def linked(self, peer: Principal) -> None:
-        """Hand on the stamps of all owners to a neighbour to whom there is a new link."""
+        """Hand on the stamps of all owners to a neighbour with a new link."""
         for key in [key for key in self._handed if key[2] == peer]:
             del self._handed[key]
         for owner in self._keeper.owners():
@@ -285,7 +285,7 @@ class NodePolicies:
             self._core.note(error)
 
     def take_events(self, now: datetime, events: Sequence[SignedValue[PolicyEvent]], told: Told | None = None) -> None:
-        """Take in verified events of one owner that is followed. Whoever asks is told when they are safe, or not."""
+        """Take in verified events of one owner that is followed. The caller is notified when they are safe, or not."""
         owner, number = events[0].value.owner, events[-1].value.number
         outputs = self._keeper.take(now, events)
         if outputs:
@@ -302,7 +302,7 @@ class NodePolicies:
         self._sign_stamps()
 
     def take_acknowledgement(self, now: datetime, acknowledgement: SignedValue[Acknowledgement]) -> None:
-        """Take in a verified acknowledgement of a broker that goes by what its owner says; no other takes space."""
+        """Take in a verified acknowledgement of a broker that follows its owner; no other takes space."""
         value, core = acknowledgement.value, self._core
         if value.owner in self._followed and core.goes_by(now, value.owner, value.broker):
             if value.broker != core.principal:
@@ -403,7 +403,11 @@ class NodePolicies:
                     self.follow(owner)
                     self._network.ask_again(owner)
                 case Forked(owner, fork):
-                    core.note(RefusedError("evolution.forked", f"{owner.short} has signed two policies at once"))
+                    core.note(
+                        RefusedError(
+                            "evolution.forked", f"{owner.short} has signed two different policies with one number"
+                        )
+                    )
                     for event in fork.events:
                         # Others may have only one of the two.
                         self._publish(event.unverified())
@@ -426,7 +430,7 @@ class NodePolicies:
         self._save(owner, told)
 
     def _begun(self, changed: Changed, due: _Due | None) -> _Due:
-        """Return what is to be enforced: the change, and what has been left of earlier ones."""
+        """Return what to enforce: the change, and what has been left of earlier ones."""
         if due is None:
             return _Due(changed, self._core.sources.revocations.by_owner.get(changed.owner, frozenset()))
         left = [one for one in due.changed.installed if changed.state.types.get(one.definition.name) == one]
@@ -434,7 +438,7 @@ class NodePolicies:
         return _Due(replace(changed, installed=installed, removed=removed), due.revoked)
 
     def _enforce(self, due: _Due) -> None:
-        """Go by another policy: due until it is done. Raises what the recorder's sink raises."""
+        """Use another policy: due until it is done. Raises what the recorder's sink raises."""
         core, changed = self._core, due.changed
         self._due[changed.owner] = due
         stampers = core.overlay.stampers(core.now(), changed.owner)
@@ -475,7 +479,7 @@ class NodePolicies:
             self._carry_out(self._keeper.enforced(self._core.now(), owner, number))
 
     def settings_changed(self) -> None:
-        """Go by what the settings say now, and all owners."""
+        """Use the current settings and all owners."""
         core, keeper = self._core, self._keeper
         credentials = core.settings.credentials + keeper.credentials()
         logs = ((owner, keeper.log(owner)) for owner in keeper.owners())
@@ -503,7 +507,7 @@ class NodePolicies:
                 self._core.recorder.revoked(changed.owner, order, tuple(sorted(ids & revoked)), event.value.time)
 
     def _save(self, owner: Principal, told: Told | None = None) -> None:
-        """Write down what is known of an owner. Whoever asks is told when that is safe; operators, if it is not."""
+        """Write down what is known of an owner. The caller is notified when that is safe; operators, if it is not."""
         log = self._keeper.log(owner)
         number = log[-1].value.number if log else 0
 
@@ -628,7 +632,7 @@ class NodePolicies:
         return self._completeness(owner).last(broker)
 
     def compared(self) -> None:
-        """Deliver types of owners of whom it is known by now how far their chains go."""
+        """Deliver types of owners for which it is known by now how far their chains go."""
         for owner in self._keeper.unlearned():
             if self._network.is_compared(owner):
                 self._carry_out(self._keeper.learned(self._core.now(), owner))
@@ -655,11 +659,11 @@ class NodePolicies:
         }
 
     def status(self) -> dict[str, Wire]:
-        """Return, by owner, how far the policy is here and with whom, as plain data."""
+        """Return, by owner, how far the policy is here and at which brokers, as plain data."""
         return {str(owner): self._status_of(owner) for owner in sorted(self._followed)}
 
     def completion(self, owner: Principal, number: int) -> Completion:
-        """Say how far a policy event is with all brokers that go by what its owner says. Raises `RefusedError`."""
+        """Say how far a policy event is with all brokers that follow its owner. Raises `RefusedError`."""
         return self._completions(owner, (number,))[0]
 
     def _completions(self, owner: Principal, numbers: Iterable[int]) -> list[Completion]:
@@ -718,7 +722,7 @@ class NodePolicies:
             self._completeness(said.value.owner).acknowledged(now, said)
 
     def _save_brokers(self) -> None:
-        """Write down who was seen, if that has changed: who they are, what they show, whether they go by stamps."""
+        """Write down who was seen, if that has changed: who they are, what they show, whether they use stamps."""
         roster, followed = self._core.roster, self._followed
         stopping = {(owner, one) for owner in followed for one in roster if followed[owner].goes_by_stamps(one)}
         facts = {one: roster.credentials(one) for one in roster}, stopping

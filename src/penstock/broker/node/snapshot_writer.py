@@ -1,7 +1,7 @@
 """Writing down what must not be forgotten, off the event loop: nobody waits for a slow disk but who has to know.
 
 Snapshots are written one after the other by one thread, so that those of an owner arrive in the order in which they
-were taken. Whoever wants to know when one is safe is told on the event loop. A snapshot is taken when its turn comes:
+were taken. Callers are notified on the event loop when one is safe. A snapshot is taken when its turn comes:
 while one is being written, any number of changes become one more.
 """
 
@@ -69,7 +69,7 @@ class SnapshotWriter:
         self._thread: threading.Thread | None = None
 
     def save(self, owner: Principal, told: Told | None = None) -> None:
-        """Write down what is known of an owner; whoever asks is told once, when that is safe or has failed."""
+        """Write down what is known of an owner; the caller is notified once, when that is safe or has failed."""
         self._waiting.setdefault(owner, []).extend([] if told is None else [told])
         if isinstance(self._keep, Forgetful):
             self._go_on()
@@ -137,7 +137,7 @@ def _work(jobs: "queue.SimpleQueue[_Job]", loop: asyncio.AbstractEventLoop) -> N
         error: BaseException | None = None
         try:
             work()
-        except BaseException as found:  # noqa: BLE001  # whoever waits is told, whatever it is
+        except BaseException as found:  # noqa: BLE001  # the waiting caller receives every error
             error = found
         try:
             loop.call_soon_threadsafe(done, error)

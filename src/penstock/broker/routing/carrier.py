@@ -149,9 +149,9 @@ class WaitingRoom:
 # Current state: the latest event of each slot, kept by the brokers that carry it.
 #
 # A publisher may name the slot that an event belongs to, say the certificate whose validity it states. Of each type and
-# slot a broker keeps the latest event, by its time, then by its id and the count of its origin. Who subscribes is told
-# what is kept of what he wants; a broker that is told passes on what it did not have. So state is found at the nearest
-# broker that has it, and each broker passes on each event once.
+# slot a broker keeps the latest event, by its time, then by its id and the count of its origin. A subscriber receives
+# the kept events that match; a broker that receives them forwards those that it did not have. So state is found at the
+# nearest broker that has it, and each broker passes on each event once.
 #
 # What is kept is current only where a subscription brings what follows. What no subscription wants any more is
 # therefore let go, except at the brokers of those who published it, and where the way to these is cut off for now. The
@@ -383,7 +383,7 @@ class Carrier:
         """Take a sealed block.
 
         1. A copy is known by its numbers, and not opened a second time; nor is a block that nobody here has to read.
-           Everybody on the way can write those numbers, and could use up those of others: so what is to be read is a
+           Everybody on the way can write those numbers, and could use up those of others: so what will be read is a
            copy only if it has been taken by what is inside.
         2. Plaintext beside it is believed of who may read as much as this broker, and of nobody else.
         3. It opens, or waits for its key; in an epoch that is over it does not. Where clients get it, and the owner

@@ -5,8 +5,8 @@ told before, since links keep order, and has told others what follows from it. I
 one that asks, and answers (`Confirmed`) when all of them have. A tree has no circles, so that the answers come to an
 end; where brokers still disagree about the tree, somebody waits in vain, for `BrokerLimits.route_confirm` at most.
 
-- A path that is confirmed already needs no question: a subscription that is covered by one is laid at once.
-- A question is about everything that was told before it. While one is under way others wait for the next, so that a
+- A path that is confirmed already needs no question: a subscription that is covered by one is set up immediately.
+- A question is about everything that was sent before it. While one is under way others wait for the next, so that a
   thousand new subscriptions cost two questions on each link, and not a thousand.
 - Answers bring news with them: who asks for a type first hears of its publishers then, and only then tells them what it
   wants. So a wait has several stages, until nothing is left to confirm, and never more than `_STAGES`: an interest, the
@@ -34,7 +34,7 @@ _Place: TypeAlias = tuple[Principal, TypeKey]
 
 @dataclass(slots=True, eq=False)
 class _Wait:
-    """Somebody who waits until what was told is confirmed: a client, or a neighbour that has asked."""
+    """Somebody who waits until what was sent is confirmed: a client, or a neighbour that has asked."""
 
     trees: Trees
     since: float
@@ -45,7 +45,7 @@ class _Wait:
     tree: TypeKey | None = None
     number: int = 0
     stages: int = _STAGES
-    #: how much of what was told has to be confirmed, and where; and how much was, in earlier stages
+    #: how much of what was sent has to be confirmed, and where; and how much was, in earlier stages
     needs: dict[_Place, int] = field(default_factory=dict)
     met: dict[_Place, int] = field(default_factory=dict)
     over: bool = False
@@ -53,7 +53,7 @@ class _Wait:
 
 @dataclass(slots=True)
 class _Edge:
-    """What a neighbour was told about a tree, while not all of it is confirmed, and how much of it was asked about."""
+    """Messages to a neighbour about a tree that are not all confirmed, and how many were asked about."""
 
     #: the mark of the last word; and of the last one that followed from what neighbours said, not from a client's wish
     told: int = 0
@@ -65,7 +65,7 @@ class _Edge:
 
 
 class Confirmations:
-    """See the module. What is to be said to neighbours and to clients is in `said` and `laid`, until it is taken."""
+    """See the module. Messages to neighbours and to clients are in `said` and `laid`, until they are taken."""
 
     def __init__(self, limits: BrokerLimits) -> None:
         self._time = limits.route_confirm / 1000
@@ -87,14 +87,14 @@ class Confirmations:
     # What happens.
 
     def told(self, peer: Principal, tree: TypeKey, *, wish: bool = False) -> None:
-        """Take note that a neighbour was told something about a tree; `wish` where a client has just asked for it."""
+        """Record that a neighbour was sent something about a tree; `wish` where a client has just asked for it."""
         edge = self._edges.setdefault(peer, {}).setdefault(tree, _Edge())
         edge.told = next(self._marks)
         if not wish:
             edge.followed = edge.told
 
     def await_for_client(self, token: str, trees: Trees, now: float) -> None:
-        """Wait until what was told is confirmed; `laid` says so."""
+        """Wait until what was sent is confirmed; `laid` says so."""
         self._begin(_Wait(trees, now, token))
 
     def await_for_peer(self, peer: Principal, question: Confirm, trees: Trees, now: float) -> None:
@@ -121,7 +121,7 @@ class Confirmations:
         self._meet(place, met)
 
     def forget(self, peer: Principal) -> None:
-        """Forget what a neighbour was told, and what it has asked: a session is over."""
+        """Forget what a neighbour was sent, and what it has asked: a session is over."""
         for tree, edge in self._edges.pop(peer, {}).items():
             self._questions.pop((peer, edge.number or 0), None)
             self._meet((peer, tree), edge.waiting)
@@ -172,7 +172,7 @@ class Confirmations:
     def _needs(self, wait: _Wait) -> dict[_Place, int]:
         """Return what has to be confirmed next, and how much of it.
 
-        First everything that was told before. Then what has followed from what the answers brought: not what clients
+        First everything that was sent before. Then what has followed from what the answers brought: not what clients
         ask for meanwhile, nor, on behalf of a neighbour, what others enter in its tree. It would never end.
         """
         first, needs = wait.stages == _STAGES, dict[_Place, int]()

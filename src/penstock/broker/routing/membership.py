@@ -2,7 +2,7 @@
 
 Each broker announces its own links under rising numbers, and everybody passes on what is new. A link counts when both
 ends announce it, so that a broker that has crashed is gone as soon as its neighbours say so, whatever it said last. The
-brokers that are live for me are those I can reach; an announcement of somebody whom nobody reaches is kept for a while,
+brokers that are live for me are those I can reach; an announcement of a broker that nobody reaches is kept for a while,
 because a partition may heal, and then forgotten.
 
 From the same announcements all brokers compute the same rendezvous node of a type, by the highest hash of the type and
@@ -247,7 +247,7 @@ class Membership:
         self._left = False
         self._known: dict[Principal, _Known] = {}
         self._waiting: dict[Principal, _Known] = {}
-        #: by whom those who wait were announced here first
+        #: the neighbours that first announced those who wait
         self._brought: dict[Principal, Principal | None] = {}
         self._forgotten: list[Principal] = []
         self._view: NetworkView | None = None
@@ -299,7 +299,7 @@ class Membership:
         Raises `LimitError` (`network.limit`) when it is too long.
         """
         if len(octets) > self._limits.network_disclosure:
-            raise LimitError("network.limit", f"a broker discloses more than {self._limits.network_disclosure} octets")
+            raise LimitError("network.limit", f"a broker discloses more than {self._limits.network_disclosure} bytes")
         own = self._own_disclosure
         if own is None or own.incarnation < self.incarnation:
             return self._disclose(self.incarnation, 1, octets)

@@ -181,7 +181,7 @@ class Disclosure:
 def _read_octets(fields: Fields, name: str, most: int) -> bytes:
     octets = fields.take(name, bytes)
     if len(octets) > most:
-        too_many(f"octets of `{name}`", most)
+        too_many(f"bytes of `{name}`", most)
     return octets
 
 

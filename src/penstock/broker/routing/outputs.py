@@ -1,4 +1,4 @@
-"""What a router wants done, and what it goes by."""
+"""Outputs of a router, and its settings."""
 
 from dataclasses import dataclass, field
 from typing import TypeAlias
@@ -93,9 +93,9 @@ Output: TypeAlias = Send | Deliver | Cut | Interested | Disclosed | Unopened | U
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSettings:
-    """What a router goes by: whom it trusts, how announcements are proved, times in seconds, and bounds.
+    """Settings of a router: who it trusts, how announcements are proved, times in seconds, and bounds.
 
-    When `may_route` or `admitted` answer otherwise than before, `Router.trust_changed` has to be told.
+    When the answers of `may_route` or `admitted` change, call `Router.trust_changed`.
     """
 
     may_route: MayRoute = everybody

@@ -144,7 +144,7 @@ class Overlay:
         return known
 
     def _ask(self, now: datetime, about: TypeKey | Principal, right: Right) -> frozenset[Principal]:
-        """Find all brokers at once: authority flows from the owner to whomever it reaches."""
+        """Find all brokers in one pass: authority flows from the owner to everyone it reaches."""
         owner, name = (about.owner, about.name.encode()) if isinstance(about, TypeKey) else (about, ANY)
         whole = _granted(self._closure(now, owner), owner, name, right)
         self._turn = earliest(self._turn, turning_point((grant.validity for grant in whole), now))

@@ -1,4 +1,4 @@
-"""The brokers that a router talks with: which of them are up, and what each has entered here and was told."""
+"""The brokers that a router talks with: which of them are up, and what each has entered here and was sent."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -175,7 +175,7 @@ class NeighbourEntries:
         return WithdrawEntry(handle)
 
     def differing(self, key: TypeKey, wanted: Mapping[Entry, bool]) -> Iterator[tuple[Entry, bool]]:
-        """Yield what of a tree has to be told (True) or taken back (False)."""
+        """Yield the entries of a tree to send (True) or withdraw (False)."""
         told = self.told.get(key, {})
         return ((entry, holds) for entry, holds in wanted.items() if holds != (entry in told))
 
@@ -255,7 +255,7 @@ class LostNeighbours:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The brokers that a router talks with: which of them are up, and what each has entered here and was told.
+# The brokers that a router talks with: which of them are up, and what each has entered here and was sent.
 
 
 @dataclass(slots=True)
@@ -278,11 +278,11 @@ class Peers(dict[Principal, Neighbour]):
         self._allowed = allowed
 
     def up(self) -> list[Principal]:
-        """Return those to whom there is a connection."""
+        """Return those with a connection."""
         return [principal for principal, peer in self.items() if peer.up]
 
     def news(self, trees: Iterable[Tree]) -> Iterator[tuple[Principal, Enter | WithdrawEntry]]:
-        """Yield what has to be entered with whom, or withdrawn, after these trees have changed."""
+        """Yield the entries to make or withdraw, by neighbour, after these trees have changed."""
         moves: list[tuple[Principal, Entry, bool]] = []
         for tree in trees:
             for principal, wanted in self._wanted(tree).items():

@@ -2,7 +2,7 @@
 
 Whoever drives it tells it what happens (`link_up`, `receive`, `subscribe`, `tick`, …) and carries out what it returns:
 `Send`, `Deliver`, `Cut`. It reads no clock and keeps no secret; `now` is any clock that does not go backwards, in
-seconds. How a tree works is told in `trees`, who is on it in `membership`, how two neighbours keep count in `hops`.
+seconds. `trees` explains how a tree works, `membership` who is on it, `hops` how two neighbours keep count.
 
 An event travels in the tree of its own type only. A subscription to a type therefore takes part in the trees of its
 sub-types too: their publishers advertise in the trees of all ancestors, and where a broker with such a subscription
@@ -94,7 +94,7 @@ class Router:
         self._carrier = Carrier(self._forest, self._allowed, self._vault, self._limits)
         self._lost = LostNeighbours(self._limits)
         self._confirmations = Confirmations(self._limits)
-        #: whether what is to be told follows from a subscription of a client
+        #: whether the messages to send follow from a client's subscription
         self._wishing = False
         self._advertised = Advertised(self._vault.seals)
         self._published = 0
@@ -106,7 +106,7 @@ class Router:
     # Links and neighbours.
 
     def link_up(self, peer: Principal, now: float) -> list[Output]:
-        """Begin with a neighbour to whom there is a new connection."""
+        """Begin with a neighbour with a new connection."""
         self._down(peer)
         neighbour = self._neighbours.setdefault(peer, Neighbour(Hops(self._members.incarnation)))
         neighbour.up, neighbour.last, neighbour.since = True, now, now
@@ -245,7 +245,7 @@ class Router:
     ) -> tuple[list[tuple[str, ...]], list[Output]]:
         """Publish rows of a type that is not sealed; the values in them are those of the attributes in `layout`.
 
-        Return the keys of the clients' subscriptions that each row matches, and what is to be done for neighbours.
+        Return the keys of the clients' subscriptions that each row matches, and the actions for neighbours.
         Raises what `check_events` raises, and `LimitError` (`route.event-size`).
         """
         route = self._routes.get(key)

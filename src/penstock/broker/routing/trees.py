@@ -60,7 +60,7 @@ _C = TypeVar("_C", bound=Sized)
 
 @dataclass(slots=True)
 class Tree:
-    """The entries of one tree by side, and what each neighbour has to be told because of them."""
+    """The entries of one tree by side, and what each neighbour must receive because of them."""
 
     key: TypeKey
     parent: Principal | None
@@ -190,7 +190,7 @@ class Tree:
         return self._stands(witness) and may_overlap(advertised, witness[2])
 
     def moves(self) -> dict[Principal, dict[Entry, bool]]:
-        """Return which subscriptions each neighbour has to be told (True) or not (False), since the last time."""
+        """Return which subscriptions each neighbour must receive (True) or lose (False), since the last time."""
         self._refresh()
         moves, self._moves, self.changed = self._moves, {}, False
         return {
@@ -396,7 +396,7 @@ class Forest:
         """Seal filters again, and compare those of others again, if there are other keys than before.
 
         Not more than some are sealed with each call: others have something to do too. What is still sealed in an old
-        epoch asks nothing of events of the new one, so that neighbours go by the type meanwhile.
+        epoch asks nothing of events of the new one, so that neighbours use the type meanwhile.
         """
         if self._version != self._filters.version:
             self._version = self._filters.version
@@ -488,7 +488,7 @@ class Forest:
             return
         group.remove(key)
         if group.summed and len(group.different) <= self._limits.client_filters // 2:
-            # First what is wanted, then what was told in its place.
+            # First what is wanted, then what was sent in its place.
             group.summed = False
             for name in group.filters:
                 self.put(None, name, SubscriptionEntry(tree, self._shown(self.subscribed[name], tree)))

@@ -4,7 +4,7 @@ What clients publish of one type goes into one block, in the order in which it c
 state machine reads no clock: `due` says when something is to be done, and whoever drives it asks then.
 
 Events that cannot be sealed yet, since keys are missing, wait in the same place, for as long as it takes. A client is
-told that its events were taken when they are here, as it is told of events that wait on a link: whatever could still be
+informed that its events were accepted when they are here, as for events that wait on a link: whatever could still be
 wrong with them has been asked before.
 """
 
@@ -22,7 +22,7 @@ from penstock.model.names import TypeKey
 Holds: TypeAlias = Callable[[TypeKey], bool]
 """Says whether events of a type have to wait, because they cannot be sealed yet."""
 
-#: about what an event, and a value that is no text, takes in a block
+#: about what an event, and a value that is not text, takes in a block
 _EVENT_BYTES: Final = 64
 _VALUE_BYTES: Final = 8
 _LONGEST: Final = timedelta(seconds=1)
@@ -46,7 +46,7 @@ class Lingering:
             )
 
 
-#: what a node does unless it is told otherwise
+#: the default of a node
 LINGERING: Final = Lingering(linger=timedelta(milliseconds=2))
 
 
@@ -77,7 +77,7 @@ class BlockBuilder:
         return self._events
 
     def put(self, now: datetime, events: Sequence[TransitEvent]) -> list[tuple[TransitEvent, ...]]:
-        """Take events of one type; return what is to be sealed now, a block each, in order.
+        """Take events of one type; return the events to seal now, a block each, in order.
 
         Raises `RefusedError` (`seal.buffer-full`).
         """

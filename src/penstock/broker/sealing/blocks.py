@@ -366,7 +366,7 @@ class SealedPublications(Publications):
         if retain or state:
             malformed("sealed events that are kept as state")
         if len(block) > ROUTE_BLOCK_BYTES:
-            too_many("octets of a sealed block", ROUTE_BLOCK_BYTES)
+            too_many("bytes of a sealed block", ROUTE_BLOCK_BYTES)
         header = read_header(block)
         if header.rows > ROUTE_BLOCK_EVENTS:
             # As no broker seals them: a few bytes of nulls would open to a million events.
@@ -401,7 +401,7 @@ def _read_beside(plain: list[object], route: Route) -> bytes:
     if type(columns) is not bytes or not columns or isinstance(route, Blinded):
         malformed("what stands beside a sealed block")
     if len(columns) > ROUTE_BLOCK_BYTES:
-        too_many("octets of events", ROUTE_BLOCK_BYTES)
+        too_many("bytes of events", ROUTE_BLOCK_BYTES)
     return columns
 
 
@@ -411,7 +411,7 @@ def _blank(route: Route) -> TransitEvent:
 
 
 def _too_long(limits: BrokerLimits) -> LimitError:
-    return LimitError("route.event-size", f"a block takes more than {limits.route_block_bytes} octets")
+    return LimitError("route.event-size", f"a block takes more than {limits.route_block_bytes} bytes")
 
 
 def not_sealed(of_type: TypeKey) -> RefusedError:
@@ -419,7 +419,7 @@ def not_sealed(of_type: TypeKey) -> RefusedError:
     return RefusedError(
         "seal.missing",
         f"events of `{of_type.name}` came as they are, and have to be sealed",
-        hint="who sent them does not go by the owner's definition, or somebody forges events",
+        hint="their sender does not use the owner's definition, or somebody forges events",
     )
 
 

@@ -204,7 +204,7 @@ class KeyFilters:
         return route.names.attributes if isinstance(route, PlainNames) else ()
 
     def _contents(self, level: Sealing, filter_: Filter) -> Iterator[tuple[str, bytes]]:
-        """Yield what is to be sealed of a filter, for each attribute: as much as others would read."""
+        """Yield the parts of a filter to seal, for each attribute: as much as others would read."""
         parts = _parts(filter_) if level is Sealing.ATTRIBUTE else iter([(FIRST, filter_)])
         found = ((attribute, pad(Padding.SIZES, encode(part.to_tree()))) for attribute, part in parts)
         return islice((one for one in found if len(one[1]) <= self._limits.filter_bytes), self._limits.filter_parts)

@@ -319,7 +319,7 @@ class KeyVault:
         octets = sum(map(len, columns)) + sum(map(len, map(str, names))) + _COLUMN_BYTES * (1 + len(event.values))
         if octets > most:
             raise LimitError(
-                "route.event-size", f"an event takes more than {most} octets when it is sealed", hint="publish less"
+                "route.event-size", f"an event takes more than {most} bytes when it is sealed", hint="publish less"
             )
 
     def open(self, octets: bytes, /) -> Sequence[TransitEvent]:

@@ -49,7 +49,7 @@ _CODE_LENGTH: Final = 64
 _HANG_UP: Final = getattr(select, "POLLRDHUP", 0)
 #: the option of a connection for how much may wait to be sent, beyond what is under way
 _UNSENT: Final = getattr(socket, "TCP_NOTSENT_LOWAT", 0)
-#: as much as asyncio takes from a connection at once
+#: as much as asyncio reads from a connection in one call
 _ARRIVALS: Final = 256 << 10
 
 
@@ -217,7 +217,7 @@ class Channel(asyncio.BufferedProtocol):
         self._gone.set()
 
     def pause_writing(self) -> None:
-        """Keep what is to be sent: the peer does not read."""
+        """Keep data to send: the peer does not read."""
         self._stalled = self._loop.time()
         self._room.clear()
 
@@ -309,7 +309,7 @@ class Channel(asyncio.BufferedProtocol):
             self._transport.write(data)
 
     def cut(self, error: PenstockError) -> PenstockError:
-        """End the channel because of an error of the peer's. It is told the code, if it reads at all."""
+        """End the channel because of an error of the peer's. It receives the code, if it reads at all."""
         if self.ended is None:
             self.was_cut = True
             self._inbox.clear()
@@ -333,7 +333,7 @@ class Channel(asyncio.BufferedProtocol):
             self.abort()
 
     def abort(self) -> None:
-        """End the connection at once."""
+        """End the connection immediately."""
         if self._transport is not None:
             # The first releases of Python 3.11 forget the protocol of a transport that is gone, and then fail here.
             with suppress(AttributeError):

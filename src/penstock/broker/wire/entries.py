@@ -78,7 +78,7 @@ class Filter:
 class SealedFilter:
     """A filter of which each part is sealed under the key of an attribute, or of a type (`sealing.filters`).
 
-    It lets everything through that its parts let through which can be opened; whoever opens none goes by the type.
+    It lets everything through that its parts let through which can be opened; a broker that opens none uses the type.
     """
 
     parts: tuple[bytes, ...] = field(repr=False)
@@ -105,7 +105,7 @@ def _part(octets: object) -> bytes:
     if type(octets) is not bytes or len(octets) < LEAST_BYTES:
         malformed("a part of a sealed filter")
     if len(octets) - LEAST_BYTES > FILTER_BYTES:
-        too_many("octets of a part of a filter", FILTER_BYTES)
+        too_many("bytes of a part of a filter", FILTER_BYTES)
     return octets
 
 

@@ -7,9 +7,9 @@ A connects, B accepts. Keys stand for principals, r are random numbers, S are si
     A ← B : S_B(label, accepts, network, r_B, r_A, B, A, certificate)
 
 Each side checks, in this order: (1) the message has its one written form, (2) its sender belongs to the same network,
-(3) its sender is not ourselves, and is whom we wanted if we wanted somebody, (4) the signature. Whatever fails ends the
-handshake for good; there is a `AuthenticatedPeer` only when everything held. What each part of a signature is for is in
-docs/adr/0012-wire-and-sessions.md.
+(3) its sender is not ourselves, and is the expected one if we expect somebody, (4) the signature. Whatever fails ends
+the handshake for good; there is a `AuthenticatedPeer` only when everything held. What each part of a signature is for
+is in docs/adr/0012-wire-and-sessions.md.
 
 `Connecting` and `Accepting` take and give bytes and do nothing else, so that they work over TLS, across NATS and in a
 simulator. Where there is no TLS the random numbers are the public keys of an exchange (`penstock.crypto.session`), and
@@ -54,7 +54,7 @@ class HandshakeTerms:
 
     def __post_init__(self) -> None:
         if len(self.binding) != BINDING_BYTES:
-            raise MalformedError("handshake.binding", f"a channel is bound to {BINDING_BYTES} octets")
+            raise MalformedError("handshake.binding", f"a channel is bound to {BINDING_BYTES} bytes")
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ class _Side:
         self._terms = terms
         self._nonce = random(NONCE_BYTES)
         if len(self._nonce) != NONCE_BYTES:
-            raise MalformedError("handshake.random", f"a random number has {NONCE_BYTES} octets")
+            raise MalformedError("handshake.random", f"a random number has {NONCE_BYTES} bytes")
         self._step: _Step = self._over
         self._peer: AuthenticatedPeer | None = None
         self._agreed: tuple[bytes, bytes] | None = None
@@ -223,7 +223,7 @@ def _write(word: bytes, *parts: bytes) -> bytes:
 
 
 def _read(word: bytes, message: bytes, count: int) -> list[bytes]:
-    """Check step (1). A signature of a wrong size is no signature, and a key of a wrong size no key."""
+    """Check step (1). A signature of a wrong size is not a signature, and a key of a wrong size no key."""
     try:
         value: SExp = parse_canonical(message, limits=_LIMITS)
     except MalformedError:

@@ -15,6 +15,7 @@ fast a peer's messages are taken.
 """
 
 import asyncio
+import os
 import secrets
 import socket
 import ssl
@@ -39,7 +40,7 @@ from penstock.model.principals import Principal
 
 #: seconds that somebody may be silent before it gives way to others
 _PATIENCE: Final = 0.25
-#: handshakes that may begin at once
+#: handshakes that may begin in a burst
 _HANDSHAKE_BURST: Final = 8
 
 
@@ -52,7 +53,7 @@ class RateMeter(Protocol):
 
 
 class Rate:
-    """A meter: so many messages a second, and so many at once."""
+    """A meter: a number of messages per second, and in a burst."""
 
     def __init__(self, messages: float, burst: float) -> None:
         self._rate = messages
@@ -151,7 +152,7 @@ class Link:
 
         Raises what the link ended with, after everything that came before: `FailedError` (`link.closed`, `link.lost`,
         `link.idle`), `RefusedError` (`link.refused`, `link.flood`, `link.slow-reader`, and what the meter raises) and
-        `MalformedError` for what is no frame or message.
+        `MalformedError` for what is not a frame or message.
         """
         loop = asyncio.get_running_loop()
         while True:
@@ -214,7 +215,7 @@ async def connect(endpoint: Endpoint, host: str, port: int, expected: Principal 
         return await introduce(channel, side)
 
     try:
-        return await meet(endpoint, channel, shake)
+        return await meet(endpoint, channel, shake, f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
     except PenstockError:
         if channel.connected:
             # It has ended already; what is left of the connection is not to outlive this call.
@@ -231,7 +232,9 @@ async def introduce(channel: Channel, side: Connecting) -> AuthenticatedPeer:
     return side.peer
 
 
-async def meet(endpoint: Endpoint, channel: Channel, shake: Callable[[], Awaitable[AuthenticatedPeer]]) -> Link:
+async def meet(
+    endpoint: Endpoint, channel: Channel, shake: Callable[[], Awaitable[AuthenticatedPeer]], address: str = "the peer"
+) -> Link:
     """Run a handshake within its time; a link is what comes of one that held.
 
     Raises what the handshake raises, and `FailedError` (`link.unreachable`, `link.tls`, `handshake.timeout`). The
@@ -241,14 +244,14 @@ async def meet(endpoint: Endpoint, channel: Channel, shake: Callable[[], Awaitab
         async with asyncio.timeout(endpoint.limits.handshake_time / 1000):
             peer = await shake()
     except (PenstockError, OSError) as error:
-        raise _failed(channel, error) from None
+        raise _failed(channel, error, address) from None
     except BaseException:
         channel.abort()
         raise
     return Link(channel, peer, endpoint)
 
 
-def _failed(channel: Channel, error: PenstockError | OSError) -> PenstockError:
+def _failed(channel: Channel, error: PenstockError | OSError, address: str) -> PenstockError:
     """End a channel that became no link, and return the error to raise."""
     reason = type(error).__name__
     match error:
@@ -260,8 +263,12 @@ def _failed(channel: Channel, error: PenstockError | OSError) -> PenstockError:
             hint = "is the peer a Penstock broker, and not too busy?"
             found = FailedError("link.tls", "the connection ended within the TLS handshake", hint=hint, reason=reason)
         case _:
+            # A name that cannot be resolved has a negative number; several addresses that fail have none.
+            cause = (
+                os.strerror(error.errno).lower() if error.errno and error.errno > 0 else error.strerror or "no answer"
+            )
             hint = "compare the address and the port"
-            found = FailedError("link.unreachable", "nobody answers there", hint=hint, reason=reason)
+            found = FailedError("link.unreachable", f"cannot connect to {address}: {cause}", hint=hint, reason=reason)
     channel.cut(found)
     return found
 
@@ -329,7 +336,7 @@ class Reception:
             guest.patience = inf
 
     def _check_held(self) -> None:
-        """Turn somebody out where too much is kept of all who were not let in yet: of whom most is kept."""
+        """Disconnect a peer if too much is kept of all that are not admitted yet: the one with most."""
         if sum(one.channel.held for one in self._greeting.values()) > self._endpoint.limits.hello_all_bytes:
             self._turn_out(max(self._greeting, key=lambda task: self._greeting[task].channel.held))
 
@@ -360,7 +367,7 @@ class Reception:
         except PenstockError as error:
             self._refused(error)
         except asyncio.CancelledError:
-            # Whoever was turned out is told so; a listener that closes cancels the others.
+            # A peer that was turned out receives the reason; a listener that closes cancels the others.
             if channel.ended is None or task in self._links:
                 raise
             self._refused(channel.ended)
@@ -490,7 +497,7 @@ class _Times(TypedDict):
 
 
 def _times(limits: BrokerLimits) -> _Times:
-    """Return what asyncio is told about TLS. The time of the handshake is ours to keep: it covers TLS and our own."""
+    """Return asyncio's arguments about TLS. The time of the handshake is ours to keep: it covers TLS and our own."""
     return {
         "ssl_handshake_timeout": 2 * limits.handshake_time / 1000,
         "ssl_shutdown_timeout": limits.link_goodbye / 1000,
@@ -504,7 +511,7 @@ def _busy(message: str) -> RefusedError:
 async def listen(
     endpoint: Endpoint, host: str, port: int, serve: Serve, refused: Refused = lambda _error: None
 ) -> Listener:
-    """Accept links at an address; port 0 takes any that is free. `refused` is told of everybody who did not get in.
+    """Accept links at an address; port 0 takes any that is free. `refused` receives everybody who did not get in.
 
     Raises `FailedError` (`link.address`, `tls.context`).
     """

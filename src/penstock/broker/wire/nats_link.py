@@ -9,7 +9,8 @@ A broker hears knocks on one subject, its door; each link has two subjects of it
 
 NETWORK and BROKER are digests, and tell nothing to those who do not know the names. The random numbers of the handshake
 are public keys, what it is bound to is the door, and what both signed gives the keys of the session. The servers see
-who talks to whom, how much and when; they can drop everything, and change, add or repeat nothing that anybody takes.
+who talks with each other, how much and when; they can drop everything, and change, add or repeat nothing that anybody
+takes.
 """
 
 import asyncio
@@ -153,7 +154,7 @@ class NatsTransport(asyncio.Transport):
         self._sealing, self._opening = sealing, opening
 
     def grant(self) -> None:
-        """Let the peer send. Who has connected does so at once, who has accepted when he knows that he was heard."""
+        """Let the peer send. The connecting side does so immediately, the accepting side when it was heard."""
         self._granted = self._heard + self._limits.link_inbox
         self._put(_GRANT, _TOTAL.pack(self._granted))
 
@@ -492,7 +493,7 @@ class NatsListener(Reception):
         self._check_places()
         keys = exchange.agree(*side.agreed, connects=False)
         transport.begin(*keys, last=raw_frame(proof or b""))
-        # Whoever stands in the middle knows no key; nobody is served who has not shown that he has it.
+        # A man in the middle does not have the key; nobody is served who has not shown that he has it.
         await transport.confirmed()
         self._check_places()
         transport.grant()
@@ -524,7 +525,7 @@ class NatsListener(Reception):
 async def listen_nats(
     endpoint: Endpoint, login: NatsLogin | str, serve: Serve, refused: Refused = lambda _error: None
 ) -> NatsListener:
-    """Accept links across NATS servers. `refused` is told of everybody who did not get in.
+    """Accept links across NATS servers. `refused` receives everybody who did not get in.
 
     A connection to the servers that is lost ends all links, and comes back by itself. Raises for the servers as
     `connect_nats`.

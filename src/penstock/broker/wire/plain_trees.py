@@ -32,7 +32,7 @@ class Fields:
 
     def __init__(self, tree: object, what: str) -> None:
         if not isinstance(tree, dict):
-            malformed(f"{what} is no map")
+            malformed(f"{what} is not a map")
         self._tree, self._what, self._asked = tree, what, 0
 
     def take(self, name: str, kind: type[_T]) -> _T:

@@ -171,7 +171,7 @@ def _malformed_key_request() -> MalformedError:
 def _key_type(text: str) -> TypeKey:
     owner, slash, name = text.partition("/")
     if not slash:
-        raise MalformedError("name.malformed", f"`{text[:80]}` is no type", hint="write `owner/name`")
+        raise MalformedError("name.malformed", f"`{text[:80]}` is not a type", hint="write `owner/name`")
     return TypeKey(Principal.parse(owner), name)
 
 

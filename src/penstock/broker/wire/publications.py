@@ -1,4 +1,4 @@
-"""Events between brokers, many of one kind at once.
+"""Events between brokers, many of one kind together.
 
 A block of events has a header, which says of which type they are and which attributes they have, and columns: their
 numbers, ids and times, and one for each attribute, all in one list. Header and columns travel as bytes. A header is
@@ -205,7 +205,7 @@ class Publications:
         if count <= limits.route_block_events and self._fits(limits):
             yield self
         elif count == 1:
-            raise LimitError("route.event-size", f"an event takes more than {limits.route_block_bytes} octets")
+            raise LimitError("route.event-size", f"an event takes more than {limits.route_block_bytes} bytes")
         else:
             for half in (range(count // 2), range(count // 2, count)):
                 yield from self.pick(half).parts(limits)
@@ -287,7 +287,7 @@ _WIDE: Final = CodecLimits(frame_bytes=1 << 62, wire_items=1 << 30)
 
 def _read_columns(header: PublicationHeader, octets: bytes) -> tuple[tuple[int, ...], tuple[TransitEvent, ...]]:
     if len(octets) > ROUTE_BLOCK_BYTES:
-        too_many("octets of events", ROUTE_BLOCK_BYTES)
+        too_many("bytes of events", ROUTE_BLOCK_BYTES)
     tree, width = decode(octets), len(header.attributes) + _FIXED
     if type(tree) is not list or not tree or len(tree) % width:
         malformed("the columns of events")

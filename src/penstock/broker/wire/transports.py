@@ -39,7 +39,7 @@ class Pauses:
         self._was_there = float("-inf")
 
     def there(self, now: float) -> None:
-        """Take note that the broker is there, or was until now."""
+        """Record that the broker is there, or was until now."""
         self._pause, self._was_there = _FIRST, now
 
     def next(self, now: float) -> float:
@@ -111,7 +111,7 @@ def address_of(url: str, broker: Principal | None, nats: NatsLogin | None) -> Ad
         pass
     raise MalformedError(
         "client.url",
-        f"`{url[:80]}` is no address of a broker",
+        f"`{url[:80]}` is not an address of a broker",
         hint="write `penstock://host:port`, or `nats://host:port` for a NATS server",
     )
 

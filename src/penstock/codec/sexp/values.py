@@ -1,4 +1,4 @@
-"""What an S-expression is in memory, and the few questions its readers ask of it."""
+"""S-expressions in memory, and helpers for reading them."""
 
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -18,7 +18,7 @@ SExp: TypeAlias = bytes | Hinted | tuple["SExp", ...]
 
 
 def head(value: SExp) -> bytes | None:
-    """Return the first atom of a list, which names what the list is; None where there is none.
+    """Return the first atom of a list, which names its kind; None if there is none.
 
     >>> head((b"tag", (b"*",)))
     b'tag'

@@ -1,4 +1,4 @@
-"""The rule base: which rules are in force, over which tree, and what may come back. It is a fold of steps.
+"""The rule base: the rules in force, the tree, and the log of what may come back. It is a fold of steps.
 
     base = RuleBase(vocabulary)
     plan = plan_add(base, rule, note)        # looks, and changes nothing
@@ -61,7 +61,7 @@ def _no_steps(_count: int) -> Sequence[Step]:
 
 
 class RuleBase:
-    """All rules that were stated, how they stand, and the steps that brought it about."""
+    """All stated rules, their status, and the steps that led to it."""
 
     def __init__(
         self, vocabulary: Vocabulary, mode: Mode = Mode.SCOPED, *, limits: ModeratorLimits = MODERATOR_LIMITS
@@ -107,7 +107,7 @@ class RuleBase:
 
     @property
     def mode(self) -> Mode:
-        """What counts as a conflict."""
+        """Return the mode, which defines what counts as a conflict."""
         return self.detector.mode
 
     @property
@@ -117,7 +117,7 @@ class RuleBase:
 
     @property
     def history(self) -> History:
-        """The stack of what may come back."""
+        """Return the log of entries that may come back."""
         return self._tables.history
 
     @property
@@ -140,7 +140,7 @@ class RuleBase:
 
     @property
     def remembered(self) -> int:
-        """How many steps are kept in mind."""
+        """Return the number of steps in memory."""
         return len(self._steps)
 
     @property
@@ -160,7 +160,7 @@ class RuleBase:
 
     @property
     def read(self) -> int:
-        """How many publishers' rules were read, or written: those of a snapshot are read when they are needed."""
+        """Return how many publishers' rules were read or written: those of a snapshot are read when they are needed."""
         return self._tables.rules.read
 
     @property
@@ -193,7 +193,7 @@ class RuleBase:
         return self.detector.on(event)
 
     def standing(self, rule_id: str) -> RuleState:
-        """Return how a rule stands. Raises `MalformedError` (`moderator.unknown-rule`)."""
+        """Return the status of a rule. Raises `MalformedError` (`moderator.unknown-rule`)."""
         found = self._tables.rules.get(rule_id)
         if found is None:
             raise MalformedError(
@@ -371,7 +371,7 @@ class RuleBase:
                 self.detector.vocabulary.check(change.after.stated, shown=self.judge.shows, limits=self._limits)
 
     def _trust(self) -> None:
-        """Look through what came back unseen, so that the detector knows again that nothing conflicts."""
+        """Check rules that came back unchecked, so that the detector knows again that nothing conflicts."""
         for _ in self.detector.review():
             pass
 
@@ -389,7 +389,7 @@ class RuleBaseDraft:
         self.delta = self.delta.then(delta)
 
     def wish(self, wishes: Mapping[str, SubscriberRule]) -> None:
-        """Change how subscribers' rules stand. Raises as `change`."""
+        """Change the status of subscribers' rules. Raises as `change`."""
         known = self.base.wishes
         self.change(
             Delta(
@@ -402,7 +402,7 @@ class RuleBaseDraft:
         )
 
     def stand(self, standings: Mapping[str, RuleState]) -> None:
-        """Change how rules stand. Raises as `change`."""
+        """Change the status of rules. Raises as `change`."""
         known = self.base.standings
         self.change(
             Delta(
@@ -415,7 +415,7 @@ class RuleBaseDraft:
         )
 
     def fits(self, standings: Mapping[str, RuleState]) -> bool:
-        """Change how rules stand if they fit; say whether they do."""
+        """Change the status of rules if they fit; say whether they do."""
         try:
             self.stand(standings)
         except PenstockError as error:

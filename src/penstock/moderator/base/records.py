@@ -73,7 +73,7 @@ def kind_of(request: Request) -> str:
 
 
 def from_record(number: int, note: Note, record: Record) -> Step:
-    """Return the step that was kept. Raises `MalformedError` (`moderator.record`, and what the parts raise)."""
+    """Return the recorded step. Raises `MalformedError` (`moderator.record`, and errors of its parts)."""
     match parse_canonical(record.after, limits=wide(len(record.after))):
         case (b"step", tuple(request), (b"restored", *entries), tuple(after)):
             pass
@@ -259,7 +259,7 @@ def _read_entry(value: SExp) -> Logged:
 
 
 def request_to_sexp(request: Request) -> tuple[SExp, ...]:
-    """Return what is asked for as it is kept, and signed."""
+    """Return a request in the form that is stored and signed."""
     match request:
         case steps.Add(rule):
             return (b"add", rule.to_sexp())
@@ -289,7 +289,7 @@ def request_to_sexp(request: Request) -> tuple[SExp, ...]:
 
 
 def request_from_sexp(value: SExp) -> Request:
-    """Read what is asked for. Raises as `from_record`."""
+    """Read a request. Raises as `from_record`."""
     match value:
         case (b"resolve", bytes() as rule_id, bytes(strategy), *consents):
             agreed = frozenset(map(_read_who, consents))

@@ -116,7 +116,7 @@ class History:
                 self._let_in(place)
 
     def release(self, reasons: Iterable[Reason]) -> None:
-        """Look again at what was kept out for reasons that have changed."""
+        """Check again the entries whose reasons have changed."""
         for reason in reasons:
             for place in [*self._by_reason.get(reason, ())]:
                 self._let_in(place)
@@ -157,7 +157,7 @@ Demand: TypeAlias = tuple[RuleFunction, Selector]
 
 
 class ImposedDemands:
-    """Which rules in force make a demand that their publishers did not state."""
+    """Index of rules in force with demands that their publishers did not state."""
 
     def __init__(self) -> None:
         self._holders: dict[Demand, set[str]] = {}
@@ -171,7 +171,7 @@ class ImposedDemands:
         return self._holders.get(demand, ())
 
     def change(self, changes: Mapping[str, RuleChange[RuleState]]) -> None:
-        """Follow how rules stand."""
+        """Update for changed rules."""
         for rule_id, change in changes.items():
             for demand in () if change.before is None else imposed_on(change.before):
                 holders = self._holders[demand]
@@ -183,7 +183,7 @@ class ImposedDemands:
 
 
 def imposed_on(standing: RuleState) -> frozenset[Demand]:
-    """Return what a rule in force demands and its publisher did not state."""
+    """Return the demands of a rule in force that its publisher did not state."""
     form, stated = standing.form, standing.stated
     if form is None or (form.fnc_p == stated.fnc_p and form.fnc_s == stated.fnc_s):
         return frozenset()
@@ -281,7 +281,7 @@ class Image:
 
 
 class RuleTables:
-    """How rules stand, what may come back, and who is away."""
+    """The tables of a rule base: rules, log entries, and publishers that are away."""
 
     def __init__(self) -> None:
         self.rules = Standings()
@@ -303,14 +303,14 @@ class RuleTables:
 
     @property
     def imposed(self) -> ImposedDemands:
-        """What rules in force demand without having stated it."""
+        """Return demands of rules in force that nobody stated."""
         if self._imposed is None:
             self._imposed = ImposedDemands()
             self._imposed.change({rule_id: RuleChange(None, each) for rule_id, each in self.rules.revised().items()})
         return self._imposed
 
     def write(self, delta: Delta) -> None:
-        """Change what a delta changes, but for the tree."""
+        """Apply a delta, except for the tree."""
         _write(self.rules, delta.rules)
         if self._imposed is not None:
             self._imposed.change(delta.rules)
@@ -401,7 +401,7 @@ class RuleTables:
         return (self.away - delta.away.keys()) | {who for who, change in delta.away.items() if change.after}
 
     def _standing_after(self, delta: Delta) -> Iterator[tuple[str, RuleState | SubscriberRule]]:
-        """Yield how all rules will stand."""
+        """Yield the status of all rules after a delta."""
         yield from _after(self.rules, delta.rules)
         yield from _after(self.wishes, delta.wishes)
 

@@ -89,7 +89,7 @@ class TypePlaces(Generic[S]):
         self.known: dict[TypeKey, Spot[S]] = {}
 
     def spot(self, event: TypeKey) -> Spot[S]:
-        """Return where a type stands, which must be in the tree."""
+        """Return the place of a type, which must be in the tree."""
         found = self.known.get(event)
         if found is None:
             parent = self._tree.parents[event]
@@ -229,7 +229,7 @@ class Detector:
 
     @property
     def vocabulary(self) -> Vocabulary:
-        """What rules may speak about."""
+        """Return the vocabulary of rules."""
         return self._vocabulary
 
     @property

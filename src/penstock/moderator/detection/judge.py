@@ -53,7 +53,7 @@ class FunctionForm:
 
     @property
     def exact(self) -> bool:
-        """Whether the box says all."""
+        """Say whether the box is exact."""
         return not self.rest
 
 
@@ -178,7 +178,7 @@ def _member(values: ValueSet) -> tuple[Scalar] | None:
 
 @dataclass(frozen=True, slots=True)
 class Implication:
-    """Whether whoever satisfies one function satisfies another: if so, nothing is missing."""
+    """The answer whether one function implies another: if so, nothing is missing."""
 
     #: the parts of the other function that are not implied
     missing: tuple[Selector, ...] = ()
@@ -189,7 +189,7 @@ class Implication:
 
     @property
     def holds(self) -> bool:
-        """Whether it is certain that nothing is missing."""
+        """Say whether the implication is certain."""
         return not self.missing
 
 

@@ -41,7 +41,7 @@ def find_conflicts(
 
 
 def relation(tree: TypeTree, event: TypeKey, other: TypeKey) -> ConflictKind | None:
-    """Say where `other` stands with respect to `event`; None where they are not related."""
+    """Return the relation of `other` to `event` in the tree; None if they are not related."""
     if event == other:
         return ConflictKind.SAME
     if tree.is_sub(event, other):

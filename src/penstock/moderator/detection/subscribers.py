@@ -61,12 +61,12 @@ class Allowance:
 
     @property
     def allowed(self) -> bool:
-        """Whether nothing is in the way, while the rules hold."""
+        """Say whether nothing prevents it, while the rules are valid."""
         return self.published and not self.failures
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """What is in the way, in sentences."""
+        """Return the reasons against it, in sentences."""
         if not self.published:
             return (f"{self.publisher.short} has no rule by which it publishes `{self.event.name}`",)
         return tuple(map(str, self.failures))
@@ -245,7 +245,7 @@ class PublishEntitlement:
 
     @property
     def allowed(self) -> bool:
-        """Whether it has a rule, and nothing is in the way."""
+        """Say whether it has a rule, and nothing prevents it."""
         return bool(self.rules) and not self.failures
 
     def __bool__(self) -> NoReturn:
@@ -340,7 +340,7 @@ class PublishRules:
             yield from (key for key in self._tree.subtree(event) if key != event)
 
     def _failures(self, rules: Iterable[PublishRule], publisher: Principal) -> list[Failure]:
-        """Return what a publisher does not satisfy of what rules demand."""
+        """Return the demands of rules that a publisher does not satisfy."""
         return [
             Failure(rule.id, RuleFunction.P, publisher, attributes)
             for rule in rules

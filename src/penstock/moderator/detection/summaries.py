@@ -37,7 +37,7 @@ _FULL: Final = 32
 
 
 class Mergeable(Protocol):
-    """What a summary can do."""
+    """The operations of a summary."""
 
     def merged(self, other: Self) -> Self:
         """Return the summary of both; the same object if nothing is new."""
@@ -217,7 +217,7 @@ _PARTS: Final = 64
 
 
 class Summary(Protocol):
-    """What is known about some functions."""
+    """A summary of some functions."""
 
     def merged(self, other: Any) -> Any:  # a summary of the same class, which a protocol cannot say
         """Return the summary of both; the same object if nothing is new."""

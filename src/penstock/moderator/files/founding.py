@@ -1,4 +1,4 @@
-"""What a rule base begins with, as its moderator founds it: a statement that it signs.
+"""The founding of a rule base: a statement that its moderator signs.
 
     (rule-book (name <ledger>) (moderator <principal>) (time <date>) (mode <mode>) <vocabulary>
                [(resolve <strategy>)] (heuristic <name>)
@@ -65,7 +65,7 @@ _KNOWN: Final[ListForm[Known]] = ListForm(
 
 @dataclass(frozen=True, slots=True)
 class Founding(Claim):
-    """What a rule base begins with. Raises `MalformedError` (`moderator.founding`)."""
+    """The founding of a rule base. Raises `MalformedError` (`moderator.founding`)."""
 
     HEAD: ClassVar = b"rule-book"
     ORDER: ClassVar = (
@@ -106,13 +106,13 @@ class Founding(Claim):
 
     @property
     def customs(self) -> Customs:
-        """What the domain has agreed on, as plans need it."""
+        """Return the domain's customs for plans."""
         people = tuple(profile for _, profile in sorted(self.known_subscribers.items()))
         return Customs(self.resolve, HEURISTICS[self.heuristic], people, self.speakers, self.tightening)
 
     @property
     def digest(self) -> bytes:
-        """What tells this rule base from others."""
+        """Return the digest that identifies this rule base."""
         return digest(self.to_sexp())
 
     @classmethod

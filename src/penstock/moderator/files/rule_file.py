@@ -52,7 +52,7 @@ def principal_of(name: str) -> Principal:
 
 @dataclass(frozen=True, slots=True)
 class RuleFile:
-    """What a file says: what rules may speak about, who is known, what was agreed on, and what is stated."""
+    """The content of a file: vocabulary, profiles, customs, and stated rules."""
 
     vocabulary: Vocabulary
     mode: Mode = Mode.SCOPED
@@ -257,7 +257,7 @@ class RuleReader:
     # --- rules --------------------------------------------------------------------------------------------------
 
     def publish_rule(self, table: StrictMapping) -> PublishRule:
-        """Read what a publisher states."""
+        """Read a publisher's rule."""
         rule_id = self._rule_id(table)
         by = table.take("by", str)
         with table.at("publishers"):
@@ -275,7 +275,7 @@ class RuleReader:
             return PublishRule(rule_id, event, publishers, stated_by, fnc_p, fnc_s, validity)
 
     def subscribe_rule(self, table: StrictMapping) -> SubscribeRule:
-        """Read what a subscriber states."""
+        """Read a subscriber's rule."""
         rule_id = self._rule_id(table)
         by = table.take("by", str)
         with table.at("by"):

@@ -52,7 +52,7 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class StepResult:
-    """What a step came to, by the names under which it can be expected."""
+    """The result of a step, by the keys of expectations."""
 
     number: int
     facts: Mapping[str, object]
@@ -83,7 +83,7 @@ def run(scenario: Scenario) -> Iterator[StepResult]:
 
 
 def _before(base: RuleBase, planned: Plan, step: ScenarioStep, customs: Customs, named: Named) -> dict[str, object]:
-    """Tell what was to be known before the step."""
+    """Return the facts known before the step."""
     facts: dict[str, object] = {"conflicts": conflict_facts(planned.conflicts)}
     if isinstance(step.request, Add) and planned.conflicts and "proposals" in step.expected:
         found = propose(base, step.request.rule, customs.subscribers)
@@ -92,7 +92,7 @@ def _before(base: RuleBase, planned: Plan, step: ScenarioStep, customs: Customs,
 
 
 def _after(base: RuleBase, planned: Plan, named: Named) -> dict[str, object]:
-    """Tell what has come of the step."""
+    """Return the results of the step."""
     return {
         **plan_facts(base, planned, named),
         "away": sorted(named(publisher) for publisher in base.away),

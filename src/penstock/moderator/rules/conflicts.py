@@ -13,7 +13,7 @@ from penstock.selector import Selector
 
 
 class Mode(StrEnum):
-    """What counts as a conflict; docs/explanation/conflicts.md has the three side by side."""
+    """The definition of a conflict; docs/explanation/conflicts.md compares the three."""
 
     #: the functions as sets of profiles, and the scope of the tree
     SCOPED = "scoped"
@@ -24,7 +24,7 @@ class Mode(StrEnum):
 
 
 class ConflictKind(StrEnum):
-    """Where the rule in force stands: on the same event type, above the candidate's, or below."""
+    """The place of the rule in force: on the same event type, above the candidate's, or below."""
 
     SAME = "same"
     UP = "up"

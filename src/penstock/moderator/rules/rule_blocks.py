@@ -153,7 +153,7 @@ class Standings(MutableMapping[str, RuleState]):
 
     @property
     def read(self) -> int:
-        """How many rules were read or written."""
+        """Return how many rules were read or written."""
         return len(self._read)
 
     def limited(self) -> Mapping[str, bytes]:
@@ -201,13 +201,13 @@ def is_revised(standing: RuleState) -> bool:
 
 
 def standing_to_sexp(standing: RuleState) -> SExp:
-    """Return how a rule stands as it is kept."""
+    """Return the stored form of a rule's status."""
     form = (standing.form.to_sexp(),) if standing.form is not None and is_revised(standing) else ()
     return (standing.status.encode(), standing.stated.to_sexp(), *form)
 
 
 def standing_from_sexp(value: SExp) -> RuleState:
-    """Read how a rule stands. Raises `MalformedError` (`moderator.record`, and what rules raise)."""
+    """Read a rule's status. Raises `MalformedError` (`moderator.record`, and errors of rules)."""
     match value:
         case (bytes(status), tuple(stated), *form) if len(form) <= 1 and status.decode("ascii", "replace") in [
             *RuleStatus

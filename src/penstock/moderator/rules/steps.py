@@ -28,7 +28,7 @@ T = TypeVar("T")
 
 
 class RuleStatus(StrEnum):
-    """How a rule stands."""
+    """The status of a rule."""
 
     IN_FORCE = "in-force"
     #: asked for, and conflicts
@@ -107,7 +107,7 @@ class Logged:
 
 @dataclass(frozen=True, slots=True)
 class RuleChange(Generic[T]):
-    """What stood in one place before, and what stands there after; None for nothing."""
+    """The values of one key before and after a step; None for nothing."""
 
     before: T | None
     after: T | None
@@ -123,7 +123,7 @@ def _nothing() -> MappingProxyType[K, T]:
 
 @dataclass(frozen=True, slots=True)
 class Delta:
-    """All that a step changes."""
+    """All changes of a step."""
 
     rules: Mapping[str, RuleChange[RuleState]] = field(default_factory=_nothing)
     types: Mapping[TypeKey, RuleChange[Rooted]] = field(default_factory=_nothing)
@@ -202,12 +202,12 @@ class Delta:
 
     @property
     def logged(self) -> tuple[Logged, ...]:
-        """What enters the log, in its order."""
+        """Return the entries that enter the log, in order."""
         return tuple(change.after for _, change in sorted(self.log.items()) if change.after is not None)
 
     @property
     def dropped(self) -> tuple[Logged, ...]:
-        """What leaves the log, in its order."""
+        """Return the entries that leave the log, in order."""
         return tuple(change.before for _, change in sorted(self.log.items()) if change.before is not None)
 
     @property
@@ -276,7 +276,7 @@ CLOCK: Final = Principal(bytes(DIGEST_BYTES))
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """Who changes something, when, and why."""
+    """The author, time and reason of a change."""
 
     who: Principal
     when: datetime
@@ -388,7 +388,7 @@ Request: TypeAlias = Forward | Undo
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """One change: the request, and what came of it."""
+    """One change: the request, and its result."""
 
     number: int
     note: Note

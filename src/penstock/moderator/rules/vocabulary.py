@@ -1,4 +1,4 @@
-"""What rules may speak about: the event types and their tree, and the attributes of both kinds of profiles."""
+"""The vocabulary of rules: the event types and their tree, and the attributes of both kinds of profiles."""
 
 from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass

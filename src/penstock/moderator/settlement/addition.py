@@ -22,7 +22,7 @@ from penstock.trust.validity import State
 
 
 class Tightening(StrEnum):
-    """How rules of others than who asks for it may be tightened."""
+    """How others' rules may be tightened."""
 
     #: by whoever stated the rule that they conflict with, or by the moderator
     FREE = "free"
@@ -32,7 +32,7 @@ class Tightening(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Customs:
-    """What a domain has agreed on beforehand."""
+    """Conventions of a domain."""
 
     #: tried immediately when a rule conflicts; None: somebody chooses
     resolve: Strategy | None = None
@@ -51,7 +51,7 @@ DEFAULT_CUSTOMS = Customs()
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What a request would come to: a step that can be applied, and what there is to know before."""
+    """The result of a request: a step that can be applied, and its explanation."""
 
     step: Step
     #: what the rule conflicts with
@@ -61,7 +61,7 @@ class Plan:
 
 
 def plan_add(base: RuleBase, rule: PublishRule, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
-    """Plan what comes of a rule that its publisher states: in force, waiting for its period, or rejected.
+    """Plan the result of stating a publisher's rule: in force, waiting for its period, or rejected.
 
     A rule of the same id that is not in force is replaced by the new one, if its publisher stated both.
 

@@ -1,4 +1,4 @@
-"""Consents: what a principal agrees to though somebody else asks for it.
+"""Consents of principals to others' requests.
 
     (moderator-consent (book <digest>) (by <principal>) (to <digest>) (since <steps>) (until <date>) [(for <poll>)])
 
@@ -26,7 +26,7 @@ from penstock.trust.signed import DIGEST, Claim
 
 @dataclass(frozen=True, slots=True)
 class Consent(Claim):
-    """Somebody agrees to what somebody else asks for."""
+    """A principal's consent to somebody else's request."""
 
     HEAD: ClassVar = b"moderator-consent"
     SIGNER: ClassVar = "by"
@@ -48,13 +48,15 @@ def poll_reason(poll: bytes) -> str:
 
 
 def resolution_digest(rule_id: str, strategy: Strategy, forms: Mapping[str, PublishRule]) -> bytes:
-    """Return what a consent to a proposal is to; the forms are those of the candidate and of all rules that change."""
+    """Return the digest that a consent to a proposal names; the forms are those of the candidate and of all rules that
+    change.
+    """
     written = (form.to_sexp() for _, form in sorted(forms.items()))
     return digest((b"resolution", rule_id.encode(), strategy.encode(), *written))
 
 
 def request_digest(request: Request) -> bytes:
-    """Return what a consent to a request is to."""
+    """Return the digest that a consent to a request names."""
     return digest((b"request", request_to_sexp(request)))
 
 

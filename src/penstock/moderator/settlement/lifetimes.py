@@ -44,7 +44,7 @@ _GONE = (RuleStatus.WITHDRAWN, RuleStatus.ENDED)
 
 
 def plan_subscribe(base: RuleBase, rule: SubscribeRule, note: Note) -> Plan:
-    """Plan what comes of a rule that a subscriber states: in force, or waiting for its period.
+    """Plan the result of stating a subscriber's rule: in force, or waiting for its period.
 
     A rule of the same id that is gone is replaced by the new one, if the same one stated both.
 
@@ -65,7 +65,7 @@ def plan_subscribe(base: RuleBase, rule: SubscribeRule, note: Note) -> Plan:
 
 
 def plan_unsubscribe(base: RuleBase, request: WithdrawRule, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
-    """Plan what comes of a subscriber's rule being taken back by whoever stated it, or is subscribed by it.
+    """Plan the withdrawal of a subscriber's rule by its author or its subscriber.
 
     Raises `RefusedError`: `moderator.not-yours`, `moderator.gone`.
     """
@@ -141,7 +141,7 @@ _LIVE = (RuleStatus.IN_FORCE, RuleStatus.REJECTED, RuleStatus.WAITING, RuleStatu
 
 
 def plan_pass(base: RuleBase, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
-    """Plan what comes of the time: rules whose periods have ended go, those whose periods begin are tried."""
+    """Plan the passing of time: remove rules whose periods have ended, and try those whose periods begin."""
     now = instant_key(note.when)
     limited = {rule_id: base.standings[rule_id] for rule_id, due in sorted(base.limited.items()) if due <= now}
     ended = {
@@ -166,7 +166,7 @@ def plan_pass(base: RuleBase, note: Note, customs: Customs = DEFAULT_CUSTOMS) ->
 
 
 def plan_leave(base: RuleBase, publisher: Principal, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
-    """Plan what comes of a publisher that goes away: the rules rest that it stated, or that are of nobody else.
+    """Plan the leaving of a publisher: suspend rules that it stated, or that have no other publisher.
 
     Of rules of several it is a publisher no longer, as long as it is away (`RuleBase.rules`).
 
@@ -188,7 +188,7 @@ def plan_leave(base: RuleBase, publisher: Principal, note: Note, customs: Custom
 
 
 def plan_return(base: RuleBase, publisher: Principal, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
-    """Plan what comes of a publisher that is back: its rules that rested are stated again, by their ids.
+    """Plan the return of a publisher: state its suspended rules again, by their ids.
 
     Raises `RefusedError` (`moderator.present`) when it is not away.
     """

@@ -49,7 +49,7 @@ def resolve(base: RuleBase, candidate: PublishRule, strategy: Strategy) -> Forms
 
 
 def standings(base: RuleBase, candidate: PublishRule, forms: Forms) -> dict[str, RuleState]:
-    """Return how rules stand once their forms are in force."""
+    """Return the status of rules once their forms are in force."""
     stated = {rule_id: base.standings[rule_id].stated for rule_id in forms if rule_id != candidate.id}
     stated[candidate.id] = candidate
     return {rule_id: RuleState(stated[rule_id], RuleStatus.IN_FORCE, form) for rule_id, form in forms.items()}
@@ -194,7 +194,7 @@ class Revision:
         return any(before != ALWAYS and after == ALWAYS for before, after in both)
 
     def diff(self) -> Iterator[str]:
-        """Yield what goes and what comes, line by line."""
+        """Yield removed and added parts, line by line."""
         for function in RuleFunction:
             old, new = (parts(function_of(rule, function)) for rule in (self.before, self.after))
             yield from (f"- {function}: {part.text}" for part in old if part not in new)

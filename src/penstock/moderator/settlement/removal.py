@@ -43,7 +43,7 @@ from penstock.trust.validity import State
 
 
 def plan_withdraw(base: RuleBase, request: WithdrawRule, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
-    """Plan what comes of a rule being taken back by whoever stated it, or by one of those that it is of.
+    """Plan the withdrawal of a rule by its author, or by one of its publishers.
 
     Of several publishers one takes back that it is of it; the rule goes on to be that of the others.
 
@@ -84,7 +84,7 @@ def _step_out(draft: RuleBaseDraft, standing: RuleState, note: Note, customs: Cu
 
 
 def take_out(draft: RuleBaseDraft, going: dict[str, RuleStatus], now: datetime, customs: Customs) -> tuple[Logged, ...]:
-    """Let rules go, each to its status, and bring back what fits then; return what came back.
+    """Remove rules, each to its status, restore what fits then, and return what was restored.
 
     What was in force on an event type whose other rules got another form is logged.
     """
@@ -262,7 +262,7 @@ class _Search:
                 settle_on(self._draft, rule, resolution)
 
     def log_replaced(self, going: frozenset[str]) -> None:
-        """Log what was in force where something else took its place."""
+        """Log the forms that were replaced."""
         forms = self._draft.base.detector.rules
         back = {entry.event for entry in self.restored}
         for event, rules in self._before.items():

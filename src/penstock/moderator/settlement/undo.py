@@ -39,7 +39,7 @@ from penstock.moderator.settlement.type_changes import plan_tree
 
 
 def plan(base: RuleBase, request: Forward, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
-    """Plan what comes of a request; nothing is changed. Raises what the plan of its kind raises."""
+    """Plan a request without changing anything. Raises errors of its kind of plan."""
     match request:
         case Add(rule):
             return plan_add(base, rule, note, customs)
@@ -66,7 +66,7 @@ def plan(base: RuleBase, request: Forward, note: Note, customs: Customs = DEFAUL
 
 
 def plan_request(base: RuleBase, request: Request, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
-    """Plan what comes of any request; nothing is changed. Raises what the plan of its kind raises."""
+    """Plan any request without changing anything. Raises errors of its kind of plan."""
     if isinstance(request, Undo):
         return plan_undo(base, request, note, customs)
     return plan(base, request, note, customs)

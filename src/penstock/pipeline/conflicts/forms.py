@@ -62,7 +62,7 @@ ANYWHERE: Final = TypeKey(Principal(bytes(32)), "Type")
 
 @dataclass(frozen=True)
 class RuleTerms:
-    """What rules may speak about, but for the event types: how they are compared, and the attributes of profiles."""
+    """The vocabulary of rules without the event types: how they are compared, and the attributes of profiles."""
 
     scope: TreeScope
     publishers: Mapping[str, AttributeSpec]
@@ -330,7 +330,7 @@ class _Side:
         return _Demand(name, name, low, high, low, high)
 
     def demands(self, form: FunctionForm) -> tuple[list[_Demand], bool]:
-        """Return what a function demands, and whether that is all."""
+        """Return the demands of a function, and whether they are complete."""
         stated: dict[str, _Interval] = {}
         others: list[_Demand] = []
         for part in map(self.forms.form, form.parts):

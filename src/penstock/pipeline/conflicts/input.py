@@ -64,7 +64,7 @@ QUARANTINE: Final = StructType([StructField(name, _TEXT) for name in ("reason", 
 
 
 class StorageFormat(StrEnum):
-    """How a table is stored."""
+    """The format of a table."""
 
     PARQUET = "parquet"
     JSON = "json"
@@ -79,7 +79,7 @@ class StorageFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class InputTable:
-    """Where a table is."""
+    """The location of a table."""
 
     path: str
     format: StorageFormat

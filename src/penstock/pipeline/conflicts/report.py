@@ -37,7 +37,7 @@ _CAUSES: Final = ("rule", "rules", "type", "kind", "function", "others", "other"
 
 @dataclass(frozen=True, slots=True)
 class ConflictReport:
-    """What was found in a rule base. `counts` are those of the job."""
+    """The conflicts of a rule base. `counts` are those of the job."""
 
     counts: Mapping[str, int]
     reasons: Mapping[str, int]
@@ -136,7 +136,7 @@ def causes(of: ConflictTables) -> DataFrame:
 
 
 def report(of: ConflictTables, said: Mapping[str, object], mode: str, top: int) -> ConflictReport:
-    """Collect what a report shows, at most `top` rows a table. Raises `MalformedError` (`audit.top`)."""
+    """Collect a report with at most `top` rows per table. Raises `MalformedError` (`audit.top`)."""
     if top < 1:
         raise MalformedError("audit.top", "a table has one row at least")
     between = organisations(of).orderBy(F.desc("conflicts"), "one", "other")

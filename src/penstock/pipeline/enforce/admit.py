@@ -54,13 +54,13 @@ class PublishingBranch:
 
     @property
     def reads(self) -> bool:
-        """Whether the answer depends on the event."""
+        """Say whether the answer depends on the event."""
         return bool(self.shape.guards) or not isinstance(self.shape.where, Literal)
 
 
 @dataclass(frozen=True, slots=True)
 class PublishingShape:
-    """What rights to publish that differ only in their constants have in common."""
+    """The common form of rights to publish that differ only in their constants."""
 
     branches: tuple[PublishingBranch, ...]
     kinds: tuple[Kind, ...]
@@ -130,7 +130,7 @@ class Judging:
 
     @property
     def attributes(self) -> int:
-        """How many attributes an event has."""
+        """Return the number of attributes of an event."""
         return len(self._stated)
 
     def judge(self, events: DataFrame, allowed: Publishers) -> tuple[DataFrame, Column, list[Column]]:

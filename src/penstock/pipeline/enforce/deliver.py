@@ -31,7 +31,7 @@ _LISTED: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Delivered:
-    """What all readers of a policy get: rows by program, with attributes under their ids.
+    """The deliveries to all readers of a policy: rows by program, with attributes under their ids.
 
     Readers who share a program share its rows; `for_subscriber` is a view on them in the reader's own version, and
     `by_subscriber` repeats them for each reader. `without_rights` names the subscribers who may see nothing.
@@ -42,7 +42,7 @@ class Delivered:
     without_rights: tuple[str, ...] = ()
 
     def for_subscriber(self, name: str) -> DataFrame:
-        """Return what one reader gets, under the names of its version.
+        """Return one reader's events, under the names of its version.
 
         Raises `RefusedError` (`pipeline.no-rights`), `MalformedError` (`pipeline.unknown-subscriber`).
         """

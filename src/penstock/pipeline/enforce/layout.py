@@ -1,4 +1,4 @@
-"""How delivered rows are stored, and how a reader opens its view of them.
+"""Store delivered rows, and open a reader's view of them.
 
     program      rows/@batch=N/@program=K/        rows by program, attributes under their ids; readers who share a
                                                   program share its rows. Of many programs: rows/@batch=N/, sorted
@@ -50,7 +50,7 @@ _PLACED: Final = StructType(
 
 
 class Layout(StrEnum):
-    """How delivered rows are stored."""
+    """The storage layout of delivered rows."""
 
     PROGRAM = "program"
     SUBSCRIBER = "subscriber"
@@ -67,7 +67,7 @@ class StoredAttribute:
 
 @dataclass(frozen=True, slots=True)
 class ReaderView:
-    """What one reader reads: its program, and its version of the type."""
+    """One reader's program and version of the type."""
 
     program: int
     type: str
@@ -76,7 +76,7 @@ class ReaderView:
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What stands in a batch of delivered rows. `revision` is that of the policy.
+    """The manifest of a batch of delivered rows. `revision` is that of the policy.
 
     `sorted` says that the programs have no folders, and stand in one table. `without_rights` names the subscribers who
     may see nothing.
@@ -261,7 +261,7 @@ def read_manifests(spark: SparkSession, path: str) -> dict[int, Manifest]:
 
 
 def open_view(spark: SparkSession, path: str, subscriber: str) -> DataFrame:
-    """Return what one reader got, under the names of its version, from either layout.
+    """Return one reader's events, under the names of its version, from either layout.
 
     Raises `FailedError` (`layout.incomplete`), `MalformedError` (`layout.manifest`, `pipeline.unknown-subscriber`),
     `RefusedError` (`pipeline.no-rights`).

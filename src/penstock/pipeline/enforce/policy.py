@@ -72,7 +72,7 @@ class _Answer:
 
 @dataclass(slots=True)
 class _Memory:
-    """What a policy has worked out. It belongs to one policy: one with other credentials begins again."""
+    """Cached results of a policy. It belongs to one policy: one with other credentials begins again."""
 
     answers: dict[tuple[Principal, Right, str], _Answer] = field(default_factory=dict)
     revision: str = ""
@@ -80,7 +80,7 @@ class _Memory:
 
 @dataclass(frozen=True, slots=True)
 class PipelinePolicy:
-    """What is known at one time about who may do what, and who records what is decided by it, if anybody does.
+    """A policy of the pipeline: credentials, agreements, policies and facts, and optionally a recorder of decisions.
 
     A policy is whole: `load_policy` returns one, and every function of the pipeline takes one. Conditions are asked in
     its `zone` and with its `facts`, so that nobody can ask them without. Use `dataclasses.replace` to change a part.

@@ -1,4 +1,4 @@
-"""Delivery programs: what has to be evaluated for a set of readers, each thing once.
+"""Delivery programs: the expressions for a set of readers, each evaluated once.
 
 Readers with equal restrictions, versions and filters share one program. Programs that differ only in their constants
 (a plate, a region, a period) share one *shape*, whose constants are parameters: the constants then go into a table
@@ -193,7 +193,7 @@ class ShapeBranch:
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """What programs that differ only in their constants have in common."""
+    """The common form of programs that differ only in their constants."""
 
     event_type: EventType
     branches: tuple[ShapeBranch, ...]

@@ -1,4 +1,4 @@
-"""Restrictions as Spark columns: what a subscriber may see of each event, in native expressions.
+"""Compile restrictions to Spark columns: a subscriber's view of each event, in native expressions.
 
 `mask` is `penstock.guard.Delivery` for a whole frame of transit events, and gives the same rows and the same values.
 """
@@ -291,7 +291,7 @@ def mask(
     policy: PipelinePolicy,
     guards: Mapping[str, Column] | None = None,
 ) -> Masked:
-    """Compile a restriction for readers of `event_type`; its conditions are asked in the policy's zone, with its facts.
+    """Compile a restriction for readers of `event_type`, with the policy's zone and facts for its conditions.
 
     `guards` has a boolean column for each guard whose results are known; a guard that is not there never holds. Nor
     does a branch about some types only: of which type an event is, nothing here tells. Raises `RefusedError`
@@ -314,7 +314,7 @@ def deliver_one(
     event_type: EventType,
     selector: Selector = TRUE,
 ) -> DataFrame:
-    """Return what one reader gets of a frame of transit events.
+    """Return one reader's view of a frame of transit events.
 
     Raises `SelectorError` for a selector that does not fit the type.
     """

@@ -347,7 +347,7 @@ class Finder:
 
 
 def _case(cases: Mapping[int, Column], otherwise: Column) -> Column:
-    """Return what the slot of a row has."""
+    """Return the value in the slot of a row."""
     found = otherwise
     for slot, column in cases.items():
         found = F.when(quoted(_SLOT) == slot, column).otherwise(found)

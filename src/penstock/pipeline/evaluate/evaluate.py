@@ -53,7 +53,7 @@ class TablePolicies:
 
     @cached_property
     def revision(self) -> str:
-        """A name for what they say: the same policies have the same."""
+        """Return a digest of the policies."""
         digest = hashlib.sha256()
         for one in (self.root, *self.referred):
             digest.update(hashlib.sha256(write_policy(one)).digest())

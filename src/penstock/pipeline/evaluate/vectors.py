@@ -61,7 +61,7 @@ SCHEMA: Final = StructType([StructField(name, StringType()) for name in COLUMNS]
 
 
 def answer_of(outcome: PolicyOutcome) -> RequestDecision:
-    """Return what is said of a request whose outcome is known."""
+    """Return the answer to a request whose result is known."""
     applicable = [one.id for one in outcome.applicable]
     return RequestDecision(
         outcome.decision.plain,
@@ -154,7 +154,7 @@ class Decider:
 
     @property
     def size(self) -> int:
-        """How much is remembered."""
+        """Return the size of the cache."""
         return self._vectors.size + sum(steps.size for steps in self._steps)
 
     def decide(self, arrays: Sequence[Any], rows: int) -> Numbers:
@@ -200,7 +200,7 @@ class _Steps:
 
     @property
     def size(self) -> int:
-        """How much is remembered."""
+        """Return the size of the cache."""
         return self._table.size + len(self._pairs)
 
     def after(self, states: Numbers, array: Any, broken: NDArray[np.bool_]) -> Numbers:

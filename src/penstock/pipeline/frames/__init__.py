@@ -1,4 +1,4 @@
-"""How events and selectors look in Spark.
+"""Represent events and selectors in Spark.
 
 `frames` is the schema of events, `columns` compiles selectors to native expressions.
 Imports nothing else of `penstock.pipeline`.

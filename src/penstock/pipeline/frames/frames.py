@@ -1,4 +1,4 @@
-"""How events stand in a Spark frame.
+"""Represent events in a Spark frame.
 
     typed events    @id  @time  @source  and a column for each attribute of one version, by name
     transit events  @id  @time  @source  and a column for each attribute id: no version, as between brokers

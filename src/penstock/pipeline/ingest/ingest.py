@@ -43,7 +43,7 @@ _OTHER: Final = "@count"
 
 @dataclass(frozen=True, slots=True)
 class Ingested:
-    """What became of some records.
+    """The result of an ingest: events and quarantine.
 
     `tagged` has one row for each record; `good` and `bad` are its two parts. Where more than one of them is used,
     `tagged` is worth persisting, which `run` does.
@@ -106,7 +106,7 @@ def ingest_table(records: DataFrame, bound: BoundMapping, at: datetime, lacking:
 
 @dataclass(frozen=True, slots=True)
 class RecordTally:
-    """How many records were read, became events, and went to quarantine."""
+    """Numbers of records that were read, became events, and went to quarantine."""
 
     read: int
     good: int

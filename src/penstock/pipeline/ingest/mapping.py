@@ -31,7 +31,7 @@ _FILE: Final = Strict(
 
 
 class MappedFormat(StrEnum):
-    """What kind of files a mapping is for."""
+    """The kind of files that a mapping is for."""
 
     CSV = "csv"
     PARQUET = "parquet"
@@ -53,7 +53,7 @@ class ColumnFormat:
 
 @dataclass(frozen=True, slots=True)
 class FromColumn:
-    """A value that stands in a column."""
+    """A value from a column."""
 
     column: str
     reading: ColumnFormat
@@ -73,7 +73,7 @@ Origin = FromColumn | ConstantColumn
 
 @dataclass(frozen=True, slots=True)
 class CsvLayout:
-    """How records stand in a CSV file.
+    """The layout of a CSV file.
 
     With `multiline` a quoted field may hold line ends, and each file is read by one task. Without, each line is a
     record, large files are read by many tasks, and `columns` must be given.

@@ -1,4 +1,4 @@
-"""What has been stored of a batch, and who else may be storing it: the protocol of the exactly-once writer.
+"""The protocol of the exactly-once writer: what of a batch is stored, and which attempts may be storing it.
 
 The message. A row's message id is `sink:batch:digest`: the sink is the streaming query's own id (or the write id of a
 batch job), the digest is of the row's subject, id and key. It depends on nothing that changes from one attempt to the

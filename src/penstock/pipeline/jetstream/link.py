@@ -58,7 +58,7 @@ _MAY_PASS: Final = (*TRANSIENT, Interrupted)
 
 @dataclass(frozen=True)
 class StreamState:
-    """What a stream holds, as its leader says."""
+    """The state of a stream, according to its leader."""
 
     created: str
     first: int
@@ -223,7 +223,7 @@ def refusal(options: Options, error: dict[str, Any]) -> Exception:
 
 
 async def stream_state(client: Client, options: Options) -> StreamState:
-    """Return what the stream holds. Raises as `request`."""
+    """Return the state of the stream. Raises as `request`."""
     info = await request(client, options, f"STREAM.INFO.{options.stream}")
     return StreamState(
         created=text(info, "created"),

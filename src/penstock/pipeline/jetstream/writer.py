@@ -41,7 +41,7 @@ class Outgoing(NamedTuple):
 
 @dataclass
 class PublishCounts:
-    """What became of the rows of an attempt: rows = published + found + merged."""
+    """Results of an attempt's rows: rows = published + found + merged."""
 
     rows: int = 0
     published: int = 0
@@ -60,7 +60,7 @@ def digest(row: Outgoing) -> str:
 
 
 def publish_rows(options: Options, attempt: Attempt, rows: Iterable[Outgoing]) -> PublishCounts:
-    """Store each row's message exactly once, and return what was done.
+    """Store each row's message exactly once, and return the counts.
 
     Raises `MalformedError` (`jetstream.bad-row`, `jetstream.id-reused`), `LimitError` (`jetstream.too-large`),
     `RefusedError` (`jetstream.refused` and those of `PublishLedger.begin`), `FailedError` (those of
@@ -148,7 +148,7 @@ class _Publisher:
         self._wake = asyncio.Event()
 
     def store(self, rows: dict[str, Outgoing], counts: PublishCounts) -> None:
-        """Store some messages. Each retry first looks at what the one before has stored."""
+        """Store some messages. Each retry first looks up what the previous one has stored."""
         left = dict(rows)
         for attempt in range(self._options.retries + 1):
             self._ledger.confirm()
@@ -169,7 +169,7 @@ class _Publisher:
                 return
 
     async def _send(self, client: Client, *, left: dict[str, Outgoing], counts: PublishCounts) -> None:
-        """Send what is left and take out what was acknowledged.
+        """Send the remaining messages, and remove the acknowledged ones.
 
         The link must not repeat this by itself, so what failed leaves as `_Unsure`: first the ledger has to look.
         """
@@ -253,7 +253,7 @@ _RUN: Final = "spark.jobGroup.id"
 
 @dataclass
 class Written(WriterCommitMessage):
-    """What one task did."""
+    """The result of one task."""
 
     sink: str
     batch: int
@@ -307,7 +307,7 @@ def outgoing(batches: Iterator[pa.RecordBatch], options: Options) -> Iterator[Ou
 
 
 class _Writing:
-    """What both writers share: picklable, and without a connection."""
+    """The common part of both writers: picklable, and without a connection."""
 
     def __init__(self, options: Options) -> None:
         self._options = options

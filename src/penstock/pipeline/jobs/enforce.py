@@ -42,7 +42,7 @@ OF_UNKNOWN_TYPE: Final = "of unknown type"
 
 @dataclass(frozen=True, slots=True)
 class RecordingPolicy:
-    """Who decides in a job, and writes it down: a policy with a recorder, and the records so far."""
+    """A policy with a recorder that decides in a job, and the records so far."""
 
     policy: PipelinePolicy
     records: list[DecisionRecord] = field(default_factory=list)
@@ -84,7 +84,7 @@ class RecordingPolicy:
 
 @dataclass(frozen=True, slots=True)
 class OfEvents:
-    """What the jobs have in common that read events which another job wrote."""
+    """The common part of jobs that read events from another job."""
 
     path: str
     types: tuple[EventType, ...]

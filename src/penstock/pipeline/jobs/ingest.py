@@ -31,7 +31,7 @@ QUARANTINE = "quarantine"
 
 
 class RecordSource(Protocol):
-    """Where records come from, and how they are read."""
+    """A source of records, and how to read it."""
 
     @property
     def name(self) -> str:

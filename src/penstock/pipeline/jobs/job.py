@@ -49,7 +49,7 @@ def _nothing(_: Said) -> None:
 
 
 class Job(Protocol):
-    """What a job reads, and what it does with a batch of it."""
+    """A job: its input, and how it processes a batch."""
 
     @property
     def name(self) -> str:
@@ -68,7 +68,7 @@ class Job(Protocol):
         """Where the files stand that it reads, where it reads files."""
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
-        """Return what would be computed of some input, to be looked at."""
+        """Return the planned computation for an input, for inspection."""
 
     def all(self, spark: SparkSession) -> DataFrame:
         """Return everything that there is to read."""
@@ -77,7 +77,7 @@ class Job(Protocol):
         """Return a stream of what arrives."""
 
     def arrived(self, batch: DataFrame) -> DataFrame:
-        """Return what has arrived with a batch of that stream."""
+        """Return the input of a batch of the stream."""
 
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
         """Write all parts of a batch, and return its description for the commit."""
@@ -139,7 +139,7 @@ def start(  # noqa: PLR0913  # a job and where it runs; the rest has defaults
     overwrite: bool = False,
     progress: Progress = _nothing,
 ) -> RunningStream:
-    """Begin a job as a stream, or go on with one that was stopped.
+    """Start a job as a stream, or continue one that was stopped.
 
     Raises as `run`; who waits for it, `RefusedError` (`pipeline.replaced`) too.
     """
@@ -295,7 +295,7 @@ class ByPolicy(Generic[J]):
         return self.job.arriving(spark, streaming)
 
     def arrived(self, batch: DataFrame) -> DataFrame:
-        """Return what has arrived, to be decided by the policy as it is now.
+        """Return the input of a batch, for the current policy.
 
         Raises what reading it raises, and `RefusedError` (`pipeline.policy-changed`).
         """

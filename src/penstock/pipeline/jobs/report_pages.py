@@ -1,4 +1,4 @@
-"""Reports on what would change and on what was decided, as pages."""
+"""Render what-if and audit reports as pages."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

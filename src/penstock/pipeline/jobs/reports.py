@@ -1,4 +1,4 @@
-"""The jobs `whatif` and `audit`: what a change of the policy would do, and what was decided.
+"""The jobs `whatif` and `audit`: the effects of a policy change, and a report on decisions.
 
 As streams they keep what they have found: `whatif` the differences of each batch, which add up, and `audit` the
 decisions that it has read, over which each report is made.

@@ -55,7 +55,7 @@ READY: Final = "ready"
 
 
 class Sink(Protocol):
-    """Where sealed blocks go, besides the log."""
+    """A further destination of sealed blocks, besides the log."""
 
     def publish(self, blocks: DataFrame, write_id: str) -> None:
         """Publish blocks, once for each id."""
@@ -105,7 +105,7 @@ class Seal(OfEvents):
 
 
 class Blocks(Protocol):
-    """Where sealed blocks come from."""
+    """A source of sealed blocks."""
 
     @property
     def name(self) -> str:
@@ -156,7 +156,7 @@ class LogBlocks:
 
 @dataclass(frozen=True, slots=True)
 class OfBlocks:
-    """What the jobs have in common that read sealed blocks."""
+    """The common part of jobs that read sealed blocks."""
 
     blocks: Blocks
 

@@ -1,4 +1,4 @@
-"""What a session of Spark is set to that `penstock` starts, unless somebody says otherwise."""
+"""Default settings of Spark sessions that `penstock` starts."""
 
 import os
 import socket

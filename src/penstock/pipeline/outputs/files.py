@@ -1,4 +1,4 @@
-"""How files are read and replaced, whatever the settings of a cluster say.
+"""Read and replace files, independently of a cluster's settings.
 
 Some settings of Spark let a job pass over files that are broken or have gone, or leave rows of an earlier run in a
 folder that is written over. Nobody would see from the output that it is not whole, or not of this policy. Options of a
@@ -56,7 +56,7 @@ def read_lines(spark: SparkSession, path: str) -> list[str]:
 
 
 def write_lines(spark: SparkSession, lines: Iterable[str], path: str) -> None:
-    """Write lines into one file of a folder, over what may be there of them."""
+    """Write lines into one file of a folder, replacing earlier ones."""
     frame = spark.createDataFrame([(line,) for line in lines], LINE).coalesce(1)
     frame.write.mode("overwrite").text(path)
 

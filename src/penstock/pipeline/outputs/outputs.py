@@ -1,4 +1,4 @@
-"""The output of a job: where it writes, and what others read of it.
+"""The output of a job: where it writes, and what others read.
 
 Each part of it is a folder with a folder `@batch=N` for each batch. `job/` says whose output it is, `commits/` which
 batches are complete.
@@ -47,13 +47,13 @@ Said: TypeAlias = dict[str, object]
 
 
 def commit(spark: SparkSession, path: str, batch: int, said: Mapping[str, object]) -> None:
-    """Say that a batch of an output is complete, and what is in it. It is the last thing that is written of it."""
+    """Commit a batch of an output with its description. It is written last."""
     line = json.dumps({"batch": batch, **said}, ensure_ascii=False, separators=(",", ":"))
     write_lines(spark, [line], _commit_place(path, batch))
 
 
 def commits(spark: SparkSession, path: str) -> dict[int, Said]:
-    """Return what was said of each complete batch of an output, by number; nothing where there is no output.
+    """Return the description of each complete batch of an output, by number; nothing if there is no output.
 
     Raises `MalformedError` (`layout.manifest`).
     """
@@ -87,7 +87,7 @@ def withdraw(spark: SparkSession, path: str, batch: int) -> None:
 
 
 def clear(spark: SparkSession, path: str, *parts: str) -> None:
-    """Empty an output. Its commits go first, so that nobody takes what is left for complete."""
+    """Empty an output. Its commits are removed first, so that the rest does not look complete."""
     nothing = spark.createDataFrame([], StructType([*LINE, StructField(BATCH, IntegerType())]))
     for part in (COMMITS, *parts):
         replacing(nothing).partitionBy(BATCH).text(f"{path}/{part}")
@@ -188,7 +188,7 @@ class Output:
         return {"job": self.job, "source": self.source, "stream": stream}
 
     def write(self, frame: DataFrame, part: str, batch: int) -> None:
-        """Write one part of a batch, over what may be there of it."""
+        """Write one part of a batch, replacing an earlier attempt."""
         frame.write.mode("overwrite").parquet(self.part(part, batch))
 
     def lines(self, part: str, batch: int) -> list[str]:

@@ -1,4 +1,4 @@
-"""What tasks raise on purpose, found again where the job was started: Spark hands on nothing of it but its words."""
+"""Recover errors that tasks raised on purpose: Spark passes on only their text."""
 
 import re
 from typing import Final
@@ -34,7 +34,7 @@ def raise_in_task(code: str, words: Column) -> Column:
 
 
 def raised_by_task(error: PySparkException) -> PenstockError | None:
-    """Return what a task has raised on purpose, if that is why Spark failed."""
+    """Return the error that a task raised on purpose, if Spark failed because of it."""
     found = _WORDS.findall(str(error))
     if not found:
         return None

@@ -66,7 +66,7 @@ FILES: Final = {
 
 @dataclass(frozen=True, slots=True)
 class KeyFiles:
-    """Where keys are found, on each machine that seals or opens."""
+    """The paths of key files, on each machine that seals or opens."""
 
     ring: str
     kek: str
@@ -210,7 +210,7 @@ def _named(blocks: DataFrame) -> list[Column]:
 
 
 class BlockCounts(NamedTuple):
-    """What can be said of blocks without opening them."""
+    """Counts of blocks, without opening them."""
 
     blocks: int
     #: events that they say they have
@@ -275,7 +275,7 @@ class Parted:
     names: DataFrame | None = None
 
     def forget(self) -> None:
-        """Let go of what was kept."""
+        """Release cached data."""
         if self.names is not None:
             self.names.unpersist()
 

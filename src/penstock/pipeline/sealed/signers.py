@@ -114,7 +114,7 @@ def _is_whole(branch: Branch) -> bool:
 
 
 class _Right(NamedTuple):
-    """What one may publish of a type."""
+    """A right to publish a type."""
 
     known: tuple[AttributeId, ...]
     #: of each version

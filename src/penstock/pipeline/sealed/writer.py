@@ -269,7 +269,7 @@ class LogRows:
             yield from self.rest()
 
     def rest(self) -> Iterator[Any]:
-        """Return what is left."""
+        """Return the remaining events."""
         if self._rows:
             yield pa.RecordBatch.from_pylist(self._rows, schema=self._schema)
         self._rows, self._octets = [], 0
@@ -316,7 +316,7 @@ class Compacting:
 
 
 class _Key(NamedTuple):
-    """What blocks must have in common to become one."""
+    """The key of blocks that can be merged."""
 
     fixed: Fixed
     route: bytes
@@ -396,7 +396,7 @@ class _Merger:
         return _Opened(row, key, names, rows, parts.time, found)
 
     def rest(self) -> Iterator[dict[str, Any]]:
-        """Yield what is left."""
+        """Yield the remaining blocks."""
         for key in list(self._waiting):
             yield from self._flush(key)
 

@@ -1,4 +1,4 @@
-"""Questions about all requests at once, answered with a request that shows it.
+"""Questions about all possible requests, answered with a request that shows it.
 
 `questions` is the entry point, `encoder`, `scales`, `formulas` and `combining` turn policies into formulas,
 `solver` asks z3.

@@ -3,7 +3,7 @@
 An attribute is whether it is there, and the place of its value in the scale of its type; or the same for each of two
 values. A truth is the pair of formulas that say when it holds and when it does not; where neither does, the plain
 evaluator meets an error. Nothing is approximated: the order in which arguments are looked at, attributes that must be
-present and obligations that cannot be told count as they do there.
+present and obligations that cannot be evaluated count as they do there.
 
 What has no formula is an unknown: it may hold, fail or be an error, whatever the request, and is the same wherever it
 stands. What is true whatever the unknowns are is true; what depends on them has to be tried.
@@ -180,7 +180,7 @@ class PolicyEncoder:
         return ruled(rule.effect, self._target(rule.target), condition, told)
 
     def _told(self, duties: Duties, effect: RuleEffect, variables: Variables) -> Formula:
-        """Return when obligations and advice can be told."""
+        """Return when obligations and advice can be evaluated."""
         return every(
             self._fine(assignment.expression, variables)
             for duty in (*duties.obligations, *duties.advice)

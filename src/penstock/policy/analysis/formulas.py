@@ -176,7 +176,7 @@ def always(decision: XacmlDecision) -> Outcomes:
 
 
 def ruled(effect: RuleEffect, applies: TruthFormula, condition: TruthFormula, told: Formula) -> EncodedChild:
-    """Return what a rule says, given when its obligations and advice can be told (section 7.11)."""
+    """Return what a rule says, given when its obligations and advice can be evaluated (section 7.11)."""
     # Of what holds and what does not there is never both, so that neither has to be ruled out beside the other.
     not_applicable = either(applies.fails, both(applies.holds, condition.fails))
     decides = every([applies.holds, condition.holds, told])

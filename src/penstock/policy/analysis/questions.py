@@ -1,4 +1,4 @@
-"""Questions about all requests at once, each answered with a request that shows it.
+"""Questions about all possible requests, each answered with a request that shows it.
 
 They are answered for a fragment: attributes of strings, URIs, truth, integers, doubles, dates and times, without
 issuers; equality, order, `is-in`, `one-and-only`, the size of a bag, `and`, `or`, `not`, `n-of`; targets, conditions,
@@ -110,7 +110,7 @@ class Slices:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Questions about all requests at once, each answered with a request that shows it.
+# Questions about all possible requests, each answered with a request that shows it.
 
 
 PERMIT, DENY = XacmlDecision.PERMIT.plain, XacmlDecision.DENY.plain

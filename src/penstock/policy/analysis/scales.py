@@ -2,7 +2,7 @@
 
 Policies of the fragment compare values and do nothing else with them. Then only their order counts, and which are equal
 to one that a policy names: a type has its named values, and in each gap between two of them as many others as there are
-attributes of the type, or all if there are fewer. Requests that are told apart by any values are told apart by these.
+attributes of the type, or all if there are fewer. Requests that differ by any values differ by these.
 """
 
 import math
@@ -41,7 +41,7 @@ _FILLERS: Final = ("a", "0", "!", "\0")
 
 
 class Scale:
-    """The values of one type that a question needs, by their places; what is no number comes last, and has no order."""
+    """The values of one type that a question needs, by their places; NaN comes last, and has no order."""
 
     def __init__(self, of_type: DataType, named: Iterable[Value], attributes: int) -> None:
         ends, between = _TYPES[of_type]
@@ -53,7 +53,7 @@ class Scale:
             if high is not None:
                 self.values.append(high)
         self._places = {value: place for place, value in enumerate(self.values)}
-        #: the place of what is no number, where the type has that
+        #: the place of NaN, where the type has that
         self.unordered = len(self.values) if of_type is DOUBLE else None
         if of_type is DOUBLE:
             self.values.append(math.nan)

@@ -22,7 +22,7 @@ from penstock.selector.limits import SelectorLimits
 from penstock.selector.solver import UnsettledError as UnsettledError
 
 Ways: TypeAlias = frozenset[tuple[str, ...]]
-"""Decisions of some policies, as they are told outside: each way that is looked for."""
+"""Decisions of some policies, as seen from outside: each combination to look for."""
 
 #: what the clock says counts for nothing: requests that are found say what time it is
 #: how many requests are tried where something has no formula
@@ -43,9 +43,9 @@ class Search:
     def find(self, roots: Sequence[Root], wanted: Ways) -> Facts | None:
         """Return a request on which policies decide in one of some ways; none if there is none. It has been evaluated.
 
-        Where the request that the solver finds does not decide so, because of what has no formula, the solver is told
-        what that is for such requests, and looks for another one. Raises `UnsettledError` when it gives up, and where
-        no request survives.
+        Where the request that the solver finds does not decide so, because of parts without a formula, the solver
+        learns what that is for such requests, and looks for another one. Raises `UnsettledError` when it gives up, and
+        where no request survives.
         """
         said = [self._decisions(root) for root in roots]
         ways = (every(one[decision] for one, decision in zip(said, way, strict=True)) for way in sorted(wanted))

@@ -212,7 +212,7 @@ def _algorithm(
         return tuple_algorithm(name)
     found = known.get(name)
     if found is None:
-        raise MalformedError("xacml.combining", f"`{name[:120]}` is no combining algorithm for this")
+        raise MalformedError("xacml.combining", f"`{name[:120]}` is not a combining algorithm for this")
     return found.combine
 
 
@@ -255,7 +255,7 @@ def combined(name: str, outcomes: Sequence[PolicyOutcome], priorities: Sequence[
 
 
 def combined_responses(name: str, responses: Sequence[Response], priorities: Sequence[int] | None = None) -> Response:
-    """Return what answers of several to one request come to, result by result, with what is to be done.
+    """Return what answers of several to one request come to, result by result, with obligations and advice.
 
     Raises `MalformedError` (`combining.responses`) where they answer different numbers of requests, and as `combined`.
     """

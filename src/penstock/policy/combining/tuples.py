@@ -8,7 +8,7 @@ Each element is an expression over sequences of decisions (`sequences`), or a co
     IN: NA* IN .*           IN: #D = 0 and #IN > 0
 
 No two elements may accept the same: that is an error. What none accepts is Indeterminate, and told as a gap. With the
-letters IN_P, IN_D and IN_DP in place of IN, errors are told apart as the standard does, and so are results.
+letters IN_P, IN_D and IN_DP in place of IN, errors are distinguished as in the standard, and so are results.
 """
 
 import re
@@ -130,7 +130,7 @@ class _Builder:
             return part
         letters = self._alphabet if word in _ANY else frozenset((word,)) & self._alphabet
         if not letters:
-            raise _wrong(f"`{word}` is no decision")
+            raise _wrong(f"`{word}` is not a decision")
         for letter in letters:
             self.steps[part.begin].setdefault(letter, set()).add(part.end)
         return part

@@ -183,7 +183,7 @@ def _request(said: Plain, known: _Known) -> Request:
 def _attribute(category: str, name: str, said: Plain, known: _Known) -> RequestAttribute:
     declared = known.names.get(name)
     if declared is not None and declared.category != category:
-        raise _malformed(f"`{name}` is no attribute of this category")
+        raise _malformed(f"`{name}` is not an attribute of this category")
     of_type, explicit = None if declared is None else declared.of, isinstance(said, dict)
     if isinstance(said, dict):
         typed = _mapping(said, f"`{name}`", ("type", "value"))

@@ -191,7 +191,7 @@ class _Container(_Unit):
         self._single = _plain(root.combining)
         self._duties = root.duties if root.duties.obligations or root.duties.advice else None
         self._name = PolicyId(root.id, root.version, isinstance(root, PolicySet))
-        # Decision tuples may count children that are not applicable, and priorities go by places.
+        # Decision tuples may count children that are not applicable, and priorities use positions.
         self._index = None if known is None or known.by_place else _indexed(children, by_target=known.by_target)
 
     def _combined(self, context: Context) -> PolicyOutcome:
@@ -219,7 +219,7 @@ class _Container(_Unit):
         return outcome
 
     def _decided(self, outcome: PolicyOutcome, context: Context) -> PolicyOutcome:
-        """Return a decision with what this policy adds to it: what is to be done, and its name."""
+        """Return a decision with what this policy adds to it: obligations and advice, and its name."""
         effect = RuleEffect.PERMIT if outcome.decision is XacmlDecision.PERMIT else RuleEffect.DENY
         obligations, advice = outcome.obligations, outcome.advice
         if self._duties is not None:

@@ -362,7 +362,7 @@ def _in_turn(rules: Sequence[Rule], combining: _Combining) -> Iterator[Rule]:
         return
     strong = RuleEffect.DENY if D in combining.decisive else RuleEffect.PERMIT
     yield from (rule for rule in rules if rule.effect is strong)
-    # What is to be done with the weaker decision, all of those say that hold.
+    # For the weaker decision, all applicable children give obligations and advice.
     weak = [rule for rule in rules if rule.effect is not strong]
     yield from sorted(weak, key=lambda rule: not _asks_more(rule))
 

@@ -23,7 +23,7 @@ from penstock.policy.language.policies import AllOf, AnyOf, Duties, Policy, Rule
 from penstock.policy.language.requests import Facts
 
 # ----------------------------------------------------------------------------------------------------------------------
-# An index of children by the range that an attribute must lie in: those that a value may suit are found at once.
+# An index of children by the range that an attribute must lie in: those that a value may match are found together.
 #
 # A target that wants an attribute to be at least one value and at most another does not match where its only value lies
 # outside. Ends are not told apart from what lies just inside: whatever is found is asked itself. Where an attribute has
@@ -95,7 +95,7 @@ def _every(all_of: AllOf) -> Spans:
     found: dict[Designator, Span] = {}
     for match in all_of:
         attribute, value, call = match.attribute, match.value, match.function.call
-        # What is no number lies nowhere.
+        # NaN lies nowhere.
         if not isinstance(attribute, Designator) or attribute.issuer is not None or value != value:  # noqa: PLR0124
             continue
         if call in (operator.le, operator.lt):
@@ -166,7 +166,7 @@ class Ranges:
             # Without a value none of them matches; whether it must be there, each knows for itself.
             return self._all if bag or self._attribute.must_be_present else self._always
         value = bag[0]
-        if value != value:  # noqa: PLR0124  # what is no number
+        if value != value:  # noqa: PLR0124  # NaN
             return self._all
         found = [*self._always]
         nodes, node = self._nodes, self._number(value) + self._leaves
@@ -187,7 +187,7 @@ class Ranges:
 # function, and only the children are looked at of which all tests hold.
 #
 # Of children that say nothing but Permit or Deny as soon as their tests hold, the first of each is enough: no algorithm
-# tells whether one or a thousand say so. (Only-one-applicable goes by targets, and decision tuples have no index.)
+# tells whether one or a thousand say so. (Only-one-applicable uses targets, and decision tuples have no index.)
 #
 # A test is an argument of the condition's `and`, if it has a value wherever each attribute that it needs exactly one
 # value of has one, and what must be present is. Where an attribute has none or several, children that need it are
@@ -473,13 +473,13 @@ U = TypeVar("U")
 Needs: TypeAlias = Mapping[Designator, frozenset[Value]]
 """Values of which an attribute must have one."""
 
-#: what is no number is equal to itself, and found by nothing
+#: NaN is equal to itself, and found by nothing
 _EQUALITIES: Final = frozenset(
     function for function in FUNCTIONS.values() if function.call is operator.eq and function.takes[0] is not DOUBLE
 )
 #: a child is entered under so many combinations of values at most
 _MOST_ENTRIES: Final = 64
-#: more kinds of needs than this are told apart by one attribute alone
+#: more kinds of needs than this are distinguished by one attribute alone
 _MOST_KINDS: Final = 8
 _FEWEST: Final = 4
 #: fewer children than this are asked one by one, without making the tests of all; making one is that much cheaper

@@ -54,7 +54,7 @@ class PolicySources(Protocol):
         """Return the resources right below one, where resources are a hierarchy. Raises `EvaluationError`."""
 
     def parents(self, resource: Value, /) -> Sequence[Value] | None:
-        """Return the resources right above one; nothing at all where resources are no hierarchy.
+        """Return the resources right above one; nothing at all if resources do not form a hierarchy.
 
         Raises `EvaluationError`.
         """
@@ -252,7 +252,7 @@ def is_clock(wanted: Designator) -> bool:
 def _read(content: Content, node: object, of_type: DataType) -> Value:
     text = content.text(node)
     if text is None:
-        raise failed("a path finds nodes that are no values")
+        raise failed("a path finds nodes that are not values")
     try:
         return read_value(text, of_type)
     except MalformedError as error:
@@ -298,7 +298,7 @@ class NoSources:
 
     def children(self, _resource: Value, /) -> Sequence[Value]:
         """Find nothing below. Raises `EvaluationError` (`xacml.hierarchy`)."""
-        raise EvaluationError("xacml.hierarchy", "resources are no hierarchy here")
+        raise EvaluationError("xacml.hierarchy", "resources do not form a hierarchy here")
 
     def parents(self, _resource: Value, /) -> Sequence[Value] | None:
         """Know nothing about it."""

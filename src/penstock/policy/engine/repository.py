@@ -22,7 +22,7 @@ from penstock.policy.language.policies import (
 
 
 def check_policies(roots: Sequence[Root], referred: Sequence[Root] = ()) -> None:
-    """Check that policies can be told apart, and that what they refer to is there, before they decide anything.
+    """Check that policies have different ids, and that references have targets, before they decide anything.
 
     `roots` decide, and `referred` can be referred to. Raises `MalformedError`: `xacml.duplicate` for two policies, or
     two policy sets, with one id and version, wherever they stand; `xacml.unknown` for a reference that finds none;
@@ -111,5 +111,5 @@ class Repository(NoSources):
         return self._below.get(resource, ()) if self._above else super().children(resource)
 
     def parents(self, resource: Value, /) -> Sequence[Value] | None:
-        """Return the resources right above one; nothing at all where resources are no hierarchy."""
+        """Return the resources right above one; nothing at all if resources do not form a hierarchy."""
         return self._above.get(resource, ()) if self._above else None

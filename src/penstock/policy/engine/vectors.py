@@ -59,7 +59,7 @@ from penstock.policy.language.results import DecisionStatus, PolicyOutcome
 # ----------------------------------------------------------------------------------------------------------------------
 # What in a policy depends on which attribute: its parts, each of which one attribute decides alone.
 #
-# A *unit* is a rule, or what a policy or a policy set says besides its children: its target, and what is to be done.
+# A *unit* is a rule, or a policy's or policy set's own parts: its target, obligations and advice.
 # What a policy says of a request follows from what the parts of its units are. A part that is *wanted* is one of those
 # that a target cannot do without: where it does not hold, the unit is not applicable, and so is all that it contains,
 # whatever the other parts are and whatever fails in them (section 7.7).
@@ -258,7 +258,7 @@ def _one_of(any_of: AnyOf, key: Key) -> frozenset[Value] | None:
 
 _EQUAL: Final = ("-equal",)
 _ORDERS: Final = (*_EQUAL, "-greater-than", "-greater-than-or-equal", "-less-than", "-less-than-or-equal")
-#: types whose values are told apart by where they lie among constants
+#: types whose values are classified by their place among constants
 ORDERED: Final = (INTEGER, DOUBLE, DATE, DATE_TIME)
 
 

@@ -39,7 +39,7 @@ class Mailbox:
 def read_mailbox(text: str) -> Mailbox:
     """Read an `rfc822Name`. Raises `MalformedError` (`xacml.value`)."""
     if not _MAIL.fullmatch(text):
-        raise MalformedError("xacml.value", f"`{text[:80]}` is no rfc822Name")
+        raise MalformedError("xacml.value", f"`{text[:80]}` is not a rfc822Name")
     local, _, host = text.partition("@")
     return Mailbox(local, host.lower(), text)
 
@@ -102,7 +102,7 @@ def _relative(part: str, whole: str) -> frozenset[tuple[str, str]]:
         kind, sign, value = pair.partition("=")
         kind = kind.strip().lower()
         if not sign or not kind:
-            raise MalformedError("xacml.value", f"`{whole[:80]}` is no x500Name")
+            raise MalformedError("xacml.value", f"`{whole[:80]}` is not a x500Name")
         found.add((kind.removeprefix("oid."), " ".join(_unescape(value.strip()).lower().split())))
     return frozenset(found)
 
@@ -173,23 +173,23 @@ def read_network_address(text: str) -> NetworkAddress:
     )
     found = re.fullmatch(pattern, text)
     if found is None:
-        raise MalformedError("xacml.value", f"`{text[:80]}` is no ipAddress")
+        raise MalformedError("xacml.value", f"`{text[:80]}` is not an ipAddress")
     kind = ipaddress.IPv6Address if text.startswith("[") else ipaddress.IPv4Address
     try:
         return NetworkAddress(kind(found[1]), None if found[2] is None else kind(found[2]), _ports(found[3]), text)
     except ValueError:
-        raise MalformedError("xacml.value", f"`{text[:80]}` is no ipAddress") from None
+        raise MalformedError("xacml.value", f"`{text[:80]}` is not an ipAddress") from None
 
 
 def read_host_name(text: str) -> HostName:
     """Read a `dnsName`. Raises `MalformedError` (`xacml.value`)."""
     host, sign, ports = text.partition(":")
     if len(host) > _LONGEST_HOST or not _HOST.fullmatch(host):
-        raise MalformedError("xacml.value", f"`{text[:80]}` is no dnsName")
+        raise MalformedError("xacml.value", f"`{text[:80]}` is not a dnsName")
     try:
         return HostName(host.lower(), _ports(ports if sign else None), text)
     except ValueError:
-        raise MalformedError("xacml.value", f"`{text[:80]}` is no dnsName") from None
+        raise MalformedError("xacml.value", f"`{text[:80]}` is not a dnsName") from None
 
 
 def _ports(text: str | None) -> Ports:

@@ -173,7 +173,7 @@ def data_type(type_id: str) -> DataType:
     """Return the data type of an id, or of a short name. Raises `MalformedError` (`xacml.type`)."""
     found = _BY_ID.get(type_id)
     if found is None:
-        raise MalformedError("xacml.type", f"`{type_id[:120]}` is no data type of XACML 3.0")
+        raise MalformedError("xacml.type", f"`{type_id[:120]}` is not a data type of XACML 3.0")
     return found
 
 
@@ -183,7 +183,7 @@ def read_value(text: str, of_type: DataType) -> Value:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What functions take and give: data types, bags of them, and how an error within a function is told.
+# What functions take and give: data types, bags of them, and how a function reports an error.
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,7 +207,7 @@ class Function:
     """A function: the kinds of its arguments, whether the last one may come any number of times, and of the result.
 
     `call` takes values and gives one; where it looks `within` the request, it takes the context before them. It raises
-    `EvaluationError` (`xacml.processing`; `xacml.value` for texts that are no values), and nothing else.
+    `EvaluationError` (`xacml.processing`; `xacml.value` for texts that are not values), and nothing else.
     """
 
     id: str

@@ -85,7 +85,7 @@ def data_type_of(kind: Kind) -> DataType:
 def policy_value(value: EventValue) -> Value:
     """Return a value of an event as policies have it."""
     if isinstance(value, float) and isnan(value):
-        # Of what is no number there is one object, which bags find by itself.
+        # Of NaN there is one object, which bags find by itself.
         return nan
     return DateTime(*parts_of(in_utc(value)), 0) if isinstance(value, datetime) else value
 

@@ -139,7 +139,7 @@ def function_of(function_id: str) -> Function:
     """Return a function that can be applied to values. Raises `MalformedError` (`xacml.function`)."""
     found = FUNCTIONS.get(function_id) or _BEFORE.get(function_id)
     if found is None:
-        raise MalformedError("xacml.function", f"`{function_id[:120]}` is no function of XACML 3.0")
+        raise MalformedError("xacml.function", f"`{function_id[:120]}` is not a function of XACML 3.0")
     return found
 
 

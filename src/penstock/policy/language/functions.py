@@ -97,7 +97,7 @@ def _equality() -> Iterator[Function]:
 
 
 def _same(one: float, other: float) -> bool:
-    """Say whether numbers are equal; there is one that is no number, as there is in XML Schema."""
+    """Say whether numbers are equal; there is one that is not a number, as there is in XML Schema."""
     return one == other or (math.isnan(one) and math.isnan(other))
 
 
@@ -134,7 +134,7 @@ def _divide_doubles(dividend: float, divisor: float) -> float:
 
 def _whole(number: float) -> int:
     if not math.isfinite(number):
-        raise failed("a number is no integer")
+        raise failed("a number is not an integer")
     return int(number)
 
 

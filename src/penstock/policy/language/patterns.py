@@ -1,7 +1,8 @@
 """Patterns of XML Schema, as functions of policies have them, matched in a time that is bounded by their length.
 
-Who asks must not be able to choose a text on which a pattern takes for ever. A pattern whose ways to match are few is
-left to `re`, which tries one after the other; any other is an automaton of which all ways are walked at once.
+Who asks must not be able to choose a text on which a pattern takes indefinitely long. A pattern whose ways to match
+are few is left to `re`, which tries one after the other; any other is an automaton of which all paths are followed
+together.
 """
 
 import re
@@ -73,7 +74,7 @@ class XmlPattern:
     """A pattern that was read."""
 
     quick: "re.Pattern[str]"
-    #: how the tries of `re` grow with a text: by which power of its length; none where it is no power
+    #: how the tries of `re` grow with a text: by which power of its length; none where it is not a power
     power: int | None
     steps: Sequence[_Step]
     #: characters that were seen, with whether they fit

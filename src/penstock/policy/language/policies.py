@@ -1,4 +1,4 @@
-"""Policies: rules, policies and policy sets, each with a target, and what is to be done on a decision (section 5)."""
+"""Policies: rules, policies and policy sets, each with a target, obligations and advice (section 5)."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -177,7 +177,9 @@ def check_issuers(root: Root) -> None:
 def check_version(version: str) -> None:
     """Check that a version is numbers with dots between. Raises `MalformedError` (`xacml.version`)."""
     if not _VERSION.fullmatch(version):
-        raise MalformedError("xacml.version", f"`{version[:80]}` is no version", hint="write numbers with dots between")
+        raise MalformedError(
+            "xacml.version", f"`{version[:80]}` is not a version", hint="write numbers with dots between"
+        )
 
 
 def version_key(version: str) -> tuple[int, ...]:

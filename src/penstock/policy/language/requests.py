@@ -86,7 +86,7 @@ class Content(Protocol):
         """Return a path that finds just this node."""
 
     def around(self, node: object) -> Iterator[object]:
-        """Yield a node, and those that it lies within; nothing for what is no node."""
+        """Yield a node, and those that it lies within; nothing for other values."""
 
     def written(self) -> bytes:
         """Return the document."""

@@ -1,4 +1,4 @@
-"""Results: the decision, why it could not be made, and what is to be done with it (section 5.47 and following)."""
+"""Results: the decision, why it could not be made, and obligations and advice with it (section 5.47 and following)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -31,7 +31,7 @@ class XacmlDecision(Enum):
 
     @property
     def plain(self) -> str:
-        """How it is told outside."""
+        """The form in which it is returned."""
         return self.value.partition("{")[0]
 
     @property

@@ -76,11 +76,11 @@ class KnownValue:
 
 Operand: TypeAlias = KnownValue | Variable
 Predicate: TypeAlias = Callable[[Operand, Operand], Formula]
-"""When something holds of two values. It raises `UnsaidError`."""
+"""The condition under which a relation of two values is true. It raises `UnsaidError`."""
 
 
 def equality(graph: Graph, of_type: DataType) -> Predicate:
-    """Return when two values are equal as bags have it, where what is no number is equal to itself."""
+    """Return when two values are equal as bags have it, where NaN is equal to itself."""
 
     def equal(one: Operand, other: Operand) -> Formula:
         if isinstance(one, KnownValue) and isinstance(other, KnownValue):
@@ -135,7 +135,7 @@ def _part(graph: Graph, around: tuple[bool, bool], part: Operand, text: Operand)
 # What is known before an event comes, and what is not: it is evaluated, or tried value by value.
 
 
-#: asked by nobody: whatever asks for the time is told apart before
+#: never used: whatever uses the time is separated before
 _NO_TIME: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 Variables: TypeAlias = Mapping[str, Expression]

@@ -1,6 +1,6 @@
 """Formulas over the attributes of an event that is not known yet: conjunctions and their opposites, each kept once.
 
-An atom says that an attribute has a value, or that a comparison holds of attributes that all have one: every atom is
+An atom says that an attribute has a value, or that a comparison is true for attributes that all have one: every atom is
 true or false of an event, also where values are null, which the selector language would call unknown. A disjunction is
 the opposite of a conjunction of opposites, so that what is the same, or the opposite, is seen to be where it is joined.
 """
@@ -48,7 +48,7 @@ class Present:
 
 @dataclass(frozen=True, slots=True)
 class ConditionAtom:
-    """Attributes have values, and a condition holds of them."""
+    """Attributes have values, and they satisfy a condition."""
 
     condition: Condition
     variables: tuple[Variable, ...]

@@ -1,6 +1,6 @@
 """Partial evaluation: what is left of a policy where everything but the event is known.
 
-What is left are selectors over the event's attributes: one is TRUE of an event where the policy permits the request
+What is left are selectors over the event's attributes: one matches an event if the policy permits the request
 with that event in it, and only there. Denied, not applicable and not decided are all the same: not permitted. So who
 may subscribe is asked once, and each event is asked no more than a comparison or two.
 
@@ -57,12 +57,12 @@ from penstock.policy.residual.selector import UnsaidError, selector_of
 from penstock.selector import ALWAYS, Selector
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Policies and policy sets as formulas over an event: when each says what, and what is to be done where it permits.
+# Policies and policy sets as formulas over an event: when each says what, and obligations and advice where it permits.
 
 
 @dataclass(frozen=True, slots=True)
 class Due:
-    """An obligation or an advice, when it is told with a permission, and what it says, where that is known."""
+    """An obligation or an advice, when it accompanies a permit, and its content if that is known."""
 
     when: Formula
     obligation: bool
@@ -71,7 +71,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class ResidualPart:
-    """A rule, a policy or a policy set: when it says what, and what is to be done where it permits."""
+    """A rule, a policy or a policy set: when it says what, and obligations and advice where it permits."""
 
     child: EncodedChild
     dues: tuple[Due, ...] = ()
@@ -144,7 +144,7 @@ class ResidualPolicies:
     # --- combining ----------------------------------------------------------------------------------------------
 
     def _combined(self, root: Root, parts: Sequence[ResidualPart]) -> tuple[Outcomes, list[Formula]]:
-        """Return what parts say together, and when what each has to do is told with a permission (section 7.18)."""
+        """Return what parts say together, and when each one's obligations accompany a permit (section 7.18)."""
         children = [part.child for part in parts]
         combine, known = algorithm(root.combining), standard(root.combining)
         if combine is None or known is None:
@@ -155,7 +155,7 @@ class ResidualPolicies:
     # --- obligations and advice ---------------------------------------------------------------------------------
 
     def _fine(self, duties: Duties, effect: RuleEffect, variables: Variables) -> Formula:
-        """Return when obligations and advice can be told."""
+        """Return when obligations and advice can be evaluated."""
         found: Formula = every(
             self._encoder.fine(assignment.expression, variables)
             for duty in (*duties.obligations, *duties.advice)
@@ -225,7 +225,7 @@ def _told_with(known: StandardAlgorithm, permits: Sequence[Formula]) -> list[For
 
 
 class _Fixed:
-    """A child that says what it is told to, and leaves a mark with it."""
+    """A child with a given decision, which leaves a mark with it."""
 
     def __init__(self, place: int, decision: XacmlDecision) -> None:
         self._outcome = PolicyOutcome(decision, obligations=(Obligation(str(place)),))

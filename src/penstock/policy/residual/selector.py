@@ -115,7 +115,7 @@ def _beyond(graph: Graph, variable: Variable, operator: ComparisonOperator, *, a
 def _doubles(graph: Graph, variable: Variable, operator: ComparisonOperator, value: float) -> Formula:
     if math.isnan(value):
         if operator is EQ:
-            raise UnsaidError("equality with what is no number")
+            raise UnsaidError("equality with NaN")
         return False
     if math.isinf(value):
         return _infinite(graph, variable, operator if value > 0 else operator.flipped, 1 if value > 0 else -1)
@@ -232,7 +232,7 @@ def _once(conditions: Iterable[Condition]) -> list[Condition]:
 
 
 def _gathered(conditions: Iterable[Condition], operator: ComparisonOperator) -> list[Condition]:
-    """Say at once to which constants an attribute is equal, or to none of which."""
+    """Say in one condition to which constants an attribute is equal, or to none of which."""
     found: list[Condition] = []
     places: dict[AttributeReference, int] = {}
     values: dict[AttributeReference, list[Literal]] = {}

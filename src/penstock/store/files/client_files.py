@@ -1,4 +1,4 @@
-"""What a program needs to connect, from files and from the environment: its key, its credentials, and event types.
+"""Read what a program needs to connect, from files and the environment: its key, its credentials, and event types.
 
 `penstock.load_key`, `penstock.load_credentials` and `penstock.load_type` are these functions.
 """
@@ -23,7 +23,7 @@ CREDENTIALS: Final = "PENSTOCK_CREDENTIALS"
 
 
 def from_environment(argument: str) -> str:
-    """Return what the environment says in the place of an argument. Raises `MalformedError` (`client.environment`)."""
+    """Return the value of an omitted argument from the environment. Raises `MalformedError` (`client.environment`)."""
     variable = VARIABLES[argument]
     found = os.environ.get(variable)
     if not found:
@@ -62,7 +62,7 @@ def load_key(path: FilePath, passphrase: str | bytes | None = None) -> SigningKe
 
 
 def load_credentials(*paths: FilePath) -> Credentials:
-    """Return the certificates in files, and in all files of folders, verified.
+    """Read and verify the certificates in files and folders.
 
     Raises `FailedError` (`file.*`), `RefusedError` if a signature does not verify, and what reading one raises.
     """

@@ -156,13 +156,13 @@ def unreadable(name: str, error: OSError | ValueError) -> FailedError:
 
 
 def check_size(name: str, data: bytes, limit: int = MAX_BYTES) -> None:
-    """Check that what was read is not longer than it may be. Raises `LimitError` (`file.limit`)."""
+    """Raise `LimitError` (`file.limit`) if the data is too long."""
     if len(data) > limit:
         raise LimitError("file.limit", f"`{name}` has more than {limit} bytes")
 
 
 def reason(error: OSError | ValueError) -> str:
-    """Say in words why a file could not be used."""
+    """Describe why a file could not be used."""
     return (error.strerror if isinstance(error, OSError) else None) or "it is not a usable path"
 
 

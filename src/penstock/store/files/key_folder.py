@@ -1,4 +1,4 @@
-"""A log as a folder with a file for each record: what is there is whole, and safe on the disk.
+"""A log as a folder with a file for each record: each file is whole and safe on the disk.
 
 A record is written under another name, made safe, and then given its own, which the system does as a whole and for one
 only: of two processes that write to the same place, one is refused. What a crash left under other names counts for

@@ -47,7 +47,7 @@ def read_key_ring(path: Path, kek: Secret, *, limits: StoreLimits = STORE_LIMITS
 
 
 def write_key_ring(path: Path, ring: KeyRing, kek: Secret, random: RandomBytes) -> None:
-    """Put a key ring in the place of what was there, as a whole. Raises `FailedError` (`file.unwritable`)."""
+    """Replace a key ring file atomically. Raises `FailedError` (`file.unwritable`)."""
     replace_file(path, encode_key_ring(ring, kek, random))
 
 
@@ -96,7 +96,7 @@ def _write(ring: KeyRing) -> bytes:
 
 
 def _read(content: bytes) -> Iterator[tuple[str, int, Secret]]:
-    """Read what was wrapped. It is our own: what is not as we write it was written by another program."""
+    """Parse the unwrapped data. We wrote it: any other form was written by another program."""
     place = 0
     try:
         while place < len(content):
@@ -155,7 +155,7 @@ def read_stored_kek(path: Path) -> StoredKek:
 
 
 def create_kek(path: Path, kek: StoredKek) -> None:
-    """Write a file that must not exist yet: what lies under a lost key is lost.
+    """Create a key-encryption key file, which must not exist yet: data under a lost key is lost.
 
     Raises `RefusedError` (`file.exists`) and `FailedError` (`file.unwritable`).
     """

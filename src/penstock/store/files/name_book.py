@@ -45,7 +45,7 @@ class NameBook:
         return self.petnames.show(principal)
 
     def show_text(self, text: str) -> str:
-        """Return the same for a written principal; what is none stays as it is."""
+        """Return the petname of a written principal; return any other text unchanged."""
         try:
             return self.show(Principal.parse(text))
         except MalformedError:
@@ -83,7 +83,7 @@ class NameBook:
         return {principal.short: petname for principal, petname in self.petnames.items()}
 
     def principal(self, text: str) -> Principal:
-        """Return the principal that a word means. Raises as `subject` does."""
+        """Return the principal that a word names. Raises as `subject` does."""
         return principal_of(self.subject(text))
 
     def network(self, text: str) -> NetworkName:
@@ -103,7 +103,7 @@ class NameBook:
         return TypeName.parse(f"{owner}/{name}")
 
     def owned(self, text: str, what: str) -> tuple[Principal | None, str | None]:
-        """Read `owner/name`, where each may be `*` and stands for all then; a single `*` stands for both."""
+        """Parse `owner/name`, in which each may be `*` for all; a single `*` means both."""
         if text == "*":
             return None, None
         # Names of networks and types have no `/`, paths of key files may.

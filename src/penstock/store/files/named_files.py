@@ -1,4 +1,4 @@
-"""Files that another file names, from the folder that it stands in: petnames, types, credentials and what ends them."""
+"""Read files that another file names, relative to its folder: petnames, types, credentials and revocations."""
 
 import glob
 from collections.abc import Iterable, Iterator, Mapping
@@ -34,7 +34,7 @@ _LISTED: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameErrors:
-    """How errors speak of what one kind of file names: what it is called, their codes, and where to read on."""
+    """Wording of errors for one kind of file: its name, its codes, and where to read more."""
 
     file: str
     no_match: str
@@ -61,11 +61,11 @@ class NamedPrincipals:
 
     @property
     def petnames(self) -> Petnames:
-        """What to show principals as: the first of their names."""
+        """Return the petname to show for each principal: the first one."""
         return Petnames({principal: name for name, principal in reversed(list(self.names.items()))})
 
     def find(self, where: str, text: str) -> Principal:
-        """Return the principal that a word stands for.
+        """Return the principal that a word names.
 
         Raises `MalformedError`: with the code for principals when it stands for none, `principal.malformed`.
         """
@@ -81,7 +81,7 @@ class NamedPrincipals:
         )
 
     def domains(self, homes: Mapping[str, str]) -> tuple[Domain, ...]:
-        """Return the domains that principals are said to be at home in; the first to be named stands for its domain.
+        """Return the domains of principals; the first to be named represents its domain.
 
         Raises as `find`, and `MalformedError` with the code for what is given twice, when somebody has two homes.
         """
@@ -159,7 +159,7 @@ class NamedFiles:
         return Credentials(tuple(certificates.values()), tuple(dict.fromkeys(q for bag in found for q in bag.quorums)))
 
     def revocations(self, patterns: Iterable[str]) -> Revocations:
-        """Read chains of policy events, verify all of them, and return what they revoke.
+        """Read and verify chains of policy events, and return what they revoke.
 
         Raises `RefusedError` (`evolution.broken`, `evolution.torn`): an event that does not hold may be the one that
         revokes. Raises `MalformedError` with the code for what is given twice, when there are two chains of one owner.
@@ -194,7 +194,7 @@ class NamedFiles:
         return agreed_on(agreements.values(), claims)
 
     def read(self, patterns: Iterable[str]) -> Iterator[tuple[str, bytes]]:
-        """Return the files that are named, each once, and what they hold."""
+        """Return the named files, each once, with their contents."""
         files = list(dict.fromkeys(file for pattern in patterns for file in self._matching(pattern)))
         if len(files) > self.limits.policy_files:
             raise self.naming.too_many(f"{self.limits.policy_files} files")

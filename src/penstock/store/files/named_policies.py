@@ -53,7 +53,7 @@ class PoliciesTable:
 
 
 def _read(named: NamedFiles, patterns: Iterable[str]) -> Iterator[list[Root]]:
-    """Yield what each file has; the first policy decides, and others refer to those after it."""
+    """Yield the policies of each file; the first decides, and may refer to those after it."""
     for file, data in named.read(patterns):
         with within(file):
             policies = read_policies(data).policies

@@ -75,7 +75,7 @@ _FETCH: Final = "get what is missing with `penstock net chain fetch`"
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """What a file holds, as far as it holds: verified events, and what is wrong with the rest.
+    """The content of a file as far as it is valid: verified events, and the error in the rest.
 
     `size` is how many bytes of the file these events take. `torn` says that the rest is what a crash left behind.
     """
@@ -86,12 +86,12 @@ class Chain:
 
     @property
     def torn(self) -> bool:
-        """Whether the last event was not written to its end."""
+        """Say whether the last event is incomplete."""
         return self.problem is not None and self.problem.code == "evolution.torn"
 
     @property
     def owner(self) -> Principal | None:
-        """Whose policy it is; None of a chain without events."""
+        """Return the owner; None for a chain without events."""
         return self.events[0].value.owner if self.events else None
 
     @property
@@ -110,7 +110,7 @@ class Chain:
             raise self.problem
 
     def since(self, number: int) -> tuple[SignedValue[PolicyEvent], ...]:
-        """Return what somebody lacks who has the events up to a number: from the last checkpoint at most."""
+        """Return the events after a number: from the last checkpoint at most."""
         begin = max((index for index, event in enumerate(self.events) if event.value.checkpoint is not None), default=0)
         return tuple(event for event in self.events[begin:] if event.value.number > number)
 
@@ -218,7 +218,7 @@ class ChainFile:
         return chain if chain.problem is None else replace(chain, problem=_about(self.path, chain.problem))
 
     def state(self) -> ChainState | None:
-        """Read what is kept beside the chain, if anything. Raises as `read_file` and `ChainState.from_sexp`."""
+        """Read the state file beside the chain, if it exists. Raises as `read_file` and `ChainState.from_sexp`."""
         beside = self.beside
         if not beside.exists():
             return None
@@ -227,11 +227,11 @@ class ChainFile:
 
     @property
     def beside(self) -> Path:
-        """Where the state is kept."""
+        """Return the path of the state file."""
         return self.path.with_name(f"{self.path.name}.state")
 
     def hold(self) -> "HeldChain":
-        """Take the chain, so that nobody else goes on with it; a new file is made where there is none.
+        """Lock the chain for this process; create the file if there is none.
 
         Raises `RefusedError` (`evolution.busy`, `evolution.broken`), `FailedError` (`file.*`), and as `state`.
         """
@@ -262,7 +262,7 @@ class ChainFile:
 
 
 class HeldChain:
-    """A chain that this process alone goes on with, until it is closed."""
+    """A chain that this process has locked, until it is closed."""
 
     def __init__(self, file: ChainFile, handle: int, chain: Chain, state: ChainState | None) -> None:
         self.file = file
@@ -278,11 +278,11 @@ class HeldChain:
 
     @property
     def state(self) -> ChainState:
-        """What is kept beside the chain."""
+        """Return the state beside the chain."""
         return self._state or ChainState()
 
     def check(self, owner: Principal) -> None:
-        """Check that the owner may go on from here, as far as can be seen from the files.
+        """Check that the owner may continue from here, as far as the files show.
 
         (1) It is the owner's chain. (2) Everything that was sent is in it. (3) What was cut off was sent
         to nobody: each event is handed in before the next one is signed, which is noted beside the chain.
@@ -306,7 +306,7 @@ class HeldChain:
             raise _about(path, RefusedError("evolution.torn", "it is unknown who received the last event", hint=_FETCH))
 
     def cut(self) -> bool:
-        """Cut off what was not written to its end; say whether there was anything. Raises `FailedError`."""
+        """Remove an incomplete last event; say whether there was one. Raises `FailedError`."""
         if not self.chain.torn:
             return False
         try:
@@ -318,7 +318,7 @@ class HeldChain:
         return True
 
     def append(self, events: Sequence[SignedValue[PolicyEvent]]) -> None:
-        """Write events that go on from here; return when they are safe on the disk.
+        """Append the next events; return when they are safe on the disk.
 
         Raises `FailedError` (`file.unwritable`), and what `check_next` raises. What was not written is not there.
         """
@@ -341,7 +341,9 @@ class HeldChain:
         self.chain = Chain(whole, size + len(data))
 
     def note(self, *, handed_in: int | None = None, stamp: SignedValue[TimeStamp] | None = None) -> None:
-        """Keep what was handed in, or a time-stamp before it is; return when it is safe. Raises `FailedError`."""
+        """Store how far events were submitted, or a time-stamp before it is sent; return when it is safe. Raises
+        `FailedError`.
+        """
         now = self.state
         state = ChainState(max(now.handed_in, handed_in or 0), stamp or now.stamp)
         if state != self._state:

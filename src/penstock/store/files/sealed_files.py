@@ -49,7 +49,7 @@ def read_sealed(stream: BinaryIO, *, limits: CodecLimits = CODEC_LIMITS) -> Iter
 
 
 def _read(stream: BinaryIO, size: int) -> bytes:
-    """Read so many bytes, or all that are left: a pipe gives what it has."""
+    """Read this many bytes, or all that are left; a pipe may return fewer at a time."""
     parts: list[bytes] = []
     while size and (part := stream.read(size)):
         parts.append(part)

@@ -1,4 +1,4 @@
-"""Tables of TOML files that people write, read strictly: what is not known is an error, with what may be meant."""
+"""Read TOML tables that people write, strictly: an unknown key is an error, with a suggestion."""
 
 import difflib
 import tomllib
@@ -62,7 +62,7 @@ _ITEM = TypeVar("_ITEM")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Strict:
-    """How one kind of file is read: the codes of its errors, and where it is described."""
+    """How to read one kind of file: its error codes, and where it is described."""
 
     syntax: str
     unknown: str
@@ -151,7 +151,7 @@ class Strict:
         return name
 
     def petnames(self, where: str, value: object) -> Mapping[str, Principal] | str:
-        """Return a table of petnames, or the file that they stand in. Raises `petname.malformed` too."""
+        """Return petnames from a table or a file. Raises `petname.malformed` too."""
         if isinstance(value, str):
             return self.text(where, value)
         return MappingProxyType(read_petnames(self.table(where, value)))

@@ -18,11 +18,13 @@ S = TypeVar("S")
 
 
 class Fold(Protocol[S]):
-    """How state follows from changes. A new form of `dump` takes a new `name`: old snapshots are then passed over."""
+    """A fold that computes state from changes. A new form of `dump` needs a new `name`, so that old snapshots are
+    ignored.
+    """
 
     @property
     def name(self) -> str:
-        """What its snapshots are kept under."""
+        """Return the name under which its snapshots are stored."""
         ...
 
     def empty(self) -> S:
@@ -43,7 +45,7 @@ class Fold(Protocol[S]):
 
 
 class Keeping(Protocol):
-    """How snapshots are kept, so that who reads one can tell whether it counts."""
+    """How snapshots are stored, so that a reader can decide whether to trust one."""
 
     @property
     def able(self) -> bool:
@@ -51,11 +53,11 @@ class Keeping(Protocol):
         ...
 
     def slots(self, fold: str) -> Sequence[str]:
-        """Return what the snapshots of a fold that count here are kept under; the next one is kept under the first."""
+        """Return the names under which a fold's trusted snapshots are stored; the next one goes under the first."""
         ...
 
     def wrap(self, head: LedgerHead, data: bytes) -> bytes:
-        """Return what is kept of a state."""
+        """Return the bytes to store for a state."""
         ...
 
     def unwrap(self, head: LedgerHead, octets: bytes) -> bytes:
@@ -109,7 +111,7 @@ class FoldView(Generic[S]):
         self.refresh()
 
     def refresh(self) -> None:
-        """Take in what has been changed since."""
+        """Apply the changes since the last refresh."""
         now = self.ledger.head()
         if now.number < self.head.number or (now.number == self.head.number and now != self.head):
             raise self._another(self.head.number)
@@ -118,7 +120,7 @@ class FoldView(Generic[S]):
         self._keep_sometimes()
 
     def append(self, entries: Sequence[NewChange]) -> tuple[Change, ...]:
-        """Add changes behind what this view has seen, and take them in.
+        """Append changes after this view's head, and apply them.
 
         Raises `RefusedError` (`store.conflict`) where somebody else has changed something: refresh, and decide again.
         """

@@ -30,7 +30,7 @@ def quiet(_number: int) -> None:
 
 
 class Ledger:
-    """One chain of changes in a store. It holds no state of its own: what it says is what is there now."""
+    """One chain of changes in a store. It has no state of its own: every call reads the store."""
 
     def __init__(self, records: RecordStore, name: str, *, limits: StoreLimits = STORE_LIMITS) -> None:
         check_ledger_name(name, limits)
@@ -83,7 +83,7 @@ class Ledger:
         return next((change.head for change in self.read(number, number)), EMPTY) if number else EMPTY
 
     def verify(self, known: LedgerHead = EMPTY, told: Told = quiet) -> LedgerHead:
-        """Verify all changes, and that none stands behind the head; return the head.
+        """Verify all changes, and that none comes after the head; return the head.
 
         A head that was written down elsewhere shows also what a whole new chain would hide. Raises `RefusedError`
         (`store.broken`) and names the first change that is broken.
@@ -104,7 +104,7 @@ class Ledger:
         return head
 
     def snapshot(self, fold: str) -> FoldSnapshot | None:
-        """Return what was kept for a fold, where it is whole and was taken from this chain; None otherwise."""
+        """Return a fold's snapshot if it is intact and belongs to this chain; None otherwise."""
         kept = self._records.snapshot(self.name, fold)
         if kept is None or kept[0].digest != kept[1]:
             return None
@@ -137,7 +137,7 @@ class Store:
 
     @property
     def url(self) -> str:
-        """Where it is, without a password."""
+        """Return its URL without the password."""
         return self.records.url
 
     def heads(self) -> Mapping[str, LedgerHead]:

@@ -50,7 +50,7 @@ class MemoryRecords:
             return bisect_right(self._rows.get(ledger, []), at, key=lambda row: row.at)
 
     def snapshot(self, ledger: str, fold: str) -> tuple[FoldSnapshot, bytes] | None:
-        """Return what is kept for a fold."""
+        """Return the snapshot of a fold."""
         found = self._snapshots.get((ledger, fold))
         return None if found is None else (found, found.digest)
 
@@ -71,7 +71,7 @@ class MemoryRecords:
 
 
 class TriedRecords(MemoryRecords):
-    """See `RecordStore`. They begin with what the records underneath have now; what comes there later is not seen."""
+    """See `RecordStore`. Starts with the current records underneath; later changes there are not seen."""
 
     def __init__(self, underneath: RecordStore) -> None:
         super().__init__()
@@ -94,9 +94,9 @@ class TriedRecords(MemoryRecords):
         return kept if kept < begun else begun + super().last_until(ledger, at)
 
     def snapshot(self, ledger: str, fold: str) -> tuple[FoldSnapshot, bytes] | None:
-        """Return what is kept for a fold."""
+        """Return the snapshot of a fold."""
         return super().snapshot(ledger, fold) or self._underneath.snapshot(ledger, fold)
 
     def close(self) -> None:
-        """Let go of what is underneath."""
+        """Release the records underneath."""
         self._underneath.close()

@@ -1,4 +1,4 @@
-"""The port of record stores: what an adapter keeps, and the one thing that it decides.
+"""The port of record stores: the rows that an adapter stores, and its only decision.
 
 An adapter carries rows and believes nothing about them: chaining, verifying and folding are in `ledgers` and `folds`,
 the same for all. What only the adapter can do is to let one of several writers win:
@@ -32,7 +32,7 @@ class FoldSnapshot:
 
     @property
     def digest(self) -> bytes:
-        """What tells a snapshot that was damaged."""
+        """Return the digest that detects a damaged snapshot."""
         place = (self.ledger.encode(), self.fold.encode(), b"%d" % self.head.number, self.head.hash)
         return sha256(canonical((b"penstock-snapshot", *place, self.data))).digest()
 
@@ -42,7 +42,7 @@ class RecordStore(Protocol):
 
     @property
     def url(self) -> str:
-        """Where the records are, without a password."""
+        """Return the URL of the records without the password."""
         ...
 
     @property
@@ -75,7 +75,7 @@ class RecordStore(Protocol):
         ...
 
     def keep_snapshot(self, snapshot: FoldSnapshot) -> None:
-        """Keep a snapshot in the place of an earlier one; one that is behind what is kept is not."""
+        """Replace the stored snapshot, unless it is newer."""
         ...
 
     def close(self) -> None:

@@ -37,7 +37,7 @@ class PostgresRecords(SqlRecords):
         super().__init__(engine, shown, limits=limits)
 
     def reason(self, error: DBAPIError) -> str:
-        """Say why the server failed: in its words where they are about itself, by the class of the error elsewhere."""
+        """Return why the server failed: its message if that is about itself, otherwise the class of the error."""
         problem = error.orig
         if isinstance(problem, (psycopg.errors.LockNotAvailable, psycopg.errors.DeadlockDetected)):
             return ""

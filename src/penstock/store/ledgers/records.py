@@ -1,4 +1,4 @@
-"""What is kept of a change: who, when, why, before, after, and its place in a chain.
+"""Records of changes: who, when, why, before, after, and the place in a chain.
 
 A ledger is a chain of changes, numbered from 1. The hash of a change is the SHA-256 of its canonical bytes:
 
@@ -34,7 +34,7 @@ _KIND: Final = re.compile(r"[a-z][a-z0-9.-]*", re.ASCII)
 
 @dataclass(frozen=True, slots=True)
 class LedgerHead:
-    """How far a ledger has come: the number, hash and time of its last change. The time takes no part in comparison."""
+    """The end of a ledger: the number, hash and time of its last change. The time is not compared."""
 
     number: int = 0
     hash: bytes = BEGINNING
@@ -49,7 +49,7 @@ EMPTY: Final = LedgerHead()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NewChange:
-    """A change that somebody wants kept. `kind` is a short word, `why` one line for people.
+    """A change to store. `kind` is a short word, `why` is one line for people.
 
     Raises `MalformedError` (`store.value`, `value.zone`) and `LimitError` (`store.limit`).
     """
@@ -162,7 +162,7 @@ def to_row(change: Change) -> Row:
 
 
 def verify_row(ledger: str, head: LedgerHead, row: Row) -> Change:
-    """Return what a row holds, if it is the change that follows a head. Raises `RefusedError` (`store.broken`)."""
+    """Return the change in a row if it follows the head. Raises `RefusedError` (`store.broken`)."""
     if row.number != head.number + 1:
         raise broken(ledger, head.number + 1, "is missing")
     try:

@@ -1,4 +1,4 @@
-"""Which form a database has, and how it gets the newest one. Steps are never undone: only a backup goes back."""
+"""Check and migrate a database's schema. Steps cannot be undone: restore a backup instead."""
 
 from functools import cache
 from pathlib import Path

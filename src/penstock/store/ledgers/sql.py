@@ -95,7 +95,7 @@ class SqlRecords:
         return found or 0
 
     def snapshot(self, ledger: str, fold: str) -> tuple[FoldSnapshot, bytes] | None:
-        """Return what is kept for a fold, and its digest."""
+        """Return a fold's snapshot and its digest."""
         table = SNAPSHOTS.c
         with self._reading() as connection:
             row = connection.execute(select(SNAPSHOTS).where(table.ledger == ledger, table.fold == fold)).one_or_none()
@@ -145,7 +145,7 @@ class SqlRecords:
 
     @contextmanager
     def _failing(self) -> Iterator[None]:
-        """Say in our words that the database failed, and nothing of what was to be written."""
+        """Report that the database failed, without the data."""
         try:
             yield
         except IntegrityError:
@@ -159,7 +159,7 @@ class SqlRecords:
             raise self._failed(type(error).__name__) from None
 
     def reason(self, error: DBAPIError) -> str:
-        """Say why a database failed, without what was to be written; nothing where others hold it too long."""
+        """Return why a database failed, without the data; nothing if others locked it for too long."""
         return type(error.orig).__name__
 
     def _busy(self) -> FailedError:

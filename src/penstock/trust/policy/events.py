@@ -9,7 +9,7 @@
 
 Numbers begin with 1; `previous` is the digest of the body before, and 32 zeros in the first. The changes of a
 checkpoint, together with those of as many events as it says that follow it, are the whole state: they start from
-nothing, and they hold all at once. So whoever has them needs nothing that came before.
+nothing, and they take effect together. So whoever has them needs nothing that came before.
 
 What an agreement says is for those to read who enforce it (`penstock.guard.agreements`): here it is its owner's, has a
 name, and takes the place of the one before of that name.
@@ -85,7 +85,7 @@ _AGREEMENT_NAME: Final = Form(str.encode, lambda value: check_agreement_name(tex
 
 @dataclass(frozen=True, slots=True)
 class PublishCertificates(StatementRecord):
-    """Certificates that brokers may go by: grants and names, of the owner and of others."""
+    """Certificates that brokers may use: grants and names, of the owner and of others."""
 
     HEAD: ClassVar = b"publish"
     credentials: Annotated[UnverifiedCredentials, _CREDENTIALS, BARE] = field(repr=False)
@@ -160,7 +160,7 @@ class EndAgreement(StatementRecord):
 
 @dataclass(frozen=True, slots=True)
 class PublishProfiles(StatementRecord):
-    """Profiles that the owner lets brokers go by; others of the same principals are replaced."""
+    """Profiles that the owner lets brokers use; others of the same principals are replaced."""
 
     HEAD: ClassVar = b"describe"
     profiles: Annotated[tuple[UnverifiedValue[ProfileClaim], ...], signed_form(ProfileClaim), BARE] = field(repr=False)
@@ -168,7 +168,7 @@ class PublishProfiles(StatementRecord):
 
 @dataclass(frozen=True, slots=True)
 class ForgetProfiles(StatementRecord):
-    """Principals of whom no profile counts any more."""
+    """Principals whose profiles no longer count."""
 
     HEAD: ClassVar = b"forget"
     principals: Annotated[tuple[Principal, ...], BARE]

@@ -1,9 +1,9 @@
-"""Which certificates count no longer, and for whom.
+"""Determine which certificates no longer count, and for which owners.
 
 An owner's revocation counts in everything that is decided by that owner's word, whoever issued the certificate; and a
 certificate that its own issuer revoked counts nowhere. So nobody takes from others what is not his to give.
 
-Whoever decides about the moment knows what is revoked now, and strikes it out. Whoever decides about a history goes by
+Whoever decides about the moment knows what is revoked now, and strikes it out. A decision about a history uses
 the chains of owners: what was revoked counted until the order was signed, and the past stays as it was.
 """
 
@@ -96,7 +96,7 @@ class Revocations:
         )
 
     def listed(self) -> list[tuple[str, str, str]]:
-        """Return what is revoked in one order: by whom, which, and until when it counted; for never, nothing."""
+        """Return the content of one revocation: its author, certificates, and until when they counted."""
         found = [(str(owner), id_, "") for owner, ids in self.by_owner.items() for id_ in ids]
         for owner, ends in self.ended.items():
             found += [(str(owner), id_, (end.not_after or b"").decode()) for id_, end in ends.items()]

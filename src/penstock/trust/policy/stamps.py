@@ -6,7 +6,7 @@
 
 A time-stamp says how far an owner's policy is, and for how long a broker may go on without a newer one. The owner signs
 it, or somebody who holds the right `stamp` on all of the owner's types: `by` says who, and is left out of the owner's
-own. Whether that signer holds the right is for whoever goes by the stamp to find out. Each broker that hands one on
+own. Whether that signer holds the right must be checked by the user of the stamp. Each broker that hands one on
 signs for the neighbour that gets it; one that is trusted no longer gets none. A broker acknowledges what it enforces;
 `stamped` adds that it stops by itself where stamps fail to come.
 """
@@ -50,7 +50,7 @@ class TimeStamp(Claim):
 
     @property
     def until(self) -> datetime:
-        """The last instant at which a broker may go by this stamp; the end of time where that lies beyond it."""
+        """The last instant at which a broker may use this stamp; the end of time where that lies beyond it."""
         room = datetime.max.replace(tzinfo=self.time.tzinfo) - self.time
         return self.time + min(timedelta(milliseconds=self.period), room)
 

@@ -89,7 +89,7 @@ def read_snapshot(
         raise RefusedError(
             "evolution.snapshot",
             "a snapshot of a policy was changed, or is another broker's",
-            hint="remove it: the policy comes anew from the network",
+            hint="remove it: the policy is fetched from the network again",
         )
     events: list[SignedValue[PolicyEvent]] = []
     stamps: list[SignedValue[TimeStamp]] = []

@@ -49,7 +49,7 @@ class TagBudget:
 def matches(request: SExp, tag: Tag, holds: Holds | None = None) -> bool:
     """Say whether a request is one of those that a tag stands for.
 
-    `holds` says whether a conjunct of a `(* where …)` holds of the event at hand. Without it no such tag matches.
+    `holds` says whether the event matches a conjunct of a `(* where …)`. Without it no such tag matches.
     What `holds` raises is passed on.
 
     >>> matches((b"foo", b"bar"), (b"foo",)), matches((b"foo",), (b"foo", b"bar"))
@@ -364,4 +364,4 @@ def _start(value: tuple[SExp, ...] | tuple[Tag, ...], length: int) -> Flat:
 
 
 def _above(what: str, limit: int) -> LimitError:
-    return LimitError("tag.limit", f"more than {limit} {what}", hint="grant less at once", limit=limit)
+    return LimitError("tag.limit", f"more than {limit} {what}", hint="grant less in one certificate", limit=limit)

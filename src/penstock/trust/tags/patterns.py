@@ -115,7 +115,7 @@ def check_members(patterns: Collection[Simple]) -> None:
         raise LimitError(
             "tag.limit",
             f"more than {AND_MEMBERS} patterns in one intersection",
-            hint="grant fewer patterns at once",
+            hint="grant fewer patterns in one certificate",
             limit=AND_MEMBERS,
         )
 

@@ -7,7 +7,7 @@
     date      YYYY-MM-DD_HH:MM:SS with an optional fraction; cut short it means the first instant: 2005 is
               2005-01-01_00:00:00
 
-An atom that is no value of the ordering is in none of its ranges. TrustLimits keep the bytes they were written with.
+An atom that is not a value of the ordering is in none of its ranges. TrustLimits keep the bytes they were written with.
 """
 
 import re
@@ -48,7 +48,7 @@ class Range:
 
 
 def key(ordering: bytes, atom: bytes) -> Any:  # see Place
-    """Return what an atom is compared by, or None where it is no value of the ordering."""
+    """Return what an atom is compared by, or None where it is not a value of the ordering."""
     if ordering == b"alpha":
         return atom
     if ordering == b"binary":
@@ -67,12 +67,12 @@ def make_range(
 ) -> Range | bytes | None:
     """Return the range in normal form: an atom where it holds just one that is known, None where it is empty.
 
-    Raises MalformedError `tag.range` for an unknown ordering or a limit that is no value of it.
+    Raises MalformedError `tag.range` for an unknown ordering or a limit that is not a value of it.
     """
     if ordering not in (b"alpha", b"binary", b"date", b"numeric", b"time"):
         raise MalformedError(
             "tag.range",
-            f"`{ordering.decode('ascii', 'backslashreplace')}` is no ordering",
+            f"`{ordering.decode('ascii', 'backslashreplace')}` is not an ordering",
             hint="use alpha, binary, date, numeric or time",
         )
     floor = None if low is None else (_limit(ordering, low), int(low_open))
@@ -148,7 +148,7 @@ def _limit(ordering: bytes, atom: bytes) -> Any:  # see Place
         shown = atom[:VALUE_BYTES].decode("ascii", "backslashreplace")
         raise MalformedError(
             "tag.range",
-            f"`{shown}` is no value of the ordering {name}",
+            f"`{shown}` is not a value of the ordering {name}",
             hint="numeric: -1.5; time: 08:30:00; date: 2005-11-01_08:30:00 or a beginning of it",
             ordering=name,
         )

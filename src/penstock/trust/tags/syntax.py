@@ -39,7 +39,7 @@ def _parse(sexp: SExp, room: TagBudget, depth: int) -> Tag:
             "tag.limit", f"more than {TAG_DEPTH} lists inside each other", hint="nest less", limit=TAG_DEPTH
         )
     room.steps += ELEMENT_STEPS * len(sexp)
-    # RFC 2693, 6.3.2: a list begins with an octet-string, which says what the rest is about.
+    # RFC 2693, 6.3.2: a list begins with an byte string, which says what the rest is about.
     if not sexp or not isinstance(sexp[0], bytes):
         raise _malformed("a list in a tag must begin with an atom")
     if sexp[0] != b"*":
@@ -132,7 +132,7 @@ def _and(rest: tuple[SExp, ...], room: TagBudget) -> Pattern | bytes | None:
 
 
 def _where(rest: tuple[SExp, ...]) -> Where | None:
-    # An empty conjunction would hold of everything: whoever means that writes `(*)`.
+    # An empty conjunction would match everything: write `(*)` for that.
     if not rest:
         raise _malformed("`(* where)` needs at least one conjunct")
     return make_where(frozenset(_conjunct(conjunct) for conjunct in rest))

@@ -42,7 +42,7 @@ from penstock.trust.subjects import Name, Subject, Threshold
 from penstock.trust.validity import State
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Certificates on the screen: one in full, several as a tree of who gave what to whom.
+# Certificates on the screen: one in full, several as a tree of grants.
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +166,7 @@ def _line(one: Judged, wording: Wording) -> str:
 
 @click.group(cls=Verbs)
 def cert() -> None:
-    """Issue, show and verify certificates: who grants what to whom."""
+    """Issue, show and verify certificates, which grant rights."""
 
 
 @option_class
@@ -243,9 +243,7 @@ class _Show:
     names: NamesOption
 
 
-@command(
-    cert, example="penstock cert show met.cert\npenstock cert show *.cert   # several: a tree of who gave what to whom"
-)
+@command(cert, example="penstock cert show met.cert\npenstock cert show *.cert   # several: a tree of grants")
 def show(session: CommandSession, options: _Show) -> CommandAnswer:
     """Show what certificates say, and whether they are signed and valid.
 

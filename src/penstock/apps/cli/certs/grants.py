@@ -200,7 +200,7 @@ def doubts(statement: Statement, now: datetime) -> Iterator[Warned]:
         if any(isinstance(tag, bytes) or (isinstance(tag, tuple) and tag[0] not in _VOCABULARY) for tag in tags):
             yield Warned(
                 "capability.other-vocabulary",
-                "the tag is no right on networks or event types, and gives none",
+                "the tag is not a right on networks or event types, and grants none",
             )
 
 
@@ -226,11 +226,11 @@ def check_comment(comment: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What the commands share that sign a certificate: the key, whom it is for, while it is valid, and where it goes.
+# Shared by the commands that sign a certificate: the key, the subject, the validity, and the output.
 
 
 State: TypeAlias = Callable[[Principal, Subject], Statement]
-"""What a certificate is to say, once it is known who signs it and whom it is for."""
+"""The content of a certificate, given its issuer and subject."""
 
 
 @option_class
@@ -257,7 +257,7 @@ class PeriodOptions:
             try:
                 end = ((begin or now) + timedelta(days=self.days)).replace(microsecond=0)
             except OverflowError:
-                raise MalformedError("cli.validity", f"{self.days} days from then is no date") from None
+                raise MalformedError("cli.validity", f"{self.days} days from then is not a date") from None
         return Validity.between(begin, end)
 
 

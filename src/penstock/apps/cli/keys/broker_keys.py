@@ -33,7 +33,7 @@ from penstock.model.principals import Principal
 
 
 Rehearsed: TypeAlias = Mapping[str, Mapping[str, Wire]]
-"""The groups that a change would concern, by scope: what is told of each, and what would come of it."""
+"""The groups that a change would concern, by scope: its description, and the result of the change."""
 
 _NOT_OPERATOR: Final = "broker.not-operator"
 
@@ -84,7 +84,7 @@ def joined(status: Mapping[str, Wire]) -> Rehearsed:
 
 
 def of_manager(error: RefusedError) -> RefusedError:
-    """Return why a change is refused to somebody whom not even the status is told."""
+    """Return why a change is refused to somebody who may not see the status either."""
     return _not_manager() if error.code == _NOT_OPERATOR else error
 
 
@@ -402,7 +402,7 @@ def _ask(call: Call, word: KeyWord, type_name: str = "", attribute: str = "", **
 
 
 def _status(call: Call) -> Mapping[str, Wire]:
-    """Return what those are told who may change keys. Raises `RefusedError` (`keys.not-manager`)."""
+    """Return the status for principals that may change keys. Raises `RefusedError` (`keys.not-manager`)."""
     try:
         return _ask(call, KeyWord.STATUS)
     except RefusedError as error:

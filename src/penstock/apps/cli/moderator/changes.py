@@ -115,7 +115,7 @@ def _add_file(act: Acting, file: str, *, missing: bool) -> CommandAnswer:
     try:
         for plan in act.several(left, whole=not missing):
             plans.append(plan)
-            # What came of it is told before the next one changes the rules.
+            # The result is shown before the next one changes the rules.
             if wants_data():
                 told.append(act.data(plan))
             else:

@@ -30,7 +30,7 @@ from penstock.moderator.settlement.addition import Plan
 from penstock.moderator.settlement.consents import Consent
 from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
 
-#: what a rule that conflicts is told as
+#: the heading of a rule that conflicts
 REJECTED = "rejected"
 #: the number of rules in one write if they need not be written together
 _BATCH: Final = 1_000
@@ -245,7 +245,7 @@ class Acting:
 
     @staticmethod
     def show_now(parts: Iterable[Shown]) -> None:
-        """Tell people at once."""
+        """Print to people immediately."""
         if not wants_data():
             show(parts)
 

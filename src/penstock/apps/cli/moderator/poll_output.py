@@ -46,7 +46,7 @@ def question_data(poll: bytes | None, question: PollQuestion, cast: Cast) -> Dat
 
 
 def show_question(poll: bytes | None, question: PollQuestion, cast: Cast) -> Iterator[Shown]:
-    """Yield what is asked, or would be, and of whom."""
+    """Yield the question, and who is asked."""
     candidate = question.rule(question.candidate).stated
     name = "would ask" if poll is None else f"poll {poll_name(poll)}"
     yield f"{name}, until {instant_text(question.deadline)}: how should {candidate.id} be settled?"

@@ -60,7 +60,7 @@ from penstock.moderator.settlement.undo import dependents, undone
 from penstock.trust.validity import ALWAYS
 
 # ----------------------------------------------------------------------------------------------------------------------
-# `penstock moderator allow`: who receives what from whom, and why others do not.
+# `penstock moderator allow`: who receives what from which publisher, and why others do not.
 
 
 @option_class
@@ -134,10 +134,10 @@ def _pairs_answer(pairs: Sequence[Allowance], cast: Cast, event: str) -> Command
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# `penstock moderator check`: every conflict there is, with whom it makes a difference to.
+# `penstock moderator check`: every conflict, with a witness.
 
 
-#: as many rules that conflict are told to people
+#: show people at most this many rules that conflict
 _MANY = 100
 
 

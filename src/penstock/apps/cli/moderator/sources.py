@@ -146,7 +146,7 @@ class Cast:
         return self.called.get(principal, principal.short)
 
     def principal(self, word: str) -> Principal:
-        """Return whom a word means. Raises what `NameBook.principal` raises."""
+        """Return the principal that a word names. Raises what `NameBook.principal` raises."""
         if word not in self.names.by_name:
             for principal, name in self.called.items():
                 if name == word:
@@ -232,7 +232,7 @@ def known_standing(base: RuleBase, rule_id: str) -> RuleState:
 
 @contextmanager
 def held(book: RuleBook, now: datetime) -> Iterator[None]:
-    """Let the rules in force be those that hold now. The log is as it is: that time has passed is no step of it yet."""
+    """Let the rules in force be those that hold now. The log is unchanged: passing time is not a step of it yet."""
     with book.rehearsal(now) as passed:
         delta = NO_CHANGE if passed is None else passed.step.delta
     if delta != NO_CHANGE:
@@ -353,7 +353,7 @@ def at_line(file: str, rules: RuleFile, rule_id: str) -> Iterator[None]:
 
 
 def _complete(profiles: Mapping[Principal, Profile], base: RuleBase) -> Mapping[Principal, Profile]:
-    """Add publishers about whom there is nothing to know, because their profiles have no attributes."""
+    """Add publishers with empty profiles, if profiles have no attributes."""
     if base.detector.vocabulary.publishers.attributes:
         return profiles
     publishers = {each for rule in base.detector.rules.values() for each in rule.publishers}

@@ -45,7 +45,7 @@ from penstock.trust.policy.events import (
 from penstock.trust.signed import SignedValue, read_signed
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What the commands share that sign for an owner of types: its key, its chain, and the broker that is told.
+# Shared by the commands that sign for an owner of types: its key, its chain, and the broker to send to.
 
 
 _SUFFIX: Final = ".chain"
@@ -53,7 +53,7 @@ _SUFFIX: Final = ".chain"
 
 @dataclass(frozen=True, slots=True)
 class OwnerSigner:
-    """Where an owner signs: with its key, into its chain; and whom it tells, as whom."""
+    """Where an owner signs: with its key, into its chain; and the broker and identity to send with."""
 
     key: SigningKey
     call: Call

@@ -146,7 +146,7 @@ async def _complete(awaited: Awaited, client: Client) -> None:
 
 
 Plan = Callable[[PolicyState], Iterable[Change]]
-"""Says what is to be changed, given what holds; nothing where all of it holds already."""
+"""Return the changes, given the current policy; none if they are already in effect."""
 
 
 @option_class
@@ -277,7 +277,7 @@ def checkpoint(options: _Checkpoint) -> CommandAnswer:
     return run_signing(lambda _desk: lambda author, now: author.checkpoint(now), options.change)
 
 
-# What is to be changed.
+# The changes.
 
 
 def _publications(state: PolicyState, bag: Credentials) -> Iterable[Change]:
@@ -358,7 +358,7 @@ Learn = Callable[[OwnerSigner, Mapping[str, Wire]], tuple[Warned, ...]]
 def run_signing(
     sign: Callable[[OwnerSigner], Sign], options: ChangeOptions, learn: Learn | None = None
 ) -> CommandAnswer:
-    """Sign what is to be changed, hand it in, and return what came of it. Raises what signing and the broker raise."""
+    """Sign the changes, submit them, and return the result. Raises what signing and the broker raise."""
     owner = options.signing.signer()
 
     async def learned(_stop: asyncio.Event) -> tuple[Warned, ...]:
@@ -444,7 +444,7 @@ def _answer(desk: OwnerSigner, done: Signed, awaited: Awaited | None, *, dry_run
 
 
 AgreementPlan = Callable[[OwnerSigner, PolicyState], Iterable[Change]]
-"""Says what is to be changed, given whose policy it is and what holds."""
+"""Return the changes, given the owner and the current policy."""
 
 
 @option_class
@@ -603,7 +603,7 @@ def retire(options: _Retire) -> CommandAnswer:
 
 
 _GOES_ON: Final = (
-    "{} does not go by time-stamps: if it still runs and is cut off, it goes on delivering to its own clients; stop it"
+    "{} does not use time-stamps: if it still runs and is cut off, it goes on delivering to its own clients; stop it"
 )
 
 

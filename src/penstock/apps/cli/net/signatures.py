@@ -1,4 +1,4 @@
-"""Signing for an owner: the next thing that it says, written down before anybody is told of it.
+"""Sign for an owner: each statement is stored before it is sent.
 
 (1) The chain is taken, so that no other process goes on with it, and verified. (2) The broker says how far the owner's
 policy is there: a chain that ends before that is an old copy, and going on with it would fork the policy. (3) What the

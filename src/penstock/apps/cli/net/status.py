@@ -4,7 +4,7 @@ Of each owner's policy a broker tells the `number` of the last event, its `state
 it is `stamped by`, and how far the last `events` are: how many certificates each `revokes`, since when it is
 `complete`, and for each of the `brokers` its `progress`, and in `at` since when it is done or until when to wait at the
 latest. Of the other `brokers` that an owner's changes wait for it tells since when they are known (`since`) or `away`,
-when their rights end, and whether they go by time-stamps. Types that could not be installed are under `not installed`.
+when their rights end, and whether they use time-stamps. Types that could not be installed are under `not installed`.
 """
 
 from collections import deque
@@ -160,7 +160,7 @@ def progress_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Sh
 
 
 def why_waited_for(state: Mapping[str, Wire], broker: str) -> str:
-    """Say why a broker is waited for, by what is told of an owner's policy: where it is, and until when it counts."""
+    """Say why a broker is waited for, from the status of an owner's policy: where it is, and until when it counts."""
     known = table(state.get("brokers"))
     if broker not in known:
         return ""

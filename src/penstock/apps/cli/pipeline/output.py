@@ -66,7 +66,7 @@ class Page:
 
 
 def known(names: Petnames, *policies: PipelinePolicy) -> Petnames:
-    """Return the reader's own names, and those of policies for whom the reader has none."""
+    """Return the reader's own petnames, and those of policies where the reader has none."""
     found: dict[Principal, str] = {}
     for some in (names, *(loaded.names for loaded in policies)):
         for principal, name in some.items():

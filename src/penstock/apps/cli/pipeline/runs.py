@@ -118,7 +118,7 @@ def _told(spark: SparkSession) -> Iterator[Remote | None]:
 
 @dataclass(frozen=True, slots=True)
 class _Display:
-    """The line that is shown, and whom it asks what to show."""
+    """The progress line, and the source of its text."""
 
     shown: Progress
     task: TaskID
@@ -164,7 +164,7 @@ _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class JobOutput:
-    """Where a job writes, and how: at once or as a stream, over what is there or not."""
+    """Where a job writes, and how: as a batch or as a stream, replacing an output or not."""
 
     out: str
     streaming: Streaming | None = None
@@ -311,7 +311,7 @@ def ingest_job(
     bound: BoundMapping | None,
     messages: Mapping[str, str] | None,
 ) -> Ingest:
-    """Return the job `ingest`. Raises `MalformedError` (`cli.resource`) where it is not clear what is to be read."""
+    """Return the job `ingest`. Raises `MalformedError` (`cli.resource`) if it is unclear what to read."""
     records: RecordSource
     if (path is None) is (messages is None):
         raise MalformedError(

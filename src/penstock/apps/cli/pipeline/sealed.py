@@ -131,7 +131,7 @@ def seal(session: CommandSession, options: _Seal) -> CommandAnswer:
         read_signer(signing).principal if signing is not None else options.names.load().principal(options.sender or "")
     )
     keys = options.keys.load(how)
-    # What is wrong with them is told here, and not by a task.
+    # Errors in them are reported here, and not by a task.
     keys.read()
     writing = Writing(keys, types, name, session.now, options.rows, options.cipher.settings(), signing)
     sink = None

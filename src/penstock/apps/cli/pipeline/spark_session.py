@@ -84,7 +84,7 @@ class SparkMeter:
 
     @property
     def settings(self) -> dict[str, str]:
-        """What Spark must be told when it starts."""
+        """Settings that Spark needs when it starts."""
         told = {
             "class": "org.apache.spark.metrics.sink.StatsdSink",
             "host": _LOOPBACK,
@@ -247,7 +247,7 @@ def _builder(cluster: Cluster, also: Mapping[str, str]) -> SparkSession.Builder:
         builder = builder.remote(cluster.remote)
     else:
         chosen = {**_QUIET, **EVERYWHERE, **(_local() if cluster.local else {}), **also, **(cluster.conf or {})}
-        # What a program says would win over what spark-submit was told.
+        # A program's settings would override those of spark-submit.
         builder = builder if _GATEWAY in os.environ else builder.master(cluster.master)
     for name, value in chosen.items():
         builder = builder.config(name, value)

@@ -1,4 +1,4 @@
-"""`penstock policy analyse` and `penstock policy diff`: what policies say about all requests at once."""
+"""`penstock policy analyse` and `penstock policy diff`: what policies say about all possible requests."""
 
 import json
 from collections.abc import Iterator, Mapping

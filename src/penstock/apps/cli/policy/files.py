@@ -68,7 +68,7 @@ def lenient_option() -> Any:
 
 
 def read_root(file: str, *, lenient: bool = False) -> Root:
-    """Read a file of one policy or policy set, in XML, in JSON or in the text form; what is guessed is told."""
+    """Read a file of one policy or policy set, in XML, in JSON or in the text form; guesses are reported."""
     return _read(file, lenient=lenient)[0]
 
 

@@ -33,7 +33,7 @@ from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.store.files.sealed_files import read_sealed
 
-#: problems that are told one by one
+#: problems that are listed one by one
 _SHOWN: Final = 10
 _Print = Callable[[Event, Principal], None]
 

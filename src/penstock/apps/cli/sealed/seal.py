@@ -162,7 +162,7 @@ def _target(destination: OutputFile) -> Iterator[IO[bytes]]:
         with BytesIO() as nowhere:
             yield nowhere
     elif destination.out is None:
-        # What was written there could not be taken back when a later line is no event.
+        # What was written there could not be taken back when a later line is not an event.
         with SpooledTemporaryFile(_IN_MEMORY) as waiting:
             yield waiting
             waiting.seek(0)

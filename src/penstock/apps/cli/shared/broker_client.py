@@ -135,7 +135,7 @@ class Call:
 
 
 def talk(conversation: Callable[[asyncio.Event], Awaitable[T]]) -> T:
-    """Run a conversation with a broker. The event it is given is set when it is told to stop (SIGINT, SIGTERM)."""
+    """Run a conversation with a broker. The event it is given is set when it is stopped (SIGINT, SIGTERM)."""
 
     async def run() -> T:
         loop, stop = asyncio.get_running_loop(), asyncio.Event()

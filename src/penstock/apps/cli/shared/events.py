@@ -78,7 +78,7 @@ class EventDraft:
 
 @dataclass(frozen=True, slots=True)
 class Unreadable:
-    """A line that is no event."""
+    """A line that is not an event."""
 
     error: MalformedError
 

@@ -38,7 +38,7 @@ class Noun:
                 hint=f"pip install 'penstock[{self.extra}]'",
             ) from error
         if not isinstance(command, click.Command):
-            raise TypeError(f"{self.where} is no command")
+            raise TypeError(f"{self.where} is not a command")
         return command
 
 

@@ -105,7 +105,7 @@ class OutputFile:
         return self.out is not None and not self.dry_run
 
     def put(self, value: SExp) -> None:
-        """Write the file, where there is one and this is no rehearsal. Raises what `write_bytes` raises."""
+        """Write the file, where there is one and this is not a rehearsal. Raises what `write_bytes` raises."""
         if self.out is not None and not self.dry_run:
             write_bytes(self.out, as_text(value), overwrite=self.overwrite)
 
@@ -197,7 +197,7 @@ def passphrase(file: str | None, prompt: str, *, confirm: bool = False) -> bytes
     """Return a passphrase from a file or a prompt, never from the command line, which others can see.
 
     Raises `MalformedError` (`key.passphrase-text`) when a file holds no text, and `FailedError` (`cli.aborted`) where
-    nobody answers.
+    nobody types an answer.
     """
     if file is None:
         text = _asked(prompt, confirm=confirm)

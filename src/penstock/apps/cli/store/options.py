@@ -47,7 +47,7 @@ def parse_heads(words: tuple[str, ...]) -> dict[str, LedgerHead]:
         if found is None or found[1] in heads:
             raise MalformedError(
                 "store.value",
-                f"`{word[:80]}` is no head, or one of two for a ledger",
+                f"`{word[:80]}` is not a head, or one of two for a ledger",
                 hint="write `LEDGER:NUMBER:HASH`, as `penstock log verify` prints it",
             )
         check_ledger_name(found[1])

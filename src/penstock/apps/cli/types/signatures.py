@@ -32,7 +32,7 @@ class TypeSigningOptions:
 
 @dataclass(frozen=True, slots=True)
 class TypeSigner:
-    """A type or topic that is to be signed: for whom, with which credentials, and where it goes."""
+    """A type or topic to sign: its owner, the credentials, and the output."""
 
     names: NameBook
     key: KeyOptions

@@ -88,7 +88,7 @@ class SealingOptions:
 
 @option_class
 class EditOptions:
-    """What is to be changed, as it was written. Removed first, then renamed, then retyped, then added."""
+    """The changes, as given. Removed first, then renamed, then retyped, then added."""
 
     add: tuple[str, ...] = option("--add", multiple=True, metavar="NAME:KIND[:DOMAIN]", help="Add an attribute.")
     remove: tuple[str, ...] = option("--remove", multiple=True, metavar="NAME", help="Remove an attribute.")
@@ -291,7 +291,7 @@ def _finish(making: TypeSigner, signed: UnverifiedType, made: tuple[AttributeCha
 
 
 def new_uid(session: CommandSession) -> str:
-    """Return an id for an attribute: several managers may add some at once, and none may ever come back."""
+    """Return an id for an attribute: several managers may add some at the same time, and none may ever come back."""
     return session.random(6).hex()
 
 

@@ -87,7 +87,7 @@ class _Part:
 
     def object(self, what: str, known: Sequence[str]) -> "_Object":
         if not isinstance(self.value, dict):
-            raise self.wrong(f"{what} is no object")
+            raise self.wrong(f"{what} is not an object")
         for name in self.value:
             if name not in known:
                 raise self.wrong(f"{what} has a member that nobody knows: `{name[:80]}`")
@@ -95,12 +95,12 @@ class _Part:
 
     def list(self, what: str) -> "list[_Part]":
         if not isinstance(self.value, list):
-            raise self.wrong(f"{what} is no list")
+            raise self.wrong(f"{what} is not a list")
         return [_Part(f"{self.path}[{place}]", one) for place, one in enumerate(self.value)]
 
     def text(self, what: str) -> str:
         if not isinstance(self.value, str):
-            raise self.wrong(f"{what} is no text")
+            raise self.wrong(f"{what} is not text")
         return self.value
 
     def effect(self) -> RuleEffect:
@@ -226,7 +226,7 @@ class _Reader:
     def _expression(self, part: _Part, depth: int) -> Term:
         found = self._operand(part, depth)
         if isinstance(found, Function):
-            raise part.wrong("a function is no value")
+            raise part.wrong("a function is not a value")
         return found
 
     def _operand(self, part: _Part, depth: int) -> Term | Function:
@@ -320,7 +320,7 @@ def _selector(part: _Part) -> ContentSelector:
 def _prefixes(said: _Object) -> tuple[tuple[str, str], ...]:
     found = said.value.get("namespaces", {})
     if not isinstance(found, dict):
-        raise said.wrong("`namespaces` is no object")
+        raise said.wrong("`namespaces` is not an object")
     named = _Object(said.at("namespaces").path, found)
     return tuple(sorted((prefix, named.at(prefix).text("a namespace")) for prefix in found))
 

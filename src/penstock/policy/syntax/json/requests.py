@@ -67,7 +67,7 @@ _SHORT: Final = {
 
 @dataclass(frozen=True, slots=True)
 class JsonObject:
-    """An object that is no value of a known type."""
+    """An object that is not a value of a known type."""
 
     text: str
 
@@ -92,15 +92,15 @@ def read_json(data: bytes, limits: PolicyLimits = POLICY_LIMITS) -> Json:
     Raises `MalformedError` (`xacml.json`), `LimitError`.
     """
     if len(data) > limits.xml_bytes:
-        raise LimitError("xml.limit", f"the document is longer than {limits.xml_bytes} octets")
+        raise LimitError("xml.limit", f"the document is longer than {limits.xml_bytes} bytes")
     try:
         text = data.decode("utf-8-sig")
         found: Json = _DECODE(text)
         if "\\u" in text:
-            # Half of a surrogate pair is no character (RFC 7493, section 2.1), and could not be written again.
+            # Half of a surrogate pair is not a character (RFC 7493, section 2.1), and could not be written again.
             json.dumps(found, ensure_ascii=False).encode()
     except (ValueError, RecursionError):
-        raise _wrong("it is no JSON") from None
+        raise _wrong("it is not JSON") from None
     return found
 
 
@@ -128,7 +128,7 @@ class _Object:
 
     def __init__(self, value: Json, where: str) -> None:
         if not isinstance(value, dict):
-            raise _wrong(f"{where} is no object")
+            raise _wrong(f"{where} is not an object")
         self._left = dict(value)
         self.where = where
 
@@ -251,7 +251,7 @@ def _value(value: Json, of_type: DataType | None, *, broken: bool) -> tuple[Data
         case str():
             return (STRING, value) if of_type is None else (of_type, read_value(value, of_type))
         case _:
-            raise _wrong("null and lists are no values")
+            raise _wrong("null and lists are not values")
     if of_type is None or of_type is found[0]:
         return found
     if of_type is DOUBLE and found[0] is INTEGER:

@@ -18,7 +18,7 @@ CATEGORY: Final[Mapping[str, str]] = {
 }
 CATEGORY_NAME: Final = {category: name for name, category in CATEGORY.items()}
 
-#: words that mean something, and are no names of attributes and variables
+#: words that mean something, and are not names of attributes and variables
 KEYWORDS: Final = frozenset(
     {
         "namespace", "attribute", "policy", "policyset", "rule", "target", "clause", "condition", "permit", "deny",

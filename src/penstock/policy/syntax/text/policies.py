@@ -104,7 +104,7 @@ def _priorities(words: Words) -> list[int]:
 
 
 def written_combining(root: Root) -> str:
-    """Return what follows `apply`. Raises `MalformedError` for what is no algorithm."""
+    """Return what follows `apply`. Raises `MalformedError` for an unknown algorithm."""
     known, check = (
         (POLICY_COMBINING, policy_algorithm) if isinstance(root, PolicySet) else (RULE_COMBINING, rule_algorithm)
     )

@@ -132,7 +132,7 @@ def _letter(letter: str) -> str:
 
 
 class Words:
-    """The words of a text, one after the other. Everything that is wrong is told with its place."""
+    """The words of a text, one after the other. Every error has its place."""
 
     def __init__(self, text: str, limits: PolicyLimits) -> None:
         self.text = text
@@ -185,7 +185,7 @@ class Words:
         return unquoted(self.take(), self.text)
 
     def name(self, what: str) -> str:
-        """Take a name, which is no keyword."""
+        """Take a name, which is not a keyword."""
         if self.token.kind != NAME or self.token.text in KEYWORDS:
             self.wrong(what)
         return self.take().text

@@ -187,7 +187,7 @@ class _Reader:
     def _expression(self, element: Element, depth: int) -> Term:
         found = self._argument(element, depth)
         if isinstance(found, Function):
-            raise malformed("a function is no value")
+            raise malformed("a function is not a value")
         return found
 
     def _argument(self, element: Element, depth: int) -> Term | Function:
@@ -208,7 +208,7 @@ class _Reader:
                     children = [child for child in element if named(child) != "Description"]
                     arguments = tuple(self._argument(child, depth + 1) for child in children)
                     return ApplyNode(ElementPlace(element), attribute_of(element, "FunctionId"), arguments)
-            raise malformed("it is no expression")
+            raise malformed("it is not an expression")
 
     def _value(self, element: Element) -> ValueNode | PolicyLiteral:
         with at(element):
@@ -353,7 +353,7 @@ def _only(element: Element) -> Element:
 # Policies that are not quite XACML 3.0, read as they are meant, for who wants to know what is in them.
 #
 # Much that is passed around as XACML 3.0 lacks what its schema wants: categories, targets, whether an attribute must be
-# present, versions. What is put in their place is told, each with its line. It is a guess, so that nobody enforces such
+# present, versions. Each replacement is reported with its line. It is a guess, so that nobody enforces such
 # a policy: the decision service reads policies as they are, or not at all.
 
 

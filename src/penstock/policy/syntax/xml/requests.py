@@ -47,7 +47,7 @@ def read_request(data: bytes, *, limits: PolicyLimits = POLICY_LIMITS) -> Reques
     with at(root):
         check_schema(root)
         if named(root) != "Request":
-            raise malformed("the document is no request")
+            raise malformed("the document is not a request")
         version = ""
         categories, references = [], []
         for child in root:
@@ -125,7 +125,7 @@ def read_response(data: bytes, *, limits: PolicyLimits = POLICY_LIMITS) -> Respo
     root = read_xml(data, limits=limits)
     with at(root):
         if named(root) != "Response":
-            raise malformed("the document is no response")
+            raise malformed("the document is not a response")
         return Response([_result(child) for child in root])
 
 
@@ -145,7 +145,7 @@ def _part(found: Result, child: Element) -> Result:
         case "Decision":
             text = text_of(child).strip()
             if text not in _DECISIONS:
-                raise malformed(f"`{text[:80]}` is no decision")
+                raise malformed(f"`{text[:80]}` is not a decision")
             return replace(found, decision=_DECISIONS[text])
         case "Status":
             return replace(found, status=_status(child))
