@@ -101,6 +101,25 @@ def test_events_come_in_order_whether_they_were_published_or_posted() -> None:
     run(main())
 
 
+def test_what_was_posted_while_there_was_no_connection_goes_before_what_is_published_then() -> None:
+    async def main() -> None:
+        async with (
+            running(READ, WRITE) as node,
+            client_of(node, REPORTER) as writer,
+            client_of(node, PDA) as reader,
+        ):
+            news, feed = await reader.subscribe(NEWS.name), await writer.advertise(NEWS.name)
+            up = writer._connection._up
+            up.clear()
+            await feed.post({"headline": "posted"})
+            await feed.post({"headline": "posted too"})
+            asyncio.get_running_loop().call_later(0.05, up.set)
+            await feed.publish(headline="published")
+            assert await headlines(news, 3) == ["posted", "posted too", "published"]
+
+    run(main())
+
+
 def test_selectors_and_sub_types() -> None:
     async def main() -> None:
         async with (

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from datetime import timedelta
+from typing import TYPE_CHECKING, Any
 
 import pytest
 from tests.broker.local.test_local_broker import BOTTOM, MEDIUM, PUBLISHING, TOP, given_to, node, refusals, subscribe
@@ -14,19 +15,24 @@ from tests.broker.sports import (
     REPORTER,
     STRANGER,
     TENNIS,
+    Node,
     definition,
     grant,
     signed,
 )
 
 from penstock.broker.limits import BrokerLimits
-from penstock.broker.local.requests import Answered, MissingRight, Refused
+from penstock.broker.local.requests import Answered, Given, MissingRight, Refused
 from penstock.broker.local.type_library import Library
+from penstock.broker.wire.protocol import PublishMessage
 from penstock.errors import LimitError, RefusedError
 from penstock.guard import Effect
 from penstock.model import TransitEvent, TypeKey
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
+
+if TYPE_CHECKING:
+    from penstock.codec.wire import Wire
 
 # Refusals, and who is told what.
 
@@ -99,6 +105,25 @@ def test_names_that_do_not_fit_are_refused() -> None:
 
 
 # BrokerLimits.
+
+
+@pytest.mark.parametrize("terms", [{}, {"when": ["rate <= 2"]}], ids=["by the limit", "by a condition"])
+def test_of_events_in_one_message_those_within_the_rate_are_published(terms: dict[str, Any]) -> None:
+    limits = BrokerLimits(client_rate=100 if terms else 2)
+    made = Node(limits=limits)
+    made.policy(grant(PDA, NEWS, Right.SUBSCRIBE), grant(REPORTER, NEWS, Right.PUBLISH, **terms))
+    made.connect(PDA)
+    made.connect(REPORTER)
+    subscribe(made)
+    made.run(made.broker.advertise(NOW, "reporter", "a", NEWS.name))
+    rows: list[list[Wire]] = [[str(number), NOW, "h", None, None] for number in range(4)]
+    made.path.publish("reporter", PublishMessage(0, "a", NEWS.name, rows))
+    (given,) = [said for said in made.told if isinstance(said, Given)]
+    assert [event.id for event in given.events] == ["0", "1"]
+    refused = [said for said in made.told if isinstance(said, Refused)]
+    assert [(said.code, said.position) for said in refused] == [
+        ("guard.not-permitted" if terms else "broker.rate", position) for position in (2, 3)
+    ]
 
 
 def test_limits_are_on_principals() -> None:

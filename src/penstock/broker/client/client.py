@@ -88,11 +88,8 @@ class FeedSession(Protocol):
     def post_rows(self, head: Sequence[Writable], rows: Sequence[Row]) -> list[Encoded]:
         """Send rows behind a message's first words as far as nothing has to wait; return the other messages."""
 
-    async def send_rows(self, head: Sequence[Writable], rows: Sequence[Row]) -> None:
-        """Send rows behind a message's first words, as soon as the broker reads."""
-
-    async def send(self, messages: Sequence[Encoded]) -> None:
-        """Send messages, as soon as the broker reads."""
+    async def send_rows(self, left: Sequence[Encoded], head: Sequence[Writable], rows: Sequence[Row]) -> None:
+        """Send messages that are left, and then rows behind a message's first words, as soon as the broker reads."""
 
     async def restrictions(self, held: "Feed[Any] | Subscription[Any]") -> Mapping[str, Wire]:
         """Ask how a request is restricted."""
@@ -165,6 +162,8 @@ class Feed(_Held, Generic[T]):
         self._rows: list[Row] = []
         #: whether what is posted in this turn of the event loop will be sent at its end
         self._flushing = False
+        #: messages that could not be sent immediately, and go before all others
+        self._left: list[Encoded] = []
 
     def request(self, number: int, definitions: tuple[bytes, ...]) -> protocol.Asking:
         """Return what is asked of the broker."""
@@ -209,26 +208,27 @@ class Feed(_Held, Generic[T]):
 
     async def flush(self) -> None:
         """Send what was posted. Raises `FailedError` (`client.*`)."""
-        if self._rows:
+        if self._rows or self._left:
+            left, self._left = self._left, []
             rows, self._rows = self._rows, []
-            await self._session.send_rows(self._head, rows)
+            await self._session.send_rows(left, self._head, rows)
 
     def _flush_last(self) -> None:
         self._flushing = False
         self._flush_first()
 
     def _flush_first(self) -> None:
-        if self._rows:
+        if self._rows and not self._left:
             rows, self._rows = self._rows, []
             # The next use of a feed raises why it has ended.
             with suppress(PenstockError):
-                left = self._session.post_rows(self._head, rows)
-                if left:
-                    in_background("sending posted events", self._send(left))
+                self._left = self._session.post_rows(self._head, rows)
+                if self._left:
+                    in_background("sending posted events", self._flush_left())
 
-    async def _send(self, messages: Sequence[Encoded]) -> None:
+    async def _flush_left(self) -> None:
         with suppress(PenstockError):
-            await self._session.send(messages)
+            await self.flush()
 
     async def restrictions(self) -> Mapping[str, Wire]:
         """Ask how the advertisement is restricted. Raises `RefusedError`."""
@@ -704,13 +704,13 @@ class Client:
         """Send rows as far as nothing has to be waited for; return the other messages. Raises `LimitError`."""
         return self._connection.post(write_rows(head, rows, self._caller.endpoint.limits.codec))
 
-    async def send_rows(self, head: Sequence[Writable], rows: Sequence[Row]) -> None:
-        """Send rows, as soon as the broker reads. Raises `LimitError` and `FailedError` (`client.*`)."""
-        await self._connection.send(*write_rows(head, rows, self._caller.endpoint.limits.codec))
+    async def send_rows(self, left: Sequence[Encoded], head: Sequence[Writable], rows: Sequence[Row]) -> None:
+        """Send messages that are left, and then rows, as soon as the broker reads.
 
-    async def send(self, messages: Sequence[Encoded]) -> None:
-        """Send messages, as soon as the broker reads. Raises `FailedError` (`client.*`)."""
-        await self._connection.send(*messages)
+        Raises `LimitError` and `FailedError` (`client.*`).
+        """
+        written = write_rows(head, rows, self._caller.endpoint.limits.codec) if rows else ()
+        await self._connection.send(*left, *written)
 
     async def restrictions(self, held: Feed[Any] | Subscription[Any]) -> Mapping[str, Wire]:
         """Ask how a request is restricted, where the owner of its type lets clients ask. Raises `RefusedError`."""

@@ -202,8 +202,9 @@ class EventPath:
     ) -> tuple[list[Row], list[NotPublished]]:
         """Return what may be published of rows, and what may not."""
         refused: list[NotPublished] = []
-        # Where all of them are within the rate, they are counted together.
-        together = client.usage.rate.take(now, len(rows), self._limits.client_rate)
+        admit = offer.publication.admit
+        # Where all of them are within the rate, and no right depends on it, they are counted together.
+        together = admit is not None and client.usage.rate.take(now, len(rows), self._limits.client_rate)
 
         def ask(row: Row) -> Row | None:
             try:
@@ -213,8 +214,8 @@ class EventPath:
                 refused.append(NotPublished(position, error))
                 return None
 
-        if together and offer.publication.admit is not None:
-            admitted = offer.publication.admit(rows, self._limits.client_event_bytes, ask)
+        if together and admit is not None:
+            admitted = admit(rows, self._limits.client_event_bytes, ask)
         else:
             admitted = [found for row in rows if (found := ask(row)) is not None]
         if admitted:
