@@ -36,7 +36,7 @@ class Ears:
     heard: list[Encoded] = field(default_factory=list)
     peer: Peer = field(default_factory=Peer)
 
-    def post(self, message: Encoded) -> None:
+    def post(self, message: Encoded, *, eager: bool = False) -> None:  # as a link has it
         self.heard.append(message)
 
     async def close(self, _code: str = "") -> None:
@@ -47,6 +47,7 @@ def attend(node: Broker, session: str, link: Ears) -> _Client:
     """Let in a client whose link exists in memory only."""
     client = _Client(session, link)  # type: ignore[arg-type]  # what stands in for a link
     node.clients._clients[session] = client
+    node.core.path.links[session] = client.link
     node.core.settle(node.core.local.connect(node.core.now(), session, link.peer.principal, Credentials()))
     return client
 
