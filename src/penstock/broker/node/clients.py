@@ -22,7 +22,6 @@ from penstock.broker.wire.protocol import AskKeys, FetchKeys, read_request
 from penstock.codec.wire import Encoded, Wire, encode
 from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
 from penstock.fabric.tasks import in_background
-from penstock.model.limits import CACHE_ENTRIES
 from penstock.model.principals import Principal
 from penstock.selector import ALWAYS, parse
 from penstock.trust.credentials import Credentials
@@ -205,7 +204,7 @@ class Clients:
     def _pace(self, principal: Principal) -> "_Pace":
         pace = self._paces.get(principal)
         if pace is None:
-            if len(self._paces) >= CACHE_ENTRIES:
+            if len(self._paces) >= self._core.settings.limits.cache_entries:
                 # Who is connected keeps the one that it has; the others begin again.
                 self._paces.clear()
             pace = self._paces[principal] = _Pace(self._core.settings.limits)
