@@ -252,7 +252,7 @@ class BagReading:
         return Credentials(tuple(filter(None, self._verified.values())), tuple(self._quorums.values()))
 
     def scan(self) -> Iterator[int]:
-        """Find the certificates and their issuers, and read nothing else of them."""
+        """Find the certificates and their issuers without parsing anything else."""
         written: list[bytes] = []
 
         def objects() -> Iterator[SExp]:
@@ -301,7 +301,7 @@ class BagReading:
 
 
 def next_issuers(statement: Statement) -> Iterator[Principal]:
-    """Yield the principals whose certificates may matter because of a statement: who may pass on, or is a name's."""
+    """Yield the principals whose certificates may matter because of a statement: delegates, and owners of names."""
     subject = statement.subject
     # Whoever has a right and may not pass it on has nothing to say about it.
     if not (isinstance(statement, Authorisation) and not statement.propagate and isinstance(subject, Principal)):

@@ -46,7 +46,7 @@ def no_online_checker(test: OnlineTest, certificate: str, _now: datetime) -> Val
 
 @dataclass(frozen=True, slots=True)
 class UnusableCertificate:
-    """A certificate that was left out, and why: a code (`cert.expired`, …) and words for people."""
+    """A certificate that was ignored, and why: a code (`cert.expired`, …) and a message for people."""
 
     certificate: Certificate
     code: str
@@ -65,7 +65,7 @@ class Evidence:
 
 @dataclass(frozen=True, slots=True)
 class Findings:
-    """What `discover` found: grants for the principal, best first. No grant means no authority."""
+    """The result of `discover`: grants for the principal, best first. No grant means no authority."""
 
     grants: tuple[FiveTuple, ...]
     evidence: Evidence

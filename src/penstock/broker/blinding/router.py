@@ -125,7 +125,7 @@ class BlindingRouter(Router):
         return self._offers.end(key)
 
     def subscribe(self, key: str, of_type: TypeKey, filter_: Filter | None = None, group: str = "") -> list[Output]:
-        """Let a client have the events of a type and its sub-types. Raises what the router raises."""
+        """Subscribe a client to a type and its sub-types. Raises errors of the router."""
         return self._requests.begin(key, _Wish(of_type, filter_, group=group))
 
     def unsubscribe(self, key: str) -> list[Output]:

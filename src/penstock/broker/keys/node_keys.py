@@ -187,7 +187,7 @@ class Keys:
         self.tick()
 
     async def stop(self) -> None:
-        """Write nothing more to the log."""
+        """Stop writing to the log."""
         if self._managed is not None:
             await self._managed.stop()
 

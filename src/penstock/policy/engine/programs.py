@@ -1,4 +1,4 @@
-"""Targets and conditions as Python: the quick form of what `EvaluationScope.value` and `target_matches` do.
+"""Compile targets and conditions to Python: the fast form of `EvaluationScope.value` and `target_matches`.
 
 Each becomes one function of a context and its facts. Attributes are looked up where they are needed; functions that
 Python has are written as Python has them; what is constant is worked out beforehand, and what comes twice only once;

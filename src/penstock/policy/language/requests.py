@@ -29,7 +29,7 @@ ACTION_ID: Final = "urn:oasis:names:tc:xacml:1.0:action:action-id"
 
 @dataclass(frozen=True, slots=True)
 class RequestAttribute:
-    """An attribute with values of one type each."""
+    """An attribute of a request, with values of one type."""
 
     id: str
     values: tuple[tuple[DataType, Value], ...]
