@@ -281,7 +281,7 @@ class Subscription(_Held, Generic[T]):
         event_type: EventType,
         selector: str,
         *,
-        made: Callable[[Event], T],
+        made: Callable[[Event], T] | None = None,
         callback: Taken[T] | None,
     ) -> None:
         super().__init__(session, id, event_type)
@@ -359,7 +359,8 @@ class Subscription(_Held, Generic[T]):
             self._full = False
             self._room.set()
         seen: Mapping[str, Scalar] = MappingProxyType(dict(zip(self._names, values, strict=True)))  # type: ignore[arg-type]  # the broker's word
-        return self._made(Event(self.type, seen, id_, time))  # type: ignore[arg-type]  # seen when read
+        event = Event(self.type, seen, id_, time)  # type: ignore[arg-type]  # seen when read
+        return event if self._made is None else self._made(event)  # type: ignore[return-value]  # T is Event then
 
     async def next(self, timeout: float) -> T:
         """Return the next event. Raises `TimeoutError` when none comes in so many seconds."""
@@ -633,7 +634,7 @@ class Client:
 
         async def ask() -> Subscription[Any]:
             event_type = await self.type(source)
-            made = partial(_object, source) if isinstance(source, type) else _itself
+            made = partial(_object, source) if isinstance(source, type) else None
             held = Subscription(
                 self, f"s{self._connection.number()}", event_type, selector, made=made, callback=callback
             )
@@ -810,10 +811,6 @@ def _placed(error: RefusedError, start: int) -> RefusedError:
     if isinstance(position, int):
         error.fields["position"] = start + position
     return error
-
-
-def _itself(event: Event) -> Event:
-    return event
 
 
 def _object(of: type[T], event: Event) -> T:
