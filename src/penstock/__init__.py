@@ -6,6 +6,12 @@ authority a client can show into one value, a `Restriction`, and enforces it on 
 The public API is what `__all__` lists here and in `penstock.errors`, `penstock.selector`, `penstock.spark` and
 `penstock.testing`: docs/reference/api.md says what that promises. Everything else is internal, and can change in any
 version. Names are imported when they are first used, so that `import penstock` is fast.
+
+- `apps` has what people run, `authority` the moderator's signed rule book, `broker` the broker network.
+- `pipeline` enforces policy on Spark, `fabric` carries topics, `store` keeps ledgers and files.
+- `guard` decides and enforces, `moderator` finds conflicts between rules, `policy` evaluates XACML.
+- `trust` verifies certificates and types, `crypto` signs and seals, `codec` converts values to bytes.
+- `model` has the values that all of them use.
 """
 
 from importlib import import_module

@@ -7,7 +7,7 @@
 
 Nothing is kept in memory alone: whoever opens the ledger goes on where another process was ended. What a poll chose is
 taken as one step of the rule book, and only if that step would do exactly what was asked about; a poll whose rules have
-changed meanwhile comes to nothing.
+changed meanwhile comes to nothing. Votes are counted in `penstock.moderator.polls`.
 """
 
 from collections.abc import Callable, Iterable

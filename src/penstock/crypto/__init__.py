@@ -1,4 +1,32 @@
-"""Sign, verify, seal and open; group keys and TLS certificates. The only importer of cryptographic libraries."""
+"""Sign, verify, seal and open; group keys and TLS certificates. The only importer of cryptographic libraries.
+
+Signatures and ciphers:
+
+- `keys` has Ed25519 keys: it signs, verifies and computes digests.
+- `aead` encrypts with authentication: AES-GCM, AES-GCM-SIV, EAX.
+- `hkdf` derives keys from a secret.
+- `hpke` encrypts to a public key.
+- `passphrases` protects a secret by a passphrase.
+- `kek` has key-encryption keys, which protect key rings and key manager logs.
+- `wrapping` encrypts secrets under other secrets.
+
+Sealed blocks:
+
+- `seal_keys` derives the keys of a block from the key that a key group shares.
+- `sealer` seals a block, attribute by attribute.
+- `opener` opens the attributes whose keys are held.
+- `filters` seals conditions on single attributes.
+- `signed_blocks` signs blocks and verifies who sealed them.
+- `merkle` proves single events of a signed block.
+- `blinding` computes labels for blinded types and attributes.
+
+Groups and links:
+
+- `key_tree` changes the secret of a group when members come or leave.
+- `oft` is the paper's One-way Function Tree, for comparison only: it is unsafe.
+- `session` encrypts the records between two ends of a handshake.
+- `tls` makes TLS 1.3 contexts and certificates for links.
+"""
 
 from penstock.crypto.keys import ProtectedKey as ProtectedKey
 from penstock.crypto.keys import PublicKey as PublicKey

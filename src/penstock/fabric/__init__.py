@@ -1,6 +1,20 @@
 """One port for topics with quality of service, and its adapters.
 
 `EmbeddedFabric` needs nothing; `penstock.fabric.nats.NatsFabric` needs the extra `nats` and a server.
+
+- `port` is the interface that the rest of Penstock uses.
+- `qos` compares offered and requested quality of service.
+- `writer` and `reader` apply quality of service when samples are written and read, for every adapter.
+- `envelope` converts samples to bytes and back.
+- `clock` provides time and randomness, real or simulated.
+- `tasks` starts asyncio tasks and reports their failures.
+- `embedded` is the adapter within one process.
+- `nats` is the adapter for NATS servers. `nats_login`, `nats_api`, `nats_link` and `nats_feed` work for it.
+- `nats_login` reads addresses, TLS settings and secrets.
+- `nats_api` connects and calls the JetStream API.
+- `nats_link` keeps connections open over restarts of the server.
+- `nats_feed` reads a stream into a subscription, in order.
+- `nats_log` keeps the log of key managers as a JetStream stream.
 """
 
 from penstock.fabric.clock import Clock as Clock

@@ -1,6 +1,27 @@
 """Combine sources of authority: `Restriction`, `decide()`, and enforcement.
 
 Policies are in `penstock.guard.policies`: programs that use none need not wait for their engine to load.
+
+The decision:
+
+- `decision` has `decide()`, the only function that returns a restriction. It asks every source of authority.
+- `restriction` has the value that every source produces: which attributes, which events, when.
+- `enforce` compiles restrictions to functions: which attributes of an event a subscriber gets to see, for each event.
+- `environment` provides the facts for dynamic conditions: time, publishing rate, outside facts.
+- `decision_log` describes decisions as values and as CloudEvents.
+- `recorder` records decisions, for everything that decides.
+
+The sources of authority:
+
+- `capabilities` turns chains of certificates into restrictions.
+- `policies` is the source for attribute-based policies. The next three work for it:
+- `policy_branches` turns policies into branches.
+- `policy_subjects` provides a requester's attributes.
+- `residuals` evaluates a policy as far as possible before the event is known.
+- `agreed_authority` is the source for rules agreed through the moderator. `agreements` and `agreed_rules` work for it.
+- `agreements` has the signed rules that an owner announces.
+- `agreed_rules` turns an agreement and profiles into branches.
+- `agreed_capabilities` expresses agreed rules as certificates.
 """
 
 from penstock.guard.agreed_authority import NO_AGREEMENTS as NO_AGREEMENTS

@@ -1,4 +1,18 @@
-"""Frozen values that everything else speaks about: names, principals, types, events, profiles, instants."""
+"""Frozen values that everything else speaks about: names, principals, types, events, profiles, instants.
+
+- `names` has the names of types, attributes and networks, each of which begins with its owner.
+- `principals` has public keys and quorums, and petnames for them.
+- `domains` has organisations.
+- `types` has type definitions and resolved event types.
+- `changes` compares two versions of a type.
+- `tree` has the tree of event types and the reach of rights in it.
+- `topics` has topics, types for plain messages.
+- `events` has events, in a version of their type and in transit.
+- `event_classes` maps a program's own classes to event types.
+- `values` has the kinds of attribute values and their domains.
+- `profiles` has attribute–value pairs that describe publishers and subscribers.
+- `instants` reads and writes dates and times.
+"""
 
 from penstock.model.changes import AttributeChange as AttributeChange
 from penstock.model.changes import Operation as Operation

@@ -1,14 +1,14 @@
 """What-if: two policies and a history. Who gains and who loses which attributes, on how many events?
 
-Every subscription is words of bits (`views`): one bit says whether the event is delivered and one bit for each
-attribute whether its value is seen. Where the bits before and after differ, the event counts: it is one pass over the
-history, with one aggregation, whatever number of subscribers there are (`find`). Subscriptions that are the same before
-and after are not evaluated at all.
+Every subscription is words of bits (`enforce.restrict`): one bit says whether the event is delivered and one bit for
+each attribute whether its value is seen. Where the bits before and after differ, the event counts: it is one pass
+over the history, with one aggregation, whatever number of subscribers there are (`enforce.search`). Subscriptions
+that are the same before and after are not evaluated at all.
 
 Seeing an attribute means to receive a value: a null tells nothing, whoever may read it. A filter of the subscriber's
 own is part of what is compared, and sees what the subscriber sees.
 
-What publishers may put in is compared in `whatif`.
+What publishers may put in is compared at the end of this module.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence

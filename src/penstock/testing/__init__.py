@@ -1,6 +1,11 @@
 """What tests of programs that use Penstock need: `network`, a network with a real broker in this process.
 
 The other modules are internal: the suites that every adapter passes, and real servers on free ports.
+
+- `local_network` implements `network`.
+- `fabric_suite` tests an adapter of `penstock.fabric`, `fabric_kit` has the clock and the waiting for it.
+- `store_suite` tests an adapter of `penstock.store`.
+- `nats` and `postgres` start real servers, `server_process` runs and ends their processes.
 """
 
 from typing import TYPE_CHECKING

@@ -1,4 +1,32 @@
-"""Certificates, tags, reduction, signed event types, validity: who may do what, and why."""
+"""Certificates, tags, reduction, signed event types, validity: who may do what, and why.
+
+Certificates:
+
+- `certificates` issues, reads and verifies certificates.
+- `subjects` has the subjects of certificates: keys, names, thresholds.
+- `tags` has the sets of requests that certificates grant, and intersects them.
+- `capabilities` expresses Penstock's rights as tags.
+- `validity` has dates and on-line tests.
+- `credentials` reads bags of certificates, in any order.
+- `caches` keeps the results of verification.
+
+From certificates to rights:
+
+- `discovery` finds the rights that a bag of certificates gives a principal. This is the facade.
+- `closure` computes everything that follows from a set of certificates, for `discovery`.
+- `reduction` reduces one ordered chain.
+- `explain` says why a principal may do something, or which certificate is missing.
+- `redtest` reads reduction test cases in the `(red-test …)` form.
+
+Signed statements:
+
+- `event_types` signs, reads and verifies event types.
+- `topics` does the same for topics, and has the rights on them.
+- `policy` has the policy events of an owner.
+- `profiles` signs and verifies profiles.
+- `key_statements` has the statements of brokers and key managers about key groups.
+- `signed` signs and verifies statements of any kind: policy events, profiles, key statements, time-stamps.
+"""
 
 from penstock.trust.caches import CertificateCache as CertificateCache
 from penstock.trust.caches import TypeCache as TypeCache

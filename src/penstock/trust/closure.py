@@ -2,7 +2,7 @@
 
 The rules, applied until nothing new follows:
 
-1. a name is replaced by its members (`naming`);
+1. a name is replaced by its members (`NameTable`);
 2. a principal that may propagate passes its authority on through each certificate it issued (`reduce_pair`);
 3. the authority of a threshold subject reaches every subject to which at least k of its n members pass it, a member
    itself included: the intersection of k shares (RFC 2693; paper 5, section 2.6.4).

@@ -3,9 +3,9 @@
     (event-type-definition …)
     (signature (hash sha256 <bytes>) (public-key …) <bytes>)
 
-The parts of a definition are in `event_types`. The owner in the name and the key of the signature make a definition
-self-certifying: whoever holds it can check it. What was read is an `UnverifiedType`; only `verify_type` gives a
-`VerifiedType`. Its checks, in this order:
+The parts of a definition are in `penstock.model.types`, and `definition_to_sexp` writes them. The owner in the name
+and the key of the signature make a definition self-certifying: whoever holds it can check it. What was read is an
+`UnverifiedType`; only `verify_type` gives a `VerifiedType`. Its checks, in this order:
 
 1. the signature is the key's, over the canonical definition;
 2. the signer is the owner, or the credentials give it the right to manage the type: wholly, or each single operation

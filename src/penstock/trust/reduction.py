@@ -4,6 +4,8 @@
     iff A1 ∩ A2 and V1 ∩ V2 are not empty, S1 = I2 and D1 holds
 
 A certificate lower in a chain may therefore be wider than one above it: the result is the intersection.
+
+This module reduces one ordered chain. For a bag of certificates see `discovery` and `closure`.
 """
 
 from collections import OrderedDict

@@ -1,9 +1,9 @@
 """An HTTP/1.1 server for short questions: a request is read whole, answered immediately, and the connection stays open.
 
-A malformed request (`reading`) is answered so, and ends the connection. The caller is checked by the head alone, before
-the body is read. Size, time and concurrent connections are limited: when there are too many
-connections, a stranger's connection that has been idle for the longest time gives way. Whatever goes wrong in an answer
-is a 500. Each refusal has a code, in JSON.
+A malformed request (`read_head`, `Chunks`) is answered with an error and ends the connection. The caller is checked
+by the head alone, before the body is read. Size, time and concurrent connections are limited: when there are too many
+connections, a stranger's connection that has been idle for the longest time gives way. Whatever goes wrong in an
+answer is a 500. Each refusal has a code, in JSON.
 """
 
 import asyncio

@@ -2,7 +2,7 @@
 
 Whoever drives it tells it what happens (`link_up`, `receive`, `subscribe`, `tick`, …) and carries out what it returns:
 `Send`, `Deliver`, `Cut`. It reads no clock and keeps no secret; `now` is any clock that does not go backwards, in
-seconds. `trees` explains how a tree works, `membership` who is on it, `hops` how two neighbours keep count.
+seconds. `trees` explains how a tree works, `membership` who is on it, `peers` what each neighbour entered and was sent.
 
 An event travels in the tree of its own type only. A subscription to a type therefore takes part in the trees of its
 sub-types too: their publishers advertise in the trees of all ancestors, and where a broker with such a subscription

@@ -5,6 +5,9 @@ canonical form, and `parse_canonical` reads no other; `parse` reads all three; `
 `advanced` write one each. Hostile bytes meet `Limits` and a `MalformedError`, no more: nothing of this recurses.
 
 A `SexpRecord` describes a list with a head and fields once, for reading and for writing.
+
+`values` has these types and helpers for reading them, `text_forms` reads all three forms and writes the transport
+form, `records` implements `SexpRecord`.
 """
 
 from penstock.codec.sexp.canonical import canonical as canonical

@@ -1,6 +1,6 @@
 """The reference detector: a candidate against every rule, one after the other, as paper 1 has it in Algorithm 1.
 
-It is short, so that one can see that it is right, and slow; `detect` gives the same answers.
+It is short, so that one can see that it is right, and slow; `detector` gives the same answers.
 """
 
 from collections.abc import Iterable

@@ -1,6 +1,6 @@
 """Delivery to a whole set of readers in one pass over the events.
 
-The programs that show an event are found (`find`), each with the words of bits (`views`) that mask its attributes.
+The programs that show an event are found (`search`), each with the words of bits (`restrict`) that mask its attributes.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -175,7 +175,7 @@ def _aligned(value: Value, beside: Term | None, kinds: Kinds) -> Value:
 class ShapeBranch:
     """A branch with parameters for its constants. `starts` and `ends` name parameters too, where there are dates.
 
-    Where `bits` names parameters, those hold the words of what the branch shows (`views`), and `attributes` is None.
+    Where `bits` names parameters, those hold the words of what the branch shows (`restrict`), and `attributes` is None.
     """
 
     attributes: frozenset[str] | None

@@ -3,6 +3,11 @@
 An algorithm is given children that are evaluated when they are asked for, and asks no more of them than it needs. What
 counts is which decisions came and in which order; the obligations and advice of those that agree with the result go
 with it (section 7.18).
+
+`overrides(D)` is deny-overrides and `overrides(P)` permit-overrides. `unless(P)` is deny-unless-permit and `unless(D)`
+permit-unless-deny. `first` is first-applicable, `only_one` only-one-applicable, `on_permit_second`
+on-permit-apply-second. `legacy_…` are deny-overrides and permit-overrides before XACML 3.0.
+`registry` maps ids to them.
 """
 
 from collections.abc import Callable, Iterable, Sequence

@@ -14,6 +14,13 @@ A tag is the `x` of `(tag x)`. It stands for the set of requests that match it:
 
 The law: `matches(r, intersect(s, t))` exactly when `matches(r, s)` and `matches(r, t)`. Everything here is pure, and
 nothing recurses deeper than `TAG_DEPTH`. Reading a tag takes time linear in its size.
+
+- `syntax` parses a tag and puts it into normal form.
+- `values` has the forms of a tag in memory.
+- `algebra` matches, intersects and compares tags.
+- `patterns` compares and intersects patterns over atoms. `globs` and `ranges` work for it:
+- `globs` has patterns with wildcards.
+- `ranges` has ranges under the five orderings.
 """
 
 from penstock.trust.tags.algebra import TagBudget as TagBudget
