@@ -217,7 +217,7 @@ def search(question: RowQuestion) -> dict[str, Scalar] | None:
 def single_box(selector: Selector, schema: Schema) -> Box | None:
     """Return the box of rows on which the selector is TRUE; None if they are not a single box, or it is unknown.
 
-    >>> from penstock.model.values import AttributeSpec
+    >>> from penstock.model.values import AttributeSpec, Kind
     >>> from penstock.selector.selector import parse
     >>> schema = {"a": AttributeSpec(Kind.INTEGER), "b": AttributeSpec(Kind.INTEGER)}
     >>> single_box(parse("a > 1 AND b = 2"), schema)["a"].spans, single_box(parse("a > 1 OR b = 2"), schema)

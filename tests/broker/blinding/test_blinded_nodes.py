@@ -93,10 +93,10 @@ def test_a_broker_without_keys_carries_what_it_cannot_name(monkeypatch: pytest.M
     heard: list[bytes] = []
     post = Link.post
 
-    def listening(link: Link, octets: Encoded, *, urgent: bool = False) -> None:
+    def listening(link: Link, octets: Encoded, *, urgent: bool = False, eager: bool = False) -> None:
         if link.peer.principal == BETWEEN.principal:
             heard.append(bytes(octets))
-        post(link, octets, urgent=urgent)
+        post(link, octets, urgent=urgent, eager=eager)
 
     monkeypatch.setattr(Link, "post", listening)
     known: dict[str, Any] = {"types": (SIGNED,), "limits": QUICK}

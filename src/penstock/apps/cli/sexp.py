@@ -75,7 +75,7 @@ def form_answer(value: SExp, form: str) -> CommandAnswer:
 
 @click.group(cls=Verbs)
 def spki() -> None:
-    """Reduce lists of rights as RFC 2693 does."""
+    """Reduce lists of rights as in RFC 2693."""
 
 
 @option_class

@@ -269,7 +269,7 @@ class Coverage(Generic[K]):
     >>> from penstock.model.values import AttributeSpec, Kind
     >>> from penstock.selector import parse
     >>> kind, schema = TypeKey(Principal(bytes(32)), "Stock"), {"price": AttributeSpec(Kind.INTEGER)}
-    >>> coverage = Coverage[str]()
+    >>> coverage = Coverage[str](BrokerLimits())
     >>> len(coverage.add("a", Interest(kind, parse("price > 5"), schema=schema)).added)
     1
     >>> coverage.add("b", Interest(kind, parse("price > 7"), schema=schema))

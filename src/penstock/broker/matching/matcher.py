@@ -226,7 +226,7 @@ class Matcher(Generic[K]):
     """Keys by selector.
 
     >>> from penstock.selector import parse
-    >>> matcher = Matcher[str]()
+    >>> matcher = Matcher[str](BrokerLimits())
     >>> matcher.add("fast", parse("speed > 100"))
     >>> matcher.add("mine", parse("plate = 'AB 123' AND speed > 30"))
     >>> matcher.match({"plate": "AB 123", "speed": 50})
