@@ -45,7 +45,7 @@ contracts: setup
 # Tests that share a Spark session stay in one process; ARGS="--processes=0" runs all of them in one, say for a debugger.
 PYTEST = python -m pytest --processes=auto --durations=30
 
-# Made anew for each new environment, in which `setup` leaves the stamp.
+# Made again for each new environment, in which `setup` leaves the stamp.
 .venv/penstock.stamp: | setup ;
 .tools/spark.jsa: tools/spark_archive.py .venv/penstock.stamp
 	@$(run) python tools/spark_archive.py
@@ -71,7 +71,7 @@ bench: setup ## run the benchmarks (ONLY=name for one) and write bench/results.j
 	@$(run) python bench/run.py $(ONLY)
 
 COMPILE = uv pip compile --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 --upgrade
-lock: ## pin the dependencies anew (needs uv on the PATH)
+lock: ## pin the newest dependencies (needs uv on the PATH)
 	$(COMPILE) --group build --output-file requirements/build.txt
 	$(COMPILE) pyproject.toml --all-extras --group dev --output-file requirements/dev.txt
 	$(COMPILE) --group java --output-file requirements/java.txt

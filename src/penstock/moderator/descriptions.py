@@ -161,10 +161,10 @@ def rule_sentence(rule: Rule, named: Named) -> str:
     """
     who, event = named(rule.stated_by), rule.event.name
     if not isinstance(rule, PublishRule):
-        whom = named(rule.subscriber)
+        subscriber = named(rule.subscriber)
         speaks = "" if rule.subscriber == rule.stated_by else f"{who}: "
-        from_whom = "any publisher" if rule.fnc_p == ALWAYS else f"publishers {condition(rule.fnc_p)}"
-        return f"{speaks}{whom} wants {event} from {from_whom}."
+        publishers_wanted = "any publisher" if rule.fnc_p == ALWAYS else f"publishers {condition(rule.fnc_p)}"
+        return f"{speaks}{subscriber} wants {event} from {publishers_wanted}."
     publishers = listed(named(publisher) for publisher in rule.publishers)
     speaks = publishers if rule.publishers == (rule.stated_by,) else f"{publishers} (stated by {who})"
     receive = (

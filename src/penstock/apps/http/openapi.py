@@ -183,9 +183,9 @@ def _headers() -> dict[str, Json]:
 def _asked(limits: ServiceLimits) -> dict[str, Json]:
     action = _record({"name": _NAME, "properties": _ref("Properties")}, ["name"])
     kind = _record({"type": _NAME, "properties": _ref("Properties")}, ["type"])
-    whom, what, how = {"subject": _ref("Entity")}, {"resource": _ref("Entity")}, {"action": _ref("Action")}
+    who, what, how = {"subject": _ref("Entity")}, {"resource": _ref("Entity")}, {"action": _ref("Action")}
     page = {"page": _ref("Page"), "context": _ref("Context")}
-    asked: Schema = {**whom, **how, **what, "context": _ref("Context")}
+    asked: Schema = {**who, **how, **what, "context": _ref("Context")}
     reserved = ", ".join(f"`{name}`" for name in sorted(RESERVED))
     semantics: list[Json] = [*SEMANTICS]
     return {
@@ -194,11 +194,11 @@ def _asked(limits: ServiceLimits) -> dict[str, Json]:
         "Entity": _record({"type": _NAME, "id": _NAME, "properties": _ref("Properties")}, ["type", "id"]),
         "Action": action,
         "EntityKind": kind,
-        "Question": _record(asked, [*whom, *how, *what]),
+        "Question": _record(asked, [*who, *how, *what]),
         "Questions": {"anyOf": [_one(asked), _several(limits)]},
         "SubjectSearch": _record({"subject": _ref("EntityKind"), **how, **what, **page}, ["subject", *how, *what]),
-        "ResourceSearch": _record({**whom, **how, "resource": _ref("EntityKind"), **page}, [*whom, *how, "resource"]),
-        "ActionSearch": _record({**whom, **what, **page}, [*whom, *what]),
+        "ResourceSearch": _record({**who, **how, "resource": _ref("EntityKind"), **page}, [*who, *how, "resource"]),
+        "ActionSearch": _record({**who, **what, **page}, [*who, *what]),
         "Page": {
             "type": ["object", "null"],
             "properties": {
