@@ -70,11 +70,11 @@ format: setup ## format the code and apply safe lint fixes
 bench: setup ## run the benchmarks (ONLY=name for one) and write bench/results.json
 	@$(run) python bench/run.py $(ONLY)
 
-COMPILE = uv pip compile --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11 --upgrade
-lock: ## pin the newest dependencies (needs uv on the PATH)
-	$(COMPILE) --group build --output-file requirements/build.txt
-	$(COMPILE) pyproject.toml --all-extras --group dev --output-file requirements/dev.txt
-	$(COMPILE) --group java --output-file requirements/java.txt
+COMPILE = uv pip compile --universal --generate-hashes --no-header --no-emit-index-url --python-version 3.11
+lock: ## pin the dependencies that are new (needs uv on the PATH); UPGRADE=--upgrade pins the newest of all
+	$(COMPILE) $(UPGRADE) --group build --output-file requirements/build.txt
+	$(COMPILE) $(UPGRADE) pyproject.toml --all-extras --group dev --output-file requirements/dev.txt
+	$(COMPILE) $(UPGRADE) --group java --output-file requirements/java.txt
 
 clean: ## remove everything that the targets created
 	rm -rf .venv .tools .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache build bench/results.json bench/*.html hostile-figures.json

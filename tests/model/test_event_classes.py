@@ -7,6 +7,7 @@ from enum import StrEnum
 from typing import Annotated, Any, Literal
 
 import msgspec
+import pydantic
 import pytest
 
 from penstock.errors import MalformedError
@@ -189,7 +190,6 @@ def test_classes_that_cannot_be_event_classes() -> None:
 
 
 def test_pydantic_models() -> None:
-    pydantic = pytest.importorskip("pydantic")
     model: Any = type("Model", (pydantic.BaseModel,), {"__annotations__": {"power": float, "id": str}})
     event("grid/org.grid.Reading")(model)
     assert Event.from_object(TYPE, model(power=1, id="a"))["power"] == 1.0
