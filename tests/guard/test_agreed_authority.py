@@ -239,6 +239,19 @@ def test_what_owners_announce_is_read_once() -> None:
     assert isinstance(first.rules[0], AgreedRules)
 
 
+def test_an_agreement_remembers_so_many_decisions() -> None:
+    def keeps(**entries: int) -> bool:
+        signed = sign_value(agreement(*RULES), key(1)).to_sexp()
+        (rules,) = AgreementReader(**entries).read([announced(signed)]).rules
+        first = rules.readings(event("A1"), ANN)
+        assert first
+        rules.readings(event("A10"), ANN)
+        return rules.readings(event("A1"), ANN) is first
+
+    assert keeps()
+    assert not keeps(entries=1)
+
+
 def test_of_an_owner_whose_agreement_cannot_be_read_nothing_is_allowed() -> None:
     good = sign_value(agreement(*RULES), key(1)).to_sexp()
     found = AgreementReader().read([announced(good, (b"sequence", (b"agreement",)))])

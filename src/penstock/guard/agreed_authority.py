@@ -22,6 +22,7 @@ from penstock.errors import PenstockError, RefusedError
 from penstock.guard.agreed_rules import AgreedRules
 from penstock.guard.agreements import Agreement, AgreementMode, described
 from penstock.guard.decision import Authority, DecisionProblem, EventRequest, Request, Ruling
+from penstock.model.limits import CACHE_ENTRIES
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.trust.capabilities import Right
@@ -91,7 +92,8 @@ class Agreed:
 class AgreementReader:
     """Reads what owners announce, each agreement and its profiles once while they stay the same."""
 
-    def __init__(self) -> None:
+    def __init__(self, entries: int = CACHE_ENTRIES) -> None:
+        self._entries = entries
         self._agreements: dict[bytes, Agreement] = {}
         self._rules: dict[tuple[bytes, ...], AgreedRules] = {}
 
@@ -108,7 +110,7 @@ class AgreementReader:
                 about = (key, *(claim.digest for claim in claims))
                 try:
                     agreement = agreements.get(key) or read_agreement(signed, one.owner)
-                    kept = rules.get(about) or AgreedRules(agreement, described(agreement, claims))
+                    kept = rules.get(about) or AgreedRules(agreement, described(agreement, claims), self._entries)
                 except PenstockError as error:
                     message = f"the agreement `{name}` of {one.owner.short} cannot be read: {error.message}"
                     unread[one.owner] = DecisionProblem(error.code, message)
@@ -118,13 +120,15 @@ class AgreementReader:
         return Agreements(tuple(found), MappingProxyType(unread), _revision(self._rules, unread))
 
 
-def agreed_on(agreements: Iterable[Agreement], claims: Sequence[SignedValue[ProfileClaim]]) -> Agreements:
+def agreed_on(
+    agreements: Iterable[Agreement], claims: Sequence[SignedValue[ProfileClaim]], entries: int = CACHE_ENTRIES
+) -> Agreements:
     """Return agreements that somebody has read and verified, with the profiles that count for each."""
     found: dict[tuple[bytes, ...], AgreedRules] = {}
     said = sorted(claim.digest for claim in claims)
     for agreement in agreements:
         about = (digest(agreement.to_sexp()), *said)
-        found[about] = AgreedRules(agreement, described(agreement, claims))
+        found[about] = AgreedRules(agreement, described(agreement, claims), entries)
     return Agreements(tuple(found.values()), revision=_revision(found, ()))
 
 

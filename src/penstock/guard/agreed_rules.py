@@ -66,7 +66,9 @@ class _Found:
 class AgreedRules:
     """See the module. `profiles` has everybody who is known; of others nothing is allowed."""
 
-    def __init__(self, agreement: Agreement, profiles: Mapping[Principal, Described]) -> None:
+    def __init__(
+        self, agreement: Agreement, profiles: Mapping[Principal, Described], entries: int = CACHE_ENTRIES
+    ) -> None:
         self.agreement = agreement
         self._described = profiles
         words, mode = agreement.vocabulary, agreement.mode
@@ -79,7 +81,7 @@ class AgreedRules:
             if isinstance(rule, SubscribeRule):
                 self._wishes.setdefault(rule.subscriber, []).append(rule)
         self._entitled: dict[TypeKey, tuple[PublishEntitlement, ...]] = {}
-        self._readings: Recent[object, _Found] = Recent(CACHE_ENTRIES)
+        self._readings: Recent[object, _Found] = Recent(entries)
 
     # Subscriber, type, publisher.
 

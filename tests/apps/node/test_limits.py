@@ -1,4 +1,7 @@
-"""Limits of node files: code reads each, only few places make them, and none reads a field of a default instance."""
+"""Limits of node files: code reads each, tests set each, only few places make them, and none reads a default's field.
+
+Tests of what a limit changes stand beside those of the code that it bounds, and in `tests/broker/test_limits.py`.
+"""
 
 import ast
 import re
@@ -23,6 +26,8 @@ READS = {
     for node in ast.walk(tree)
     if isinstance(node, ast.Attribute) and ast.unparse(node.value).endswith("limits")
 }
+#: limits that are given to `QuarantineFolder`, whose tests give it others
+OF_FOLDERS = {"quarantine_blocks", "quarantine_bytes"}
 PAGE = Path(__file__).parents[3] / "docs/reference/node-file.md"
 
 
@@ -36,6 +41,12 @@ def test_each_is_set_by_a_node_file_and_read_by_code(name: str) -> None:
     assert before != 1
     assert value(read_node_file(f"{LEAST}[limits]\n{name} = 1\n").limits, name) == 1
     assert name in READS
+
+
+def test_each_is_set_by_a_test_of_what_it_changes() -> None:
+    texts = [path.read_text() for path in Path(__file__).parents[2].rglob("*.py")]
+    given = {name for text in texts for name in re.findall(r"\b(\w+)=", text)}
+    assert [name for name in SETTABLE if name not in given | OF_FOLDERS] == []
 
 
 def test_nothing_else_makes_them() -> None:

@@ -37,8 +37,8 @@ def test_channels_that_share_a_place_for_what_arrives_keep_what_is_theirs() -> N
 class Wires(asyncio.Transport):
     """What stands in for a connection: it remembers what was written."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, connection: object = None) -> None:
+        super().__init__({"socket": connection})
         self.written = b""
 
     def write(self, data: bytes | bytearray | memoryview) -> None:

@@ -192,7 +192,7 @@ def load_node(path: str, now: datetime) -> LoadedNode:
         operators,
         domains,
         named.credentials(file.credentials),
-        named.agreements(file.agreements),
+        named.agreements(file.agreements, file.limits.broker.cache_entries),
         policies,
         _types(file, named, network, now),
         rules,

@@ -10,6 +10,7 @@ from datetime import datetime
 from itertools import count
 from typing import TypeAlias
 
+from penstock.broker.limits import BrokerLimits
 from penstock.broker.local import requests
 from penstock.broker.local.decisions import Door
 from penstock.broker.local.effective_requests import Basis, Ruled, SubscriptionPart, offers, parts
@@ -19,7 +20,6 @@ from penstock.broker.local.type_library import Library
 from penstock.errors import MalformedError
 from penstock.guard import Delivery, Rules
 from penstock.model.events import TransitEvent
-from penstock.model.limits import CACHE_ENTRIES
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.types import EventType
 from penstock.trust.capabilities import Right
@@ -41,11 +41,12 @@ _Arrival: TypeAlias = tuple[tuple[str, ...], TypeKey, tuple[TypeKey, ...]]
 class ActiveRequests:
     """See the module. Messages to send go to `outputs`."""
 
-    def __init__(self, door: Door, library: Library, rules: Rules, outputs: list[Output]) -> None:
+    def __init__(self, door: Door, library: Library, rules: Rules, outputs: list[Output], limits: BrokerLimits) -> None:
         self._door = door
         self._library = library
         self._rules = rules
         self._outputs = outputs
+        self._limits = limits
         self._numbers = count(1)
         self._by_key: dict[str, Held] = {}
         self._by_ticket: dict[str, Held] = {}
@@ -84,7 +85,7 @@ class ActiveRequests:
         arrival = keys, event.key, event.ancestors
         known = self._receivers.get(arrival)
         if known is None:
-            if len(self._receivers) >= CACHE_ENTRIES:
+            if len(self._receivers) >= self._limits.cache_entries:
                 self._receivers.clear()
             known = self._receivers[arrival] = tuple(self._find_receivers(keys, event))
         return known

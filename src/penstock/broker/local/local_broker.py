@@ -85,7 +85,7 @@ class LocalBroker:
         self._outputs: list[Output] = []
         self._door = Door(network, recorder, sources or AuthoritySources(), rules.environment, library.known)
         self._library = library
-        self.active = ActiveRequests(self._door, library, rules, self._outputs)
+        self.active = ActiveRequests(self._door, library, rules, self._outputs, limits)
         self.usages = Usages(limits)
         #: owners whose policy is not known here at present: nothing of theirs passes, nor of what extends it; where it
         #: is the coordinator's, nothing at all

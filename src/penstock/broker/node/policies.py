@@ -106,7 +106,7 @@ class NodePolicies:
         self._acknowledged: dict[Principal, SignedValue[Acknowledgement]] = {}
         #: what is being enforced, or could not be because an answer was not recorded: each tick tries again
         self._due: dict[Principal, _Due] = {}
-        self._agreements = AgreementReader()
+        self._agreements = AgreementReader(core.settings.limits.cache_entries)
         #: the settings' credentials, and who has issued them
         self._issued = Credentials(), frozenset[Principal]()
         self._saved_brokers: tuple[dict[Principal, Credentials], set[tuple[Principal, Principal]]] = {}, set()

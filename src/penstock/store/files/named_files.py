@@ -11,6 +11,7 @@ from penstock.errors import LimitError, MalformedError
 from penstock.guard import Agreement, Agreements
 from penstock.guard.agreed_authority import agreed_on
 from penstock.model.domains import Domain
+from penstock.model.limits import CACHE_ENTRIES
 from penstock.model.names import TypeName
 from penstock.model.principals import Petnames, Principal
 from penstock.store.files.files import read_file, unreadable, within
@@ -173,8 +174,8 @@ class NamedFiles:
                     raise self.naming.given_twice(f"the policy of {found.owner.short}")
         return Revocations.of_chains(chain.events for chain in chains.values())
 
-    def agreements(self, patterns: Iterable[str]) -> Agreements:
-        """Read agreements and profiles, and verify all of them.
+    def agreements(self, patterns: Iterable[str], entries: int = CACHE_ENTRIES) -> Agreements:
+        """Read agreements and profiles, and verify all of them. Each agreement remembers `entries` decisions.
 
         Raises as `read_statements` and `UnverifiedValue.verify`, and `MalformedError` with the code for what is given
         twice, when an owner has two agreements of one name.
@@ -191,7 +192,7 @@ class NamedFiles:
                         case SignedValue(ProfileClaim() as claim) as signed:
                             profiles.setdefault(claim.of, []).append(cast("SignedValue[ProfileClaim]", signed))
         claims = [claim for about in profiles.values() for claim in about]
-        return agreed_on(agreements.values(), claims)
+        return agreed_on(agreements.values(), claims, entries)
 
     def read(self, patterns: Iterable[str]) -> Iterator[tuple[str, bytes]]:
         """Return the named files, each once, with their contents."""
