@@ -15,7 +15,7 @@ import pytest
 
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.handshake import Connecting, HandshakeTerms
-from penstock.broker.wire.link import Endpoint, Link, Listener, RateMeter, Refused, Serve, connect, listen
+from penstock.broker.wire.link import Endpoint, Link, Listener, Refused, Serve, connect, listen
 from penstock.broker.wire.nats_link import (
     KNOCK,
     NatsListener,
@@ -49,10 +49,8 @@ def fresh(size: int) -> bytes:
     return hashlib.sha256(b"%d" % next(_counter)).digest()[:size]
 
 
-def endpoint(
-    key: SigningKey, limits: BrokerLimits = LIMITS, network: NetworkName = NETWORK, meter: RateMeter | None = None
-) -> Endpoint:
-    return Endpoint(key=key, network=network, limits=limits, random=fresh, meter=lambda _peer: meter)
+def endpoint(key: SigningKey, limits: BrokerLimits = LIMITS, network: NetworkName = NETWORK) -> Endpoint:
+    return Endpoint(key=key, network=network, limits=limits, random=fresh)
 
 
 def nats_terms(key: SigningKey) -> HandshakeTerms:
@@ -115,7 +113,6 @@ async def broker(
     way: "Way",
     limits: BrokerLimits = LIMITS,
     serve: Callable[[Link], Awaitable[None]] = echo,
-    meter: RateMeter | None = None,
 ) -> AsyncIterator[Broker]:
     served: list[Link] = []
 
@@ -131,7 +128,7 @@ async def broker(
         found.codes.append(error.code)
         found.reasons.append(error.fields.get("reason"))
 
-    listener = await way.listen(endpoint(BROKER, limits, meter=meter), remember, refused)
+    listener = await way.listen(endpoint(BROKER, limits), remember, refused)
     found = Broker(way, listener, served)
     try:
         yield found

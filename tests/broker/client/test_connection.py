@@ -137,7 +137,7 @@ def test_who_connects_too_often_is_told_when_to_come_again_and_waits() -> None:
     async def main() -> None:
         async with running(READ) as node:
             loop, pace = asyncio.get_running_loop(), node.core._admission._pace(PDA.principal)
-            pace._admissions.charge(10**6, 0, loop.time())
+            pace._admissions.charge(10**6, loop.time())
             error = await refused("admission.rate", client_of(node, PDA).__aenter__())
             assert error.hint is not None
             assert error.hint.startswith("try again in ")
@@ -145,7 +145,7 @@ def test_who_connects_too_often_is_told_when_to_come_again_and_waits() -> None:
             entering = asyncio.create_task(client.__aenter__())
             await until(lambda: node.core.counts["turned away"] >= 3)
             assert not node.records
-            pace._admissions.charge(-(10**6), 0, loop.time())
+            pace._admissions.charge(-(10**6), loop.time())
             await entering
             await client.close()
 

@@ -3,9 +3,12 @@
 import asyncio
 from itertools import pairwise
 
+import pytest
+
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.channel import Channel
 from penstock.codec.wire import decode_messages, encode, frame, raw_frame
+from penstock.errors import FailedError
 
 #: as frames of messages begin
 FRAMES = [bytes((0x91,)) + bytes((number,)) * size for number, size in enumerate((1, 40, 700, 5_000), start=1)]
@@ -79,5 +82,76 @@ def test_urgent_messages_overtake_others_on_both_sides() -> None:
         assert messages(await other.take()) == ["policy 5", 3, 4]
         assert other.clean
         one.connection_lost(None)
+
+    asyncio.run(main())
+
+
+def test_a_small_frame_that_arrives_alone_is_handled_without_waking_the_owner() -> None:
+    async def main() -> None:
+        channel = Channel(asyncio.get_running_loop(), BrokerLimits(), opening=0)
+        handled: list[object] = []
+
+        def handle(found: memoryview) -> bool:
+            (message,) = decode_messages(found)
+            if message == "for the owner":
+                return False
+            handled.append(message)
+            return True
+
+        channel.handle_alone = handle
+        arrive(channel, frame([encode("nobody waits")]))
+        assert messages(await channel.take()) == ["nobody waits"]
+        taking = asyncio.create_task(channel.take())
+        await asyncio.sleep(0)
+        for number in range(3):
+            arrive(channel, frame([encode(number)]))
+        assert handled == [0, 1, 2]
+        arrive(channel, frame([encode("for the owner")]))
+        # What comes later does not overtake what the owner has not taken yet.
+        arrive(channel, frame([encode("behind it")]))
+        assert messages(await taking) == ["for the owner", "behind it"]
+        # Nor while the owner does something else.
+        arrive(channel, frame([encode("busy")]))
+        assert messages(await channel.take()) == ["busy"]
+        assert handled == [0, 1, 2]
+
+    asyncio.run(main())
+
+
+def test_frames_that_are_large_or_together_are_left_to_the_owner() -> None:
+    async def main() -> None:
+        channel = Channel(asyncio.get_running_loop(), BrokerLimits(), opening=0)
+        channel.handle_alone = lambda _frame: True
+        for stream in (frame([encode(1)]) + frame([encode(2)]), frame([encode(bytes(5_000))])):
+            taking = asyncio.create_task(channel.take())
+            await asyncio.sleep(0)
+            arrive(channel, stream)
+            assert len(b"".join(await taking)) > 2
+        # A goodbye is not a message.
+        taking = asyncio.create_task(channel.take())
+        await asyncio.sleep(0)
+        arrive(channel, raw_frame(encode("link.closed")))
+        with pytest.raises(FailedError) as found:
+            await taking
+        assert found.value.code == "link.closed"
+
+    asyncio.run(main())
+
+
+def test_the_owner_raises_the_error_of_handling_a_frame() -> None:
+    async def main() -> None:
+        channel = Channel(asyncio.get_running_loop(), BrokerLimits(), opening=0)
+        taking = asyncio.create_task(channel.take())
+        await asyncio.sleep(0)
+
+        def fail(_frame: memoryview) -> bool:
+            raise ZeroDivisionError
+
+        channel.handle_alone = fail
+        arrive(channel, frame([encode(1)]))
+        with pytest.raises(ZeroDivisionError):
+            await taking
+        with pytest.raises(ZeroDivisionError):
+            await channel.take()
 
     asyncio.run(main())

@@ -300,8 +300,8 @@ class Subscription(_Held, Generic[T]):
         """Return what is asked of the broker."""
         return protocol.SubscribeMessage(number, self.id, self.type.name, self.selector, definitions)
 
-    def take(self, rows: Sequence[Row]) -> Awaitable[None] | None:
-        """Take events that have come; return a future to wait for if they are not read fast enough."""
+    def take(self, rows: Sequence[Row]) -> asyncio.Event | None:
+        """Take events that have come; return an event to wait for if they are not read fast enough."""
         if not {len(self._names) + 2}.issuperset(map(len, rows)):
             raise MalformedError("protocol.row", f"an event of `{self.type.name.name}` has other attributes")
         self._rows.extend(rows)
@@ -312,10 +312,7 @@ class Subscription(_Held, Generic[T]):
             return None
         self._room.clear()
         self._full = True
-        return self._wait_for_room()
-
-    async def _wait_for_room(self) -> None:
-        await self._room.wait()
+        return self._room
 
     async def _call(self, callback: Taken[T]) -> None:
         """Give what has come to the callback. In a task of its own, so that it may ask the broker something too."""
@@ -525,8 +522,8 @@ class Client:
 
     # What the connection calls.
 
-    def _hear(self, word: protocol.Word) -> Awaitable[None] | None:
-        """Handle a message that is not a response; return a future to wait for before the next one."""
+    def _hear(self, word: protocol.Word) -> asyncio.Event | None:
+        """Handle a message that is not a response; return what has to be waited for before the next one."""
         match word:
             case protocol.Events(id_, rows):
                 subscription = self._subscriptions.get(id_)

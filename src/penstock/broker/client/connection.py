@@ -6,7 +6,7 @@ the connection finds everything as it was. A request that waited for its answer 
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -16,7 +16,7 @@ from typing import Final, TypeAlias
 from penstock.broker.local.requests import Detail, MissingRight, not_permitted, settled
 from penstock.broker.wire import protocol
 from penstock.broker.wire.link import Endpoint, Link
-from penstock.broker.wire.protocol import Asking, Hello, PeerRole, Welcome, Word, read_word, word_of
+from penstock.broker.wire.protocol import Asking, Hello, PeerRole, Welcome, Word, is_delivery, read_word, word_of
 from penstock.broker.wire.transports import Address, Pauses
 from penstock.codec.wire import HEADER_BYTES, Encoded, Wire, encode
 from penstock.errors import FailedError, LimitError, MalformedError, PenstockError, RefusedError
@@ -32,8 +32,11 @@ _PASSING: Final = frozenset(
     ("link.busy", "link.slow-reader", "link.idle", "link.flood", "admission.rate", "log.write", "broker.sessions")
 )
 
-Hear: TypeAlias = Callable[[Word], Awaitable[None] | None]
-"""Handle messages that are not responses: events, notices, late refusals. Return a future to wait for."""
+Hear: TypeAlias = Callable[[Word], asyncio.Event | None]
+"""Handle messages that are not responses: events, notices, late refusals.
+
+Return an `asyncio.Event` that must be set before the next message is handled, if one has to be waited for.
+"""
 
 Standing: TypeAlias = tuple[Asking, Callable[[RefusedError], None]]
 """An active request, and the callback for when a broker refuses it after all."""
@@ -113,6 +116,8 @@ class Connection:
         self._waiting: dict[int, _Answer] = {}
         self._running: asyncio.Task[None] | None = None
         self._resuming: asyncio.Task[None] | None = None
+        #: to wait for before the next message of the broker is handled
+        self._crowded: asyncio.Event | None = None
         self.link: Link | None = None
         self.ended: PenstockError | None = None
         #: how often a lost connection was made again
@@ -171,12 +176,13 @@ class Connection:
 
     async def _listen(self, link: Link, waiting: list[Wire]) -> PenstockError:
         """Take what the broker says, until the link ends; return how."""
+        link.handle_alone(self._take_alone)
         try:
             while True:
                 for tree in waiting:
-                    taken = self._take(read_word(tree))
-                    if taken is not None:
-                        await taken
+                    if self._crowded is not None:
+                        await self._crowded.wait()
+                    self._crowded = self._take(read_word(tree))
                 waiting = await link.receive()
         except PenstockError as error:
             await link.close(error.code)
@@ -235,8 +241,15 @@ class Connection:
 
     # Words of the broker.
 
-    def _take(self, word: Word) -> Awaitable[None] | None:
-        """Handle a message of the broker; return a future to wait for before the next one."""
+    def _take_alone(self, tree: Wire) -> bool:
+        """Handle events that have arrived alone; return False for everything else."""
+        if not is_delivery(tree) or (self._crowded is not None and not self._crowded.is_set()):
+            return False
+        self._crowded = self._take(read_word(tree))
+        return True
+
+    def _take(self, word: Word) -> asyncio.Event | None:
+        """Handle a message of the broker; return what has to be waited for before the next one."""
         match word:
             case protocol.AcceptedMessage(number):
                 self._answer(number, None)

@@ -77,7 +77,7 @@ class StrangersQueue:
         """Count work that a turn took."""
         now = asyncio.get_running_loop().time()
         rest = _REST if units >= TURN else 0.0
-        self._not_before = now + max(rest, self._rate.charge(units, 0, now))
+        self._not_before = now + max(rest, self._rate.charge(units, now))
 
     def _drop(self, one: tuple[int, int, asyncio.Future[None]]) -> None:
         if one in self._waiting:
@@ -114,10 +114,10 @@ class MemberPace:
     async def admission(self) -> None:
         """Wait until the principal's rights may be decided again. Raises `RefusedError` (`admission.rate`)."""
         now = asyncio.get_running_loop().time()
-        wait = self._admissions.charge(1, 0, now)
+        wait = self._admissions.charge(1, now)
         if wait > self._longest:
             # Who is refused has not had a turn.
-            self._admissions.charge(-1, 0, now)
+            self._admissions.charge(-1, now)
             raise RefusedError(
                 "admission.rate",
                 "this principal connects or discloses credentials too often",
@@ -132,7 +132,7 @@ class MemberPace:
     def spent(self, units: int) -> None:
         """Count work that a turn took."""
         rest = _REST if units >= TURN else 0.0
-        self._pause = max(rest, self._rate.charge(units, 0, asyncio.get_running_loop().time()))
+        self._pause = max(rest, self._rate.charge(units, asyncio.get_running_loop().time()))
 
 
 @dataclass(frozen=True, slots=True)

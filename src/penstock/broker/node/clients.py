@@ -18,7 +18,7 @@ from penstock.broker.local.requests import Detail, ToClient
 from penstock.broker.node.snapshot_writer import Told
 from penstock.broker.wire import protocol
 from penstock.broker.wire.link import Link, Rate
-from penstock.broker.wire.protocol import AskKeys, FetchKeys, read_request
+from penstock.broker.wire.protocol import AskKeys, FetchKeys, is_publication, read_request
 from penstock.codec.wire import Encoded, Wire, encode
 from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
 from penstock.fabric.tasks import in_background
@@ -74,7 +74,7 @@ class _Pace:
         After an expensive one, the others have as much time as it took: they may need several turns.
         """
         dear = work if work > _DEAR else 0.0
-        rates = self._requests.charge(1, 0, now), self._work.charge(work, 0, now), self._changes.charge(change, 0, now)
+        rates = self._requests.charge(1, now), self._work.charge(work, now), self._changes.charge(change, now)
         return max(*rates, dear)
 
 
@@ -127,6 +127,7 @@ class Clients:
         """Handle a client's messages. Nobody else waits for long, however many they are."""
         turns, loop = Turns(), asyncio.get_running_loop()
         pace = self._pace(client.link.peer.principal)
+        client.link.handle_alone(partial(self._take_alone, client))
         while True:
             turns.since = loop.time()
             for tree in waiting:
@@ -152,6 +153,13 @@ class Clients:
                 if pause > 0 or loop.time() - turns.since > TURN:
                     await turns.over(pause)
             waiting = await client.link.receive()
+
+    def _take_alone(self, client: _Client, tree: Wire) -> bool:
+        """Handle a publication that has arrived alone; return False for everything else."""
+        if self._on_fabric or client.session not in self._clients or not is_publication(tree):
+            return False
+        self._take(client, read_request(tree))
+        return True
 
     def _tell(self, word: ToClient) -> None:
         """Send an answer or a notice to a client."""

@@ -51,6 +51,8 @@ _HANG_UP: Final = getattr(select, "POLLRDHUP", 0)
 _UNSENT: Final = getattr(socket, "TCP_NOTSENT_LOWAT", 0)
 #: as much as asyncio reads from a connection in one call
 _ARRIVALS: Final = 256 << 10
+#: bytes that a frame may have to be handled while the connection is read: others wait for that
+_SMALL: Final = 4_096
 
 
 class _Arrivals(threading.local):
@@ -89,6 +91,12 @@ class Channel(asyncio.BufferedProtocol):
         self._inbox_size = 0
         self._reading = True
         self._arrived = asyncio.Event()
+        #: whether the owner waits for frames, and has handled all that came before
+        self._idle = False
+        #: handles a small frame that arrives alone while the owner is idle, or returns False to leave it to the owner
+        self.handle_alone: Callable[[memoryview], bool] | None = None
+        #: what handling one raised: the owner raises it
+        self._failure: Exception | None = None
         #: whether urgent messages overtake others
         self._overtaking = False
         self._urgent_in: deque[memoryview] = deque()
@@ -183,6 +191,8 @@ class Channel(asyncio.BufferedProtocol):
         self._keepalives += frames.count(memoryview(b""))
         if self._keepalives > self._limits.link_keepalives:
             self.cut(RefusedError("link.flood", "the peer sends nothing, and that too often"))
+            return
+        if len(frames) == 1 and self._idle and 0 < len(frames[0]) <= _SMALL and self._handle_alone(frames[0]):
             return
         for found in filter(None, frames):
             if found[0] in _TEXTS:
@@ -348,9 +358,26 @@ class Channel(asyncio.BufferedProtocol):
 
     async def _wait_for_frames(self) -> None:
         while not self._inbox and not self._urgent_in:
+            if self._failure is not None:
+                raise self._failure
             self._check_open()
             self._arrived.clear()
-            await self._arrived.wait()
+            self._idle = True
+            try:
+                await self._arrived.wait()
+            finally:
+                self._idle = False
+
+    def _handle_alone(self, found: memoryview) -> bool:
+        """Let a frame be handled immediately: the owner's task would have to be woken up first."""
+        if self.handle_alone is None or found[0] in _TEXTS or self._inbox or self._urgent_in or self._failure:
+            return False
+        try:
+            return self.handle_alone(found)
+        except Exception as error:  # noqa: BLE001  # the owner raises it, as if it had handled the frame itself
+            self._failure = error
+            self._arrived.set()
+            return True
 
     def _taken(self) -> None:
         self._inbox_size = 0

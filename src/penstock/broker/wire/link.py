@@ -10,8 +10,7 @@ cuts a peer that does not read, which is what a broker needs; `send` waits for t
 Nobody can keep a listener busy. Who has not sent anything costs a socket and nothing else. TLS handshakes begin at a
 bounded rate, a handshake has a time, and the number of peers that were not let in yet is bounded, as are the bytes that
 are kept of them. When there are too many, one gives way: a silent one first, and of these, or of all, the oldest of the
-address that most come from. A listener that is `guarded` lets nobody in before `Link.admit`. A `RateMeter` says how
-fast a peer's messages are taken.
+address that most come from. A listener that is `guarded` lets nobody in before `Link.admit`.
 """
 
 import asyncio
@@ -24,7 +23,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Final, Protocol, TypeAlias, TypedDict, cast
+from typing import Final, TypeAlias, TypedDict, cast
 from weakref import WeakSet
 
 from penstock.broker.limits import BrokerLimits
@@ -44,29 +43,21 @@ _PATIENCE: Final = 0.25
 _HANDSHAKE_BURST: Final = 8
 
 
-class RateMeter(Protocol):
-    """How fast messages of a peer are taken. Links of one principal may share one."""
-
-    def charge(self, messages: int, octets: int, now: float) -> float:
-        """Count what was taken; return for how many seconds nothing more is taken. Raises what cuts the link."""
-        ...
-
-
 class Rate:
-    """A meter: a number of messages per second, and in a burst."""
+    """A number of things per second, and in a burst."""
 
-    def __init__(self, messages: float, burst: float) -> None:
-        self._rate = messages
+    def __init__(self, rate: float, burst: float) -> None:
+        self._rate = rate
         self._burst = burst
         self._left = burst
         self._then: float | None = None
 
-    def charge(self, messages: float, octets: int, now: float) -> float:  # noqa: ARG002  # other meters count bytes
-        """Count messages; a frame without any counts as one."""
+    def charge(self, amount: float, now: float) -> float:
+        """Count so many; return for how many seconds nothing more is to be done."""
         if self._then is not None:
             self._left = min(self._burst, self._left + (now - self._then) * self._rate)
         self._then = now
-        self._left -= messages
+        self._left -= amount
         return max(0.0, -self._left / self._rate)
 
 
@@ -78,7 +69,6 @@ class Endpoint:
     network: NetworkName
     limits: BrokerLimits
     random: RandomBytes = secrets.token_bytes
-    meter: Callable[[AuthenticatedPeer], RateMeter | None] = lambda _peer: None
     #: whether a peer that has proved who it is has to show more before it is let in
     guarded: bool = False
 
@@ -91,8 +81,6 @@ class Link:
         self._channel = channel
         self._admitted: Callable[[Link], None] = lambda _link: None
         self._limits = endpoint.limits
-        self._meter = endpoint.meter(peer)
-        self._not_before = 0.0
 
     def __repr__(self) -> str:
         return f"Link({self.peer.principal.short}, {self.ended.code if self.ended else 'open'})"
@@ -151,16 +139,29 @@ class Link:
         """Return the messages that have arrived since, in their order, as soon as there are any.
 
         Raises what the link ended with, after everything that came before: `FailedError` (`link.closed`, `link.lost`,
-        `link.idle`), `RefusedError` (`link.refused`, `link.flood`, `link.slow-reader`, and what the meter raises) and
-        `MalformedError` for what is not a frame or message.
+        `link.idle`), `RefusedError` (`link.refused`, `link.flood`, `link.slow-reader`) and `MalformedError` for what is
+        not a frame or message.
         """
-        loop = asyncio.get_running_loop()
         while True:
-            if (pause := self._not_before - loop.time()) > 0:
-                await asyncio.sleep(pause)
             messages = self._read(await self._channel.take())
             if messages:
                 return messages
+
+    def handle_alone(self, handle: Callable[[Wire], bool]) -> None:
+        """Let a small message that arrives alone be handled while it is read, whenever `receive` waits for one.
+
+        `handle` returns False, before it has done anything, to leave the message to `receive`. Whatever it raises,
+        `receive` raises.
+        """
+
+        def read(found: memoryview) -> bool:
+            try:
+                messages = decode_messages(found, limits=self._limits.codec)
+            except (MalformedError, RefusedError):
+                return False
+            return len(messages) == 1 and handle(messages[0])
+
+        self._channel.handle_alone = read
 
     def urgent(self) -> list[Wire]:
         """Return the urgent messages that have arrived, if any: they go before what was received and is not done."""
@@ -171,11 +172,6 @@ class Link:
         try:
             for found in frames:
                 messages += decode_messages(found, limits=self._limits.codec)
-            if self._meter is not None and frames:
-                octets = sum(map(len, frames))
-                now = asyncio.get_running_loop().time()
-                pause = self._meter.charge(len(messages) or len(frames), octets, now)
-                self._not_before = max(self._not_before, now + pause)
         except (MalformedError, RefusedError) as error:
             self._channel.cut(error)
         return messages

@@ -488,6 +488,16 @@ def read_request(tree: Wire) -> Request:
     raise _malformed("a request that nobody knows")
 
 
+def is_publication(tree: Wire) -> bool:
+    """Say whether a client's message publishes events, if it is well-formed."""
+    return isinstance(tree, list) and bool(tree) and tree[0] == "publish"
+
+
+def is_delivery(tree: Wire) -> bool:
+    """Say whether a broker's message delivers events, if it is well-formed."""
+    return isinstance(tree, list) and bool(tree) and tree[0] == "events"
+
+
 def read_word(tree: Wire) -> Word:
     """Read what a broker says. Raises `MalformedError` (`protocol.malformed`, `protocol.version`)."""
     match tree:
