@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from penstock.apps.cli.shared.attributes import parse_attribute, parse_spec, split_attribute
+from penstock.apps.cli.shared.events import parse_attribute, parse_spec, split_attribute
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
 from penstock.model import NetworkName, Principal, TypeDefinition, TypeName, parse_instant

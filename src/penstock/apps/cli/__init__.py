@@ -1,13 +1,13 @@
 """The command line: `penstock <noun> <verb>`. docs/reference/cli.md lists all of it.
 
-`main` is the entry point and names the nouns, each of which is imported only when it is used. A noun with several
-verbs is a package, one with few a module; `shared` is what all of them use.
+`main` is the entry point and names the nouns, each of which is imported only when it is used. A noun with many verbs is
+a package, one with few a module; `shared` is what all of them use.
 
 - `certs` has `penstock cert`, `keys` has `penstock key` and `penstock keys`, `petnames` has `penstock name`.
 - `types` has `penstock type` and `penstock topic`, `selectors` has `penstock selector`, `sexp` converts S-expressions.
-- `up` runs a broker, `net` shows and changes the network, `pub` publishes, `sub` subscribes.
-- `explain` says why a principal may do something, `explain_policies` finds the policies for it.
+- `up` runs a broker, `net` shows and changes the network, `pub_sub` publishes and subscribes.
+- `explain` says why a principal may or may not do something, `explain_policies` reads the policies for it.
 - `policy` has `penstock policy` and `penstock pdp`, `moderator` settles conflicts, `pipeline` runs jobs on Spark.
-- `sealed` seals and opens files, `store` has `penstock store` and `penstock log`.
+- `sealed` seals and opens files, and proves events. `stores` has `penstock store` and `penstock log`.
 - `completion` prints completion scripts for shells, `conformance` runs the test suites of standards.
 """

@@ -11,8 +11,7 @@ from typing import Final
 import click
 
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option_class, output_option
-from penstock.apps.cli.shared.groups import Verbs
-from penstock.apps.cli.shared.session import CommandSession
+from penstock.apps.cli.shared.session import CommandSession, Verbs
 from penstock.apps.cli.shared.terminal import Shown, grid_table
 from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.policy.combining.registry import POLICY_COMBINING

@@ -9,7 +9,6 @@ from typing import Final, TypeVar
 
 import click
 
-from penstock.apps.cli.shared.attributes import parse_schema
 from penstock.apps.cli.shared.commands import CommandAnswer, command, one_answer, option, option_class, output_option
 from penstock.apps.cli.shared.credentials import usable_credentials
 from penstock.apps.cli.shared.describe import (
@@ -21,6 +20,7 @@ from penstock.apps.cli.shared.describe import (
     validity_text,
     value_text,
 )
+from penstock.apps.cli.shared.events import parse_schema
 from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.options import RIGHT, WHO, AtOption, NamesOption, TypeFileOptions
 from penstock.apps.cli.shared.session import CommandSession, Warned, speak, warn

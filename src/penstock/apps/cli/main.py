@@ -7,8 +7,7 @@ from importlib.metadata import version
 
 import click
 
-from penstock.apps.cli.shared.groups import FAILED, Noun, Root
-from penstock.apps.cli.shared.session import CommandSession
+from penstock.apps.cli.shared.session import FAILED, CommandSession, Noun, Root
 
 _HERE = "penstock.apps.cli"
 
@@ -17,19 +16,17 @@ NOUNS = {
     "keys": Noun(f"{_HERE}.keys.broker_keys:keys", "Manage the keys of sealed types at a broker."),
     "name": Noun(f"{_HERE}.petnames:name", "Manage your own names for principals."),
     "cert": Noun(f"{_HERE}.certs.certs:cert", "Issue, show and verify certificates, which grant rights."),
-    "type": Noun(f"{_HERE}.types.types:type_", "Manage signed event types and their versions."),
-    "topic": Noun(f"{_HERE}.types.topics:topic", "Manage topics: plain messages under names that form a tree."),
+    "type": Noun(f"{_HERE}.types:type_", "Manage signed event types and their versions."),
+    "topic": Noun(f"{_HERE}.types:topic", "Manage topics: plain messages under names that form a tree."),
     "up": Noun(f"{_HERE}.up:up", "Run a broker from one file."),
-    "pub": Noun(f"{_HERE}.pub:pub", "Publish events, each confirmed by the broker."),
-    "sub": Noun(f"{_HERE}.sub:sub", "Subscribe, and print events as they arrive."),
-    "seal": Noun(f"{_HERE}.sealed.seal:seal", "Seal the events of a file."),
-    "open": Noun(f"{_HERE}.sealed.open:open_", "Open the sealed events of a file."),
-    "proof": Noun(
-        f"{_HERE}.sealed.proofs:proof", "Make and check proofs of single events, for those who have no keys."
-    ),
+    "pub": Noun(f"{_HERE}.pub_sub:pub", "Publish events, each confirmed by the broker."),
+    "sub": Noun(f"{_HERE}.pub_sub:sub", "Subscribe, and print events as they arrive."),
+    "seal": Noun(f"{_HERE}.sealed:seal", "Seal the events of a file."),
+    "open": Noun(f"{_HERE}.sealed:open_", "Open the sealed events of a file."),
+    "proof": Noun(f"{_HERE}.sealed:proof", "Make and check proofs of single events, for those who have no keys."),
     "net": Noun(f"{_HERE}.net.commands:net", "Show how a broker sees the network, and change an owner's policy in it."),
-    "store": Noun(f"{_HERE}.store.stores:store", "Back up, restore and migrate stores of changes."),
-    "log": Noun(f"{_HERE}.store.logs:log", "Show and verify changes: what, who, when and why."),
+    "store": Noun(f"{_HERE}.stores:store", "Back up, restore and migrate stores of changes."),
+    "log": Noun(f"{_HERE}.stores:log", "Show and verify changes: what, who, when and why."),
     "explain": Noun(f"{_HERE}.explain:explain", "Explain why a principal may or may not do something."),
     "moderator": Noun(f"{_HERE}.moderator.commands:moderator", "Find and settle conflicts between publishers' rules."),
     "selector": Noun(f"{_HERE}.selectors:selector", "Check, evaluate and compare selectors."),

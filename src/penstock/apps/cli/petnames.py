@@ -5,10 +5,10 @@ from pathlib import Path
 import click
 
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
-from penstock.apps.cli.shared.groups import Verbs
 from penstock.apps.cli.shared.names import NameBook, complete_who, forget, remembering
 from penstock.apps.cli.shared.names import names_file as file_of_names
 from penstock.apps.cli.shared.options import NamesOption
+from penstock.apps.cli.shared.session import Verbs
 
 
 @click.group(cls=Verbs)

@@ -5,12 +5,11 @@ from collections.abc import Mapping
 
 import click
 
-from penstock.apps.cli.shared.attributes import given_twice, parse_schema, parse_value, split_pair
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.describe import value_text
-from penstock.apps.cli.shared.groups import Verbs
+from penstock.apps.cli.shared.events import given_twice, parse_schema, parse_value, split_pair
 from penstock.apps.cli.shared.options import TypeFileOptions
-from penstock.apps.cli.shared.session import CommandSession
+from penstock.apps.cli.shared.session import CommandSession, Verbs
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.values import Scalar, Schema
 from penstock.selector import (

@@ -6,7 +6,7 @@ import click
 
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.files import read_sexp, read_sexps, within
-from penstock.apps.cli.shared.groups import Verbs
+from penstock.apps.cli.shared.session import Verbs
 from penstock.codec.sexp import SExp
 from penstock.codec.sexp import advanced as to_advanced
 from penstock.codec.sexp import canonical as to_canonical

@@ -28,7 +28,7 @@ from tests.apps.node_kit import (
 from tests.copies import Copy
 from tests.spoiled import flipped
 
-from penstock.apps.cli.net import signatures as net_policy_signing
+from penstock.apps.cli.net import chain as policy_chain
 from penstock.apps.cli.net.chain import read_count_of, told_events
 from penstock.apps.cli.net.policy import Awaited
 from penstock.apps.cli.shared.names import NameBook
@@ -245,7 +245,7 @@ def test_processes_at_the_same_time(network: Shell, broker: Running, monkeypatch
     assert sorted(one["events"][0]["number"] for one in said) == [1, 2, 3]
     network.ok("net", "chain", "verify", "london.chain")
     assert (policy(network, broker)["number"], policy(network, broker)["state"]) == (3, "fresh")
-    monkeypatch.setattr(net_policy_signing, "TURN", 0.1)
+    monkeypatch.setattr(policy_chain, "TURN", 0.1)
     with ChainFile(Path("london.chain")).hold():
         assert owner(network, broker, "revoke", "reader.cert").code == "evolution.busy"
 
@@ -322,8 +322,8 @@ def test_stamps_go_on_while_the_broker_starts_again(network: Shell) -> None:
 
 def test_a_clock_that_was_set_back(network: Shell, broker: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     assert owner(network, broker, "stamp", "--for", "1m").status == 0
-    monkeypatch.setattr("penstock.apps.cli.net.stamps.clock", lambda: network.now)
-    monkeypatch.setattr(net_policy_signing, "clock", lambda: network.now)
+    monkeypatch.setattr("penstock.apps.cli.net.policy.clock", lambda: network.now)
+    monkeypatch.setattr(policy_chain, "clock", lambda: network.now)
     for words in (("stamp", "--for", "1m"), ("publish", "reader.cert")):
         assert owner(network, broker, *words).code == "evolution.backwards"
     assert ChainFile(Path("london.chain")).read().number == 0

@@ -18,9 +18,8 @@ from penstock.apps.cli.shared.commands import (
 )
 from penstock.apps.cli.shared.credentials import CredentialFiles, read_bag
 from penstock.apps.cli.shared.describe import Wording, date_problem, statement_data
-from penstock.apps.cli.shared.groups import Verbs
 from penstock.apps.cli.shared.options import SEXP, AtOption, KeyOptions, NamesOption, OutputFile, TypeFileOptions
-from penstock.apps.cli.shared.session import CommandSession
+from penstock.apps.cli.shared.session import CommandSession, Verbs
 from penstock.apps.cli.shared.terminal import Shown, TreeLine, fact_table, trees
 from penstock.codec.sexp import advanced
 from penstock.crypto import digest

@@ -7,10 +7,10 @@ from typing import Final, TypeAlias
 
 import click
 
-from penstock.apps.cli.shared.attributes import given_twice, parse_value, split_pair
 from penstock.apps.cli.shared.commands import CommandAnswer, option, option_class
 from penstock.apps.cli.shared.credentials import need_type
 from penstock.apps.cli.shared.describe import Wording, instant_text, statement_data
+from penstock.apps.cli.shared.events import given_twice, parse_value, split_pair
 from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.options import (
     RIGHT,

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import click
 
-from penstock.apps.cli.sealed.options import TypesOptions, kek_passphrase_option, load_kek, load_ring
+from penstock.apps.cli.sealed import TypesOptions, kek_passphrase_option, load_kek, load_ring
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.files import (
     SECRET,
@@ -17,11 +17,10 @@ from penstock.apps.cli.shared.files import (
     read_sexp,
     write_bytes,
 )
-from penstock.apps.cli.shared.groups import Verbs
 from penstock.apps.cli.shared.names import NameBook, remembering
 from penstock.apps.cli.shared.names import names_file as names_path
 from penstock.apps.cli.shared.options import SEXP, WHO, NamesOption, OutputFile, passphrase
-from penstock.apps.cli.shared.session import CommandSession
+from penstock.apps.cli.shared.session import CommandSession, Verbs
 from penstock.codec.sexp import advanced
 from penstock.crypto import ProtectedKey, PublicKey, SigningKey, new_key, private_key_to_sexp, protect, read_key
 from penstock.crypto.kek import ProtectedKek, StoredKek, kek_id, new_kek, protect_kek

@@ -1,10 +1,22 @@
-"""A rule book as a whole: founded from a file, its log shown, all of it verified."""
+"""A rule book as a whole: create it from a file, show its log, verify it, export it to a file."""
+
+from dataclasses import replace
 
 import click
 
-from penstock.apps.cli.moderator.execution import WhoOptions, nobody
+from penstock.apps.cli.moderator.changes import WhoOptions, nobody
 from penstock.apps.cli.moderator.output import step_data, step_row
-from penstock.apps.cli.moderator.sources import BookOptions, load_rules, named_store, no_effect_option, store_at
+from penstock.apps.cli.moderator.sources import (
+    LEDGER,
+    BookOptions,
+    Cast,
+    held,
+    load_bundle,
+    load_rules,
+    named_store,
+    no_effect_option,
+    store_at,
+)
 from penstock.apps.cli.shared.commands import (
     CommandAnswer,
     argument,
@@ -15,16 +27,22 @@ from penstock.apps.cli.shared.commands import (
     until_answered,
 )
 from penstock.apps.cli.shared.describe import counted
+from penstock.apps.cli.shared.files import write_bytes
 from penstock.apps.cli.shared.names import NameBook, remembering
-from penstock.apps.cli.shared.options import KeyOptions
+from penstock.apps.cli.shared.options import KeyOptions, NamesOption, OutputFile, open_key, passphrase_option
 from penstock.apps.cli.shared.session import CommandSession
+from penstock.apps.cli.shared.stores import counting, dry_run_option, head_text, parse_heads
 from penstock.apps.cli.shared.terminal import grid_table
-from penstock.apps.cli.store.options import counting, dry_run_option, head_text, parse_heads
 from penstock.authority.rulebook import RuleBook
+from penstock.codec.sexp import transport
+from penstock.codec.yaml_text import write_yaml
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.model.principals import Principal
-from penstock.moderator.files.rule_bundle import to_founding
-from penstock.moderator.files.rule_file import RuleFile, principal_of
+from penstock.moderator.base.base import RuleBase
+from penstock.moderator.files.founding import Founding
+from penstock.moderator.files.rule_bundle import from_founding, join, sign_bundle, to_founding
+from penstock.moderator.files.rule_file import RuleFile, principal_of, write_rule_file
+from penstock.moderator.rules.steps import RuleStatus
 from penstock.moderator.settlement.undo import undone
 from penstock.store.files.strict_tables import check_petname
 from penstock.store.ledgers.records import EMPTY
@@ -226,3 +244,113 @@ def keep(options: _Keep) -> CommandAnswer:
         steps, head = book.base.next_number - 1, head_text(options.book.ledger, book.head)
     data = {"kept": True, "store": source.where, "steps": steps, "head": head}
     return CommandAnswer(data, [f"✓ kept what {counted(steps, 'step')} came to  {head}"])
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Rule bases as files: signed by each publisher, combined, and written as YAML.
+
+
+_LIVE = (RuleStatus.IN_FORCE, RuleStatus.REJECTED, RuleStatus.WAITING, RuleStatus.LEFT)
+
+
+@option_class
+class _Sign:
+    file: str = argument()
+    key_files: tuple[str, ...] = option(
+        "--key", multiple=True, required=True, metavar="FILE", help="Sign with this private key. Can be repeated."
+    )
+    passphrase_file: str | None = passphrase_option()
+    found: bool = option(
+        "--found",
+        is_flag=True,
+        help="Sign the tree, attributes and profiles too, as the moderator (with the first key).",
+    )
+    names: NamesOption
+    destination: OutputFile
+    output: str = output_option()
+
+
+@command(example="penstock moderator sign rules.yaml --key acme.key --out acme.rules")
+def sign(session: CommandSession, options: _Sign) -> CommandAnswer:
+    """Sign your rules in FILE as a bundle that others can verify.
+
+    Each organisation signs its own rules, and `penstock moderator export` joins the bundles. All commands that accept a
+    rule base in a file also accept a bundle.
+    """
+    names, destination = options.names.load(), options.destination
+    destination.check()
+    rules = load_rules(options.file, names)
+    keys = [open_key(key_file, options.passphrase_file) for key_file in options.key_files]
+    founding = to_founding(rules, LEDGER, keys[0].principal, session.now) if options.found else None
+    bundle = sign_bundle(rules, keys, founding)
+    value, ids = bundle.to_sexp(), [rule.value.id for rule in bundle.rules]
+    data = {"rules": ids, "found": options.found, "bundle": transport(value).decode()}
+    line = f"{counted(len(bundle.rules), 'signed rule')} of {len(rules.stated):,} in {options.file}"
+    return destination.answer(value, data, [line])
+
+
+@option_class
+class _Export:
+    bundles: tuple[str, ...] = argument(nargs=-1)
+    in_force: bool = option(
+        "--in-force",
+        is_flag=True,
+        help="Write only the rules of the rule book that are in force, in their current form.",
+    )
+    book: BookOptions
+    destination: OutputFile
+    output: str = output_option()
+
+
+@command(
+    example="""
+penstock moderator export plant.rules acme.rules bolt.rules --out rules.yaml
+penstock moderator export --store sqlite:rules.db --out rules.yaml
+"""
+)
+def export(session: CommandSession, options: _Export) -> CommandAnswer:
+    """Write a rule base as YAML, from BUNDLES or from a rule book.
+
+    Every signature in BUNDLES is verified, and one of them must contain the tree and the attributes (`sign --found`).
+    """
+    destination = options.destination
+    destination.check()
+    names = options.book.names.load()
+    if options.bundles:
+        verified = join(map(load_bundle, options.bundles)).verify()
+        rules = _named(verified, Cast(names))
+    else:
+        with options.book.opened() as (source, book), held(book, session.now):
+            rules = _named(_of_book(book.founding, book.base, in_force=options.in_force), source.cast)
+    text = write_yaml(write_rule_file(rules))
+    if destination.written and destination.out is not None:
+        write_bytes(destination.out, text.encode(), overwrite=destination.overwrite)
+    data = {"rules": [request.rule.id for request in rules.stated], "yaml": text, **destination.as_dict()}
+    done = [destination.line(), counted(len(rules.stated), "rule")]
+    return CommandAnswer(data, text.rstrip("\n").split("\n") if destination.out is None else done)
+
+
+def _of_book(founding: Founding, base: RuleBase, *, in_force: bool) -> RuleFile:
+    """Return what a rule book has come to: what was stated and is not over, or the forms in force."""
+    standings = [each for _, each in sorted(base.standings.items())]
+    wishes = [each.stated for _, each in sorted(base.wishes.items()) if each.status in _LIVE]
+    if in_force:
+        rules = tuple(each.form for each in standings if each.form is not None)
+    else:
+        rules = tuple(each.stated for each in standings if each.status in _LIVE)
+    return replace(from_founding(founding, rules, tuple(wishes)), vocabulary=base.detector.vocabulary)
+
+
+def _named(rules: RuleFile, cast: Cast) -> RuleFile:
+    known: dict[Principal, str] = {who: cast.show(who) for who in _everybody(rules)}
+    return replace(rules, names=known)
+
+
+def _everybody(rules: RuleFile) -> set[Principal]:
+    found = {event.owner for event in rules.vocabulary.tree.parents} | {rules.owner}
+    found |= {*rules.publishers, *rules.subscribers}
+    for rule in rules.rules:
+        found |= {rule.stated_by, *rule.publishers}
+    for wish in rules.subscriptions:
+        found |= {wish.stated_by, wish.subscriber}
+    return found

@@ -5,17 +5,26 @@ from collections.abc import Iterator
 
 import click
 
-from penstock.apps.cli.moderator.book import init, keep, log, verify
-from penstock.apps.cli.moderator.changes import add, leave, pass_, remove, resolve, return_, subscribe, undo
+from penstock.apps.cli.moderator.book import export, init, keep, log, sign, verify
+from penstock.apps.cli.moderator.changes import (
+    add,
+    agree,
+    leave,
+    pass_,
+    remove,
+    resolve,
+    return_,
+    subscribe,
+    take,
+    type_,
+    undo,
+)
 from penstock.apps.cli.moderator.compile import certify, compile_
-from penstock.apps.cli.moderator.consents import agree, take
-from penstock.apps.cli.moderator.event_types import type_
 from penstock.apps.cli.moderator.polls import COMMANDS as POLLS
 from penstock.apps.cli.moderator.queries import allow, at, check, explain, propose_, show
-from penstock.apps.cli.moderator.rule_files import export, sign
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option_class, output_option
 from penstock.apps.cli.shared.files import read_bytes, within
-from penstock.apps.cli.shared.groups import Verbs
+from penstock.apps.cli.shared.session import Verbs
 from penstock.codec.yaml_text import read_yaml
 from penstock.errors import MalformedError, RefusedError
 from penstock.moderator.files.scenarios import StepResult, read_scenario, run

@@ -16,7 +16,7 @@ from penstock.apps.cli.shared.files import read_bytes, read_sexp, within
 from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.options import NamesOption
 from penstock.apps.cli.shared.session import SPOKEN, Warned, speak, warn
-from penstock.apps.cli.store.options import check_lasting
+from penstock.apps.cli.shared.stores import check_lasting
 from penstock.authority.rulebook import RuleBook
 from penstock.codec.sexp import parse
 from penstock.codec.yaml_text import read_yaml

@@ -1,10 +1,18 @@
-"""`penstock net chain`: an owner's chain of policy events, shown, verified, and fetched from a broker."""
+"""An owner's chain of policy events: `penstock net chain`, and how the next policy event or time-stamp is signed.
+
+(1) The chain file is locked, so that no other process extends it, and verified. (2) The broker says how far the owner's
+policy is there: a chain that ends before that is an old copy, and extending it would fork the policy. (3) What the
+broker lacks is sent again. (4) The next event or time-stamp is signed, (5) written to the disk, and (6) sent. A crash
+after (5) is repaired by (3) in the next run.
+"""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Final, TypeAlias
 
 import click
 
@@ -19,9 +27,9 @@ from penstock.apps.cli.shared.commands import (
     with_example,
 )
 from penstock.apps.cli.shared.describe import Wording, name_data, value_text
-from penstock.apps.cli.shared.groups import Verbs
 from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.options import NamesOption, open_key
+from penstock.apps.cli.shared.session import Verbs, Warned
 from penstock.apps.cli.shared.terminal import Shown, grid_table
 from penstock.broker.client.client import Client
 from penstock.codec.sexp import parse_canonical
@@ -42,10 +50,12 @@ from penstock.trust.policy.events import (
     RequireStamps,
     Revoke,
 )
+from penstock.trust.policy.stamps import TimeStamp
+from penstock.trust.policy.state import PolicyAuthor
 from penstock.trust.signed import SignedValue, read_signed
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Shared by the commands that sign for an owner of types: its key, its chain, and the broker to send to.
+# An owner's key and chain, and the broker to send to.
 
 
 _SUFFIX: Final = ".chain"
@@ -113,7 +123,7 @@ class OwnerSigningOptions:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# `penstock net chain`: an owner's chain of policy events, shown, verified, and fetched from a broker.
+# `penstock net chain`: show, verify and fetch the chain.
 
 
 Event = SignedValue[PolicyEvent]
@@ -350,3 +360,123 @@ def read_count_of(told: Mapping[str, object], key: str) -> int:
     if not isinstance(number, int) or number < 0:
         raise MalformedError("protocol.malformed", "a broker does not say how far a policy is")
     return number
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Sign for an owner. The module docstring lists the steps.
+
+
+#: for how long another process may keep the chain
+TURN: Final = 10.0
+_PAUSE: Final = 0.05
+
+Sign: TypeAlias = Callable[[PolicyAuthor, datetime], Sequence[Event]]
+"""Signs the next events of a chain; none where there is nothing to say."""
+
+
+@dataclass(slots=True)
+class Signed:
+    """What was signed and handed in, and what had to be handed in again."""
+
+    events: Sequence[Event] = ()
+    again: list[int] = field(default_factory=list)
+    warnings: list[Warned] = field(default_factory=list)
+    #: the last event of the chain
+    number: int = 0
+
+
+def clock() -> datetime:
+    """Return the time. What an owner signs is signed when it has its turn, which may be long after a command began."""
+    return datetime.now(UTC)
+
+
+def author_of(desk: OwnerSigner, chain: Chain, stamp: SignedValue[TimeStamp] | None) -> PolicyAuthor:
+    """Return who goes on with a chain. Raises what `PolicyAuthor.resume` raises."""
+    author = PolicyAuthor(desk.key)
+    author.resume(chain.since(0), stamp)
+    return author
+
+
+@asynccontextmanager
+async def holding(file: ChainFile) -> AsyncIterator[HeldChain]:
+    """Take a chain when it is free. Raises as `ChainFile.hold`."""
+    with await _take(file, asyncio.get_running_loop().time() + TURN) as held:
+        yield held
+
+
+async def _take(file: ChainFile, deadline: float) -> HeldChain:
+    while True:
+        try:
+            return file.hold()
+        except RefusedError as error:
+            if error.code != "evolution.busy" or asyncio.get_running_loop().time() >= deadline:
+                raise
+        await asyncio.sleep(_PAUSE)
+
+
+async def sign_events(desk: OwnerSigner, client: Client, sign: Sign) -> Signed:
+    """Sign the next events and hand them in; the module has the steps.
+
+    Raises `RefusedError`: `evolution.old-chain`, `evolution.forked`, `evolution.unchecked`, `evolution.backwards`, what
+    the broker refuses; and what reading and writing the chain raises.
+    """
+    async with holding(desk.file) as held:
+        done = Signed()
+        await catch_up(desk, client, held, done)
+        done.events = sign(author_of(desk, held.chain, held.state.stamp), clock())
+        if done.events:
+            held.append(done.events)
+            await _hand_in(client, held, done.events)
+        done.number = held.chain.number
+        return done
+
+
+async def catch_up(desk: OwnerSigner, client: Client, held: HeldChain, done: Signed) -> None:
+    """Make sure that the chain is the owner's last word, and that the broker has all of it. Raises as `sign_events`."""
+    held.check(desk.principal)
+    lacking = held.chain.since(await _number_at(desk, client, held))
+    if held.cut():
+        text = f"`{desk.file.path}`: an event that was never sent was cut off"
+        done.warnings.append(Warned("evolution.torn", text))
+    await _hand_in(client, held, lacking)
+    held.note(handed_in=held.chain.number)
+    done.again += [event.value.number for event in lacking]
+
+
+async def _number_at(desk: OwnerSigner, client: Client, held: HeldChain) -> int:
+    """Return the last event that the broker has."""
+    chain = held.chain
+    try:
+        told = await client.policy(desk.principal, max(0, chain.number - 1))
+    except RefusedError as error:
+        if error.code != "broker.not-operator":
+            raise
+        if desk.unchecked:
+            return held.state.handed_in
+        raise RefusedError(
+            "evolution.unchecked",
+            "the broker does not tell whether the chain is the last word of its owner",
+            hint="connect as the owner or as an operator, or say --unchecked",
+        ) from None
+    known = read_count_of(told, "known")
+    if known > chain.number:
+        raise RefusedError(
+            "evolution.old-chain",
+            f"`{desk.file.path}` ends with policy event {chain.number}, and the broker knows of {known}",
+            hint="get what is missing with `penstock net chain fetch`",
+        )
+    others = [event for event in told_events(told, desk.principal) if event.value.number == chain.number]
+    if told.get("state") == "forked" or any(event.digest != chain.head for event in others):
+        raise RefusedError(
+            "evolution.forked",
+            f"the broker has another policy event under a number up to {chain.number}",
+            hint="find out who else has the key; the operators of all brokers have to settle it",
+        )
+    return read_count_of(told, "number")
+
+
+async def _hand_in(client: Client, held: HeldChain, events: Sequence[Event]) -> None:
+    for event in events:
+        await client.evolve(event.to_bytes())
+    if events:
+        held.note(handed_in=events[-1].value.number)

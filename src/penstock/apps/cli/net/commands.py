@@ -17,12 +17,12 @@ from penstock.apps.cli.net.policy import (
     require_stamps,
     retire,
     revoke,
+    stamp,
 )
-from penstock.apps.cli.net.stamps import stamp
 from penstock.apps.cli.net.status import plain, show_status
 from penstock.apps.cli.shared.broker_client import ClientOptions, talk
 from penstock.apps.cli.shared.commands import CommandAnswer, command, option_class, output_option
-from penstock.apps.cli.shared.groups import Verbs
+from penstock.apps.cli.shared.session import Verbs
 from penstock.codec.wire import Wire
 
 

@@ -4,7 +4,7 @@ from typing import Final
 
 import click
 
-from penstock.apps.cli.shared.groups import Noun, Nouns
+from penstock.apps.cli.shared.session import Noun, Nouns
 
 _HERE: Final = "penstock.apps.cli"
 _JOBS: Final = {
@@ -20,7 +20,7 @@ _JOBS: Final = {
     "compact": ("pipeline.sealed:compact", "Merge small blocks of a sealed log into large ones."),
     "conflicts": ("pipeline.conflicts:conflicts", "Find all conflicts in a rule base of any size, in one job."),
     "conflicts-of": ("pipeline.conflicts:conflicts_of", "List the conflicts of one rule."),
-    "evaluate": ("pipeline.evaluate:evaluate", "Decide every request of a table."),
+    "evaluate": ("pipeline.jobs:evaluate", "Decide every request of a table."),
 }
 
 

@@ -29,6 +29,7 @@ from penstock.apps.cli.pipeline.runs import (
     admit_job,
     audit_job,
     bound_mapping,
+    clock,
     comparison,
     deliver_job,
     ingest_job,
@@ -39,15 +40,21 @@ from penstock.apps.cli.pipeline.runs import (
     whatif_job,
 )
 from penstock.apps.cli.pipeline.spark_session import session as spark_session
+from penstock.apps.cli.policy.files import read_root
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.describe import counted
-from penstock.apps.cli.shared.options import NamesOption, ShelfOptions
+from penstock.apps.cli.shared.files import read_bytes, within
+from penstock.apps.cli.shared.options import AtOption, NamesOption, ShelfOptions
 from penstock.apps.cli.shared.session import CommandSession
 from penstock.apps.cli.shared.terminal import grid_table
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import parse_end, parse_instant
 from penstock.pipeline.audit import AuditReport
+from penstock.pipeline.conflicts.input import InputTable, StorageFormat
 from penstock.pipeline.enforce.layout import Layout
+from penstock.pipeline.evaluate.evaluate import TablePolicies
+from penstock.pipeline.evaluate.mapping import read_request_mapping
+from penstock.pipeline.jobs.evaluate import Evaluate
 from penstock.pipeline.jobs.quarantine import open_quarantine
 from penstock.pipeline.jobs.reports import ReportOptions
 from penstock.pipeline.limits import RECORD_HOURS
@@ -340,3 +347,63 @@ def _end(text: str | None) -> datetime | None:
         return None
     end = parse_end(text)
     return end if end == parse_instant(text) else end + timedelta(seconds=1)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `penstock pipeline evaluate`: decide every request of a table by attribute-based policies.
+
+
+@option_class
+class _Evaluate:
+    source: str = argument(metavar="TABLE")
+    mapping_file: str = option(
+        "--mapping", required=True, metavar="FILE", help="Read from this file which column is which attribute."
+    )
+    policy_file: str = option(
+        "--policy", required=True, metavar="FILE", help="Decide by this policy or policy set: XML, JSON or text."
+    )
+    referred: tuple[str, ...] = option(
+        "--refer", multiple=True, metavar="FILE", help="Read a policy that it refers to. Can be repeated."
+    )
+    written: str | None = option(
+        "--format",
+        type=click.Choice([one.value for one in StorageFormat]),
+        help="Read the table in this format (default: by the name's ending, or Parquet).",
+    )
+    log: bool = option("--log", is_flag=True, help="Record each decision, as the decision service does.")
+    at: AtOption
+    job: JobOptions
+    output: str = output_option()
+
+
+@command(
+    example="""
+penstock pipeline evaluate requests.parquet --mapping requests.toml --policy records.policy --out decided
+penstock pipeline evaluate arriving/ --format json --mapping requests.toml --policy root.xml --refer records.xml \\
+    --log --out decided --stream
+"""
+)
+def evaluate(session: CommandSession, options: _Evaluate) -> CommandAnswer:
+    """Decide every request in a TABLE: Parquet, CSV with a header, or JSON lines, with one request in each row.
+
+    Each row is written with the decision, the status code, obligations and advice, the policies that applied, and the
+    revision of the policies. The command checks that it writes as many rows as it reads, and prints the numbers. Values
+    that cannot be read make a row Indeterminate; a table that cannot be read stops the job.
+    """
+    how = options.job.run()
+    data = read_bytes(options.mapping_file)
+    with within(options.mapping_file):
+        columns = read_request_mapping(data)
+    policies = TablePolicies(read_root(options.policy_file), tuple(read_root(file) for file in options.referred))
+    table = InputTable.at(
+        how.cluster.path(options.source), None if options.written is None else StorageFormat(options.written)
+    )
+    moment = options.at.moment(session)
+
+    def fixed() -> datetime:
+        return moment
+
+    identity = session.random(16).hex() if options.log else None
+    return run_job(
+        Evaluate(table, columns, policies, clock(session) if options.at.at is None else fixed, identity), how
+    )

@@ -7,7 +7,7 @@ import click
 
 from penstock.apps.cli.pipeline.options import JobOptions, KeyFilesOptions, Run, jetstream_option, messages_of, run_job
 from penstock.apps.cli.pipeline.runs import clock, load
-from penstock.apps.cli.sealed.options import CipherOptions, check_signed
+from penstock.apps.cli.sealed import CipherOptions, check_signed
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.options import WHO, NamesOption, ShelfOptions
 from penstock.apps.cli.shared.session import CommandSession

@@ -8,9 +8,9 @@ from typing import Any, TypeAlias
 import click
 
 from penstock.apps.cli.policy.files import lenient_option, read_named, read_request_file, read_root
-from penstock.apps.cli.shared.attributes import parse_schema, split_pair
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
 from penstock.apps.cli.shared.credentials import need_type
+from penstock.apps.cli.shared.events import parse_schema, split_pair
 from penstock.apps.cli.shared.options import TypeFileOptions
 from penstock.apps.cli.shared.session import CommandSession
 from penstock.errors import RefusedError

@@ -1,22 +1,46 @@
-"""`penstock pdp`: decisions by attribute-based policies, of a request in a file or by a service."""
+"""`penstock pdp` and `penstock policy`: decide by attribute-based policies, and work with them."""
 
-from collections.abc import Iterator
+import asyncio
+import ipaddress
+import json
+import secrets
+from collections.abc import Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Final
 
 import click
 
 from penstock.apps.cli.policy.analysis import analyse, diff, residual
-from penstock.apps.cli.policy.combining import combine
 from penstock.apps.cli.policy.files import check, convert, fmt, read_request_file, read_root, run_tests
-from penstock.apps.cli.policy.serve import serve
-from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option, option_class, output_option
-from penstock.apps.cli.shared.groups import Verbs
+from penstock.apps.cli.shared.commands import (
+    CommandAnswer,
+    argument,
+    command,
+    option,
+    option_class,
+    output_option,
+    wants_data,
+)
+from penstock.apps.cli.shared.files import read_bytes, within
 from penstock.apps.cli.shared.options import AtOption
-from penstock.apps.cli.shared.session import CommandSession
-from penstock.errors import RefusedError
+from penstock.apps.cli.shared.session import CommandSession, Verbs
+from penstock.apps.cli.shared.terminal import show
+from penstock.apps.http.bundles import load
+from penstock.apps.http.journal import Journal
+from penstock.apps.http.process import RunningService, ServiceConfig, tls_context
+from penstock.apps.http.service import DecisionService, ServiceSettings, read_callers
+from penstock.errors import MalformedError, RefusedError
+from penstock.policy.combining.registry import POLICY_COMBINING, combined, combined_responses
+from penstock.policy.combining.tuples import PREFIX, DecisionTuple
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.decide import decide
 from penstock.policy.engine.repository import Repository, check_policies
-from penstock.policy.language.results import Result, XacmlDecision
+from penstock.policy.language.results import PolicyOutcome, Response, Result, XacmlDecision
+from penstock.policy.syntax.json import requests as json_requests
+from penstock.policy.syntax.json import requests as json_written
 from penstock.policy.syntax.json.requests import write_response
 from penstock.policy.syntax.xml import requests as xml_requests
 
@@ -29,7 +53,132 @@ def pdp() -> None:
     """Decide by attribute-based policies."""
 
 
-pdp.add_command(serve)
+# ----------------------------------------------------------------------------------------------------------------------
+# `penstock pdp serve`: run the decision service over HTTP.
+
+
+@option_class
+class _Serve:
+    bundle: Path = argument(metavar="BUNDLE", type=click.Path(path_type=Path))
+    listen: str = option(
+        "--listen", default="127.0.0.1:8181", show_default=True, metavar="HOST:PORT", help="Listen here."
+    )
+    url: str | None = option(
+        "--url", metavar="URL", help="Publish this URL in the discovery document (default: as --listen)."
+    )
+    tokens: Path | None = option(
+        "--tokens",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Read the callers from this file: `NAME TOKEN` in each line.",
+    )
+    anyone: bool = option("--anyone", is_flag=True, help="Answer everybody, even if it listens beyond this machine.")
+    log_file: Path | None = option(
+        "--log",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Write the decision log to this file (default: none).",
+    )
+    tls_cert: Path | None = option(
+        "--tls-cert",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Serve TLS with this certificate chain in PEM.",
+    )
+    tls_key: Path | None = option(
+        "--tls-key",
+        type=click.Path(path_type=Path),
+        metavar="FILE",
+        help="Read the certificate's private key from this file in PEM.",
+    )
+    watch: float = option(
+        "--watch",
+        type=click.FloatRange(0, 3600),
+        default=2.0,
+        show_default=True,
+        metavar="SECONDS",
+        help="Look for a changed bundle this often; 0 waits for SIGHUP.",
+    )
+    trust_properties: bool = option(
+        "--trust-properties",
+        is_flag=True,
+        help="Prefer a question's properties to those in entities.json (default: the other way round).",
+    )
+    output: str = output_option()
+
+
+@command(
+    pdp,
+    example="""
+penstock pdp serve examples/authzen-todo
+penstock pdp serve bundle --listen 0.0.0.0:8443 --tokens callers.txt --tls-cert chain.pem --tls-key key.pem \\
+  --url https://pdp.example.com --log decisions.jsonl
+""",
+)
+def serve(options: _Serve) -> None:
+    """Answer requests by the policies in BUNDLE, over HTTP, until stopped: AuthZEN 1.0 and XACML REST.
+
+    BUNDLE is a policy, or a folder with root.xml, root.json or root.policy, policies that it refers to in any of these
+    forms, and entities.json. What entities.json says about an entity takes precedence over what a request says. The
+    bundle is reloaded when it changes, or on SIGHUP: each request is decided by one revision, and a bundle that cannot
+    be read changes nothing. The service prints a line when it is ready.
+    """
+    host, port = _address(options.listen)
+    if options.tokens is None and not options.anyone and not _local(host):
+        hint = "name the callers with --tokens, or say --anyone"
+        raise RefusedError("pdp.open", f"whoever reaches `{host}` could ask", hint=hint)
+    if (options.tls_cert is None) != (options.tls_key is None):
+        raise MalformedError("cli.usage", "--tls-cert and --tls-key go together")
+    tls = (
+        None if options.tls_cert is None or options.tls_key is None else tls_context(options.tls_cert, options.tls_key)
+    )
+    base = f"{'http' if tls is None else 'https'}://{f'[{host}]' if ':' in host else host}"
+    prefix = secrets.token_hex(6)
+    settings = ServiceSettings(
+        url=(options.url or base).rstrip("/"),
+        callers=None if options.tokens is None else read_callers(options.tokens),
+        journal=None if options.log_file is None else Journal(options.log_file, f"urn:penstock:pdp:{prefix}"),
+        prefix=prefix,
+    )
+    service = DecisionService(load(options.bundle, trust_properties=options.trust_properties), settings)
+
+    as_json = wants_data()
+
+    def ready(taken: int) -> None:
+        if options.url is None:
+            service.settings = replace(settings, url=f"{base}:{taken}")
+        url, revision = f"{base}:{taken}", service.bundle.revision
+        # One line: whoever started it waits for that.
+        show([json.dumps({"url": url, "revision": revision}) if as_json else f"✓ {url} decides by revision {revision}"])
+
+    async def run() -> None:
+        await RunningService(service, ServiceConfig(host, port, options.bundle, options.watch, tls), _note).run(ready)
+
+    asyncio.run(run())
+
+
+def _note(line: str) -> None:
+    # Whoever read the log may have left; those who are served should not notice.
+    with suppress(OSError):
+        click.echo(f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}", err=True)
+
+
+def _address(text: str) -> tuple[str, int]:
+    host, _, port = text.rpartition(":")
+    if not host or not port.isascii() or not port.isdigit() or int(port) > 65_535:
+        raise MalformedError("cli.usage", f"`{text[:80]}` is not HOST:PORT")
+    return host.strip("[]"), int(port)
+
+
+def _local(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `penstock pdp evaluate`: decide a request in a file.
 
 
 @option_class
@@ -86,15 +235,140 @@ def _show(result: Result) -> Iterator[str]:
         yield f"  {'policy set' if policy.is_set else 'policy'} {policy.id} {policy.version}"
 
 
+# ----------------------------------------------------------------------------------------------------------------------
+# `penstock policy`. Most of its verbs are in `files` and `analysis`.
+
+
 @click.group(cls=Verbs)
 def policy() -> None:
     """Check, convert, test and analyse attribute-based policies."""
 
 
-policy.add_command(analyse)
-policy.add_command(diff)
-policy.add_command(residual)
-
-
-for _command in (check, fmt, convert, run_tests, combine):
+for _command in (analyse, diff, residual, check, fmt, convert, run_tests):
     policy.add_command(_command)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `penstock policy combine`: combine decisions by an algorithm or a decision tuple.
+
+
+_DECISIONS: Final[Mapping[str, XacmlDecision]] = {
+    "P": XacmlDecision.PERMIT,
+    "D": XacmlDecision.DENY,
+    "NA": XacmlDecision.NOT_APPLICABLE,
+    "IN_P": XacmlDecision.INDETERMINATE_P,
+    "IN_D": XacmlDecision.INDETERMINATE_D,
+    "IN_DP": XacmlDecision.INDETERMINATE_DP,
+    "IN": XacmlDecision.INDETERMINATE_DP,
+    **{one.plain: one for one in XacmlDecision},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Said:
+    """A decision, and the priority of whoever made it."""
+
+    decision: XacmlDecision
+    priority: int
+
+    @classmethod
+    def of(cls, text: str) -> "_Said":
+        letter, sign, priority = text.partition("@")
+        if letter not in _DECISIONS or (sign and not priority.removeprefix("-").isdecimal()):
+            hint = "write P, D, NA, IN, IN_P, IN_D or IN_DP, and a priority as P@2"
+            raise MalformedError("combining.decision", f"`{text[:80]}` is not a decision", hint=hint)
+        return cls(_DECISIONS[letter], int(priority or 0))
+
+
+def _responses(files: tuple[str, ...]) -> tuple[list[Response], list[int]]:
+    """Read responses, each with the priority after `@`, where there is one."""
+    responses, priorities = [], []
+    for text in files:
+        file, _, priority = text.rpartition("@")
+        if not file or not priority.removeprefix("-").isdecimal():
+            file, priority = text, "0"
+        data = read_bytes(file)
+        with within(file):
+            read = xml_requests.read_response if data.lstrip().startswith(b"<") else json_requests.read_response
+            responses.append(read(data))
+        priorities.append(int(priority))
+    return responses, priorities
+
+
+@option_class
+class _Combine:
+    decisions: tuple[str, ...] = argument(nargs=-1, metavar="[DECISION]...")
+    name: str | None = option(
+        "--by", metavar="ALGORITHM", help="Combine by this algorithm: its id, or the last part of it."
+    )
+    elements: tuple[str, ...] = option(
+        "--element",
+        multiple=True,
+        metavar="NAME=TEXT",
+        help="Set an element of a decision tuple: P, D, NA, IN, or IN_P, IN_D and IN_DP.",
+    )
+    responses: tuple[str, ...] = option(
+        "--response", multiple=True, metavar="FILE[@N]", help="Read an XACML response, in XML or JSON. Can be repeated."
+    )
+    output: str = output_option()
+
+
+@command(
+    policy,
+    example="""
+penstock policy combine --by deny-overrides P NA D
+penstock policy combine --by deny-overrides P@2 D@1
+penstock policy combine --element 'P=#P > 1' --element 'D=#P < 1 and #D > 0' P P D
+penstock policy combine --by permit-overrides --response house.xml@2 --response guests.json@1
+""",
+)
+def combine(options: _Combine) -> CommandAnswer:
+    """Combine DECISIONs, each P, D, NA or IN, with a priority after `@`.
+
+    Whole responses of decision points are given with --response, and are combined with their obligations. Of the
+    applicable ones, those with the highest priority count. Elements of a decision tuple are expressions over sequences,
+    such as `NA* P .*`, or constraints on counts, such as `#P > 1`. A tuple in which two elements accept the same
+    sequence is refused. If no element accepts some sequence, the output says so. The printed id can be used wherever a
+    policy names an algorithm.
+    """
+    if (options.name is None) is not bool(options.elements):
+        raise click.UsageError("say one of --by and --element")
+    if options.decisions and options.responses:
+        raise click.UsageError("say decisions, or --response")
+    chosen = _tuple(options.elements).id if options.name is None else POLICY_COMBINING.get(options.name, options.name)
+    found = _combined(chosen, options.decisions, options.responses)
+    gap = DecisionTuple.of_id(chosen).gap() if chosen.startswith(PREFIX) else None
+    data = {
+        "algorithm": chosen,
+        "decision": found.results[0].decision.value if len(found.results) == 1 else None,
+        "gap": None if gap is None else list(gap.witness),
+        **({"response": json_written.write_response(found)} if options.responses else {}),
+    }
+
+    def shown() -> Iterator[str]:
+        if gap is not None:
+            yield f"! no element accepts: {gap}; that is Indeterminate"
+        for result in found.results:
+            yield result.decision.value
+            for word, duties in (("obligation", result.obligations), ("advice", result.advice)):
+                yield from (f"  {word} {duty.id}" for duty in duties)
+        if not found.results:
+            yield chosen
+
+    return CommandAnswer(data, shown())
+
+
+def _combined(name: str, decisions: tuple[str, ...], files: tuple[str, ...]) -> Response:
+    if files:
+        return combined_responses(name, *_responses(files))
+    said = [_Said.of(one) for one in decisions]
+    outcomes, priorities = [PolicyOutcome(one.decision) for one in said], [one.priority for one in said]
+    found = combined(name, outcomes, priorities or None)
+    return Response([Result(found.decision)] if said else [])
+
+
+def _tuple(elements: tuple[str, ...]) -> DecisionTuple:
+    pairs = [one.partition("=") for one in elements]
+    if any(not sign for _, sign, _ in pairs) or len({name.strip() for name, _, _ in pairs}) != len(pairs):
+        raise click.UsageError("an element is a name, `=` and a text, each once: --element 'P=#P > 1'")
+    return DecisionTuple.of({name.strip(): text for name, _, text in pairs})

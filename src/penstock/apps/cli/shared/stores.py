@@ -1,4 +1,4 @@
-"""What commands about stores have in common: how a store is named, and how heads are written."""
+"""Name a store on the command line, write and read heads of ledgers, and show them."""
 
 import re
 from collections.abc import Iterator, Mapping

@@ -1,14 +1,15 @@
-"""`penstock type`: define event types, make new versions of them, look at them, verify them."""
+"""`penstock type` and `penstock topic`: define, sign, show and verify event types and topics."""
 
 import sys
-from dataclasses import replace
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Final
 
 import click
 
-from penstock.apps.cli.shared.attributes import parse_attribute, parse_spec, split_attribute, split_pair
+from penstock.apps.cli.certs.grants import Issuing, SubjectOptions
 from penstock.apps.cli.shared.commands import (
     CommandAnswer,
     argument,
@@ -18,9 +19,9 @@ from penstock.apps.cli.shared.commands import (
     option_class,
     output_option,
 )
-from penstock.apps.cli.shared.credentials import load_credentials, load_type, show_type
-from penstock.apps.cli.shared.describe import Wording, name_data, spec_text, type_data, validity_data
-from penstock.apps.cli.shared.groups import Verbs
+from penstock.apps.cli.shared.credentials import Shelf, ShownType, load_credentials, load_type, show_type
+from penstock.apps.cli.shared.describe import Wording, name_data, spec_text, type_data, validity_data, validity_text
+from penstock.apps.cli.shared.events import parse_attribute, parse_spec, split_attribute, split_pair
 from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.options import (
     SEXP,
@@ -31,23 +32,110 @@ from penstock.apps.cli.shared.options import (
     OutputFile,
     ShelfOptions,
 )
-from penstock.apps.cli.shared.session import CommandSession
+from penstock.apps.cli.shared.session import CommandSession, Verbs, Warned
 from penstock.apps.cli.shared.terminal import fact_table, grid_table
-from penstock.apps.cli.types.signatures import (
-    TypeSigner,
-    TypeSigningOptions,
-    shown_facts,
-    shown_problem,
-    verified_facts,
-)
-from penstock.codec.sexp import advanced
-from penstock.errors import MalformedError
+from penstock.codec.sexp import advanced, transport
+from penstock.crypto import SigningKey
+from penstock.errors import MalformedError, RefusedError
 from penstock.model.changes import AttributeChange, changes
 from penstock.model.event_classes import EventClass, event_class_of
-from penstock.model.names import TypeName
-from penstock.model.principals import Principal
+from penstock.model.names import NetworkName, TypeName
+from penstock.model.principals import THRESHOLD, Principal
+from penstock.model.topics import TopicName
 from penstock.model.types import Sealing, TypeDefinition
-from penstock.trust.event_types import UnverifiedType, sign_type
+from penstock.trust.capabilities import Right
+from penstock.trust.certificates import Authorisation, Statement
+from penstock.trust.credentials import Credentials
+from penstock.trust.event_types import UnverifiedType, VerifiedType, sign_type
+from penstock.trust.subjects import Subject
+from penstock.trust.topics import lacking_above, sign_topic, topic_tag, verify_topic
+
+
+@option_class
+class TypeSigningOptions:
+    """With which right a type is signed."""
+
+    credentials: tuple[str, ...] = option(
+        "--credential",
+        multiple=True,
+        metavar="FILE",
+        help="Add certificates that give you the right to do so; they become part of the type.",
+    )
+    unchecked: bool = option("--unchecked", is_flag=True, help="Sign it even if a verifier would refuse it.")
+
+
+@dataclass(frozen=True, slots=True)
+class TypeSigner:
+    """A type or topic to sign: its owner, the credentials, and the output."""
+
+    names: NameBook
+    key: KeyOptions
+    signing: TypeSigningOptions
+    destination: OutputFile
+
+    @classmethod
+    def of(
+        cls, key: KeyOptions, signing: TypeSigningOptions, destination: OutputFile, names: NamesOption
+    ) -> "TypeSigner":
+        """Read what the options name, except the key. Raises what reading raises."""
+        book = names.load()
+        destination.check()
+        return cls(book, key, signing, destination)
+
+    def owner(self, written: str | None, key: SigningKey) -> Principal:
+        """Return whose it is to be: the signing key's, unless somebody else was written."""
+        return key.principal if written is None else self.names.principal(written)
+
+    def credentials_for(self, owner: Principal, written: str | None) -> Credentials:
+        """Read the credentials; say early, in the words of the command line, what a verifier would miss of a quorum.
+
+        Raises `RefusedError` (`type.forged`), and what reading them raises.
+        """
+        bag = load_credentials(self.signing.credentials)
+        if not self.signing.unchecked and owner.scheme == THRESHOLD and owner not in bag.thresholds():
+            raise RefusedError(
+                "type.forged",
+                "a type that a quorum owns carries the quorum among its credentials, and this one would not",
+                hint=f"give the quorum's file, such as `--credential {written}`, and the certificates of its members",
+            )
+        return bag
+
+    def finish(
+        self, signed: UnverifiedType, what: str, data: Mapping[str, object], lines: Iterable[str]
+    ) -> CommandAnswer:
+        """Write what was signed, and return the answer: `data` and the signed `what` to programs, lines to people."""
+        value = signed.to_sexp()
+        return self.destination.answer(value, {**data, what: transport(value).decode()}, lines)
+
+
+def shown_problem(shown: ShownType) -> dict[str, object]:
+    """Return what is wrong with a signature at first sight, as plain data."""
+    return {"code": shown.code, "problem": shown.problem} if shown.code else {}
+
+
+def shown_facts(shown: ShownType, names: NameBook) -> list[tuple[str, str]]:
+    """Return what a file says of its signature, for people."""
+    unverified = shown.unverified
+    facts = [("signed by", f"{names.show(unverified.key.principal)} (not verified here)")]
+    if unverified.credentials.certificates:
+        facts.append(("credentials", str(len(unverified.credentials.certificates))))
+    if shown.code:
+        facts.append(("state", f"✗ not verified: {shown.problem} [{shown.code}]"))
+    return facts
+
+
+def verified_facts(
+    verified: VerifiedType, unverified: UnverifiedType, wording: Wording, place: NetworkName | None
+) -> list[tuple[str, str]]:
+    """Return who signed a type, through which certificates they may, where, and until when that holds, for people."""
+    owns = ", the owner" if verified.signer == verified.event_type.name.owner else ""
+    chain = [one for one in unverified.credentials.certificates if one.id in verified.because]
+    facts = [("signed by", f"{wording.who(verified.signer)}{owns}")]
+    facts += [("through" if not index else "", f"✓ {wording.line(one.statement)}") for index, one in enumerate(chain)]
+    if place is not None:
+        facts.append(("installable", f"on {wording.who(place.owner)}/{place.name}"))
+    return [*facts, ("valid", validity_text(verified.validity))]
+
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The changes that `penstock type edit` makes, in their order, as one new version.
@@ -130,7 +218,7 @@ class EditOptions:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# `penstock type`: define event types, make new versions of them, look at them, verify them.
+# `penstock type`: define, edit, show and verify event types.
 
 
 @click.group("type", cls=Verbs)
@@ -363,3 +451,168 @@ def verify(session: CommandSession, options: _Verify) -> CommandAnswer:
     facts = verified_facts(verified, unverified, wording, place)
     facts.append(("attributes", ", ".join(verified.event_type.by_name)))
     return CommandAnswer(data, [f"✓ {wording.who(name.owner)}/{name.name}@{name.version}", fact_table(facts, indent=2)])
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `penstock topic`: create, show and verify topics, and grant rights on them.
+
+
+_RIGHTS = click.Choice([right.value for right in Right if not right.on_network])
+
+
+@click.group(cls=Verbs)
+def topic() -> None:
+    """Manage topics: plain messages under names that form a tree."""
+
+
+def super_topic_option() -> Any:
+    """Declare `--super-topic`."""
+    return option(
+        "--super-topic", multiple=True, metavar="FILE", help="Read a signed topic that it is part of. Can be repeated."
+    )
+
+
+@option_class
+class _New:
+    path: str = argument(metavar="PATH")
+    key: KeyOptions
+    owner: str | None = option("--owner", **WHO, help="Set the topic's owner (default: the signing key).")
+    above: tuple[str, ...] = super_topic_option()
+    signing: TypeSigningOptions
+    destination: OutputFile
+    output: str = output_option()
+    names: NamesOption
+
+
+@command(
+    topic,
+    example="""
+penstock topic new news --key agency.key --out news.topic
+penstock topic new news/sport --key agency.key --super-topic news.topic --out sport.topic
+""",
+)
+def new(session: CommandSession, options: _New) -> CommandAnswer:
+    """Make the topic PATH and sign it.
+
+    A path is words separated by /: a/b is part of a, and subscribers of a receive it too.
+    """
+    making = TypeSigner.of(options.key, options.signing, options.destination, options.names)
+    shelf = Shelf.of(*options.above)
+    key = making.key.open()
+    made = TopicName(making.owner(options.owner, key), options.path)
+    signed = sign_topic(made, key, making.credentials_for(made.owner, options.owner))
+    if not making.signing.unchecked:
+        verify_topic(signed, session.now, topics=shelf)
+    return making.finish(signed, "topic", _topic_data(made), [f"{making.names.show(made.owner)}/{made.path}"])
+
+
+def _topic_data(name: TopicName) -> dict[str, object]:
+    return {
+        "owner": str(name.owner),
+        "path": name.path,
+        "super_topics": [above.path for above in name.super_topics],
+        "type": name_data(name.type_name),
+    }
+
+
+@option_class
+class _ShowTopic:
+    file: str = argument()
+    output: str = output_option(SEXP)
+    names: NamesOption
+
+
+@command(topic, "show", example="penstock topic show sport.topic")
+def show_topic(options: _ShowTopic) -> CommandAnswer:
+    """Show the topic in FILE without verifying it. Use `penstock topic verify` to verify it."""
+    names = options.names.load()
+    shown = show_type(options.file)
+    if options.output == SEXP:
+        return CommandAnswer({}, advanced(shown.value).split("\n"))
+    name = TopicName.of_type(shown.unverified.definition.name)
+    facts = [("topic", name.path), ("owner", names.show(name.owner))]
+    facts += [("part of" if not index else "", above.path) for index, above in enumerate(name.super_topics)]
+    facts += [("event type", name.type_name.name), *shown_facts(shown, names)]
+    data = type_data(shown.unverified) | _topic_data(name) | shown_problem(shown)
+    return CommandAnswer(data, [fact_table(facts)])
+
+
+@option_class
+class _VerifyTopic:
+    file: str = argument()
+    network: str | None = option(
+        "--network", metavar="OWNER/NAME", help="Check also that it may be installed on this network."
+    )
+    above: tuple[str, ...] = super_topic_option()
+    at: AtOption
+    output: str = output_option()
+    names: NamesOption
+
+
+@command(topic, "verify", example="penstock topic verify sport.topic --super-topic news.topic")
+def verify_topic_file(session: CommandSession, options: _VerifyTopic) -> CommandAnswer:
+    """Check that the topic in FILE is signed by its owner, or by a manager that the owner appointed."""
+    with one_answer({"ok": False}):
+        names = options.names.load()
+        unverified = load_type(options.file)
+        place = None if options.network is None else names.network(options.network)
+        verified = verify_topic(unverified, options.at.moment(session), topics=Shelf.of(*options.above), network=place)
+        name = TopicName.of_type(verified.event_type.name)
+    wording = Wording(names, verified.event_type)
+    told = {"signer": str(verified.signer), "because": list(verified.because)}
+    data = {"ok": True, "id": verified.id} | _topic_data(name) | validity_data(verified.validity) | told
+    facts = fact_table(verified_facts(verified, unverified, wording, place), indent=2)
+    return CommandAnswer(data, [f"✓ {wording.who(name.owner)}/{name.path}", facts])
+
+
+@option_class
+class _Grant:
+    patterns: tuple[str, ...] = argument(nargs=-1, required=True, metavar="PATTERN...")
+    key: KeyOptions
+    subject: SubjectOptions
+    owner: str | None = option("--owner", **WHO, help="Set the topics' owner (default: the signing key).")
+    rights: tuple[str, ...] = option(
+        "--right", multiple=True, required=True, type=_RIGHTS, help="Grant this right. Can be repeated."
+    )
+    with_super_topics: bool = option(
+        "--with-super-topics", is_flag=True, help="Include all topics that these are part of."
+    )
+    propagate: bool = option("--propagate", is_flag=True, help="Let the subject pass the right on.")
+    destination: OutputFile
+    output: str = output_option()
+    names: NamesOption
+
+
+@command(
+    topic,
+    example="""
+penstock topic grant news/sport --key agency.key --to reader --right subscribe --days 30 --out reader.cert
+penstock topic grant 'news/sport/**' --key agency.key --to reporter --right publish --with-super-topics
+""",
+)
+def grant(session: CommandSession, options: _Grant) -> CommandAnswer:
+    """Grant rights on the topics that match a PATTERN.
+
+    In a pattern, ** stands for one or more levels. Publishing on a topic also needs the right on all topics that it is
+    part of; subscribing needs it on that topic only.
+    """
+    made = Issuing.of(session, options.key, options.subject, options.destination, options.names)
+    chosen = [Right(right) for right in options.rights]
+
+    def state(issuer: Principal, subject: Subject) -> Statement:
+        whose = issuer if options.owner is None else made.names.principal(options.owner)
+        tag = topic_tag(whose, options.patterns, chosen, super_topics=options.with_super_topics)
+        return Authorisation(issuer, subject, tag, options.propagate, made.validity, made.comment)
+
+    complete = options.with_super_topics or Right.PUBLISH not in chosen
+    return made.issue(state, more=() if complete else tuple(_doubts(options.patterns)))
+
+
+def _doubts(patterns: Iterable[str]) -> Iterator[Warned]:
+    """Yield what should be said to somebody who gives less than publishing needs."""
+    lacking = lacking_above(patterns)
+    if lacking:
+        yield Warned(
+            "topic.publish-alone",
+            f"publishing there needs the right on `{'`, `'.join(lacking)}` as well; --with-super-topics gives it too",
+        )

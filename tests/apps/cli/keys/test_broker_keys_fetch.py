@@ -9,7 +9,7 @@ import pytest
 from tests.pipeline.sealed_kit import CAR, PLATE, SPEED
 from tests.trust.kit import refused
 
-from penstock.apps.cli.keys.fetch import _Fetching, _Wanted
+from penstock.apps.cli.keys.broker_keys import _Fetching, _Wanted
 from penstock.crypto.seal_keys import KeyRing
 from penstock.crypto.wrapping import Secret
 from penstock.errors import RefusedError
