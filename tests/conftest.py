@@ -34,6 +34,9 @@ settings.register_profile(
 java.tell()
 # What tests write is for them alone, as secrets have to be.
 os.umask(0o077)
+# The contexts of whoever runs the tests are not used.
+os.environ["XDG_CONFIG_HOME"] = os.devnull
+os.environ.pop("PENSTOCK_CONTEXT", None)
 
 #: what is costly to make and so must be made in one process only; a fixture says so as its one parameter
 GROUPS = (

@@ -71,4 +71,5 @@ def penstock(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Shell:
     """Return a shell in an empty folder."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("PENSTOCK_NAMES", raising=False)
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path / ".config"))
     return Shell(tmp_path)

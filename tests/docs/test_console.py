@@ -84,6 +84,7 @@ def test_the_moderator_does_as_the_readme_shows(tmp_path: Path, programs: Path) 
 def environment(programs: Path, home: Path) -> dict[str, str]:
     path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
     made = {**os.environ, "PATH": path, "HOME": str(home), "COLUMNS": "120", "PYTHONIOENCODING": "utf-8"}
+    made["XDG_CONFIG_HOME"] = str(home / ".config")
     made["SPARK_SUBMIT_OPTS"] = java.options(INTERPRETED)
     return made
 

@@ -9,8 +9,8 @@ ROOT = Path(__file__).resolve().parents[2]
 CODE = re.compile(r"[a-z]+(?:\.[a-z][a-z0-9-]*)+")
 #: built from the state of a validity
 BUILT = {"cert.expired", "cert.not-yet-valid"}
-#: keys of a mapping file that look like codes, and attributes of attributes
-NOT_CODES = {"event.id", "event.source", "event.time", "event.name", "event.owner.digest"}
+#: a file, keys of a mapping file that look like codes, and attributes of attributes
+NOT_CODES = {"broker.toml", "event.id", "event.source", "event.time", "event.name", "event.owner.digest"}
 
 
 @cache

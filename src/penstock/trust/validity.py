@@ -14,6 +14,8 @@ from penstock.codec.sexp import OMITTED, ListForm, Named, SExp
 from penstock.errors import MalformedError
 from penstock.model.instants import date_key, format_date, instant_key, parse_date
 
+#: for how long a certificate is valid unless its issuer says otherwise
+DEFAULT_LIFETIME: Final = timedelta(days=365)
 _BEGIN: Final = b""
 _END: Final = b"\xff"
 _ONLINE_KINDS: Final = (b"crl", b"reval", b"one-time")

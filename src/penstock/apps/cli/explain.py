@@ -47,6 +47,7 @@ from penstock.model.topics import TopicName, is_topic
 from penstock.model.types import EventType, TypeDefinition
 from penstock.model.values import Schema
 from penstock.selector import ALWAYS, Selector, conjunction, evaluate
+from penstock.store.files.client_files import OmittedArguments
 from penstock.store.files.named_files import NamedFiles, NameErrors
 from penstock.trust.capabilities import Right, read_terms, type_request
 from penstock.trust.credentials import Credentials
@@ -299,7 +300,15 @@ _HINTS: Final = {
 
 @option_class
 class _Explain:
-    principal: str = option("--principal", required=True, **WHO, help="Ask about this principal.")
+    principal: str | None = option(
+        "--principal",
+        **WHO,
+        help="Ask about this principal (default: that of $PENSTOCK_KEY or of the context, with its certificates, "
+        "network and type).",
+    )
+    context: str | None = option(
+        "--context", metavar="NAME", help="Ask about the principal of this context (default: the context in use)."
+    )
     right: str = option("--right", required=True, type=RIGHT, help="Ask about this right.")
     type_name: str | None = option("--type", metavar="OWNER/NAME[@VERSION]", help="Ask about events of this type.")
     of_type: TypeFileOptions
@@ -337,9 +346,26 @@ class _Explain:
     output: str = output_option()
     names: NamesOption
 
+    def completed(self) -> "_Explain":
+        """Return the question about the context's principal if none was given. Raises as `OmittedArguments.find`."""
+        if self.principal is not None and self.context is None:
+            return self
+        omitted = OmittedArguments(self.context, {"key": "--principal", "network": "--network"})
+        key = omitted.find("key")
+        given = self.of_type.type_file or (omitted.context.type_file if self.type_name is None else None)
+        return replace(
+            self,
+            principal=self.principal or key,
+            credentials=self.credentials or omitted.credential_files(),
+            network=self.network or omitted.context.network or None,
+            of_type=replace(self.of_type, type_file=given or None),
+            names=replace(self.names, names_file=self.names.names_file or omitted.names_file()),
+        )
+
 
 @command(
     example="""
+penstock explain --right subscribe --context demo-reader
 penstock explain --type-file numberplate.type --principal billing --right subscribe \\
     --credential pito-ccs.cert --credential billing.cert
 penstock explain --network "pito/UK Police Network" --principal broker1 --right connect --credential met.certs
@@ -353,9 +379,10 @@ def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
     on facts that only the broker knows, and 1 if not.
     """
     with one_answer({"allowed": False, "right": options.right, "answers": [], "warnings": []}):
+        options = options.completed()
         names = options.names.load()
         when = QuestionTime(options.at.moment(session), parse_schema(options.facts))
-        who = names.principal(options.principal)
+        who = names.principal(options.principal or "")
         bag, warnings = usable_credentials(options.credentials)
         warn(*warnings)
         verified = None

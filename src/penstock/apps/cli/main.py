@@ -12,6 +12,8 @@ from penstock.apps.cli.shared.session import FAILED, CommandSession, Noun, Root
 _HERE = "penstock.apps.cli"
 
 NOUNS = {
+    "init": Noun(f"{_HERE}.init:init", "Create a folder with a network that works: keys, a type, rights, a broker."),
+    "context": Noun(f"{_HERE}.contexts:context", "Store what to connect with, so that daily commands need no options."),
     "key": Noun(f"{_HERE}.keys.key_files:key", "Manage signing keys and the identities they stand for."),
     "keys": Noun(f"{_HERE}.keys.broker_keys:keys", "Manage the keys of sealed types at a broker."),
     "name": Noun(f"{_HERE}.petnames:name", "Manage your own names for principals."),

@@ -6,6 +6,7 @@ import time
 from collections.abc import Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 import click
@@ -24,7 +25,7 @@ from penstock.apps.cli.shared.options import open_key, passphrase_option
 from penstock.apps.cli.shared.session import CommandSession, Warned, say, warn
 from penstock.apps.cli.shared.terminal import fact_table, show
 from penstock.apps.node.config import FabricKind, Stamps
-from penstock.apps.node.example import EXAMPLE
+from penstock.apps.node.example import EXAMPLE, NODE_FILE
 from penstock.apps.node.load import LoadedNode, load_node
 from penstock.apps.node.logs import Log
 from penstock.apps.node.process import WITHOUT_STAMPS, Ready, World, run_node
@@ -60,7 +61,7 @@ penstock up node.toml -o json --quiet
 """
 )
 def up(session: CommandSession, options: _Up) -> CommandAnswer | None:
-    """Run the broker that FILE describes, until it is stopped.
+    """Run the broker that FILE describes, until it is stopped. For a folder, the file is FOLDER/broker.toml.
 
     The broker prints a line when it is ready, and logs to standard error. SIGTERM and SIGINT stop it: it informs
     clients and neighbours, and records its counters. SIGHUP reloads credentials, types, operators and facts without
@@ -71,7 +72,9 @@ def up(session: CommandSession, options: _Up) -> CommandAnswer | None:
         return None
     if options.file is None:
         raise MalformedError("cli.usage", "missing argument `FILE`", hint="`penstock up --example` prints one")
-    loaded = load_node(options.file, session.now)
+    # `penstock init` writes a folder.
+    file = str(Path(options.file) / NODE_FILE) if Path(options.file).is_dir() else options.file
+    loaded = load_node(file, session.now)
     key = open_key(loaded.key_file, options.passphrase_file)
     managed = loaded.managed(key.principal, session.now)
     warnings = _warnings(loaded, key, managed, session.now)

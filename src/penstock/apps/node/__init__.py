@@ -6,5 +6,6 @@
 - `key_managers` reads the table `[keys]` and starts the key manager.
 - `logs` writes the log, for people or as JSON.
 - `metrics` counts for Prometheus.
+- `starter` has the network that `penstock init` creates.
 - `example` has the node file that `penstock up --example` prints.
 """

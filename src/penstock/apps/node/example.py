@@ -2,6 +2,8 @@
 
 from typing import Final
 
+#: the name of a broker's file in a folder that `penstock init` has written
+NODE_FILE: Final = "broker.toml"
 EXAMPLE: Final = """\
 # A broker of Penstock. Paths are relative to the folder of this file; what is commented out shows its default.
 

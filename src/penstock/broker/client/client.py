@@ -50,8 +50,8 @@ from penstock.model.names import NetworkName, TypeKey, TypeName
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.model.values import Kind, Scalar, check_value
-from penstock.store.files.client_files import environment_credentials, from_environment, load_key
-from penstock.store.files.name_book import NameBook, WrittenNames
+from penstock.store.files.client_files import OmittedArguments, load_credentials, load_key
+from penstock.store.files.name_book import NameBook, WrittenNames, load_names
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, read_type
 from penstock.trust.key_statements import KeyGroup, KeyRequest, KeyWish
@@ -438,8 +438,9 @@ def connect(  # noqa: PLR0913  # what a session is made of
 
     What is left out comes from the environment, as for the command line: `url` from `PENSTOCK_BROKER`, `network` from
     `PENSTOCK_NETWORK`, `key` from the file in `PENSTOCK_KEY`, `credentials` from the files in `PENSTOCK_CREDENTIALS`
-    (separated as in `PATH`), and `names` from the file in `PENSTOCK_NAMES`, or from `names.toml` if it exists. `names`
-    are petnames: they can be written wherever a principal is expected.
+    (separated as in `PATH`), and `names` from the file in `PENSTOCK_NAMES`, or from `names.toml` if it exists. What the
+    environment does not say comes from the context in use (`penstock context`), or from that in `PENSTOCK_CONTEXT`.
+    `names` are petnames: they can be written wherever a principal is expected.
 
     The address is `penstock://host:port`, or that of a NATS server across which the broker is reached (`nats://…`,
     `tls://…`); what the server wants to see is in `nats`, whose own addresses then count too. `broker` says who must be
@@ -450,17 +451,16 @@ def connect(  # noqa: PLR0913  # what a session is made of
     Raises `MalformedError` (`client.environment` if something is neither given nor in the environment, `client.url`,
     `client.no-broker`, `name.malformed`, `principal.unknown`) and what loading the files raises.
     """
-    written = WrittenNames() if names is None else WrittenNames(lambda: names)
-    who = None if broker is None else written.principal(broker)
+    omitted = OmittedArguments()
+    written = WrittenNames(lambda: load_names(omitted.names_file()) if names is None else names)
+    url = omitted.find("url") if url is None else url
+    key = load_key(omitted.find("key")) if key is None else key
+    network = omitted.find("network") if network is None else network
+    broker = omitted.broker_principal() if broker is None else broker
     caller = Caller(
-        address=address_of(from_environment("url") if url is None else url, who, nats),
-        endpoint=Endpoint(
-            key=load_key(from_environment("key")) if key is None else key,
-            network=written.network(from_environment("network") if network is None else network),
-            limits=limits or BrokerLimits(),
-            random=random,
-        ),
-        credentials=environment_credentials() if credentials is None else credentials,
+        address=address_of(url, None if broker is None else written.principal(broker), nats),
+        endpoint=Endpoint(key=key, network=written.network(network), limits=limits or BrokerLimits(), random=random),
+        credentials=load_credentials(*omitted.credential_files()) if credentials is None else credentials,
         timeout=timeout,
         clock=clock,
     )

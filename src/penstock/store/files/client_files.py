@@ -1,9 +1,11 @@
-"""Read what a program needs to connect, from files and the environment: its key, its credentials, and event types.
+"""Read what a program needs to connect: its key, its credentials and event types, from files, variables and contexts.
 
 `penstock.load_key`, `penstock.load_credentials` and `penstock.load_type` are these functions.
 """
 
 import os
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
 from typing import Final, TypeAlias
@@ -11,33 +13,68 @@ from typing import Final, TypeAlias
 from penstock.codec.sexp import parse
 from penstock.crypto.keys import ProtectedKey, PublicKey, SigningKey, passphrase_bytes, read_key
 from penstock.errors import MalformedError, RefusedError
+from penstock.store.files.contexts import ConnectionContext, load_context
 from penstock.store.files.files import check_secret, read_file, within
+from penstock.store.files.name_book import ENVIRONMENT as NAMES
 from penstock.trust.credentials import Credentials, read_credentials
 from penstock.trust.event_types import UnverifiedType, read_type
 
 FilePath: TypeAlias = str | PathLike[str]
 
-#: the variables that the command line reads too, by the argument of `connect`
+#: the variables that the command line reads too, and the fields of a context, by the argument of `connect`
 VARIABLES: Final = {"url": "PENSTOCK_BROKER", "network": "PENSTOCK_NETWORK", "key": "PENSTOCK_KEY"}
 CREDENTIALS: Final = "PENSTOCK_CREDENTIALS"
+_FIELDS: Final = {"url": "broker", "network": "network", "key": "key"}
 
 
-def from_environment(argument: str) -> str:
-    """Return the value of an omitted argument from the environment. Raises `MalformedError` (`client.environment`)."""
-    variable = VARIABLES[argument]
-    found = os.environ.get(variable)
-    if not found:
-        raise MalformedError(
-            "client.environment",
-            f"`{argument}` is not given, and `{variable}` is not set",
-            hint=f"give `{argument}=`, or set `{variable}`",
-        )
-    return found
+@dataclass(slots=True)
+class OmittedArguments:
+    """Find what a client leaves out: in the environment, then in the context in use.
 
+    A chosen context comes before the environment. Otherwise a context is read only if the environment does not say
+    where the broker is, which network is meant, or where the key is. `context` is empty until then.
+    """
 
-def environment_credentials() -> Credentials:
-    """Return the credentials in the files that the environment names, if any. Raises as `load_credentials`."""
-    return load_credentials(*filter(None, os.environ.get(CREDENTIALS, "").split(os.pathsep)))
+    chosen: str | None = None
+    #: what to write for each argument, for hints
+    written: Mapping[str, str] = field(default_factory=lambda: {name: f"{name}=" for name in VARIABLES})
+    context: ConnectionContext = field(default_factory=ConnectionContext)
+    _found: set[str] = field(default_factory=set)
+
+    def find(self, argument: str) -> str:
+        """Return an omitted argument. Raises `MalformedError` (`client.environment`) and as `load_context`."""
+        variable = VARIABLES[argument]
+        given = os.environ.get(variable, "")
+        if given and self.chosen is None:
+            return given
+        self.context = load_context(self.chosen)
+        found: str = getattr(self.context, _FIELDS[argument])
+        if not found and not given:
+            raise MalformedError(
+                "client.environment",
+                f"the {_FIELDS[argument]} is missing: `{variable}` is not set, and no context in use has it",
+                hint=f"give `{self.written[argument]}`, set `{variable}`, or add a context: `penstock context add`",
+            )
+        if found:
+            self._found.add(argument)
+        return found or given
+
+    def broker_principal(self) -> str | None:
+        """Return the identity that the context requires of its broker, if the address has come from it."""
+        return self.context.broker_principal or None if "url" in self._found else None
+
+    def credential_files(self) -> tuple[str, ...]:
+        """Return the certificate files of the environment, or of the context if the key has come from it."""
+        if "key" in self._found and self._before(CREDENTIALS):
+            return self.context.credentials
+        return tuple(filter(None, os.environ.get(CREDENTIALS, "").split(os.pathsep)))
+
+    def names_file(self) -> str | None:
+        """Return the context's file of petnames, unless the environment names one."""
+        return self.context.names or None if self._before(NAMES) else None
+
+    def _before(self, variable: str) -> bool:
+        return self.chosen is not None or variable not in os.environ
 
 
 def load_key(path: FilePath, passphrase: str | bytes | None = None) -> SigningKey:

@@ -101,7 +101,7 @@ class OwnerOptions:
     def signer(self, *, unchecked: bool = False) -> OwnerSigner:
         """Read what the options name. Raises what reading it raises."""
         call = self.client.call()
-        path = Path(self.client.key_file).with_suffix(_SUFFIX) if self.chain is None else Path(self.chain)
+        path = Path(call.key_file).with_suffix(_SUFFIX) if self.chain is None else Path(self.chain)
         caller = call if self.as_key is None else replace(call, key=open_key(self.as_key, self.as_passphrase_file))
         return OwnerSigner(call.key, caller, ChainFile(path), unchecked)
 

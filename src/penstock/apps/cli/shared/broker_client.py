@@ -4,9 +4,10 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Final, TypeVar
 
 import click
+from click.shell_completion import CompletionItem
 
 from penstock.apps.cli.shared.commands import option, option_class
 from penstock.apps.cli.shared.credentials import load_credentials, load_type
@@ -14,40 +15,51 @@ from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.options import WHO, NamesOption, open_key, passphrase_option
 from penstock.broker.client.client import Client, TypeSource, connect
 from penstock.crypto import SigningKey
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, PenstockError
 from penstock.fabric.tasks import waited_for
 from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
+from penstock.store.files.client_files import OmittedArguments
+from penstock.store.files.contexts import ContextFile
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType
 
 T = TypeVar("T")
+#: the option for each argument of a connection
+_OPTIONS: Final = {"url": "--broker", "network": "--network", "key": "--key"}
+
+
+def complete_context(_context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
+    """Complete the name of a context."""
+    try:
+        known = ContextFile.load().contexts
+    except PenstockError:
+        known = {}
+    return [CompletionItem(name) for name in known if name.startswith(incomplete)]
 
 
 @option_class
 class ClientOptions:
-    """What a connection needs. Each option has a variable of the environment for its default."""
+    """What a connection needs. Options that are left out come from the environment, or from a context."""
 
-    url: str = option(
+    context: str | None = option(
+        "--context",
+        metavar="NAME",
+        shell_complete=complete_context,
+        help="Take what is not given from this context (default: the environment, then $PENSTOCK_CONTEXT, then the "
+        "context in use).",
+    )
+    url: str | None = option(
         "--broker",
-        envvar="PENSTOCK_BROKER",
-        required=True,
         metavar="URL",
-        help="Connect to penstock://HOST:PORT, or nats://HOST:PORT with --broker-principal (or $PENSTOCK_BROKER).",
+        help="Connect to penstock://HOST:PORT, or nats://HOST:PORT with --broker-principal (default: $PENSTOCK_BROKER,"
+        " or the context's).",
     )
-    network: str = option(
-        "--network",
-        envvar="PENSTOCK_NETWORK",
-        required=True,
-        metavar="OWNER/NAME",
-        help="Use this network (default: $PENSTOCK_NETWORK).",
+    network: str | None = option(
+        "--network", metavar="OWNER/NAME", help="Use this network (default: $PENSTOCK_NETWORK, or the context's)."
     )
-    key_file: str = option(
-        "--key",
-        envvar="PENSTOCK_KEY",
-        required=True,
-        metavar="FILE",
-        help="Connect with this private key (default: $PENSTOCK_KEY).",
+    key_file: str | None = option(
+        "--key", metavar="FILE", help="Connect with this private key (default: $PENSTOCK_KEY, or the context's)."
     )
     passphrase_file: str | None = passphrase_option()
     credentials: tuple[str, ...] = option(
@@ -55,9 +67,8 @@ class ClientOptions:
         "--credentials",
         multiple=True,
         type=click.Path(path_type=str),
-        envvar="PENSTOCK_CREDENTIALS",
         metavar="FILE",
-        help="Show the broker these certificates (default: $PENSTOCK_CREDENTIALS). Can be repeated.",
+        help="Show the broker these certificates (default: $PENSTOCK_CREDENTIALS, or the context's). Can be repeated.",
     )
     broker_principal: str | None = option(
         "--broker-principal", **WHO, help="Require this broker identity (default: accept any broker of the network)."
@@ -71,18 +82,29 @@ class ClientOptions:
     )
     names: NamesOption
 
-    def call(self, type_files: tuple[str, ...] = ()) -> "Call":
-        """Read what the options name. Raises what reading it raises."""
-        names = self.names.load()
+    def call(self, type_files: tuple[str, ...] | None = None) -> "Call":
+        """Read what the options, the environment and the context name. Raises what reading it raises.
+
+        Without `type_files`, the command is not about a type.
+        """
+        omitted = OmittedArguments(self.context, _OPTIONS)
+        url = self.url or omitted.find("url")
+        network = self.network or omitted.find("network")
+        key_file = self.key_file or omitted.find("key")
+        names = self.names.load(omitted.names_file())
+        broker = self.broker_principal or omitted.broker_principal()
+        if type_files == () and omitted.context.type_file:
+            type_files = (omitted.context.type_file,)
         return Call(
-            self.url,
-            names.network(self.network),
-            open_key(self.key_file, self.passphrase_file),
-            load_credentials(self.credentials),
+            url,
+            names.network(network),
+            open_key(key_file, self.passphrase_file),
+            load_credentials(self.credentials or omitted.credential_files()),
             names,
-            None if self.broker_principal is None else names.principal(self.broker_principal),
+            None if broker is None else names.principal(broker),
             self.patience,
-            tuple(map(load_type, type_files)),
+            tuple(map(load_type, type_files or ())),
+            key_file,
         )
 
 
@@ -112,6 +134,7 @@ class Call:
     broker: Principal | None
     patience: float
     types: tuple[UnverifiedType, ...] = ()
+    key_file: str = ""
 
     def client(self) -> Client:
         """Return a client that connects when it is entered. Raises `MalformedError` (`client.url`)."""

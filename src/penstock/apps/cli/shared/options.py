@@ -47,9 +47,9 @@ class NamesOption:
         help="Read your names for principals from this file (default: $PENSTOCK_NAMES, or names.toml here).",
     )
 
-    def load(self) -> NameBook:
-        """Read the names. Raises as `load_names`."""
-        return load_names(self.names_file)
+    def load(self, default: str | None = None) -> NameBook:
+        """Read the names, from `default` if no file was chosen. Raises as `load_names`."""
+        return load_names(self.names_file or default)
 
 
 @option_class
