@@ -16,8 +16,8 @@ from tempfile import TemporaryDirectory
 from harness import Result, at_most
 from penstock.broker.client.client import Client, connect
 from penstock.trust.capabilities import Right
-from penstock.trust.policy.events import Revoke
-from penstock.trust.policy.state import PolicyAuthor, publish
+from penstock.trust.policy_events import Revoke
+from penstock.trust.policy_state import PolicyAuthor, publish
 from processes import Part
 from revocation_parts import BROKERS, NETWORK, OWNER, TARGET, granted, on_type
 

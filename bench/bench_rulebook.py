@@ -20,9 +20,8 @@ from harness import Result, at_most, observed
 from moderator_parts import Candidate, World
 from penstock.authority.limits import AUTHORITY_LIMITS
 from penstock.authority.rulebook import RuleBook
-from penstock.authority.rulebook_records import Snapshots, found, take
+from penstock.authority.rulebook_records import ModeratorRequest, SignedRequest, Snapshots, found, take
 from penstock.authority.rulebook_state import Book, BookState, Rights, RuleBookFold
-from penstock.authority.signed_requests import ModeratorRequest, SignedRequest
 from penstock.codec.sexp import canonical
 from penstock.crypto import SigningKey, private_key_to_sexp
 from penstock.model.principals import Principal

@@ -18,9 +18,8 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from harness import Result, at_least, observed
-from penstock.crypto.kek import new_kek
 from penstock.crypto.seal_keys import KeyRing
-from penstock.crypto.wrapping import Secret
+from penstock.crypto.wrapping import Secret, new_kek
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, Principal, TypeDefinition, TypeName
 from penstock.model.types import Sealing
 from penstock.pipeline.frames.frames import ID, SOURCE, TIME

@@ -5,9 +5,9 @@ from collections.abc import Callable, Mapping
 from harness import Result, at_least, microseconds, seconds
 from penstock.model.values import AttributeSpec, Kind, Scalar, Schema
 from penstock.selector import compile_selector, covers, parse
+from penstock.selector.algebra import RowQuestion
 from penstock.selector.analysis import ask_solver
 from penstock.selector.limits import SELECTOR_LIMITS
-from penstock.selector.question import RowQuestion
 
 SCHEMA: Schema = {
     "price": AttributeSpec(Kind.FLOAT),

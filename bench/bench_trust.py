@@ -21,9 +21,8 @@ from penstock.trust.caches import CertificateCache, TypeCache
 from penstock.trust.capabilities import Right, RightTerms, event_tag, read_terms, type_request
 from penstock.trust.certificates import Authorisation, Certificate, issue, verify_certificate
 from penstock.trust.credentials import CertificateVerifier, Credentials, UnverifiedCredentials, read_credentials
-from penstock.trust.discovery import discover
+from penstock.trust.discovery import ReductionCache, discover, reduce_chain
 from penstock.trust.event_types import UnverifiedType, sign_type, verify_type
-from penstock.trust.reduction import ReductionCache, reduce_chain
 from penstock.trust.tags import Tag
 from penstock.trust.validity import Validity
 

@@ -58,8 +58,8 @@ from penstock.model import Event, EventType, Principal, Scalar, TypeName
 from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.sealed.log import KeyFiles
 from penstock.trust import Right, TypeCache, UnverifiedType, VerifiedType
-from penstock.trust.policy.events import Revoke
-from penstock.trust.policy.state import PolicyAuthor
+from penstock.trust.policy_events import Revoke
+from penstock.trust.policy_state import PolicyAuthor
 from stage import progress
 
 Versions = Mapping[str, VerifiedType]

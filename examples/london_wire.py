@@ -33,8 +33,8 @@ from penstock.guard import Recorder
 from penstock.model import EventType, Principal, Scalar
 from penstock.trust import Credentials, UnverifiedType
 from penstock.trust.certificates import Certificate
-from penstock.trust.policy.events import Revoke
-from penstock.trust.policy.state import PolicyAuthor
+from penstock.trust.policy_events import Revoke
+from penstock.trust.policy_state import PolicyAuthor
 from stage import progress
 
 

@@ -34,8 +34,8 @@ from penstock.trust import (
     sign_type,
     verify_type,
 )
-from penstock.trust.policy.events import Revoke
-from penstock.trust.policy.state import PolicyAuthor, publish
+from penstock.trust.policy_events import Revoke
+from penstock.trust.policy_state import PolicyAuthor, publish
 from stage import Place, Rounds, Stage, define, grant, now
 
 

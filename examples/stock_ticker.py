@@ -36,8 +36,8 @@ from penstock.trust import (
     sign_type,
     verify_type,
 )
-from penstock.trust.policy.events import Revoke
-from penstock.trust.policy.state import PolicyAuthor
+from penstock.trust.policy_events import Revoke
+from penstock.trust.policy_state import PolicyAuthor
 from stage import Place, Rounds, Stage, define, grant, now
 
 

@@ -22,12 +22,20 @@ from penstock.trust.capabilities import (
     read_terms,
     type_request,
 )
-from penstock.trust.certificates import Authorisation, Certificate, NameCertificate, Statement, issue
+from penstock.trust.certificates import (
+    Authorisation,
+    Certificate,
+    Name,
+    NameCertificate,
+    Statement,
+    Subject,
+    Threshold,
+    issue,
+)
 from penstock.trust.credentials import Credentials
 from penstock.trust.discovery import discover, sift
 from penstock.trust.event_types import UnverifiedType, VerifiedType, sign_type, verify_type
 from penstock.trust.explain import AuthorityQuestion, explain
-from penstock.trust.subjects import Name, Subject, Threshold
 from penstock.trust.validity import Validity
 
 FOLDER = Path(__file__).parent.parent / "scenarios"

@@ -6,8 +6,7 @@ from tests.authority.kit import KEYS, MODERATOR, NAME, NOW, book_in
 from tests.moderator.kit import P4
 from tests.moderator.poll_kit import CANDIDATE, ENGINEERS
 
-from penstock.authority.polls import Polls, polls_name, read_polls
-from penstock.authority.polls_records import State
+from penstock.authority.polls import Polls, State, polls_name, read_polls
 from penstock.authority.rulebook import RuleBook
 from penstock.crypto import SigningKey
 from penstock.moderator.rules.steps import Add

@@ -17,8 +17,7 @@ from tests.moderator.kit import P1, P2, P3, P4, rule
 from tests.moderator.poll_kit import CANDIDATE
 from tests.trust.kit import key, refused
 
-from penstock.authority.polls import Polls, polls_name
-from penstock.authority.polls_records import PollsFold, SettledPoll, Settlement
+from penstock.authority.polls import Polls, PollsFold, SettledPoll, Settlement, polls_name
 from penstock.authority.rulebook import RuleBook
 from penstock.crypto import SigningKey
 from penstock.model.principals import Principal

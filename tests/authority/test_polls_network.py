@@ -14,20 +14,22 @@ from tests.authority.poll_kit import K4, contested, polls_in
 from tests.moderator.kit import P1, P4
 from tests.trust.kit import key
 
-from penstock.authority.polls import Polls
-from penstock.authority.polls_moderator import PollModerator
-from penstock.authority.polls_publisher import (
+from penstock.authority.polls import Kept, Polls, Settlement
+from penstock.authority.polls_network import (
     Answering,
     AutomaticVoter,
     Ended,
     Policy,
+    PollChannel,
+    PollModerator,
     open_questions,
+    polls_topic,
     refusals,
     send_vote,
     tightenings,
+    vote_key,
+    votes_topic,
 )
-from penstock.authority.polls_records import Kept, Settlement
-from penstock.authority.polls_topics import PollChannel, polls_topic, vote_key, votes_topic
 from penstock.authority.rulebook import RuleBook
 from penstock.codec.sexp import canonical
 from penstock.crypto import SigningKey

@@ -11,7 +11,7 @@ from tests.moderator.kit import P1, P2, P4, event, rule
 from tests.trust.kit import refused
 
 from penstock.authority.limits import AuthorityLimits
-from penstock.authority.polls_records import Settlement
+from penstock.authority.polls import Settlement
 from penstock.authority.rulebook import Periods, RuleBook
 from penstock.moderator.polls import Ballot, cast
 from penstock.moderator.rules.rules import PublishRule, SubscribeRule

@@ -10,9 +10,8 @@ from tests.trust.kit import refused
 
 from penstock.authority.limits import AuthorityLimits
 from penstock.authority.rulebook import RuleBook
-from penstock.authority.rulebook_records import Whole, found, take
+from penstock.authority.rulebook_records import SignedRequest, Whole, found, take
 from penstock.authority.rulebook_state import RuleBookFold
-from penstock.authority.signed_requests import SignedRequest
 from penstock.codec.sexp import canonical, parse_canonical
 from penstock.errors import MalformedError, PenstockError
 from penstock.moderator.base.records import image_to_sexp

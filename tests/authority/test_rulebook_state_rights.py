@@ -10,8 +10,7 @@ from tests.trust.kit import refused
 
 from penstock.authority.limits import AuthorityLimits
 from penstock.authority.rulebook import RuleBook
-from penstock.authority.rulebook_records import take
-from penstock.authority.signed_requests import ModeratorRequest
+from penstock.authority.rulebook_records import ModeratorRequest, take
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.moderator.rules.rules import SubscribeRule

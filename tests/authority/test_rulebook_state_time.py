@@ -11,8 +11,7 @@ from tests.trust.kit import refused
 
 from penstock.authority.limits import AuthorityLimits
 from penstock.authority.rulebook import RuleBook
-from penstock.authority.rulebook_records import read_taken, take
-from penstock.authority.signed_requests import SignedRequest
+from penstock.authority.rulebook_records import SignedRequest, read_taken, take
 from penstock.codec.sexp import canonical, parse_canonical
 from penstock.errors import MalformedError
 from penstock.moderator.rules.steps import CLOCK, Add, Note, Pass, Request, RuleStatus, WithdrawRule

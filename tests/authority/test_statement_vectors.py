@@ -11,12 +11,11 @@ from typing import Final
 
 import pytest
 
-from penstock.authority import polls_records, rulebook_records, signed_requests
+from penstock.authority import polls, rulebook_records
 from penstock.codec.sexp import SExp, canonical, head, parse
 from penstock.errors import PenstockError
 from penstock.guard import agreements
-from penstock.trust import key_statements
-from penstock.trust.policy import state
+from penstock.trust import key_statements, policy_state
 from penstock.trust.signed import Claim
 
 VECTORS: Final = [*map(parse, Path(__file__).with_name("statements.txt").read_bytes().split())]
@@ -30,7 +29,7 @@ def kinds(kind: type[Claim] = Claim) -> Iterator[type[Claim]]:
         yield from kinds(below)
 
 
-assert all((agreements, key_statements, polls_records, rulebook_records, signed_requests, state))
+assert all((agreements, key_statements, polls, policy_state, rulebook_records))
 KINDS: Final = {kind.HEAD: kind for kind in kinds()}
 
 

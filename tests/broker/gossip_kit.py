@@ -19,7 +19,7 @@ from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
 from penstock.guard import Recorder
 from penstock.model.principals import Principal
-from penstock.trust.policy.events import PolicyEvent
+from penstock.trust.policy_events import PolicyEvent
 from penstock.trust.signed import SignedValue
 
 DEFAULTS = BrokerLimits()

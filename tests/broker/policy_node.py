@@ -20,9 +20,8 @@ from penstock.broker.evolution.policy_keeper import (
     UnusableEvent,
 )
 from penstock.broker.limits import BrokerLimits
-from penstock.trust.policy.events import PolicyEvent
-from penstock.trust.policy.stamps import CarriedStamp, TimeStamp
-from penstock.trust.policy.state import PolicyState
+from penstock.trust.policy_events import CarriedStamp, PolicyEvent, TimeStamp
+from penstock.trust.policy_state import PolicyState
 from penstock.trust.signed import SignedValue
 
 DEFAULTS = BrokerLimits()

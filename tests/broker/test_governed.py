@@ -28,7 +28,7 @@ from penstock.policy.language.policies import Root
 from penstock.trust.capabilities import Right
 from penstock.trust.certificates import Certificate, NameCertificate, issue
 from penstock.trust.credentials import Credentials
-from penstock.trust.policy.revocations import Revocations
+from penstock.trust.policy_state import Revocations
 from penstock.trust.validity import Validity
 
 #: the headline is for the press, by the word of the owner, at home where the owner is

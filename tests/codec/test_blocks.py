@@ -10,28 +10,33 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.budget import examples
 
-from penstock.codec.block_names import Blinded, PlainNames, names, read_names, read_route, write_route
 from penstock.codec.blocks import (
     FIRST,
+    Blinded,
     Block,
     BlockHeader,
     Fixed,
     Level,
     Padding,
+    PlainNames,
     join,
+    names,
     read_block,
     read_bound,
     read_fixed,
     read_header,
+    read_names,
     read_parts,
+    read_route,
     reroute,
     says_labels,
     split,
     write_block,
     write_bound,
     write_fixed,
+    write_route,
 )
-from penstock.codec.cells import microseconds
+from penstock.codec.columns import microseconds
 from penstock.codec.limits import CodecLimits
 from penstock.errors import LimitError, PenstockError
 from penstock.model.events import TransitEvent

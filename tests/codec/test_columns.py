@@ -11,23 +11,21 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from tests.budget import examples
 
-from penstock.codec.cells import (
+from penstock.codec.columns import (
     NULL,
     Column,
+    decode_bundle,
     decode_cell,
     decode_cells,
-    encode_cell,
-    encode_cells,
-    instant,
-    microseconds,
-)
-from penstock.codec.columns import (
-    decode_bundle,
     decode_column,
     decode_columns,
     encode_bundle,
+    encode_cell,
+    encode_cells,
     encode_column,
     hold_nulls,
+    instant,
+    microseconds,
 )
 from penstock.errors import MalformedError
 from penstock.model.values import INTEGER_MAX, INTEGER_MIN, Scalar

@@ -8,9 +8,8 @@ from itertools import count
 import pytest
 from hypothesis import strategies as st
 
-from penstock.codec.block_names import names
-from penstock.codec.blocks import Block
-from penstock.codec.cells import Column
+from penstock.codec.blocks import Block, names
+from penstock.codec.columns import Column
 from penstock.crypto import SigningKey
 from penstock.crypto.seal_keys import KeyRing, column_scope
 from penstock.crypto.wrapping import Secret

@@ -4,7 +4,7 @@ import hmac
 
 from tests.crypto.seal_kit import PARENT, TYPE, attributes, code_of, fresh
 
-from penstock.codec.block_names import PlainNames, names
+from penstock.codec.blocks import PlainNames, names
 from penstock.crypto.blinding import NOBODY, Directory, blind, blind_newest, blinded_key, is_blinded, label
 from penstock.crypto.seal_keys import KeyRing, label_scope
 from penstock.crypto.wrapping import Secret

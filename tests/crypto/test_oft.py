@@ -3,10 +3,10 @@
 from random import Random
 
 from tests.crypto.key_kit import GROUP, Listening, Secrets
+from tests.crypto.oft import Broadcast, OneWayView, UnsafeOneWayTree, blinded, mixed
 from tests.trust.kit import refused
 
 from penstock.crypto.key_tree import KeyPath
-from penstock.crypto.oft import Broadcast, OneWayView, UnsafeOneWayTree, blinded, mixed
 from penstock.crypto.wrapping import Secret
 
 SALT = bytes(16)

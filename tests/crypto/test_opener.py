@@ -28,22 +28,24 @@ from tests.crypto.seal_kit import (
 )
 from tests.spoiled import flipped
 
-from penstock.codec import encoded_blocks
-from penstock.codec.block_names import PlainNames, names, write_route
+from penstock.codec import blocks as blocks_module
 from penstock.codec.blocks import (
     FIRST,
     Block,
     Level,
     Padding,
+    PlainNames,
+    encode_block,
     join,
+    names,
     read_block,
     read_header,
     reroute,
     split,
     write_block,
+    write_route,
 )
 from penstock.codec.columns import encode_column
-from penstock.codec.encoded_blocks import encode_block
 from penstock.crypto.aead import CipherAlgorithm
 from penstock.crypto.blinding import Directory, blind
 from penstock.crypto.limits import CryptoLimits
@@ -413,7 +415,7 @@ def test_ids_are_strings_and_times_timestamps(monkeypatch: pytest.MonkeyPatch) -
         assert code_of(sealer().seal_encoded, encoded, NOW) == "block.malformed"
     # A sender who does not look is not believed.
     with monkeypatch.context() as patch:
-        patch.setattr(encoded_blocks, "_check_common", lambda *_: None)
+        patch.setattr(blocks_module, "_check_common", lambda *_: None)
         lies = [sealer().seal_encoded(encoded, NOW, level) for encoded in wrong for level in Level]
     for data in lies:
         assert code_of(Opener(ring(ALL)).open, data) == "seal.cannot-open"

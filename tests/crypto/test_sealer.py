@@ -12,10 +12,8 @@ from hypothesis import strategies as st
 from tests.budget import examples
 from tests.crypto.seal_kit import BROKER, NOW, OTHER, TYPE, attributes, block_of, code_of, fresh, ring, secret, small
 
-from penstock.codec.block_names import names
-from penstock.codec.blocks import Block, Level, Padding, pad, read_block, read_header, unpad
-from penstock.codec.cells import microseconds
-from penstock.codec.columns import encode_bundle, encode_column
+from penstock.codec.blocks import Block, Level, Padding, names, pad, read_block, read_header, unpad
+from penstock.codec.columns import encode_bundle, encode_column, microseconds
 from penstock.crypto import seal_keys
 from penstock.crypto.aead import TAG_BYTES, CipherAlgorithm
 from penstock.crypto.limits import CryptoLimits

@@ -26,8 +26,7 @@ from tests.crypto.seal_kit import (
 )
 from tests.spoiled import flipped
 
-from penstock.codec.block_names import names
-from penstock.codec.blocks import Block, Level, read_block, read_header, write_block
+from penstock.codec.blocks import Block, Level, names, read_block, read_header, write_block
 from penstock.crypto.opener import Opener
 from penstock.crypto.seal_keys import held_keys
 from penstock.crypto.sealer import Sealer

@@ -7,8 +7,7 @@ from tests.moderator.kit import MAKERS, OWNER, PEOPLE, event
 from tests.trust.kit import NOW, key, who
 
 from penstock.guard import Agreement, AgreementMode, Agreements, CapabilityAuthority, Decision, EventRequest, decide
-from penstock.guard.agreed_rules import AgreedRules
-from penstock.guard.agreements import described
+from penstock.guard.agreements import AgreedRules, described
 from penstock.model import AttributeDefinition, AttributeSpec, Kind, Principal, TypeDefinition, TypeKey, TypeName
 from penstock.model.tree import TreeScope, TypeTree
 from penstock.model.values import Value

@@ -18,10 +18,9 @@ from penstock.model import (
     TypeName,
 )
 from penstock.trust.capabilities import Right, event_tag
-from penstock.trust.certificates import Authorisation, Certificate, NameCertificate, issue
+from penstock.trust.certificates import Authorisation, Certificate, NameCertificate, Subject, issue
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import VerifiedType, sign_type, verify_type
-from penstock.trust.subjects import Subject
 from penstock.trust.tags import Tag
 from penstock.trust.validity import Validity
 

@@ -4,13 +4,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.budget import examples
 from tests.guard.agreed_kit import ANN, BOB, OWNING, P1, PROFILES, TREE, agreed, agreement, types
-from tests.guard.test_agreed_properties import HERE, PUBLISHERS, SUBSCRIBERS, people, publish_rules, published
+from tests.guard.test_agreements_properties import HERE, PUBLISHERS, SUBSCRIBERS, people, publish_rules, published
 from tests.moderator.kit import OWNER, event, rule
 from tests.trust.kit import CURRENT, NOW, key
 
 from penstock.guard import CapabilityAuthority, Delivery, EventRequest, Publication, Restriction, decide
 from penstock.guard.agreed_capabilities import Renewal, Short, capabilities, renewal
-from penstock.guard.agreed_rules import AgreedRules
+from penstock.guard.agreements import AgreedRules
 from penstock.model import Event, Principal
 from penstock.model.tree import TreeScope
 from penstock.moderator.rules.rules import Rule

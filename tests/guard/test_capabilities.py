@@ -46,10 +46,9 @@ from penstock.errors import RefusedError
 from penstock.guard import CapabilityAuthority, Delivery, Effect, EventRequest, Publication, decide, environment
 from penstock.model import AttributeId, AttributeSpec, Event, Kind
 from penstock.trust.capabilities import BoundSelector, Right, attribute_to_sexp, event_tag, network_tag
-from penstock.trust.certificates import Authorisation, Certificate, issue
+from penstock.trust.certificates import Authorisation, Certificate, Name, Threshold, issue
 from penstock.trust.credentials import Credentials, read_credentials
 from penstock.trust.limits import TrustLimits
-from penstock.trust.subjects import Name, Threshold
 from penstock.trust.tags import ANY, Tag, parse_tag, to_sexp
 from penstock.trust.validity import OnlineTest, Validity
 

@@ -13,9 +13,8 @@ from penstock.trust.capabilities import Right, event_tag, network_tag
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import VerifiedType
-from penstock.trust.policy.events import Revoke
-from penstock.trust.policy.revocations import Revocations
-from penstock.trust.policy.state import PolicyAuthor
+from penstock.trust.policy_events import Revoke
+from penstock.trust.policy_state import PolicyAuthor, Revocations
 
 SUBSCRIBE = event_tag(who(PITO), None, None, [Right.SUBSCRIBE])
 CHAIN = passing(PITO, OTHER, SUBSCRIBE), grant(OTHER, CLERK, SUBSCRIBE)

@@ -27,12 +27,11 @@ from penstock.guard.decision import Request, super_topics
 from penstock.model.names import TypeName
 from penstock.model.topics import TopicName, message, topic_attribute, topic_definition
 from penstock.model.types import TypeDefinition
-from penstock.trust.capabilities import BoundSelector, Right, event_tag
+from penstock.trust.capabilities import BoundSelector, Right, event_tag, topic_tag
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import VerifiedType
 from penstock.trust.tags import Tag
-from penstock.trust.topics import topic_tag
 from penstock.trust.validity import ALWAYS, Validity
 
 OWNER, REPORTER, OTHER = 1, 2, 3

@@ -43,8 +43,7 @@ from penstock.guard import (
 )
 from penstock.guard.decision import EventRequest, NetworkRequest
 from penstock.guard.enforce import OwnGuard, Rules
-from penstock.guard.policies import NO_POLICIES, Policies, PolicyCombining
-from penstock.guard.residuals import Residuals
+from penstock.guard.policies import NO_POLICIES, Policies, PolicyCombining, Residuals
 from penstock.model import (
     AttributeDefinition,
     AttributeSpec,

@@ -11,8 +11,7 @@ from tests.guard.policy_kit import ask, police, policy
 
 from penstock.crypto import SigningKey
 from penstock.guard import CapabilityAuthority, Delivery, Effect, EventRequest, environment
-from penstock.guard.policies import Policies, PolicyCombining
-from penstock.guard.policy_subjects import Subjects
+from penstock.guard.policies import Policies, PolicyCombining, Subjects
 from penstock.policy.engine.evaluate import evaluate
 from penstock.policy.engine.lookup import Context, NoSources
 from penstock.policy.language.event_attributes import environment_facts, event_names

@@ -12,8 +12,8 @@ from tests.network.processes import BrokerProcess, started
 from penstock.broker.client.client import Client, Feed, Subscription
 from penstock.crypto import SigningKey
 from penstock.trust.capabilities import Right
-from penstock.trust.policy.events import Revoke
-from penstock.trust.policy.state import PolicyAuthor, publish
+from penstock.trust.policy_events import Revoke
+from penstock.trust.policy_state import PolicyAuthor, publish
 
 READING = grant(PDA, NEWS, Right.SUBSCRIBE)
 OTHER_READING = grant(STRANGER, NEWS, Right.SUBSCRIBE)

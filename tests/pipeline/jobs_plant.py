@@ -19,8 +19,8 @@ from penstock.pipeline.jobs.session_settings import INTERPRETED
 from penstock.store.files.policy_files import ChainFile
 from penstock.trust import Credentials, Right, event_tag, read_credentials, sign_type
 from penstock.trust.capabilities import BoundSelector
-from penstock.trust.policy.events import Revoke
-from penstock.trust.policy.state import PolicyAuthor
+from penstock.trust.policy_events import Revoke
+from penstock.trust.policy_state import PolicyAuthor
 
 HIDDEN = "1974.5"
 """A constant of the policy, which nobody is to find in a plan."""

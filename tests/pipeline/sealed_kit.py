@@ -13,10 +13,9 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 
 from penstock.codec.blocks import Block, Level
 from penstock.crypto import SigningKey
-from penstock.crypto.kek import new_kek
 from penstock.crypto.seal_keys import KeyRing, column_scope
 from penstock.crypto.sealer import Sealer
-from penstock.crypto.wrapping import Secret
+from penstock.crypto.wrapping import Secret, new_kek
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, Principal, TypeDefinition, TypeName
 from penstock.model.events import TransitEvent
 from penstock.model.types import Sealing

@@ -28,9 +28,9 @@ from penstock.selector import (
     satisfiable,
 )
 from penstock.selector import algebra as set_algebra
+from penstock.selector.algebra import RowQuestion
 from penstock.selector.ast import AttributeReference, walk, write_name
 from penstock.selector.limits import SelectorLimits
-from penstock.selector.question import RowQuestion
 
 #: effort bounds the solver, which is the same on every machine; time does not, however busy this one is
 LIMITS = SelectorLimits(solver_time=600_000, solver_effort=5_000_000)

@@ -13,8 +13,7 @@ from tests.trust.kit import DAY, NOW, grant, name, naming, tag, who
 
 from penstock.codec.sexp import SExp
 from penstock.model.principals import Principal
-from penstock.trust.certificates import Authorisation, Certificate, NameCertificate
-from penstock.trust.subjects import Name, Subject, Threshold
+from penstock.trust.certificates import Authorisation, Certificate, Name, NameCertificate, Subject, Threshold
 from penstock.trust.tags import ANY, Tag, matches
 from penstock.trust.validity import ALWAYS, Validity
 

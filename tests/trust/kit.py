@@ -11,8 +11,7 @@ from penstock.codec.sexp import parse
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
 from penstock.model.principals import Principal
-from penstock.trust.certificates import Authorisation, Certificate, NameCertificate, issue
-from penstock.trust.subjects import Name, Subject
+from penstock.trust.certificates import Authorisation, Certificate, Name, NameCertificate, Subject, issue
 from penstock.trust.tags import ANY, Tag, parse_tag
 from penstock.trust.validity import ALWAYS, Validity
 

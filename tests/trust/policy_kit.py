@@ -10,8 +10,8 @@ from penstock.model.types import TypeDefinition
 from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.certificates import Certificate
 from penstock.trust.event_types import sign_type
-from penstock.trust.policy.events import Install, Remove, Revoke
-from penstock.trust.policy.state import PolicyAuthor
+from penstock.trust.policy_events import Install, Remove, Revoke
+from penstock.trust.policy_state import PolicyAuthor
 
 OWNER, OTHER, BROKER, NEIGHBOUR = PITO, 2, 7, 8
 SECOND = timedelta(seconds=1)

@@ -16,13 +16,13 @@ from penstock.trust.certificates import (
     Certificate,
     NameCertificate,
     Statement,
+    Threshold,
     issue,
     read_certificate,
     read_statement,
     verify_certificate,
 )
 from penstock.trust.credentials import read_credentials
-from penstock.trust.subjects import Threshold
 from penstock.trust.tags import parse_tag, to_sexp
 from penstock.trust.validity import OnlineTest, Validity
 

@@ -12,7 +12,9 @@ from penstock.trust.certificates import (
     Authorisation,
     Certificate,
     NameCertificate,
+    Threshold,
     UnverifiedCertificate,
+    subject_to_sexp,
     verify_certificate,
 )
 from penstock.trust.credentials import (
@@ -24,7 +26,6 @@ from penstock.trust.credentials import (
     read_credentials,
 )
 from penstock.trust.limits import TRUST_LIMITS, TrustLimits
-from penstock.trust.subjects import Threshold, subject_to_sexp
 
 INNER = Threshold(1, (who(5), who(6)))
 QUORUM = Threshold(2, (who(3), who(4), INNER))

@@ -22,10 +22,9 @@ from tests.trust.kit import (
 from penstock.errors import RefusedError
 from penstock.model.names import AttributeId, NetworkName, TypeName
 from penstock.trust.capabilities import Right, event_tag, network_request, network_tag, type_request
-from penstock.trust.certificates import Certificate
+from penstock.trust.certificates import Certificate, Threshold
 from penstock.trust.credentials import Credentials
 from penstock.trust.discovery import Findings, discover, sift
-from penstock.trust.subjects import Threshold
 from penstock.trust.tags import ANY, Tag
 from penstock.trust.validity import ALWAYS, OnlineTest, Validity
 

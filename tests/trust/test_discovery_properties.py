@@ -9,10 +9,9 @@ from tests.trust.chains_model import MOMENTS, PEOPLE, REQUESTS, Oracle, bags
 from tests.trust.kit import NOW, who
 
 from penstock.model.principals import Principal
-from penstock.trust.certificates import Certificate
+from penstock.trust.certificates import Certificate, Threshold
 from penstock.trust.credentials import Credentials
 from penstock.trust.discovery import discover
-from penstock.trust.subjects import Threshold
 from penstock.trust.tags import ANY, intersect, matches, parse_tag
 
 Bag = tuple[list[Certificate], list[Threshold]]

@@ -13,9 +13,8 @@ from penstock.model.names import TypeName
 from penstock.model.principals import Principal
 from penstock.model.types import AttributeDefinition, Sealing, TypeDefinition
 from penstock.trust.capabilities import Right, event_tag, network_tag
-from penstock.trust.certificates import Certificate
+from penstock.trust.certificates import Certificate, Threshold
 from penstock.trust.event_types import read_type, read_type_parts, sign_type, verify_type
-from penstock.trust.subjects import Threshold
 from penstock.trust.validity import ALWAYS, OnlineTest, Validity
 
 

@@ -16,9 +16,9 @@ from penstock.model.names import TypeName
 from penstock.model.types import AttributeDefinition, TypeDefinition
 from penstock.model.values import AttributeSpec, Enumerated, Kind, Ranged
 from penstock.trust.capabilities import Right
+from penstock.trust.certificates import Threshold
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import definition_to_sexp, read_type, read_type_parts, sign_type, verify_type
-from penstock.trust.subjects import Threshold
 
 QUORUM = Threshold(2, (who(1), who(2), who(3)))
 

@@ -4,11 +4,10 @@ import pytest
 from tests.trust.kit import FUTURE, NOW, PAST, grant, name, naming, passing, tag, who
 
 from penstock.model.principals import Petnames
-from penstock.trust.certificates import Certificate
+from penstock.trust.certificates import Certificate, Threshold
 from penstock.trust.credentials import Credentials
 from penstock.trust.discovery import sift
 from penstock.trust.explain import AuthorityQuestion, Explanation, describe_subject, explain, explain_grant, refusal
-from penstock.trust.subjects import Threshold
 from penstock.trust.tags import Tag
 from penstock.trust.validity import OnlineTest, Validity
 

@@ -14,9 +14,8 @@ from penstock.codec.sexp import SExp, advanced, canonical, head, parse, transpor
 from penstock.crypto import PublicKey, digest
 from penstock.errors import PenstockError
 from penstock.model.principals import Principal
-from penstock.trust.policy.events import PolicyEvent, RequireStamps
-from penstock.trust.policy.stamps import Acknowledgement, HopStamp, TimeStamp
-from penstock.trust.policy.state import publish
+from penstock.trust.policy_events import Acknowledgement, HopStamp, PolicyEvent, RequireStamps, TimeStamp
+from penstock.trust.policy_state import publish
 from penstock.trust.signed import Claim, SignedValue, UnverifiedValue, read_signed, sign_value
 
 KINDS: Final[tuple[type[Claim], ...]] = (PolicyEvent, TimeStamp, HopStamp, Acknowledgement)

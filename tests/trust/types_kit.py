@@ -9,10 +9,9 @@ from penstock.model.principals import Principal
 from penstock.model.types import AttributeDefinition, TypeDefinition
 from penstock.model.values import AttributeSpec, Kind, Ranged
 from penstock.trust.capabilities import Right, event_tag
-from penstock.trust.certificates import Certificate
+from penstock.trust.certificates import Certificate, Threshold
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, VerifiedType, sign_type, verify_type
-from penstock.trust.subjects import Threshold
 from penstock.trust.validity import ALWAYS, Validity
 
 PITO, MANAGER, CLERK, OTHER = 1, 2, 3, 4

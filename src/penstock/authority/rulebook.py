@@ -20,9 +20,18 @@ from datetime import datetime
 from typing import Final
 
 from penstock.authority.limits import AUTHORITY_LIMITS, AuthorityLimits
-from penstock.authority.rulebook_records import RecordedStep, Snapshots, Whole, begin, found, read_taken, take
+from penstock.authority.rulebook_records import (
+    ModeratorRequest,
+    RecordedStep,
+    SignedRequest,
+    Snapshots,
+    Whole,
+    begin,
+    found,
+    read_taken,
+    take,
+)
 from penstock.authority.rulebook_state import Book, BookState, RuleBookFold, Times, read_log, same_state
-from penstock.authority.signed_requests import ModeratorRequest, SignedRequest
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.instants import instant_key

@@ -22,20 +22,66 @@ from hashlib import sha256
 from typing import Annotated, ClassVar, Final
 
 from penstock.authority.limits import AuthorityLimits
-from penstock.authority.signed_requests import ModeratorRequest, SignedRequest
 from penstock.codec.limits import wide
-from penstock.codec.sexp import SExp, canonical, parse_canonical
+from penstock.codec.sexp import Form, SExp, canonical, parse_canonical
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.principals import Principal
-from penstock.moderator.base.records import Record, from_record, to_record
+from penstock.moderator.base.records import Record, from_record, request_from_sexp, request_to_sexp, to_record
 from penstock.moderator.files.founding import Founding
 from penstock.moderator.polls import PollOutcome, PollProof, PollQuestion
-from penstock.moderator.rules.steps import CLOCK, Note, Pass, Step
+from penstock.moderator.rules.steps import CLOCK, Note, Pass, Request, Step
 from penstock.moderator.settlement.consents import Consent
 from penstock.store.ledgers.ledgers import Ledger
 from penstock.store.ledgers.records import EMPTY, Change, LedgerHead, NewChange, from_ticks, ticks
 from penstock.trust.signed import DIGEST, Claim, UnverifiedValue, read_count, read_signed, sign_value
+from penstock.trust.signed import malformed as malformed_statement
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Signed requests to the moderator.
+#
+#     (moderator-request (book <digest>) (by <principal>) (serial <number>) (time <date>) (why <text>) <request>)
+#
+# A request counts for one rule base, once, and only for a while: the serial numbers of one principal rise from each
+# request that was taken to the next, and its time is not far from the moderator's clock. So an old one can be shown
+# again without any effect, and one that was held back does not come into effect when nobody expects it.
+
+
+def _read_request(value: SExp) -> Request:
+    if not isinstance(value, tuple):
+        raise malformed_statement("a request is a list")
+    return request_from_sexp(value)
+
+
+@dataclass(frozen=True, slots=True)
+class ModeratorRequest(Claim):
+    """A request to the moderator."""
+
+    HEAD: ClassVar = b"moderator-request"
+    ORDER: ClassVar = ("book", "by", "serial", "time", "why", "request")
+    SIGNER: ClassVar = "by"
+    #: the digest of the founding of the rule base
+    book: Annotated[bytes, DIGEST] = field(repr=False)
+    by: Principal
+    serial: int
+    time: datetime
+    request: Annotated[Request, Form(request_to_sexp, _read_request)]
+    why: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SignedRequest:
+    """A received request with others' consents, not verified yet."""
+
+    asked: UnverifiedValue[ModeratorRequest]
+    consents: tuple[UnverifiedValue[Consent], ...] = ()
+    #: what was chosen in a poll comes with it
+    poll: PollProof | None = None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The founding and the steps.
+
 
 PART: Final = "part"
 FOUND: Final = "found"

@@ -13,6 +13,7 @@ from penstock.authority.limits import AUTHORITY_LIMITS, AuthorityLimits
 from penstock.authority.rulebook_records import (
     FOUND,
     PART,
+    ModeratorRequest,
     RecordedStep,
     Whole,
     malformed,
@@ -21,7 +22,6 @@ from penstock.authority.rulebook_records import (
     read_taken,
     read_ticks,
 )
-from penstock.authority.signed_requests import ModeratorRequest
 from penstock.codec.limits import wide
 from penstock.codec.sexp import SExp, canonical, parse_canonical, text
 from penstock.errors import MalformedError, PenstockError, RefusedError

@@ -17,23 +17,294 @@ big-endian. The same bytes are a message between brokers and a message of JetStr
 (`split`): a header, and a column for each attribute, so that who has no key for one need not read it.
 """
 
+import hashlib
 from collections import deque
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from datetime import datetime
 from enum import IntEnum
 from functools import lru_cache
+from itertools import chain, repeat
+from operator import itemgetter
 from struct import Struct
 from struct import error as _StructError  # noqa: N812  # it is an exception
-from typing import Final, NamedTuple, TypeAlias
+from types import MappingProxyType
+from typing import Final, NamedTuple, TypeAlias, cast
 
-from penstock.codec.block_names import ROUTE_HEAD, BlockNames, PlainNames, Route, malformed, read_route, write_route
-from penstock.codec.cells import Column, instant
+from penstock.codec.columns import (
+    Column,
+    are_common,
+    decode_bundle,
+    decode_column,
+    decode_columns,
+    decode_row,
+    encode_bundle,
+    encode_cells,
+    encode_column,
+    hold_nulls,
+    instant,
+)
 from penstock.codec.limits import CODEC_LIMITS, ROUTE_BLOCK_BYTES, CodecLimits
-from penstock.codec.rows import event_of, events_of, lay_out
 from penstock.errors import LimitError, MalformedError
 from penstock.model.events import TransitEvent
+from penstock.model.limits import TYPE_ATTRIBUTES, TYPE_DEPTH
+from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
+from penstock.model.values import Scalar
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The names of a block's type and attributes, and how a block says them on its way: as they are, or as labels.
+#
+#     names    type, ancestors, attributes, with blanks between; `#uid` for an attribute that the type itself defines
+#     labels   how many ancestors (1 byte), then 16 bytes for the type, for each ancestor, and for each attribute
+#
+# Names have one written form, whose digest is what the columns of a block are bound to.
+
+LABEL_BYTES: Final = 16
+ROUTE_HEAD: Final = Struct(">BI")
+"""Kind and length of a route."""
+_DIGEST: Final = b"penstock-names-1 "
+#: names beyond this are read again each time, or remembering them would take much
+_SHORT_NAMES: Final = 4_096
+_REMEMBERED_NAMES: Final = 1_024
+
+
+@dataclass(frozen=True, slots=True)
+class BlockNames:
+    """The names shared by the events of a block: the type, its ancestors, and attributes. Build it with `names`."""
+
+    type: TypeKey
+    ancestors: tuple[TypeKey, ...]
+    attributes: tuple[str, ...]
+    #: the written form, and its digest
+    octets: bytes = field(repr=False, compare=False)
+    digest: bytes = field(repr=False, compare=False)
+    #: what an event is while nothing but its type is known
+    blank: TransitEvent = field(repr=False, compare=False)
+
+
+@lru_cache(maxsize=_REMEMBERED_NAMES)
+def names(event_type: TypeKey, ancestors: tuple[TypeKey, ...], attributes: tuple[str, ...]) -> BlockNames:
+    """Return the names of a block, written down. Attributes are given by their ids.
+
+    Raises `LimitError` (`block.limit`), and `MalformedError`: `block.malformed` where one stands twice, and what
+    `AttributeId.parse` raises.
+    """
+    _check_names(ancestors, attributes)
+    for attribute in attributes:
+        # A text that is not an id could be read as two ids, or as one of another type.
+        AttributeId.parse(attribute)
+    own = str(event_type)
+    written = [
+        attribute.removeprefix(own) if attribute.startswith(f"{own}#") else attribute for attribute in attributes
+    ]
+    octets = " ".join([own, *map(str, ancestors), *written]).encode()
+    if len({event_type, *ancestors}) != 1 + len(ancestors) or len({*attributes}) != len(attributes):
+        raise malformed("a name stands twice in a block")
+    blank = TransitEvent(event_type, ancestors, MappingProxyType({}))
+    return BlockNames(event_type, ancestors, attributes, octets, hashlib.sha256(_DIGEST + octets).digest(), blank)
+
+
+def read_names(octets: bytes) -> BlockNames:
+    """Read written names. Raises `MalformedError` and `LimitError`, codes as `names`, and those of names."""
+    return _read_short_names(octets) if len(octets) <= _SHORT_NAMES else _read_names(octets)
+
+
+def _read_names(octets: bytes) -> BlockNames:
+    try:
+        own, *others = octets.decode("ascii").split(" ")
+    except UnicodeDecodeError:
+        raise malformed("names that are not ASCII") from None
+    line = [other for other in others if "#" not in other]
+    written = others[len(line) :]
+    _check_names(line, written)
+    attributes = tuple(str(AttributeId.parse(own + name if name.startswith("#") else name)) for name in written)
+    found = names(_type_key(own), tuple(map(_type_key, line)), attributes)
+    # One written form: an id is short where it can be, and ancestors come before attributes.
+    if found.octets != octets:
+        raise malformed("names that are not written in their one form")
+    return found
+
+
+_read_short_names = lru_cache(maxsize=_REMEMBERED_NAMES)(_read_names)
+
+
+def _type_key(text: str) -> TypeKey:
+    owner, slash, name = text.partition("/")
+    if not slash:
+        raise malformed("the name of a type without its owner")
+    return TypeKey(Principal.parse(owner), name)
+
+
+def _check_names(ancestors: Sequence[object], attributes: Sequence[object]) -> None:
+    if len(ancestors) > TYPE_DEPTH or len(attributes) > TYPE_ATTRIBUTES:
+        raise LimitError("block.limit", "a block has too many attributes, or its type too many ancestors")
+
+
+class PlainNames(NamedTuple):
+    """A route that says the names."""
+
+    names: BlockNames
+
+
+class Blinded(NamedTuple):
+    """A route that says labels: of the type, of its ancestors, and of the attributes."""
+
+    type: bytes
+    ancestors: tuple[bytes, ...]
+    attributes: tuple[bytes, ...]
+
+
+Route: TypeAlias = PlainNames | Blinded
+
+
+def write_route(route: Route) -> bytes:
+    """Return a route as it is written in a block."""
+    if isinstance(route, PlainNames):
+        return ROUTE_HEAD.pack(0, len(route.names.octets)) + route.names.octets
+    labels = b"".join((route.type, *route.ancestors, *route.attributes))
+    return ROUTE_HEAD.pack(1, 1 + len(labels)) + bytes((len(route.ancestors),)) + labels
+
+
+def read_route(octets: bytes) -> Route:
+    """Read a route. Raises `MalformedError` (`block.malformed` and codes of names) and `LimitError` (`block.limit`)."""
+    return _read_short_route(octets) if len(octets) <= _SHORT_NAMES else _read_route(octets)
+
+
+def _read_route(octets: bytes) -> Route:
+    kind, length = ROUTE_HEAD.unpack_from(octets)
+    content = octets[ROUTE_HEAD.size : ROUTE_HEAD.size + length]
+    if kind == 0:
+        return PlainNames(read_names(content))
+    above = 1 + content[0] if content else 0
+    labels = tuple(content[start : start + LABEL_BYTES] for start in range(1, length, LABEL_BYTES))
+    if kind != 1 or not 1 <= above <= len(labels) or length % LABEL_BYTES != 1:
+        raise malformed("a route that says neither names nor labels")
+    _check_names(labels[1:above], labels[above:])
+    return Blinded(labels[0], labels[1:above], labels[above:])
+
+
+_read_short_route = lru_cache(maxsize=_REMEMBERED_NAMES)(_read_route)
+
+
+def malformed(message: str) -> MalformedError:
+    """Return the error for bytes that are not a block."""
+    return MalformedError("block.malformed", message)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Convert events between rows and columns, for blocks.
+
+
+def lay_out(events: Sequence[TransitEvent]) -> tuple[BlockNames, list[Column]]:
+    """Return the names of events of one type, and a column for each attribute that any of them has.
+
+    Raises `MalformedError` (`block.malformed`) where there is none, or they are of several types.
+    """
+    if not events:
+        raise malformed("a block holds events of one type, and one of them at least")
+    first = events[0]
+    key, ancestors, attributes = first.key, first.ancestors, tuple(first.values)
+    if len(events) == 1:
+        return names(key, ancestors, attributes), [[value] for value in first.values.values()]
+    # Mostly they came by the same way, and the very same key stands in all: a list looks at that first.
+    same = len(events)
+    if [e.key for e in events].count(key) != same or [e.ancestors for e in events].count(ancestors) != same:
+        raise malformed("a block holds events of one type, and one of them at least")
+    rows = [event.values for event in events]
+    if (columns := _turned(rows, attributes)) is None:
+        attributes = tuple(dict.fromkeys(chain.from_iterable(rows)))
+        columns = _gathered(rows, attributes)
+    return names(key, ancestors, attributes), columns
+
+
+def columns_of(events: Sequence[TransitEvent], attributes: tuple[str, ...]) -> list[Column]:
+    """Return a column for each of some attributes."""
+    rows = [event.values for event in events]
+    # The very names that the events have: equal ones are sooner seen to be equal when they are the same.
+    own = tuple(rows[0])
+    columns = _turned(rows, own) if own == attributes else None
+    return _gathered(rows, attributes) if columns is None else columns
+
+
+def _turned(rows: Sequence[Mapping[str, Scalar]], attributes: tuple[str, ...]) -> list[Column] | None:
+    """Return the columns of rows that have these attributes and no others, as is mostly so; `None` where it is not."""
+    if {*map(len, rows)} != {len(attributes)}:
+        return None
+    if len(attributes) < 2:  # then a getter would not give rows
+        return _gathered(rows, attributes) if {*map(tuple, rows)} == {attributes} else None
+    try:
+        return [[*column] for column in zip(*map(itemgetter(*attributes), rows), strict=True)]
+    except KeyError:
+        return None
+
+
+def _gathered(rows: Sequence[Mapping[str, Scalar]], attributes: tuple[str, ...]) -> list[Column]:
+    return [[row.get(name) for row in rows] for name in attributes]
+
+
+def event_of(found: BlockNames, id_: str, time: datetime | None, row: Sequence[Scalar]) -> TransitEvent:
+    """Return the event of a single row, which needs no turning."""
+    values: dict[str, Scalar] = dict(zip(found.attributes, row, strict=True))
+    if None in row:
+        values = {name: value for name, value in values.items() if value is not None}
+    return TransitEvent(found.type, found.ancestors, MappingProxyType(values), id_, time)
+
+
+def events_of(
+    found: BlockNames,
+    ids: Sequence[str],
+    times: Sequence[datetime | None],
+    columns: Sequence[Column | None],
+    *,
+    nulls: bool,
+) -> list[TransitEvent]:
+    """Return the events of columns that are equally long, without the values of those that are `None`.
+
+    `nulls` says whether any of the values is null.
+    """
+    attributes: Sequence[str] = found.attributes
+    held = [column for column in columns if column is not None]
+    if len(held) != len(columns):
+        attributes = [name for name, column in zip(attributes, columns, strict=True) if column is not None]
+    rows = rows_of(attributes, held, len(ids), nulls=nulls)
+    events = [*map(_EVENT, repeat(TransitEvent, len(rows)))]
+    values: tuple[Iterable[object], ...] = (
+        repeat(found.type),
+        repeat(found.ancestors),
+        map(MappingProxyType, rows),
+        ids,
+        times,
+    )
+    # Field by field, in half the time that it takes event by event: nobody has them yet.
+    for put, column in zip(_FIELDS, values, strict=True):
+        deque(map(put, events, column), maxlen=0)
+    return events
+
+
+_EVENT: Final = TransitEvent.__new__
+_FIELDS: Final = tuple(vars(TransitEvent)[one.name].__set__ for one in fields(TransitEvent))
+
+
+def rows_of(
+    attributes: Sequence[str], columns: Sequence[Column], count: int, *, nulls: bool
+) -> list[dict[str, Scalar]]:
+    """Return the values of so many rows by name, nulls left out. `nulls` says whether there are any."""
+    if nulls:
+        rows = zip(*columns, strict=True)
+        return [{name: one for name, one in zip(attributes, row, strict=True) if one is not None} for row in rows]
+    # Rows that have their size from the beginning are made more quickly than such that grow.
+    template = dict[str, Scalar].fromkeys(attributes)
+    found = [template.copy() for _ in range(count)]
+    for name, column in zip(attributes, columns, strict=True):
+        for row, value in zip(found, column, strict=True):
+            row[name] = value
+    return found
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Blocks: the header, the route and the columns.
+
 
 VERSION: Final = 1
 INCARNATION_BYTES: Final = 16
@@ -400,3 +671,117 @@ def _column_names(parts: Parts) -> tuple[str, ...]:
     if len(found) + 1 != _columns(parts.fixed) or len({*found}) != len(found):
         raise malformed("a block has a column for each attribute, and one more")
     return (FIRST, *found)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Blocks whose columns are bytes: the input of sealing, and the output of opening before values are read.
+#
+# Brokers go from events to values to bytes (`encode_block`, `decode_block`). A job may go from columns of Arrow to
+# these bytes and back, without a value of Python in between.
+
+
+class EncodedBlock(NamedTuple):
+    """Columns as bytes. One that is closed is `None`."""
+
+    names: BlockNames
+    rows: int
+    ids: bytes
+    times: bytes
+    columns: Sequence[bytes | None]
+
+
+def encode_block(block: Block) -> EncodedBlock:
+    """Write the columns of a block. Raises `MalformedError`: what `encode_column` raises."""
+    rows = len(block.ids)
+    if rows == 1 and None not in block.columns:
+        values = [column[0] for column in block.columns if column is not None]
+        ids, times, *cells = encode_cells([block.ids[0], block.times[0], *values])
+        return EncodedBlock(block.names, 1, ids, times, cells)
+    columns = [None if column is None else encode_column(column) for column in block.columns]
+    return EncodedBlock(block.names, rows, encode_column(block.ids), encode_column(block.times), columns)
+
+
+def decode_block(encoded: EncodedBlock) -> Block:
+    """Read the columns of a block. Raises `MalformedError` (`block.column`)."""
+    found, rows, ids, times, octets = encoded
+    return Block(found, decode_column(ids, rows), decode_column(times, rows), decode_columns(octets, rows))
+
+
+def encode_events(events: Sequence[TransitEvent]) -> EncodedBlock:
+    """Write events of one type. Raises what `Block.of` and `encode_block` raise."""
+    latest = _LATEST_ENCODED[0] if _LATEST_ENCODED else None
+    if latest is not None and latest[0] is events:
+        return latest[1]
+    encoded = _encode_events(events)
+    if type(events) is tuple:
+        _LATEST_ENCODED.append((events, encoded))
+    return encoded
+
+
+#: what was written last: a broker seals events, and then sends the same columns in plaintext beside the sealed ones
+_LATEST_ENCODED: Final[deque[tuple[tuple[TransitEvent, ...], EncodedBlock]]] = deque(maxlen=1)
+
+
+def _encode_events(events: Sequence[TransitEvent]) -> EncodedBlock:
+    if len(events) != 1:
+        found, columns = lay_out(events)
+        return _encode(found, events, columns)
+    # One row needs no columns.
+    event = events[0]
+    found = names(event.key, event.ancestors, tuple(event.values))
+    ids, times, *cells = encode_cells([event.id, event.time, *event.values.values()])
+    return EncodedBlock(found, 1, ids, times, cells)
+
+
+def encode_events_as(found: BlockNames, events: Sequence[TransitEvent]) -> EncodedBlock:
+    """Encode events of a type with these names, or some of them; missing values are null.
+
+    Raises `MalformedError`: what `encode_column` raises.
+    """
+    return _encode(found, events, columns_of(events, found.attributes))
+
+
+def _encode(found: BlockNames, events: Sequence[TransitEvent], columns: Sequence[Column]) -> EncodedBlock:
+    ids, times = encode_column([event.id for event in events]), encode_column([event.time for event in events])
+    return EncodedBlock(found, len(events), ids, times, [encode_column(column) for column in columns])
+
+
+def decode_events(encoded: EncodedBlock) -> list[TransitEvent]:
+    """Read events, without the values of closed columns. Raises `MalformedError` (`block.column`)."""
+    found, rows, ids, times, cells = encoded
+    if rows != 1:
+        columns, nulls = decode_columns(cells, rows), hold_nulls(cells)
+        return events_of(found, decode_column(ids, rows), decode_column(times, rows), columns, nulls=nulls)
+    id_, time, *values = decode_row((ids, times, *cells))
+    return [event_of(found, id_, time, values)]
+
+
+def bundle(encoded: EncodedBlock, level: Level) -> list[bytes]:
+    """Return the plaintext to seal, column by column.
+
+    Raises `MalformedError` (`block.malformed`) if a column is closed or missing, or ids are not strings or times not
+    timestamps.
+    """
+    found, _, ids, times, columns = encoded
+    if None in columns or len(columns) != len(found.attributes):
+        raise malformed("a column that was not opened cannot be sealed")
+    _check_common(ids, times)
+    open_ = cast("Sequence[bytes]", columns)
+    return [encode_bundle((ids, times, *open_))] if level is Level.EVENT else [encode_bundle((ids, times)), *open_]
+
+
+def unbundle(found: BlockNames, rows: int, level: Level, plain: Sequence[bytes | None]) -> EncodedBlock:
+    """Return the columns of opened plaintext. Raises `MalformedError` (`block.malformed`, `block.column`)."""
+    first = plain[0] or b""
+    if level is Level.EVENT:
+        ids, times, *columns = decode_bundle(first, 2 + len(found.attributes))
+        _check_common(ids, times)
+        return EncodedBlock(found, rows, ids, times, columns)
+    ids, times = decode_bundle(first, 2)
+    _check_common(ids, times)
+    return EncodedBlock(found, rows, ids, times, plain[1:])
+
+
+def _check_common(ids: bytes, times: bytes) -> None:
+    if not are_common(ids, times):
+        raise malformed("the ids of events are strings, and their times timestamps")

@@ -4,11 +4,9 @@ Signatures and ciphers:
 
 - `keys` has Ed25519 keys: it signs, verifies and computes digests.
 - `aead` encrypts with authentication: AES-GCM, AES-GCM-SIV, EAX.
-- `hkdf` derives keys from a secret.
 - `hpke` encrypts to a public key.
 - `passphrases` protects a secret by a passphrase.
-- `kek` has key-encryption keys, which protect key rings and key manager logs.
-- `wrapping` encrypts secrets under other secrets.
+- `wrapping` derives secrets, encrypts them under other secrets, and has key-encryption keys for key rings and logs.
 
 Sealed blocks:
 
@@ -16,14 +14,12 @@ Sealed blocks:
 - `sealer` seals a block, attribute by attribute.
 - `opener` opens the attributes whose keys are held.
 - `filters` seals conditions on single attributes.
-- `signed_blocks` signs blocks and verifies who sealed them.
-- `merkle` proves single events of a signed block.
+- `signed_blocks` signs blocks, verifies who sealed them, and proves single events by Merkle trees.
 - `blinding` computes labels for blinded types and attributes.
 
 Groups and links:
 
 - `key_tree` changes the secret of a group when members come or leave.
-- `oft` is the paper's One-way Function Tree, for comparison only: it is unsafe.
 - `session` encrypts the records between two ends of a handshake.
 - `tls` makes TLS 1.3 contexts and certificates for links.
 """

@@ -16,7 +16,7 @@ from collections.abc import Iterable
 from functools import lru_cache
 from typing import Final
 
-from penstock.codec.block_names import LABEL_BYTES, Blinded, BlockNames, PlainNames, Route, names
+from penstock.codec.blocks import LABEL_BYTES, Blinded, BlockNames, PlainNames, Route, names
 from penstock.crypto.seal_keys import KeyRing, label_scope
 from penstock.crypto.wrapping import Secret
 from penstock.errors import RefusedError

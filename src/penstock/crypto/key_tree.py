@@ -10,7 +10,7 @@ node above a place that was taken or given up gets a new secret:
 
 So a change costs one wrapped secret a level and path instead of two, and at most two paths change when somebody leaves:
 never more than 2·⌈log2 n⌉. Nothing is derived from a secret that was there before the change, which is where the
-One-way Function Tree fails (`oft`).
+One-way Function Tree fails (`tests/crypto/oft.py`).
 
 `KeyTree` is the key manager's side, and `KeyPath` a member's. Both are deterministic: randomness comes in as a seed.
 """

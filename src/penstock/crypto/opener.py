@@ -14,9 +14,22 @@ from typing import NamedTuple, NoReturn, TypeAlias
 
 from cryptography.exceptions import InvalidTag
 
-from penstock.codec.block_names import BlockNames, read_route
-from penstock.codec.blocks import Block, Fixed, Level, Parts, read_block, read_fixed, read_parts, unpad
-from penstock.codec.encoded_blocks import EncodedBlock, decode_block, decode_events, unbundle
+from penstock.codec.blocks import (
+    Block,
+    BlockNames,
+    EncodedBlock,
+    Fixed,
+    Level,
+    Parts,
+    decode_block,
+    decode_events,
+    read_block,
+    read_fixed,
+    read_parts,
+    read_route,
+    unbundle,
+    unpad,
+)
 from penstock.crypto.aead import NONCE_BYTES, CipherAlgorithm, cannot_open
 from penstock.crypto.blinding import Directory
 from penstock.crypto.limits import CRYPTO_LIMITS, CryptoLimits

@@ -13,11 +13,9 @@ from enum import StrEnum
 from functools import lru_cache
 from typing import Final
 
-from penstock.codec.block_names import BlockNames
-from penstock.codec.blocks import Fixed, Level
+from penstock.codec.blocks import BlockNames, Fixed, Level
 from penstock.crypto.aead import Aead, CipherAlgorithm
-from penstock.crypto.hkdf import hkdf
-from penstock.crypto.wrapping import SECRET_BYTES, Secret
+from penstock.crypto.wrapping import SECRET_BYTES, Secret, hkdf
 from penstock.errors import RefusedError
 from penstock.model.names import TypeKey
 

@@ -18,20 +18,27 @@ from datetime import datetime
 from itertools import count
 from typing import Final, NamedTuple, NoReturn
 
-from penstock.codec.block_names import BlockNames, PlainNames, Route, write_route
 from penstock.codec.blocks import (
     INCARNATION_BYTES,
     Block,
+    BlockNames,
+    EncodedBlock,
     Fixed,
     Level,
     Padding,
+    PlainNames,
+    Route,
+    bundle,
+    decode_block,
+    encode_block,
+    encode_events,
     pad,
     write_block,
     write_bound,
     write_fixed,
+    write_route,
 )
-from penstock.codec.cells import microseconds
-from penstock.codec.encoded_blocks import EncodedBlock, bundle, decode_block, encode_block, encode_events
+from penstock.codec.columns import microseconds
 from penstock.crypto.aead import NONCE_BYTES, CipherAlgorithm
 from penstock.crypto.keys import RandomBytes, SigningKey
 from penstock.crypto.limits import CRYPTO_LIMITS, CryptoLimits

@@ -19,8 +19,8 @@ from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey, X25519PublicKey
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
-from penstock.crypto.hkdf import expand, hkdf
 from penstock.crypto.keys import KEY_BYTES, RandomBytes
+from penstock.crypto.wrapping import expand, hkdf
 from penstock.errors import FailedError, RefusedError
 
 _LABEL: Final = b"penstock-session-1 "

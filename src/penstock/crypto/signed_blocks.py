@@ -9,27 +9,112 @@ hold. The same check is that of plaintext which travels beside the sealed block.
 events is not asked here: that is decided by its capabilities.
 """
 
+import hashlib
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from hmac import compare_digest
 from types import MappingProxyType
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
-from penstock.codec.block_names import BlockNames, read_names
-from penstock.codec.blocks import Block, Fixed, Parts, read_bound
-from penstock.codec.cells import decode_cell, encode_cell, encode_cells, instant
-from penstock.codec.columns import decode_bundle, encode_bundle
+from penstock.codec.blocks import Block, BlockNames, Fixed, Parts, read_bound, read_names
+from penstock.codec.columns import decode_bundle, decode_cell, encode_bundle, encode_cell, encode_cells, instant
 from penstock.codec.sexp import SExp
 from penstock.codec.wire import decode, encode
-from penstock.crypto import merkle
 from penstock.crypto.keys import KEY_BYTES, SIGNATURE_BYTES, PublicKey, SigningKey
-from penstock.crypto.merkle import ROOT_BYTES, SALT_BYTES, bad_proof
 from penstock.crypto.seal_keys import Purpose, column_scope, derive
 from penstock.crypto.wrapping import Secret
 from penstock.errors import PenstockError, RefusedError
 from penstock.model.events import TransitEvent
 from penstock.model.principals import Principal
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Merkle trees over the columns of a block, and proofs of single events (paper 5, section 8.2).
+#
+# Whoever reads events holds the keys that they were sealed under, and could seal others. Hence a broker may sign what
+# it publishes. A block has a tree for each column, and the signature covers the roots of all of them:
+#
+#     leaf = SHA-256(0 ‖ salt ‖ value)        node = SHA-256(1 ‖ left ‖ right)        an odd node goes up as it is
+#
+# The salts of a column follow from the key of its attribute, 16 bytes for each value. So a root tells nothing to who
+# does not hold that key: 32 bytes a column are all that he needs to check the columns that he does read. A proof of an
+# event has, for each attribute that is shown, the value, its salt, and the way to the root; the others are known by
+# their roots alone.
+
+SALT_BYTES: Final = 16
+ROOT_BYTES: Final = 32
+
+Tree: TypeAlias = list[list[bytes]]
+"""The levels of a tree, leaves first."""
+
+
+def merkle_salts(seed: bytes, number: int, rows: int) -> list[bytes]:
+    """Return the salts of one column of one block. Knowing some of them tells nothing about others."""
+    stream = hashlib.shake_256(seed + number.to_bytes(8, "big")).digest(SALT_BYTES * rows)
+    return [stream[start : start + SALT_BYTES] for start in range(0, len(stream), SALT_BYTES)]
+
+
+def merkle_leaves(salts: Sequence[bytes], values: Sequence[bytes]) -> list[bytes]:
+    """Return the leaves of values."""
+    sha256 = hashlib.sha256
+    return [sha256(b"\0" + salt + value).digest() for salt, value in zip(salts, values, strict=True)]
+
+
+def merkle_tree(leaves: Sequence[bytes]) -> Tree:
+    """Return the tree over leaves, one at least."""
+    sha256, level = hashlib.sha256, list(leaves)
+    levels = [level]
+    while len(level) > 1:
+        above = [sha256(b"\1" + left + right).digest() for left, right in zip(level[::2], level[1::2], strict=False)]
+        level = above + level[len(above) * 2 :]
+        levels.append(level)
+    return levels
+
+
+def merkle_root(levels: Tree) -> bytes:
+    """Return the root of a tree."""
+    return levels[-1][0]
+
+
+def merkle_path(levels: Tree, place: int) -> list[bytes]:
+    """Return the neighbours of a leaf on its way to the root."""
+    found = []
+    for level in levels[:-1]:
+        beside = place ^ 1
+        if beside < len(level):
+            found.append(level[beside])
+        place >>= 1
+    return found
+
+
+def climb(start: bytes, place: int, rows: int, way: Sequence[bytes]) -> bytes:
+    """Return the root that a leaf at a place among so many gives. Raises `RefusedError` (`seal.bad-proof`)."""
+    if not 0 <= place < rows:
+        raise bad_proof()
+    node, steps = start, iter(way)
+    while rows > 1:
+        if place ^ 1 < rows:
+            beside = next(steps, b"")
+            if len(beside) != ROOT_BYTES:
+                raise bad_proof()
+            pair = beside + node if place & 1 else node + beside
+            node = hashlib.sha256(b"\1" + pair).digest()
+        place, rows = place >> 1, (rows + 1) >> 1
+    if next(steps, None) is not None:
+        raise bad_proof()
+    return node
+
+
+def bad_proof() -> RefusedError:
+    """Return the one error for a proof that proves nothing."""
+    return RefusedError(
+        "seal.bad-proof", "the proof does not show this event", hint="it was changed, or made otherwise"
+    )
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Sign blocks, and prove single events.
+
 
 _LABEL: Final = b"penstock-signed-block-1 "
 _PROOF: Final = b"event-proof"
@@ -54,7 +139,7 @@ class BlockSigner:
 
     def sign(self, block: Block, number: int, bound: bytes) -> bytes:
         """Return the signature section of a block."""
-        roots = b"".join(merkle.root(tree.levels) for tree in _trees(block, number, self._seeds) if tree)
+        roots = b"".join(merkle_root(tree.levels) for tree in _trees(block, number, self._seeds) if tree)
         return self._key.public.raw + self._key.sign(_LABEL + bound + roots) + roots
 
 
@@ -70,7 +155,7 @@ class _Section(NamedTuple):
 class _Tree(NamedTuple):
     salts: list[bytes]
     cells: list[bytes]
-    levels: merkle.Tree
+    levels: Tree
 
 
 @dataclass(frozen=True, slots=True)
@@ -170,7 +255,7 @@ def verify_signature(parts: Parts, names: BlockNames, block: Block, seeds: Seque
     for column, (tree, values) in enumerate(zip(trees, (block.ids, *block.columns), strict=True)):
         if (tree is None) != (values is None):
             raise _bad_signature()
-        if tree is not None and not compare_digest(merkle.root(tree.levels), section.root(column)):
+        if tree is not None and not compare_digest(merkle_root(tree.levels), section.root(column)):
             raise _bad_signature()
     return SignedBlock(block, section.public.principal, bound, parts.signature, trees)
 
@@ -193,8 +278,8 @@ def _verify_proof(proof: EventProof) -> ProvenEvent:
     if columns[:1] != [0] or columns != sorted({*columns}) or columns[-1] > len(names.attributes):
         raise bad_proof()
     for value in proof.shown:
-        [start] = merkle.leaves([value.salt], [value.cell])
-        if not compare_digest(merkle.climb(start, proof.place, rows, value.way), section.root(value.column)):
+        [start] = merkle_leaves([value.salt], [value.cell])
+        if not compare_digest(climb(start, proof.place, rows, value.way), section.root(value.column)):
             raise bad_proof()
     # (3) Only now are the values read.
     id_, time = map(decode_cell, decode_bundle(proof.shown[0].cell, 2))
@@ -233,14 +318,14 @@ def _trees(block: Block, number: int, seeds: Sequence[Secret | None]) -> list[_T
 
 
 def _tree(cells: list[bytes], seed: Secret, number: int) -> _Tree:
-    salts = merkle.salts(seed.expose(), number, len(cells))
-    return _Tree(salts, cells, merkle.tree(merkle.leaves(salts, cells)))
+    salts = merkle_salts(seed.expose(), number, len(cells))
+    return _Tree(salts, cells, merkle_tree(merkle_leaves(salts, cells)))
 
 
 def _show(tree: _Tree | None, column: int, place: int) -> Shown:
     if tree is None:
         raise bad_proof()
-    return Shown(column, tree.salts[place], tree.cells[place], tuple(merkle.path(tree.levels, place)))
+    return Shown(column, tree.salts[place], tree.cells[place], tuple(merkle_path(tree.levels, place)))
 
 
 def _read_shown(value: object) -> Shown:

@@ -10,16 +10,46 @@ So what was wrapped opens in its context alone (which group, which epoch, which 
 key of its own: the nonce, which is zero, never meets a key twice. Whatever fails to open fails with one error.
 """
 
+from dataclasses import dataclass, field
 from hmac import compare_digest
-from typing import Final, NoReturn
+from typing import Final, NoReturn, TypeAlias
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
+from cryptography.hazmat.primitives.kdf.hkdf import HKDF, HKDFExpand
 
-from penstock.codec.sexp import canonical
-from penstock.errors import MalformedError, RefusedError
+from penstock.codec.sexp import SExp, canonical
+from penstock.crypto.passphrases import DEFAULT_COST, Cost, PassphraseBox, RandomBytes, wrong_passphrase
+from penstock.errors import LimitError, MalformedError, RefusedError
+
+# ----------------------------------------------------------------------------------------------------------------------
+# HKDF-SHA256 (RFC 5869): from one secret to keys for single uses.
+
+MAX_BYTES: Final = 255 * 32
+"""As much as one derivation gives (RFC 5869, 2.3)."""
+
+
+def hkdf(secret: bytes, info: bytes, size: int, *, salt: bytes = b"") -> bytes:
+    """Extract and expand. Raises `LimitError` (`key.derivation`)."""
+    _check_size(size)
+    return HKDF(SHA256(), size, salt=salt or None, info=info).derive(secret)
+
+
+def expand(key: bytes, info: bytes, size: int) -> bytes:
+    """Expand what is a key already: uniform, and as long as a digest. Raises `LimitError` (`key.derivation`)."""
+    _check_size(size)
+    return HKDFExpand(SHA256(), size, info).derive(key)
+
+
+def _check_size(size: int) -> None:
+    if not 0 < size <= MAX_BYTES:
+        raise LimitError("key.derivation", f"a derived key has 1 to {MAX_BYTES} bytes, not {size}")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Secrets, and how they are wrapped under other secrets.
+
 
 SECRET_BYTES: Final = 32
 SALT_BYTES: Final = 16
@@ -52,7 +82,7 @@ class Secret:
 
     def derive(self, label: bytes, *context: bytes) -> "Secret":
         """Return the secret for one purpose; nobody gets from it to this one."""
-        return Secret(_expand(self._octets, canonical((_LABEL, label, *context))))
+        return Secret(expand(self._octets, canonical((_LABEL, label, *context)), SECRET_BYTES))
 
     def expose(self) -> bytes:
         """Return the bytes themselves: for what is sealed or wrapped immediately, and for ciphers."""
@@ -62,14 +92,14 @@ class Secret:
 def wrap(under: Secret, content: bytes, salt: bytes, *context: bytes) -> bytes:
     """Return content that only holders of a secret can read, and only in its context. No salt is used twice."""
     about = canonical((_LABEL, _WRAP, salt, *context))
-    return AESGCM(_expand(under.expose(), about)).encrypt(_NONCE, content, about)
+    return AESGCM(expand(under.expose(), about, SECRET_BYTES)).encrypt(_NONCE, content, about)
 
 
 def unwrap(under: Secret, box: bytes, salt: bytes, *context: bytes) -> bytes:
     """Return what was wrapped. Raises `RefusedError` (`keys.unopened`), whatever the reason."""
     about = canonical((_LABEL, _WRAP, salt, *context))
     try:
-        return AESGCM(_expand(under.expose(), about)).decrypt(_NONCE, box, about)
+        return AESGCM(expand(under.expose(), about, SECRET_BYTES)).decrypt(_NONCE, box, about)
     except InvalidTag:
         raise unopened() from None
 
@@ -81,5 +111,80 @@ def unopened() -> RefusedError:
     )
 
 
-def _expand(secret: bytes, info: bytes) -> bytes:
-    return HKDFExpand(SHA256(), SECRET_BYTES, info).derive(secret)
+# ----------------------------------------------------------------------------------------------------------------------
+# Key-encryption keys: what key rings, and the logs of key managers, are wrapped under. Their written forms:
+#
+#     (kek (id <8 bytes>) (k <32 bytes>))
+#     (protected-kek (id <8 bytes>) (argon2id (salt …) (passes …) (memory …)) (secretbox (nonce …) (box …)))
+#
+# The id follows from the key and tells nothing about it. It says which key something lies under, and catches a file
+# that was mistyped or changed.
+
+ID_BYTES: Final = 8
+_ID: Final = b"kek-id"
+
+
+def kek_id(kek: Secret) -> bytes:
+    """Return what a key-encryption key is known by."""
+    return kek.derive(_ID).expose()[:ID_BYTES]
+
+
+def new_kek(random: RandomBytes) -> Secret:
+    """Make a key-encryption key."""
+    return Secret(random(SECRET_BYTES))
+
+
+def kek_to_sexp(kek: Secret) -> SExp:
+    """Return the written form of a key that nothing protects but the file it lies in."""
+    return (b"kek", (b"id", kek_id(kek)), (b"k", kek.expose()))
+
+
+@dataclass(frozen=True, slots=True)
+class ProtectedKek:
+    """A key-encryption key under a passphrase. `open` gives the key back."""
+
+    id: bytes
+    box: PassphraseBox = field(repr=False)
+
+    def open(self, passphrase: bytes) -> Secret:
+        """Return the key. Raises `RefusedError` (`key.passphrase`), whatever the reason."""
+        kek = Secret(self.box.open(passphrase))
+        # The id was not under the passphrase: somebody may have put another one there.
+        if not compare_digest(kek_id(kek), self.id):
+            raise wrong_passphrase()
+        return kek
+
+    def to_sexp(self) -> SExp:
+        """Return the written form."""
+        return (b"protected-kek", (b"id", self.id), *self.box.to_sexps())
+
+
+StoredKek: TypeAlias = Secret | ProtectedKek
+
+
+def protect_kek(kek: Secret, passphrase: bytes, random: RandomBytes, cost: Cost = DEFAULT_COST) -> ProtectedKek:
+    """Put a key under a passphrase. Raises `MalformedError` (`key.empty-passphrase`)."""
+    return ProtectedKek(kek_id(kek), PassphraseBox.of(kek.expose(), passphrase, random, cost))
+
+
+def parse_kek(value: SExp) -> StoredKek:
+    """Read either form.
+
+    Raises `MalformedError` (`keys.kek`, `key.malformed`) and `LimitError` (`key.cost`). Nothing of the input is in the
+    message.
+    """
+    match value:
+        case (b"kek", (b"id", bytes(id_)), (b"k", bytes(octets))) if len(octets) == SECRET_BYTES:
+            kek = Secret(octets)
+            if not compare_digest(kek_id(kek), id_):
+                raise _malformed_kek("a key-encryption key that was changed: its id is that of another one")
+            return kek
+        case (b"protected-kek", (b"id", bytes(id_)), cost, box):
+            return ProtectedKek(id_, PassphraseBox.from_sexps(cost, box))
+    raise _malformed_kek("not a key-encryption key")
+
+
+def _malformed_kek(message: str) -> MalformedError:
+    return MalformedError(
+        "keys.kek", message, hint="expected what `penstock key new-kek` makes: `(kek …)` or `(protected-kek …)`"
+    )

@@ -8,26 +8,21 @@ The decision:
 - `restriction` has the value that every source produces: which attributes, which events, when.
 - `enforce` compiles restrictions to functions: which attributes of an event a subscriber gets to see, for each event.
 - `environment` provides the facts for dynamic conditions: time, publishing rate, outside facts.
-- `decision_log` describes decisions as values and as CloudEvents.
-- `recorder` records decisions, for everything that decides.
+- `decision_log` describes decisions as values and as CloudEvents, and records them.
 
 The sources of authority:
 
 - `capabilities` turns chains of certificates into restrictions.
-- `policies` is the source for attribute-based policies. The next three work for it:
-- `policy_branches` turns policies into branches.
-- `policy_subjects` provides a requester's attributes.
-- `residuals` evaluates a policy as far as possible before the event is known.
-- `agreed_authority` is the source for rules agreed through the moderator. `agreements` and `agreed_rules` work for it.
-- `agreements` has the signed rules that an owner announces.
-- `agreed_rules` turns an agreement and profiles into branches.
+- `policies` is the source for attribute-based policies. It evaluates a policy as far as possible before the event is
+  known, and turns the result into branches.
+- `agreements` is the source for rules agreed through the moderator, which an owner signs and announces.
 - `agreed_capabilities` expresses agreed rules as certificates.
 """
 
-from penstock.guard.agreed_authority import NO_AGREEMENTS as NO_AGREEMENTS
-from penstock.guard.agreed_authority import Agreements as Agreements
+from penstock.guard.agreements import NO_AGREEMENTS as NO_AGREEMENTS
 from penstock.guard.agreements import Agreement as Agreement
 from penstock.guard.agreements import AgreementMode as AgreementMode
+from penstock.guard.agreements import Agreements as Agreements
 from penstock.guard.capabilities import CapabilityAuthority as CapabilityAuthority
 from penstock.guard.decision import Authority as Authority
 from penstock.guard.decision import Decision as Decision
@@ -40,7 +35,10 @@ from penstock.guard.decision import Ruling as Ruling
 from penstock.guard.decision import decide as decide
 from penstock.guard.decision_log import DecisionRecord as DecisionRecord
 from penstock.guard.decision_log import EventCounts as EventCounts
+from penstock.guard.decision_log import Recorded as Recorded
+from penstock.guard.decision_log import Recorder as Recorder
 from penstock.guard.decision_log import RevocationRecord as RevocationRecord
+from penstock.guard.decision_log import Sink as Sink
 from penstock.guard.enforce import Delivery as Delivery
 from penstock.guard.enforce import Publication as Publication
 from penstock.guard.enforce import Rules as Rules
@@ -48,9 +46,6 @@ from penstock.guard.environment import ENVIRONMENT as ENVIRONMENT
 from penstock.guard.environment import PublicationRate as PublicationRate
 from penstock.guard.environment import environment as environment
 from penstock.guard.environment import environment_schema as environment_schema
-from penstock.guard.recorder import Recorded as Recorded
-from penstock.guard.recorder import Recorder as Recorder
-from penstock.guard.recorder import Sink as Sink
 from penstock.guard.restriction import ANYTIME as ANYTIME
 from penstock.guard.restriction import NOTHING as NOTHING
 from penstock.guard.restriction import Branch as Branch

@@ -15,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 
 from penstock.errors import MalformedError
-from penstock.guard.agreed_rules import AgreedRules, publisher_conditions
+from penstock.guard.agreements import AgreedRules, publisher_conditions
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import EventType

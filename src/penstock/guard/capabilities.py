@@ -12,14 +12,12 @@ from penstock.model.types import EventType
 from penstock.model.values import Schema
 from penstock.selector import conjunction
 from penstock.trust.capabilities import network_request, read_terms, type_request
-from penstock.trust.closure import NameTable
 from penstock.trust.credentials import Credentials
-from penstock.trust.discovery import NO_ENDS, OnlineChecker, follow, no_online_checker, sift
+from penstock.trust.discovery import NO_ENDS, FiveTuple, NameTable, OnlineChecker, follow, no_online_checker, sift
 from penstock.trust.event_types import VerifiedType
 from penstock.trust.explain import AuthorityQuestion, Explanation, explain
 from penstock.trust.limits import TRUST_LIMITS, TrustLimits
-from penstock.trust.policy.revocations import Revocations
-from penstock.trust.reduction import FiveTuple
+from penstock.trust.policy_state import Revocations
 from penstock.trust.tags import Set, Tag
 from penstock.trust.validity import Validity
 

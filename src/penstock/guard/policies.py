@@ -2,7 +2,7 @@
 
 A policy is asked about everybody who publishes or subscribes: with what is known of who asks and of the type, for each
 event, and for each attribute of it where a policy tells them apart. What it says becomes branches: where that can be
-said as a selector (`penstock.guard.residuals`) it is pushed towards publishers, and Spark makes columns of it; where it
+said as a selector (`penstock.guard.policies`) it is pushed towards publishers, and Spark makes columns of it; where it
 cannot, because it depends on the moment, say, the local broker asks the policy about each event, by a guard.
 
 What policies mean beside certificates and agreed rules is for the domain to say that runs them:
@@ -22,31 +22,479 @@ somebody else's have to be asked for by themselves.
 """
 
 import hashlib
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
 from functools import reduce
+from itertools import combinations
 from operator import and_
-from typing import Final, TypeAlias, TypeGuard
+from typing import Final, Protocol, TypeAlias, TypeGuard
 
-from penstock.errors import MalformedError
-from penstock.guard.decision import Authority, EventRequest, Request, Ruling
+from penstock.errors import EvaluationError, LimitError, MalformedError, RefusedError
+from penstock.guard.capabilities import NamedRole
+from penstock.guard.decision import Authority, DecisionProblem, EventRequest, Request, Ruling
+from penstock.guard.enforce import OwnGuard
 from penstock.guard.environment import ENVIRONMENT
-from penstock.guard.policy_branches import ALL, PolicyBranches
-from penstock.guard.policy_subjects import Certified, Subjects
-from penstock.guard.restriction import Branch
-from penstock.model.domains import Domain
-from penstock.model.names import TypeKey
-from penstock.model.principals import Principal
-from penstock.model.values import Schema
+from penstock.guard.limits import AGREED_BRANCHES, BROKER_VIEWS, RESIDUAL_KEPT
+from penstock.guard.restriction import Branch, Restriction, When
+from penstock.model.names import AttributeId, TypeKey
+from penstock.model.principals import Domain, Principal
+from penstock.model.types import Attribute, EventType
+from penstock.model.values import Scalar, Schema
 from penstock.policy.combining.registry import POLICY_COMBINING, RULE_COMBINING, policy_algorithm
+from penstock.policy.engine.compiler import CompiledPolicy
+from penstock.policy.engine.lookup import PolicySources
 from penstock.policy.engine.repository import Repository, check_policies
-from penstock.policy.language.event_attributes import event_names
+from penstock.policy.language.datatypes import STRING, Value
+from penstock.policy.language.event_attributes import (
+    ATTRIBUTE_ID,
+    ATTRIBUTE_NAME,
+    EVENT,
+    SUBJECT_OWNER_ROLE,
+    SUBJECT_RIGHT,
+    SUBJECT_ROLE,
+    EventNames,
+    action_facts,
+    environment_facts,
+    event_names,
+    subject_facts,
+    type_facts,
+)
+from penstock.policy.language.expressions import Designator
 from penstock.policy.language.policies import Policy, PolicySet, Root, Rule, RuleEffect, designators
+from penstock.policy.language.requests import ENVIRONMENT as ENVIRONMENT_CATEGORY
+from penstock.policy.language.requests import RESOURCE, Facts, Key, key_of
+from penstock.policy.language.requests import Request as PolicyRequest
+from penstock.policy.language.results import PolicyOutcome, XacmlDecision
+from penstock.policy.residual.partial_evaluation import Residual, residual
 from penstock.policy.syntax.xml.policy_writer import write_policy
+from penstock.selector import conjunction
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
+from penstock.trust.validity import ALWAYS, Validity
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Provide policies with a requester's attributes: its domain, its roles, and its rights (an information port).
+#
+# Roles and rights come from certificates, which have dates. For one moment those count that are valid then. A question
+# about all times is asked once for each period in which the same of them are.
+
+_INSTANT: Final = timedelta(microseconds=1)
+_EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
+_LATEST: Final = datetime.max.replace(tzinfo=UTC)
+
+
+class Certified(Authority, Protocol):
+    """Certificates as a source of authority: rights, and names that they give."""
+
+    def roles(self, request: EventRequest, /) -> tuple[NamedRole, ...]:
+        """Return the names that certificates give to who asks."""
+
+
+@dataclass(frozen=True, slots=True)
+class SubjectFacts:
+    """Facts for a request in a period, and the certificates that they depend on."""
+
+    period: Validity
+    facts: Facts
+    because: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class _Right:
+    """A right that somebody has, while certificates say so."""
+
+    name: str
+    validity: Validity
+    because: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Subjects:
+    """See the module. `asked` has the ids of the attributes that policies ask for: nothing else is looked up."""
+
+    certified: Certified
+    domains: tuple[Domain, ...]
+    asked: frozenset[str]
+
+    def known(self, request: EventRequest) -> Iterator[SubjectFacts]:
+        """Yield the facts: once for a moment, or by periods for all times. Raises `LimitError` (`guard.periods`)."""
+        roles = self.certified.roles(request) if self.asked & {SUBJECT_ROLE, SUBJECT_OWNER_ROLE} else ()
+        rights = tuple(self._rights(request)) if SUBJECT_RIGHT in self.asked else ()
+        event_type, principal = request.type.event_type, request.principal
+        owner = event_type.name.owner
+        about = {**type_facts(event_type, self._homes(owner)), **action_facts(request.action)}
+        dated: tuple[NamedRole | _Right, ...] = (*roles, *rights)
+        for period in periods((one.validity for one in dated), request.now):
+            held = [role for role in roles if _holds(role.validity, period, request.now)]
+            may = [right for right in rights if _holds(right.validity, period, request.now)]
+            valid: tuple[NamedRole | _Right, ...] = (*held, *may)
+            subject = subject_facts(
+                principal,
+                domain=self._homes(principal),
+                role=dict.fromkeys(f"{role.issuer}/{role.name}" for role in held),
+                owner_role=dict.fromkeys(role.name for role in held if role.issuer == owner),
+                right=dict.fromkeys(right.name for right in may),
+            )
+            because = tuple(dict.fromkeys(certificate for one in valid for certificate in one.because))
+            yield SubjectFacts(period, {**subject, **about}, because)
+
+    def _homes(self, principal: Principal) -> tuple[str, ...]:
+        return tuple(part.name for domain in self.domains for part in domain.line(principal))
+
+    def _rights(self, request: EventRequest) -> Iterator[_Right]:
+        """Yield the rights on the type that nothing is left to be asked about."""
+        for right in Right:
+            if not right.on_network:
+                ruling = self.certified.rule(replace(request, action=right))
+                for branch in ruling.branches:
+                    if branch.action is right and branch.unconditional:
+                        yield _Right(str(right), branch.when.validity, branch.because)
+
+
+def _holds(validity: Validity, period: Validity, now: datetime | None) -> bool:
+    return validity.covers(period) if now is None else validity.contains(now)
+
+
+def periods(validities: Iterable[Validity], now: datetime | None) -> Iterator[Validity]:
+    """Yield periods, one after the other, within which the same validities hold; for one moment a single one.
+
+    Raises `LimitError` (`guard.periods`) where they are too many.
+    """
+    if now is not None:
+        yield ALWAYS
+        return
+    starts: set[datetime] = set()
+    for validity in validities:
+        if validity.starts is not None and validity.starts > _EARLIEST:
+            starts.add(validity.starts)
+        if validity.ends is not None and validity.ends < _LATEST:
+            starts.add(validity.ends + _INSTANT)
+    if len(starts) >= AGREED_BRANCHES:
+        raise LimitError("guard.periods", "roles and rights change too often to distinguish them by time")
+    before: datetime | None = None
+    for start in sorted(starts):
+        yield Validity.between(before, start - _INSTANT)
+        before = start
+    yield ALWAYS if before is None else Validity.between(before)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Compute residual policies as restrictions, so that requests are decided once, and events quickly.
+#
+# Where a policy tells attributes apart (`urn:penstock:attribute:name`, `urn:penstock:attribute:id`) it is asked about
+# each attribute of the type: an event is shown where one attribute of it is permitted, with those that are. Other
+# policies permit events whole.
+
+#: what a policy asks for that tells attributes apart
+_WHICH: Final = frozenset(key_of(RESOURCE, name, STRING) for name in (ATTRIBUTE_NAME, ATTRIBUTE_ID))
+
+
+_Found: TypeAlias = Restriction | RefusedError
+_Kept: TypeAlias = dict[tuple[Key, ...], dict[tuple[tuple[Value, ...], ...], _Found]]
+"""What came of a question, by what was asked for of who asks, and by what that was."""
+
+
+@dataclass(frozen=True, slots=True)
+class _About:
+    """The question, without the subject."""
+
+    action: Right
+    event_type: EventType
+    names: EventNames
+    environment: Schema
+
+    @property
+    def key(self) -> tuple[object, ...]:
+        """Return the cache key."""
+        return self.action, self.event_type, tuple(self.names.attributes.items()), tuple(self.environment.items())
+
+
+class Residuals:
+    """The residual of one policy, cached for all subjects with the same attributes, as far as the policy uses them.
+
+    What `sources` find must not depend on the request, nor change. `understood` are the obligations that whoever
+    enforces it meets; what is permitted with others is not.
+    """
+
+    def __init__(
+        self, root: Root, sources: PolicySources | None = None, understood: frozenset[str] = frozenset()
+    ) -> None:
+        self._root = root
+        self._sources = sources
+        self._understood = understood
+        self._kept: dict[tuple[object, ...], _Kept] = {}
+        self._count = 0
+
+    def restriction(
+        self,
+        known: Facts,
+        action: Right,
+        event_type: EventType,
+        *,
+        names: EventNames | None = None,
+        environment: Schema | None = None,
+    ) -> Restriction:
+        """Return what the policy permits of events of a type, given all that is known but the event.
+
+        With `environment`, what brokers know of the moment may be asked for. Raises `RefusedError`:
+        `policy.residual-fragment`, `policy.residual-limit`.
+        """
+        about = _About(action, event_type, names or event_names(event_type), environment or {})
+        kept = self._kept.setdefault(about.key, {})
+        # What is asked for depends on what is known, but there are few ways to go on.
+        known_already = (kept[asked].get(_values(known, asked)) for asked in [*kept])
+        found = next((one for one in known_already if one is not None), None) or self._keep(kept, known, about)
+        if isinstance(found, RefusedError):
+            # Raised once more as it is, it would gather the traces of all who met it.
+            raise RefusedError(found.code, found.message, hint=found.hint, **found.fields)
+        return found
+
+    def _keep(self, kept: _Kept, known: Facts, about: _About) -> _Found:
+        if self._count >= RESIDUAL_KEPT:
+            self._kept, self._count = {}, 0
+        gathered: set[Key] = set()
+        try:
+            found: _Found = self._left(known, about, gathered)
+        except RefusedError as error:
+            found = error
+        asked = tuple(sorted(gathered, key=lambda key: (key.category, key.id, key.of.id)))
+        kept.setdefault(asked, {})[_values(known, asked)] = found
+        self._count += 1
+        return found
+
+    def _left(self, known: Facts, about: _About, asked: set[Key]) -> Restriction:
+        """Return the residual, and collect the attributes that it used."""
+
+        def left(facts: Facts) -> Residual:
+            return residual(
+                self._root, facts, about.names, environment=about.environment, sources=self._sources, asked=asked
+            )
+
+        found: list[tuple[AttributeId, Residual]] = []
+        for attribute in about.event_type.attributes:
+            one = left({**known, **about.names.of(attribute)})
+            if not one.asked & _WHICH:
+                return Restriction.of(_whole(one, about.action, self._understood))
+            found.append((attribute.id, one))
+        if not found:
+            return Restriction.of(_whole(left(known), about.action, self._understood))
+        return Restriction.of(_by_attributes(found, about.action, self._understood))
+
+
+def _values(known: Facts, asked: tuple[Key, ...]) -> tuple[tuple[Value, ...], ...]:
+    return tuple(known.get(key, ()) for key in asked)
+
+
+def _whole(one: Residual, action: Right, understood: frozenset[str]) -> Iterator[Branch]:
+    because = _because([one])
+    for case in one.cases:
+        if all(duty.id in understood for duty in case.obligations):
+            yield Branch(action=action, where=case.where, when=When(condition=case.when), because=because)
+
+
+def _by_attributes(
+    found: Iterable[tuple[AttributeId, Residual]], action: Right, understood: frozenset[str]
+) -> Iterator[Branch]:
+    """Yield a branch for all attributes that are permitted of the same events."""
+    alike: dict[Branch, list[tuple[AttributeId, Residual]]] = {}
+    for attribute, one in found:
+        for branch in _whole(one, action, understood):
+            alike.setdefault(branch, []).append((attribute, one))
+    for branch, those in alike.items():
+        attributes = frozenset(attribute for attribute, _ in those)
+        yield replace(branch, attributes=attributes, because=_because(one for _, one in those))
+
+
+def _because(those: Iterable[Residual]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(f"policy:{policy.id}" for one in those for policy in one.policies))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Turn policies into branches: by selectors if that is possible, and otherwise by a guard.
+#
+# A guard asks the policy about each event that comes, and the moment at which it does. Only a local broker can do that:
+# a question about all times, which a job on Spark asks, is then not answered, and that is a refusal.
+
+RECORD: Final = "urn:penstock:obligation:record"
+"""The obligation to write a decision down, which is met wherever something is decided before anybody has an answer."""
+
+ALL: Final = "urn:penstock:policies"
+"""What policies are called that stand around those that were given."""
+
+UNDERSTOOD: Final = frozenset({RECORD})
+#: of the ids that an error names
+_LONGEST: Final = 400
+_ANY_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class PolicyGuard:
+    """Asks a policy about each event: a guard. What cannot be decided raises, which refuses."""
+
+    policy: CompiledPolicy
+    known: Facts
+    names: EventNames
+
+    def __call__(self, values: Mapping[str, Scalar], environment: Mapping[str, Scalar]) -> bool:
+        """Say whether the policy permits an event. Raises `EvaluationError` (`policies.indeterminate`)."""
+        now = environment.get("time")
+        if not isinstance(now, datetime):
+            return False
+        facts = {**self.known, **self.names.facts(values), **environment_facts(environment)}
+        outcome = self.policy.ask(facts, now)
+        if outcome.decision.indeterminate:
+            raise EvaluationError("policies.indeterminate", "policies could not be decided about an event")
+        return outcome.decision is XacmlDecision.PERMIT and not _unmet(outcome)
+
+
+class PolicyBranches:
+    """The branches of a policy, computed once for each type. `name` identifies its content.
+
+    `of` are the policies that decide in it, and `asked` the attributes that they, and those they refer to, ask for.
+    """
+
+    def __init__(
+        self, root: Root, sources: PolicySources, of: Iterable[Root], asked: Iterable[Designator], name: str
+    ) -> None:
+        ids = dict.fromkeys(one.id for one in of)
+        self._because = tuple(f"policy:{one}" for one in ids)
+        self._source = " ".join(ids)[:_LONGEST]
+        self._left = Residuals(root, sources, UNDERSTOOD)
+        self._compiled = CompiledPolicy(root, sources)
+        self._name = name
+        wanted = tuple(asked)
+        #: whether a policy tells the attributes of an event apart
+        self._by_attribute = any(one.id in {ATTRIBUTE_NAME, ATTRIBUTE_ID} for one in wanted)
+        #: whether what it says depends on the event, or on the moment
+        self._depends = any(one.category == ENVIRONMENT_CATEGORY or one.id.startswith(EVENT) for one in wanted)
+
+    def rule(self, request: EventRequest, names: EventNames, known: SubjectFacts, environment: Schema) -> Ruling:
+        """Return what is permitted, given the facts known in a period."""
+        try:
+            found = self._branches(request, names, known.facts, environment)
+        except RefusedError as error:
+            message = f"what policies permit is for a broker to ask of each event: {error.message}"
+            return Ruling(problems=(DecisionProblem("policies.each-event", message, self._source),))
+        if request.action is Right.PUBLISH:
+            found = tuple(_together(found))
+        branches = tuple(
+            replace(branch, when=replace(branch.when, validity=known.period), because=(*branch.because, *known.because))
+            for branch in found
+        )
+        return Ruling(branches) if branches else self._why(request, known.facts)
+
+    def _branches(
+        self, request: EventRequest, names: EventNames, known: Facts, environment: Schema
+    ) -> Sequence[Branch]:
+        """Return the permitted branches. Raises `RefusedError` if they cannot be decided for all times."""
+        if not self._depends:
+            return tuple(self._asked_once(request, names, known))
+        try:
+            found = self._left.restriction(
+                known, request.action, request.type.event_type, names=names, environment=environment
+            )
+        except RefusedError:
+            if request.now is None:
+                raise
+            return tuple(self._asked_each(request, names, known))
+        return tuple(replace(one, because=tuple(filter(_given, one.because))) for one in found.branches)
+
+    def _asked_once(self, request: EventRequest, names: EventNames, known: Facts) -> Iterator[Branch]:
+        """Yield branches if they do not depend on the event."""
+        permitted: list[Attribute | None] = []
+        because: dict[str, None] = {}
+        for attribute, facts in self._parts(request, names, known):
+            asked = replace(PolicyRequest.of_facts(facts), return_policy_ids=True)
+            outcome = self._compiled.ask_request(asked, request.now or _ANY_TIME)
+            if outcome.decision is XacmlDecision.PERMIT and not _unmet(outcome):
+                permitted.append(attribute)
+                because.update(dict.fromkeys(filter(_given, (f"policy:{one.id}" for one in outcome.applicable))))
+        if permitted:
+            shown = frozenset(attribute.id for attribute in permitted if attribute is not None)
+            attributes = None if None in permitted else shown
+            yield Branch(action=request.action, attributes=attributes, because=tuple(because))
+
+    def _asked_each(self, request: EventRequest, names: EventNames, known: Facts) -> Iterator[Branch]:
+        """Yield branches that the local broker evaluates for each event."""
+        for attribute, facts in self._parts(request, names, known):
+            yield Branch(
+                action=request.action,
+                attributes=None if attribute is None else frozenset({attribute.id}),
+                guards=frozenset({self._guard(facts, names)}),
+                because=self._because,
+            )
+
+    def _parts(
+        self, request: EventRequest, names: EventNames, known: Facts
+    ) -> Iterator[tuple[Attribute | None, Facts]]:
+        """Yield the questions: each attribute if a policy distinguishes them, otherwise the event."""
+        attributes = request.type.event_type.attributes if self._by_attribute else ()
+        yield from ((attribute, {**known, **names.of(attribute)}) for attribute in attributes)
+        if not attributes:
+            yield None, known
+
+    def _guard(self, facts: Facts, names: EventNames) -> OwnGuard:
+        """Return a guard whose name says all that its answers rest on but the event and the moment."""
+        about = sorted((key.category, key.id, key.of.id, values) for key, values in facts.items())
+        called = sorted((name, attribute.id) for name, attribute in names.attributes.items())
+        name = hashlib.sha256(repr((self._name, about, called)).encode()).hexdigest()[:32]
+        return OwnGuard(f"policy:{name}", PolicyGuard(self._compiled, facts, names))
+
+    def _why(self, request: EventRequest, known: Facts) -> Ruling:
+        """Explain why nothing is permitted whatever the event is; name only a policy's id."""
+        about = f"{request.principal.short} {request.action} `{request.type.event_type.name.name}`"
+        outcome = self._compiled.ask(known, request.now or _ANY_TIME)
+        unmet = _unmet(outcome)
+        if outcome.decision is XacmlDecision.PERMIT and unmet:
+            message = f"policies let {about} with an obligation that is not known here: `{unmet[0][:120]}`"
+            return Ruling(problems=(DecisionProblem("policies.obligation", message, self._source),))
+        if outcome.decision.indeterminate:
+            missing = ", ".join(f"`{one.id[:120]}`" for one in outcome.status.missing)
+            message = f"whether policies let {about} could not be decided{f': {missing} is missing' if missing else ''}"
+            return Ruling(problems=(DecisionProblem("policies.indeterminate", message, self._source),))
+        message = f"policies do not let {about}"
+        return Ruling(refusals=(DecisionProblem("policies.not-permitted", message, self._source),))
+
+
+def _together(branches: Sequence[Branch]) -> Iterator[Branch]:
+    """Yield branches to publish, and those that some of them are together.
+
+    A right to publish sees what it lets through itself, and a condition on one attribute may ask for another.
+    """
+    yield from branches
+    apart = [branch for branch in branches if branch.attributes is not None]
+    most = len(apart) if len(apart) <= BROKER_VIEWS else 1
+    sizes = {*range(2, most + 1), len(apart)} - {0, 1}
+    yield from (reduce(_with, some) for size in sorted(sizes) for some in combinations(apart, size))
+
+
+def _with(one: Branch, other: Branch) -> Branch:
+    """Return what lets through as much as two, where both hold."""
+    return replace(
+        one,
+        attributes=(one.attributes or frozenset()) | (other.attributes or frozenset()),
+        where=conjunction(one.where, other.where),
+        guards=one.guards | other.guards,
+        when=replace(one.when, condition=conjunction(one.when.condition, other.when.condition)),
+        because=tuple(dict.fromkeys(one.because + other.because)),
+    )
+
+
+def _given(policy: str) -> bool:
+    """Say whether a policy was configured, and not only built around others."""
+    return not policy.startswith(f"policy:{ALL}")
+
+
+def _unmet(outcome: PolicyOutcome) -> tuple[str, ...]:
+    """Return the obligations that nobody here can meet."""
+    return tuple(one.id for one in outcome.obligations if one.id not in UNDERSTOOD)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The source of authority, and how it is combined with the others.
+
 
 KnownTypes: TypeAlias = Callable[[TypeKey, datetime | None], Iterable[VerifiedType]]
 """Says which versions are known of a type and of all that extends it; where a time is given, those valid then."""

@@ -44,8 +44,7 @@ from penstock.pipeline.frames.columns import literal, micros
 from penstock.pipeline.ingest.records import is_one_json
 from penstock.policy.language.results import XacmlDecision
 from penstock.trust.capabilities import Right, describe_tag
-from penstock.trust.certificates import NameCertificate, Statement
-from penstock.trust.subjects import Name, Subject
+from penstock.trust.certificates import Name, NameCertificate, Statement, Subject
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Decision logs in frames: what everybody wrote down who decided, line by line.

@@ -5,17 +5,15 @@
 language is described in docs/reference/selector.md.
 
 - `selector` is the facade: `parse`, and the `Selector` with its checks and bounds.
-- `lexer` cuts the text into tokens.
-- `grammar` parses the tokens into a syntax tree.
+- `grammar` cuts the text into tokens and parses them into a syntax tree.
 - `ast` has the nodes of the syntax tree.
 - `evaluate` interprets a selector: the reference for its meaning.
 - `compile` compiles a selector to a fast Python function.
 - `like` matches LIKE patterns.
-- `analysis` is the facade for questions about all rows. The next four work for it:
-- `question` has the question as a value: a row on which some selectors are TRUE and others are not.
-- `algebra` answers it for simple selectors.
+- `analysis` is the facade for questions about all rows. The next three work for it:
+- `algebra` answers the question for simple selectors: is there a row on which some are TRUE and others are not?
 - `sets` has the sets of values that `algebra` uses.
-- `solver` answers it for all others with z3.
+- `solver` answers the question for all other selectors with z3.
 """
 
 from penstock.selector.analysis import AnalysisVerdict as AnalysisVerdict

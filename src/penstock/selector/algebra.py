@@ -9,9 +9,10 @@ one predicate, arithmetic, patterns other than a prefix), or too many of them, i
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final, Generic, TypeAlias, TypeVar
 
-from penstock.errors import EvaluationError
+from penstock.errors import EvaluationError, MalformedError
 from penstock.model.values import Scalar, Schema, Value
 from penstock.selector.ast import (
     And,
@@ -29,11 +30,46 @@ from penstock.selector.ast import (
     Term,
     walk,
 )
-from penstock.selector.evaluate import compare, evaluate_term
+from penstock.selector.evaluate import compare, evaluate, evaluate_term
 from penstock.selector.like import compile_pattern
-from penstock.selector.question import RowQuestion
 from penstock.selector.selector import Selector
 from penstock.selector.sets import Spans, ValueSet, complement, intersect, points, prefixed, select, universe
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The question of the analysis: is there a row on which some selectors are TRUE and others are not?
+
+
+@dataclass(frozen=True, slots=True)
+class RowQuestion:
+    """A search for a row that fits `schema`, on which all of `holding` are TRUE and none of `failing` is."""
+
+    schema: Schema
+    holding: tuple[Selector, ...]
+    failing: tuple[Selector, ...] = ()
+
+    @property
+    def attributes(self) -> frozenset[str]:
+        """The attributes that the answer depends on."""
+        return frozenset().union(*(selector.attributes for selector in self.holding + self.failing))
+
+    def shown_by(self, row: Mapping[str, Scalar]) -> bool:
+        """Say whether `row` answers the question, by evaluating the selectors on it."""
+        try:
+            for name, value in row.items():
+                self.schema[name].check(value)
+            if not all(evaluate(selector, row) is True for selector in self.holding):
+                return False
+        except (MalformedError, EvaluationError):
+            return False
+        return not any(_is_true(selector, row) for selector in self.failing)
+
+
+def _is_true(selector: Selector, row: Mapping[str, Scalar]) -> bool:
+    try:
+        return evaluate(selector, row) is True
+    except EvaluationError:
+        return False
+
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Conditions taken apart, on the side where they are TRUE or on the side where they are FALSE.

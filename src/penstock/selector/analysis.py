@@ -12,8 +12,8 @@ from typing import Literal, NoReturn, TypeAlias
 
 from penstock.model.values import Scalar, Schema
 from penstock.selector import algebra
+from penstock.selector.algebra import RowQuestion
 from penstock.selector.limits import SELECTOR_LIMITS, SelectorLimits
-from penstock.selector.question import RowQuestion
 from penstock.selector.selector import Selector
 
 Means: TypeAlias = Literal["algebra", "solver"]

@@ -38,6 +38,7 @@ from penstock.model.values import (
     Schema,
     Value,
 )
+from penstock.selector.algebra import RowQuestion
 from penstock.selector.ast import (
     And,
     Arithmetic,
@@ -61,7 +62,6 @@ from penstock.selector.ast import (
 )
 from penstock.selector.like import LikePattern, Segment, parse_pattern
 from penstock.selector.limits import SelectorLimits
-from penstock.selector.question import RowQuestion
 from penstock.selector.selector import Selector
 from penstock.selector.sets import above, at_least, universe
 

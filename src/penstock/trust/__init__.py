@@ -2,27 +2,25 @@
 
 Certificates:
 
-- `certificates` issues, reads and verifies certificates.
-- `subjects` has the subjects of certificates: keys, names, thresholds.
+- `certificates` issues, reads and verifies certificates. Their subjects are keys, names or thresholds.
 - `tags` has the sets of requests that certificates grant, and intersects them.
-- `capabilities` expresses Penstock's rights as tags.
+- `tag_patterns` has the patterns of tags: prefixes, globs and ranges.
+- `capabilities` expresses Penstock's rights as tags, those on topics too.
 - `validity` has dates and on-line tests.
 - `credentials` reads bags of certificates, in any order.
 - `caches` keeps the results of verification.
 
 From certificates to rights:
 
-- `discovery` finds the rights that a bag of certificates gives a principal. This is the facade.
-- `closure` computes everything that follows from a set of certificates, for `discovery`.
-- `reduction` reduces one ordered chain.
+- `discovery` finds the rights that a bag of certificates gives a principal.
 - `explain` says why a principal may do something, or which certificate is missing.
 - `redtest` reads reduction test cases in the `(red-test …)` form.
 
 Signed statements:
 
-- `event_types` signs, reads and verifies event types.
-- `topics` does the same for topics, and has the rights on them.
-- `policy` has the policy events of an owner.
+- `event_types` signs, reads and verifies event types and topics.
+- `policy_events` has the policy events of an owner, time-stamps and acknowledgements.
+- `policy_state` computes an owner's policy from its policy events, and says which certificates are revoked.
 - `profiles` signs and verifies profiles.
 - `key_statements` has the statements of brokers and key managers about key groups.
 - `signed` signs and verifies statements of any kind: policy events, profiles, key statements, time-stamps.
@@ -40,7 +38,10 @@ from penstock.trust.capabilities import network_tag as network_tag
 from penstock.trust.capabilities import type_request as type_request
 from penstock.trust.certificates import Authorisation as Authorisation
 from penstock.trust.certificates import Certificate as Certificate
+from penstock.trust.certificates import Name as Name
 from penstock.trust.certificates import NameCertificate as NameCertificate
+from penstock.trust.certificates import Subject as Subject
+from penstock.trust.certificates import Threshold as Threshold
 from penstock.trust.certificates import UnverifiedCertificate as UnverifiedCertificate
 from penstock.trust.certificates import issue as issue
 from penstock.trust.certificates import verify_certificate as verify_certificate
@@ -48,7 +49,11 @@ from penstock.trust.credentials import Credentials as Credentials
 from penstock.trust.credentials import UnverifiedCredentials as UnverifiedCredentials
 from penstock.trust.credentials import read_credentials as read_credentials
 from penstock.trust.discovery import Findings as Findings
+from penstock.trust.discovery import FiveTuple as FiveTuple
+from penstock.trust.discovery import FourTuple as FourTuple
+from penstock.trust.discovery import ReductionCache as ReductionCache
 from penstock.trust.discovery import discover as discover
+from penstock.trust.discovery import reduce_chain as reduce_chain
 from penstock.trust.event_types import UnverifiedType as UnverifiedType
 from penstock.trust.event_types import VerifiedType as VerifiedType
 from penstock.trust.event_types import read_type as read_type
@@ -57,13 +62,6 @@ from penstock.trust.event_types import verify_type as verify_type
 from penstock.trust.explain import AuthorityQuestion as AuthorityQuestion
 from penstock.trust.explain import Explanation as Explanation
 from penstock.trust.explain import explain as explain
-from penstock.trust.reduction import FiveTuple as FiveTuple
-from penstock.trust.reduction import FourTuple as FourTuple
-from penstock.trust.reduction import ReductionCache as ReductionCache
-from penstock.trust.reduction import reduce_chain as reduce_chain
-from penstock.trust.subjects import Name as Name
-from penstock.trust.subjects import Subject as Subject
-from penstock.trust.subjects import Threshold as Threshold
 from penstock.trust.tags import Tag as Tag
 from penstock.trust.tags import intersect as intersect
 from penstock.trust.tags import parse_tag as parse_tag

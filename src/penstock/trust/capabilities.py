@@ -30,15 +30,16 @@ from penstock.codec.values import value_from_sexp, value_to_sexp
 from penstock.errors import MalformedError, expect
 from penstock.model.names import AttributeId, NetworkName, TypeName
 from penstock.model.principals import Principal
+from penstock.model.topics import TopicPattern
 from penstock.model.types import EventType
 from penstock.model.values import Value
 from penstock.selector import Selector, parse
 from penstock.trust.certificates import Authorisation, Statement
-from penstock.trust.tags import ANY, Set, Tag, Where, matches, parse_tag, to_sexp
+from penstock.trust.tags import ANY, Set, Tag, Where, covers, matches, parse_tag, to_sexp
 
 NETWORK: Final = b"network"
 EVENT_TYPE: Final = b"event-type"
-_ATTRIBUTES, _WHERE, _WHEN, _PLACES = 5, 6, 7, 8
+_NAME, _ATTRIBUTES, _WHERE, _WHEN, _PLACES = 2, 5, 6, 7, 8
 _STAR: Final[SExp] = (b"*",)
 
 
@@ -379,3 +380,42 @@ def _plain(value: SExp) -> object:
 
 def _malformed(message: str) -> MalformedError:
     return MalformedError("capability.malformed", message, hint="see docs/reference/capabilities.md for the vocabulary")
+
+
+def topic_tag(
+    owner: Principal | None,
+    patterns: Iterable[str],
+    rights: Iterable[Right],
+    *,
+    super_topics: bool = False,
+    when: Iterable[str] = (),
+) -> Tag:
+    """Return rights on the topics of an owner, or of all, that match a pattern; `**` in it is one or more levels.
+
+    With `super_topics` the rights are on all their super-topics too, as somebody needs who shall publish. Raises
+    `MalformedError` (`topic.pattern`, `capability.right`), `LimitError` (`topic.limit`), and `SelectorError` for a
+    condition in `when` that does not parse.
+    """
+    chosen = [TopicPattern(text) for text in patterns]
+    if not chosen:
+        raise MalformedError("topic.pattern", "the right is on no topic", hint="name one, or `**` for all")
+    if super_topics:
+        chosen += [above for pattern in chosen for above in pattern.super_patterns]
+    names = sorted({pattern.type_pattern for pattern in chosen})
+    body = to_sexp(event_tag(owner, None, None, rights, when=when))
+    members = ((b"*", b"glob", name.encode()) if "*" in name else name.encode() for name in names)
+    if not isinstance(body, tuple):
+        raise MalformedError("capability.malformed", "a right on event types is a list")
+    return parse_tag((*body[:_NAME], (b"*", b"set", *members), *body[_NAME + 1 :]))
+
+
+def lacking_above(patterns: Iterable[str]) -> tuple[str, ...]:
+    """Return patterns of the super-topics that rights on these topics are not on, those of the first levels first.
+
+    Raises as `topic_tag` does.
+    """
+    chosen = tuple(patterns)
+    given = topic_tag(None, chosen, [Right.PUBLISH])
+    needed = {above.text for text in chosen for above in TopicPattern(text).super_patterns}
+    found = (text for text in needed if not covers(given, topic_tag(None, [text], [Right.PUBLISH])))
+    return tuple(sorted(found, key=lambda text: (text.count("/"), text)))

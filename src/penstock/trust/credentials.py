@@ -21,15 +21,20 @@ from penstock.model.principals import Principal
 from penstock.trust.certificates import (
     Authorisation,
     Certificate,
+    Name,
     NameCertificate,
     Statement,
+    Subject,
+    Threshold,
     UnverifiedCertificate,
     read_certificate,
     read_issuer,
+    read_subject,
+    subject_to_sexp,
+    thresholds,
     verify_certificate,
 )
 from penstock.trust.limits import TRUST_LIMITS, TrustLimits
-from penstock.trust.subjects import Name, Subject, Threshold, read_subject, subject_to_sexp, thresholds
 
 #: what reading a byte of a certificate with its tag, and verifying a signature, cost; finding where a certificate ends
 #: costs one for each byte

@@ -30,11 +30,10 @@ from penstock.codec.sexp import field as sexp_field
 from penstock.codec.values import spec_from_sexp, spec_to_sexp
 from penstock.crypto import PublicKey, SigningKey, digest
 from penstock.errors import LimitError, MalformedError, RefusedError
-from penstock.model.changes import Operation, changes
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import KEY, THRESHOLD, Principal
-from penstock.model.topics import check_topic
-from penstock.model.types import AttributeDefinition, EventType, Sealing, TypeDefinition
+from penstock.model.topics import TopicName, check_topic, topic_definition
+from penstock.model.types import AttributeDefinition, EventType, Operation, Sealing, TypeDefinition, changes
 from penstock.trust.capabilities import Right, network_request, type_request
 from penstock.trust.certificates import verify_certificate
 from penstock.trust.credentials import CertificateVerifier, Credentials, UnverifiedCredentials, collect_credentials
@@ -438,3 +437,23 @@ class _Proof:
         self.validity = both
         self.because += because
         return True
+
+
+def sign_topic(topic: TopicName, key: SigningKey, credentials: Credentials | None = None) -> UnverifiedType:
+    """Sign the definition of a topic, with the credentials that a verifier will need. Signing is not a proof."""
+    return sign_type(topic_definition(topic), key, credentials)
+
+
+def verify_topic(
+    unverified: UnverifiedType,
+    now: datetime,
+    *,
+    topics: TypeSource = no_types,
+    network: NetworkName | None = None,
+) -> VerifiedType:
+    """Verify the definition of a topic; `topics` is asked for its super-topics.
+
+    Raises `MalformedError` (`topic.type`) for an event type that is not a topic, and what `verify_type` raises.
+    """
+    TopicName.of_type(unverified.definition.name)
+    return verify_type(unverified, now, types=topics, network=network)

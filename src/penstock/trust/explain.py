@@ -18,12 +18,10 @@ from typing import Final
 
 from penstock.errors import LimitError, RefusedError
 from penstock.model.principals import Petnames, Principal
-from penstock.trust.certificates import Authorisation, Certificate, NameCertificate
+from penstock.trust.certificates import Authorisation, Certificate, Name, NameCertificate, Subject, Threshold
 from penstock.trust.credentials import Credentials
-from penstock.trust.discovery import Evidence, Findings, follow
+from penstock.trust.discovery import Evidence, Findings, FiveTuple, follow
 from penstock.trust.limits import NAME_LENGTH
-from penstock.trust.reduction import FiveTuple
-from penstock.trust.subjects import Name, Subject, Threshold
 from penstock.trust.tags import Tag, intersect
 
 

@@ -28,10 +28,9 @@ from penstock.codec.sexp import field as sexp_field
 from penstock.crypto import digest
 from penstock.errors import MalformedError
 from penstock.model.principals import Principal
-from penstock.trust.closure import Closure
+from penstock.trust.certificates import Name, Threshold, read_subject, subject_to_sexp
+from penstock.trust.discovery import Closure, FiveTuple, FourTuple
 from penstock.trust.limits import TRUST_LIMITS, TrustLimits
-from penstock.trust.reduction import FiveTuple, FourTuple
-from penstock.trust.subjects import Name, Threshold, read_subject, subject_to_sexp
 from penstock.trust.tags import Tag, intersect, parse_tag, to_sexp
 from penstock.trust.validity import ALWAYS, Validity, parse_validity, validity_to_sexp
 

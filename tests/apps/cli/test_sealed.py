@@ -9,11 +9,10 @@ from tests.apps.conftest import NOW, Ran, Shell
 from tests.spoiled import flipped
 
 from penstock.codec.blocks import read_block
-from penstock.crypto.kek import protect_kek
 from penstock.crypto.keys import KEY_BYTES
 from penstock.crypto.passphrases import Cost
 from penstock.crypto.seal_keys import KeyRing
-from penstock.crypto.wrapping import Secret
+from penstock.crypto.wrapping import Secret, protect_kek
 from penstock.store.files.key_rings import create_kek, read_kek, read_key_ring, write_key_ring
 from penstock.store.files.sealed_files import QuarantineFolder, read_sealed
 

@@ -13,9 +13,9 @@ from penstock.broker.evolution.stamp_issuer import StampSettings
 from penstock.broker.sealing.block_builder import LINGERING
 from penstock.codec.blocks import Padding
 from penstock.crypto.aead import CipherAlgorithm
-from penstock.crypto.kek import new_kek, protect_kek
 from penstock.crypto.passphrases import Cost
 from penstock.crypto.sealer import SealerSettings
+from penstock.crypto.wrapping import new_kek, protect_kek
 from penstock.errors import MalformedError, PenstockError
 from penstock.store.files.key_rings import create_kek
 

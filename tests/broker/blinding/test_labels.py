@@ -9,7 +9,7 @@ from tests.broker.blinded_kit import CAR, CAR_MADE, LIMITS, LORRY, NOW, OVERLAP,
 from penstock.broker.blinding.labels import Labels
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.type_library import Library
-from penstock.codec.block_names import PlainNames, names, write_route
+from penstock.codec.blocks import PlainNames, names, write_route
 from penstock.crypto.blinding import blind, blinded_key, label
 from penstock.errors import RefusedError
 from penstock.model.names import TypeKey

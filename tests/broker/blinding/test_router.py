@@ -24,8 +24,7 @@ from penstock.broker.routing.messages import Enter, Hop
 from penstock.broker.sealing.blocks import SealedPublications
 from penstock.broker.wire.entries import Advertisement
 from penstock.broker.wire.publications import Publications
-from penstock.codec.block_names import LABEL_BYTES, Blinded
-from penstock.codec.blocks import read_header, reroute
+from penstock.codec.blocks import LABEL_BYTES, Blinded, read_header, reroute
 from penstock.codec.wire import decode, encode
 from penstock.crypto.blinding import blind, blinded_key, is_blinded, label
 from penstock.crypto.wrapping import Secret

@@ -9,7 +9,7 @@ from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant
 from penstock.broker.core.clock import PATIENCE, SteadyClock
 from penstock.guard import PublicationRate
 from penstock.trust.capabilities import Right
-from penstock.trust.policy.state import PolicyAuthor
+from penstock.trust.policy_state import PolicyAuthor
 from penstock.trust.validity import Validity
 
 NOON = datetime(2026, 3, 1, 12, tzinfo=UTC)

@@ -8,9 +8,8 @@ from tests.broker.sports import AGENCY, NETWORK, NEWS, PDA, TENNIS, grant
 from penstock.broker.core.core import discreet, resting
 from penstock.crypto import SigningKey
 from penstock.trust.capabilities import Right, network_tag
-from penstock.trust.certificates import Authorisation, Certificate, NameCertificate, issue
+from penstock.trust.certificates import Authorisation, Certificate, Name, NameCertificate, Subject, issue
 from penstock.trust.credentials import Credentials
-from penstock.trust.subjects import Name, Subject
 from penstock.trust.validity import ALWAYS
 
 DOMAIN, GROUP, BROKER = (SigningKey(bytes([number]) * 32) for number in (31, 32, 33))

@@ -8,8 +8,8 @@ from tests.trust.policy_kit import OTHER, OWNER, PERIOD, RIGHTS, at, author, rev
 
 from penstock.broker.evolution.completeness import BrokerProgress, Completeness, Completion
 from penstock.broker.limits import BrokerLimits
-from penstock.trust.policy.stamps import Acknowledgement, TimeStamp
-from penstock.trust.policy.state import PolicyAuthor, publish
+from penstock.trust.policy_events import Acknowledgement, TimeStamp
+from penstock.trust.policy_state import PolicyAuthor, publish
 from penstock.trust.signed import SignedValue, sign_value
 
 ONE, TWO = 31, 32

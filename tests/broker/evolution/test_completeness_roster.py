@@ -13,7 +13,7 @@ from penstock.model.principals import Principal
 from penstock.trust.capabilities import BROKER_RIGHTS, Right, network_request
 from penstock.trust.certificates import NameCertificate, issue
 from penstock.trust.credentials import Credentials, read_credentials
-from penstock.trust.policy.stamps import Acknowledgement
+from penstock.trust.policy_events import Acknowledgement
 from penstock.trust.signed import sign_value
 
 OWNER, ONE, TWO = AGENCY.principal, PDA.principal, REPORTER.principal

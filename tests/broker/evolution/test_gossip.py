@@ -20,8 +20,8 @@ from penstock.errors import FailedError
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.certificates import Authorisation, issue
-from penstock.trust.policy.events import PolicyEvent, Revoke
-from penstock.trust.policy.state import PolicyAuthor, publish
+from penstock.trust.policy_events import PolicyEvent, Revoke
+from penstock.trust.policy_state import PolicyAuthor, publish
 from penstock.trust.signed import SignedValue
 
 READING, WRITING = grant(PDA, NEWS, Right.SUBSCRIBE), grant(REPORTER, NEWS, Right.PUBLISH)

@@ -28,9 +28,16 @@ from penstock.broker.limits import BrokerLimits
 from penstock.model.types import TypeDefinition
 from penstock.trust.certificates import UnverifiedCertificate
 from penstock.trust.credentials import Credentials, UnverifiedCredentials
-from penstock.trust.policy.events import BEGINNING, PolicyEvent, PublishCertificates, RequireStamps
-from penstock.trust.policy.stamps import CarriedStamp, HopStamp, TimeStamp
-from penstock.trust.policy.state import PolicyAuthor, publish
+from penstock.trust.policy_events import (
+    BEGINNING,
+    CarriedStamp,
+    HopStamp,
+    PolicyEvent,
+    PublishCertificates,
+    RequireStamps,
+    TimeStamp,
+)
+from penstock.trust.policy_state import PolicyAuthor, publish
 from penstock.trust.signed import SignedValue, sign_value
 
 

@@ -11,8 +11,8 @@ from penstock.broker.local.decisions import AuthoritySources
 from penstock.trust.capabilities import Right
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
-from penstock.trust.policy.events import Change, Revoke
-from penstock.trust.policy.state import PolicyAuthor, publish
+from penstock.trust.policy_events import Change, Revoke
+from penstock.trust.policy_state import PolicyAuthor, publish
 
 PUBLISHING = grant(REPORTER, TENNIS, Right.PUBLISH)
 READING = grant(PDA, TENNIS, Right.SUBSCRIBE)

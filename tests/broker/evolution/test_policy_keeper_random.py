@@ -14,9 +14,8 @@ from tests.trust.policy_kit import OWNER, RIGHTS, TYPES, author, install, remove
 from penstock.broker.evolution.completeness import Completeness
 from penstock.broker.evolution.policy_keeper import Acknowledge, Output
 from penstock.broker.limits import BrokerLimits
-from penstock.trust.policy.events import Change, PolicyEvent, Revoke
-from penstock.trust.policy.stamps import Acknowledgement, TimeStamp
-from penstock.trust.policy.state import PolicyAuthor, PolicyState, publish
+from penstock.trust.policy_events import Acknowledgement, Change, PolicyEvent, Revoke, TimeStamp
+from penstock.trust.policy_state import PolicyAuthor, PolicyState, publish
 from penstock.trust.signed import SignedValue, sign_value
 
 SEEDS = st.integers(0, 2**32).map(Random)

@@ -6,7 +6,7 @@ from tests.trust.kit import NOW, key, who
 from tests.trust.policy_kit import BROKER, OTHER, OWNER, at
 
 from penstock.broker.evolution.stamp_issuer import StampIssuer, StampSettings
-from penstock.trust.policy.events import BEGINNING
+from penstock.trust.policy_events import BEGINNING
 
 SKEW = timedelta(seconds=1)
 Head = tuple[int, bytes] | None

@@ -14,8 +14,8 @@ from penstock.broker.evolution.statements import Statement, is_reserved, refuse_
 from penstock.errors import PenstockError
 from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
-from penstock.trust.policy.stamps import Acknowledgement, CarriedStamp, HopStamp
-from penstock.trust.policy.state import publish
+from penstock.trust.policy_events import Acknowledgement, CarriedStamp, HopStamp
+from penstock.trust.policy_state import publish
 from penstock.trust.signed import sign_value
 
 POLICY = author()

@@ -23,8 +23,8 @@ from penstock.testing.nats import NatsServer
 from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.certificates import Authorisation, Certificate, issue
 from penstock.trust.credentials import Credentials
-from penstock.trust.policy.events import Install, RequireStamps, Revoke
-from penstock.trust.policy.state import PolicyAuthor, publish
+from penstock.trust.policy_events import Install, RequireStamps, Revoke
+from penstock.trust.policy_state import PolicyAuthor, publish
 from penstock.trust.validity import ALWAYS
 
 READING: Final = grant(PDA, NEWS, Right.SUBSCRIBE)

@@ -33,8 +33,8 @@ from penstock.fabric.tasks import failing
 from penstock.model.names import TypeKey
 from penstock.testing.nats import NatsServer
 from penstock.trust.capabilities import Right
-from penstock.trust.policy.events import Change, Revoke
-from penstock.trust.policy.state import PolicyAuthor, publish
+from penstock.trust.policy_events import Change, Revoke
+from penstock.trust.policy_state import PolicyAuthor, publish
 
 POLICY_TOPIC = topic_of(TypeKey(AGENCY.principal, POLICY))
 

@@ -52,7 +52,7 @@ from penstock.model import Event, NetworkName, TypeDefinition
 from penstock.model.names import TypeKey
 from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.credentials import Credentials
-from penstock.trust.policy.state import PolicyAuthor, publish
+from penstock.trust.policy_state import PolicyAuthor, publish
 
 READ = grant(PDA, NEWS, Right.SUBSCRIBE)
 WRITE = grant(REPORTER, NEWS, Right.PUBLISH)

@@ -32,9 +32,8 @@ from penstock.trust.capabilities import Right
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
 from penstock.trust.key_statements import KeyGroup, KeyRequest, KeyWish
-from penstock.trust.policy.events import Revoke
-from penstock.trust.policy.revocations import Revocations
-from penstock.trust.policy.state import PolicyAuthor, publish
+from penstock.trust.policy_events import Revoke
+from penstock.trust.policy_state import PolicyAuthor, Revocations, publish
 from penstock.trust.signed import sign_value
 
 SEALED = replace(NEWS, sealing=Sealing.ATTRIBUTE)

@@ -30,8 +30,7 @@ from penstock.broker.local.decisions import AuthoritySources
 from penstock.broker.local.requests import Given, Refused
 from penstock.crypto import SigningKey
 from penstock.guard import ENVIRONMENT, Agreement, AgreementMode, Agreements, Effect, EventRequest, decide
-from penstock.guard.agreed_rules import AgreedRules
-from penstock.guard.agreements import described
+from penstock.guard.agreements import AgreedRules, described
 from penstock.model import Event
 from penstock.model.names import TypeKey
 from penstock.model.profiles import ProfileSchema, alphabetic
@@ -43,8 +42,8 @@ from penstock.selector import parse
 from penstock.trust.capabilities import Right
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
-from penstock.trust.policy.events import Agree, EndAgreement, ForgetProfiles, PublishProfiles
-from penstock.trust.policy.state import PolicyAuthor, publish
+from penstock.trust.policy_events import Agree, EndAgreement, ForgetProfiles, PublishProfiles
+from penstock.trust.policy_state import PolicyAuthor, publish
 from penstock.trust.profiles import ProfileClaim
 from penstock.trust.signed import SignedValue, sign_value
 from penstock.trust.validity import Validity

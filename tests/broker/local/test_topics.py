@@ -18,10 +18,10 @@ from penstock.model.events import Event
 from penstock.model.limits import TYPE_DEPTH
 from penstock.model.topics import TopicName, message
 from penstock.selector import ALWAYS, evaluate
-from penstock.trust.capabilities import Right
+from penstock.trust.capabilities import Right, topic_tag
 from penstock.trust.certificates import Authorisation, Certificate, issue
 from penstock.trust.credentials import Credentials
-from penstock.trust.topics import sign_topic, topic_tag
+from penstock.trust.event_types import sign_topic
 
 PATHS = ("news", "news/sport", "news/sport/tennis", "news/sport/soccer", "news/weather", "newsletter")
 

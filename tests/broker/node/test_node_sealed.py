@@ -17,8 +17,8 @@ from penstock.errors import RefusedError
 from penstock.model.events import TransitEvent
 from penstock.store.files.sealed_files import QuarantineFolder
 from penstock.trust.capabilities import Right
-from penstock.trust.policy.events import Revoke
-from penstock.trust.policy.state import PolicyAuthor
+from penstock.trust.policy_events import Revoke
+from penstock.trust.policy_state import PolicyAuthor
 
 BOTH = grant(BROKERS[0], NEWS, Right.PUBLISH, Right.SUBSCRIBE)
 

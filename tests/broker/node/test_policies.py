@@ -38,9 +38,8 @@ from penstock.trust.capabilities import BROKER_RIGHTS, Right, event_tag
 from penstock.trust.certificates import Authorisation, issue
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import sign_type
-from penstock.trust.policy.events import BEGINNING, Install, Remove, RequireStamps, Revoke
-from penstock.trust.policy.stamps import TimeStamp
-from penstock.trust.policy.state import PolicyAuthor, publish
+from penstock.trust.policy_events import BEGINNING, Install, Remove, RequireStamps, Revoke, TimeStamp
+from penstock.trust.policy_state import PolicyAuthor, publish
 from penstock.trust.signed import sign_value
 
 READING = grant(PDA, NEWS, Right.SUBSCRIBE)

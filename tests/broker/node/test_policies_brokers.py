@@ -15,9 +15,8 @@ from penstock.model.principals import Principal
 from penstock.store.files.policy_files import PolicyFolder
 from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.credentials import Credentials
-from penstock.trust.policy.events import Install, Remove, Revoke
-from penstock.trust.policy.stamps import Acknowledgement
-from penstock.trust.policy.state import PolicyAuthor, publish
+from penstock.trust.policy_events import Acknowledgement, Install, Remove, Revoke
+from penstock.trust.policy_state import PolicyAuthor, publish
 from penstock.trust.signed import sign_value
 from penstock.trust.validity import Validity
 

@@ -29,9 +29,8 @@ from penstock.model.names import AttributeId, TypeKey
 from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.certificates import Authorisation, issue
 from penstock.trust.credentials import Credentials
-from penstock.trust.policy.events import Revoke
-from penstock.trust.policy.stamps import Acknowledgement
-from penstock.trust.policy.state import PolicyAuthor, publish
+from penstock.trust.policy_events import Acknowledgement, Revoke
+from penstock.trust.policy_state import PolicyAuthor, publish
 from penstock.trust.signed import sign_value
 
 LIAR = BROKERS[1]

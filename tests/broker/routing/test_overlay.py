@@ -12,7 +12,7 @@ from penstock.model.principals import THRESHOLD, Principal
 from penstock.trust.capabilities import BoundSelector, Right, event_tag
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
-from penstock.trust.policy.revocations import Revocations
+from penstock.trust.policy_state import Revocations
 from penstock.trust.tags import Tag
 from penstock.trust.validity import Validity
 

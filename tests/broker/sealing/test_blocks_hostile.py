@@ -14,9 +14,19 @@ from penstock.broker.routing.messages import Hop
 from penstock.broker.sealing.blocks import SealedPublications, write_runs
 from penstock.broker.wire.plain_trees import principal_tree
 from penstock.broker.wire.publications import Publications
-from penstock.codec.block_names import PlainNames, names, write_route
-from penstock.codec.blocks import Block, Level, join, read_header, split, with_route
-from penstock.codec.encoded_blocks import bundle, encode_events
+from penstock.codec.blocks import (
+    Block,
+    Level,
+    PlainNames,
+    bundle,
+    encode_events,
+    join,
+    names,
+    read_header,
+    split,
+    with_route,
+    write_route,
+)
 from penstock.codec.wire import decode
 from penstock.crypto.sealer import Sealer
 from penstock.crypto.wrapping import Secret

@@ -9,8 +9,7 @@ from tests.broker.sealed_kit import ALL, CAR, CARS, NOW, PLATE, SPEED, Line, sig
 from tests.broker.sealing.test_blocks_hostile import changed, hand_on, renumbered, sent
 
 from penstock.broker.sealing.blocks import SealedPublications
-from penstock.codec.block_names import PlainNames
-from penstock.codec.blocks import Block, Level, read_header
+from penstock.codec.blocks import Block, Level, PlainNames, read_header
 from penstock.crypto.opener import Opener
 from penstock.crypto.sealer import Sealer
 from penstock.crypto.signed_blocks import verify_proof

@@ -9,8 +9,7 @@ from tests.broker.network import OWNER, make_type
 
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.sealing.vault import Replays
-from penstock.codec.block_names import PlainNames, names
-from penstock.codec.blocks import BlockHeader, Fixed, Level, Padding
+from penstock.codec.blocks import BlockHeader, Fixed, Level, Padding, PlainNames, names
 from penstock.errors import RefusedError
 from penstock.model.names import TypeKey
 

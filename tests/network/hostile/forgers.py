@@ -22,8 +22,7 @@ from penstock.crypto.keys import digest
 from penstock.errors import PenstockError
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
-from penstock.trust.policy.events import PolicyEvent, Revoke
-from penstock.trust.policy.stamps import CarriedStamp, TimeStamp
+from penstock.trust.policy_events import CarriedStamp, PolicyEvent, Revoke, TimeStamp
 from penstock.trust.signed import SignedValue, V
 
 _MIDDLE = 1

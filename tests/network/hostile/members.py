@@ -33,7 +33,7 @@ from penstock.errors import PenstockError
 from penstock.model import AttributeDefinition, AttributeSpec, Kind, TransitEvent, TypeDefinition, TypeName
 from penstock.model.names import AttributeId, TypeKey
 from penstock.trust.event_types import sign_type
-from penstock.trust.policy.stamps import Acknowledgement
+from penstock.trust.policy_events import Acknowledgement
 from penstock.trust.signed import sign_value
 
 #: more than a broker keeps of one type

@@ -45,8 +45,8 @@ from penstock.testing.server_process import free_ports
 from penstock.trust.capabilities import Right
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
-from penstock.trust.policy.events import PolicyEvent, Revoke
-from penstock.trust.policy.state import PolicyAuthor, publish
+from penstock.trust.policy_events import PolicyEvent, Revoke
+from penstock.trust.policy_state import PolicyAuthor, publish
 from penstock.trust.signed import SignedValue
 
 #: `make soak`

@@ -25,7 +25,7 @@ from penstock.codec.wire import encode
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
 from penstock.model.names import TypeKey
-from penstock.trust.policy.events import PolicyEvent
+from penstock.trust.policy_events import PolicyEvent
 from penstock.trust.signed import UnverifiedValue, read_signed
 
 

@@ -27,8 +27,8 @@ from penstock.errors import PenstockError
 from penstock.model import Event
 from penstock.trust.capabilities import Right
 from penstock.trust.certificates import Certificate
-from penstock.trust.policy.events import RequireStamps, Revoke
-from penstock.trust.policy.state import publish
+from penstock.trust.policy_events import RequireStamps, Revoke
+from penstock.trust.policy_state import publish
 from penstock.trust.validity import Validity
 
 #: the owner's stamps: how often, and for how many milliseconds each is good

@@ -28,8 +28,8 @@ from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
 from penstock.pipeline.enforce.programs import programs_of
 from penstock.selector import parse
 from penstock.trust.capabilities import Right
+from penstock.trust.certificates import Threshold
 from penstock.trust.credentials import Credentials
-from penstock.trust.subjects import Threshold
 
 READERS = (
     Subscriber("billing", BILLING.principal, V8516),

@@ -5,7 +5,7 @@ from tests.pipeline.rows import collected, transit_frame
 from tests.policy.kit import NOW
 from tests.policy.random_events import IDS, NAMES, TYPE, EventMaker
 
-from penstock.guard.residuals import Residuals
+from penstock.guard.policies import Residuals
 from penstock.model import TransitEvent
 from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.enforce.restrict import deliver_one, mask

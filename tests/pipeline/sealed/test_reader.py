@@ -27,9 +27,7 @@ from tests.pipeline.sealed_kit import (
 )
 from tests.trust.kit import refused
 
-from penstock.codec.block_names import PlainNames
-from penstock.codec.blocks import Block, Level, Padding, read_header, reroute
-from penstock.codec.encoded_blocks import encode_block
+from penstock.codec.blocks import Block, Level, Padding, PlainNames, encode_block, read_header, reroute
 from penstock.crypto.aead import CipherAlgorithm
 from penstock.crypto.blinding import blind
 from penstock.crypto.seal_keys import KeyRing, label_scope

@@ -12,7 +12,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 from tests.pipeline.sealed_kit import BROKER, OWNER, TYPES, WHOLE, plain
 from tests.trust.kit import refused
 
-from penstock.codec.block_names import names
+from penstock.codec.blocks import names
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, TypeDefinition, TypeName
 from penstock.pipeline.sealed.columns import ARROW_TYPES, OpenedGroup
 from penstock.pipeline.sealed.reader import (

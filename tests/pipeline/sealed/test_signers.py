@@ -12,7 +12,7 @@ from tests.pipeline.enforce.test_deliver import Rulebook, trusted
 from tests.pipeline.sealed_kit import BROKER, CAR, NOW, PLATE, SPEED, TRUCK, batch, event, key_files, ring, seal, sealer
 
 from penstock.codec.blocks import Block, read_block, write_block
-from penstock.codec.cells import microseconds
+from penstock.codec.columns import microseconds
 from penstock.crypto import SigningKey
 from penstock.crypto.sealer import Sealer
 from penstock.guard import Branch, Restriction, When

@@ -9,8 +9,7 @@ from tests.pipeline.sealed.test_writer import blocks
 from tests.pipeline.sealed_kit import CAR, NOW, PLATE, TRUCK, WHOLE, batch, event, key_files, ring, seal, sealer, shown
 from tests.spoiled import flipped
 
-from penstock.codec.blocks import Block, Level, read_header
-from penstock.codec.encoded_blocks import encode_block
+from penstock.codec.blocks import Block, Level, encode_block, read_header
 from penstock.crypto.limits import CryptoLimits
 from penstock.crypto.opener import Opener
 from penstock.crypto.seal_keys import KeyRing

@@ -4,9 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.crypto.kek import protect_kek
 from penstock.crypto.passphrases import Cost
-from penstock.crypto.wrapping import Secret
+from penstock.crypto.wrapping import Secret, protect_kek
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.store.files.key_rings import create_kek, read_kek
 

@@ -10,8 +10,8 @@ from penstock.codec.sexp import transport
 from penstock.crypto import SigningKey
 from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.store.files.policy_files import ChainFile, ChainState, HeldChain, read_chain
-from penstock.trust.policy.events import PolicyEvent, RequireStamps, Revoke
-from penstock.trust.policy.state import PolicyAuthor
+from penstock.trust.policy_events import PolicyEvent, RequireStamps, Revoke
+from penstock.trust.policy_state import PolicyAuthor
 from penstock.trust.signed import SignedValue, sign_value
 
 NOW = datetime(2026, 5, 1, 12, tzinfo=UTC)

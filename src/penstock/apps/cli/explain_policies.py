@@ -7,8 +7,7 @@ from penstock.apps.cli.shared.files import read_bytes, within
 from penstock.apps.cli.shared.names import NameBook
 from penstock.errors import MalformedError
 from penstock.guard.policies import Policies, PolicyCombining
-from penstock.model.domains import Domain
-from penstock.model.principals import Principal
+from penstock.model.principals import Domain, Principal
 from penstock.policy.language.policies import Root
 from penstock.policy.syntax.forms import read_policies
 

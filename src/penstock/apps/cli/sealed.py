@@ -43,12 +43,11 @@ from penstock.apps.cli.shared.terminal import Shown, grid_table, showing
 from penstock.codec.blocks import Block, Level, read_header
 from penstock.codec.limits import BLOCK_ROWS, FRAME_BYTES
 from penstock.crypto.blinding import Directory, blind_newest
-from penstock.crypto.kek import ProtectedKek
 from penstock.crypto.opener import Opener, at_levels
 from penstock.crypto.seal_keys import KeyRing
 from penstock.crypto.sealer import ALGORITHMS, PADDINGS, Sealer, SealerSettings
 from penstock.crypto.signed_blocks import EventProof, ProvenEvent, SignedBlock, verify_proof
-from penstock.crypto.wrapping import Secret
+from penstock.crypto.wrapping import ProtectedKek, Secret
 from penstock.errors import MalformedError, PenstockError, RefusedError, printable
 from penstock.model.events import Event, TransitEvent
 from penstock.model.names import TypeKey, TypeName

@@ -37,18 +37,15 @@ from penstock.apps.cli.shared.terminal import fact_table, grid_table
 from penstock.codec.sexp import advanced, transport
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, RefusedError
-from penstock.model.changes import AttributeChange, changes
 from penstock.model.event_classes import EventClass, event_class_of
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import THRESHOLD, Principal
 from penstock.model.topics import TopicName
-from penstock.model.types import Sealing, TypeDefinition
-from penstock.trust.capabilities import Right
-from penstock.trust.certificates import Authorisation, Statement
+from penstock.model.types import AttributeChange, Sealing, TypeDefinition, changes
+from penstock.trust.capabilities import Right, lacking_above, topic_tag
+from penstock.trust.certificates import Authorisation, Statement, Subject
 from penstock.trust.credentials import Credentials
-from penstock.trust.event_types import UnverifiedType, VerifiedType, sign_type
-from penstock.trust.subjects import Subject
-from penstock.trust.topics import lacking_above, sign_topic, topic_tag, verify_topic
+from penstock.trust.event_types import UnverifiedType, VerifiedType, sign_topic, sign_type, verify_topic
 
 
 @option_class

@@ -11,8 +11,7 @@ from penstock.broker.keys.group import Refreshing
 from penstock.broker.keys.log import KeyLog
 from penstock.broker.limits import BrokerLimits
 from penstock.codec.sexp import parse
-from penstock.crypto.kek import parse_kek
-from penstock.crypto.wrapping import Secret
+from penstock.crypto.wrapping import Secret, parse_kek
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.fabric.nats_login import NatsLogin
 from penstock.store.files.files import within

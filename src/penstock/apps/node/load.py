@@ -30,9 +30,8 @@ from penstock.guard import (
 )
 from penstock.guard.enforce import Guard
 from penstock.guard.policies import Policies
-from penstock.model.domains import Domain
 from penstock.model.names import NetworkName, TypeName
-from penstock.model.principals import Petnames, Principal
+from penstock.model.principals import Domain, Petnames, Principal
 from penstock.model.types import Sealing
 from penstock.model.values import AttributeSpec, kind_of
 from penstock.policy.limits import POLICY_BYTES
@@ -43,7 +42,7 @@ from penstock.store.limits import StoreLimits
 from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType
-from penstock.trust.policy.revocations import Revocations
+from penstock.trust.policy_state import Revocations
 
 _NAMING: Final = NameErrors(
     file="node file",

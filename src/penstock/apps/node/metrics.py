@@ -14,7 +14,7 @@ from penstock.broker.node.node import Node
 from penstock.errors import PenstockError
 from penstock.fabric.tasks import failing
 from penstock.guard import DecisionRecord
-from penstock.guard.recorder import Sink
+from penstock.guard.decision_log import Sink
 
 _COUNTED: Final = {
     "published": ("penstock_events_published", "Events that clients have handed in."),

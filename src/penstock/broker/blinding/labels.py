@@ -14,7 +14,7 @@ from typing import Final
 
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.type_library import Library
-from penstock.codec.block_names import Blinded, BlockNames, PlainNames, Route, read_route, write_route
+from penstock.codec.blocks import Blinded, BlockNames, PlainNames, Route, read_route, write_route
 from penstock.crypto.blinding import Directory, blind, blinded_key, label, unknown_label
 from penstock.crypto.wrapping import Secret
 from penstock.model.names import TypeKey

@@ -11,8 +11,7 @@ from penstock.broker.blinding.labels import Labels
 from penstock.broker.sealing.blocks import Vault
 from penstock.broker.sealing.filters import Filters, NoFilters, OpenedFilter
 from penstock.broker.wire.entries import AnyFilter, Filter, SealedFilter
-from penstock.codec.block_names import Blinded, Route
-from penstock.codec.blocks import BlockHeader, says_labels, with_route, written_route
+from penstock.codec.blocks import Blinded, BlockHeader, Route, says_labels, with_route, written_route
 from penstock.crypto.blinding import is_blinded, unknown_label
 from penstock.errors import RefusedError
 from penstock.model.events import TransitEvent

@@ -43,7 +43,7 @@ from penstock.trust.capabilities import BROKER_RIGHTS, EVENT_TYPE, Right
 from penstock.trust.certificates import Authorisation
 from penstock.trust.credentials import Credentials, next_issuers, read_credentials
 from penstock.trust.event_types import VerifiedType
-from penstock.trust.policy.revocations import Revocations
+from penstock.trust.policy_state import Revocations
 from penstock.trust.validity import Validity
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -17,8 +17,7 @@ from penstock.codec.wire import Wire
 from penstock.errors import PenstockError, RefusedError
 from penstock.guard import DecisionRecord
 from penstock.guard.decision import Effect
-from penstock.guard.decision_log import EventCounts
-from penstock.guard.recorder import Recorder, Sink
+from penstock.guard.decision_log import EventCounts, Recorder, Sink
 from penstock.model.principals import Principal
 from penstock.trust.caches import Recent
 from penstock.trust.capabilities import Right

@@ -31,8 +31,7 @@ from penstock.model.principals import Principal
 from penstock.trust.caches import Recent
 from penstock.trust.certificates import Authorisation, Certificate
 from penstock.trust.credentials import Credentials
-from penstock.trust.policy.events import PolicyEvent
-from penstock.trust.policy.stamps import Acknowledgement, TimeStamp
+from penstock.trust.policy_events import Acknowledgement, PolicyEvent, TimeStamp
 from penstock.trust.signed import SignedValue, malformed, read_signed
 from penstock.trust.tags import Tag, intersect
 

@@ -36,8 +36,7 @@ from penstock.codec.wire import Wire, Writable
 from penstock.errors import PenstockError, RefusedError
 from penstock.model.principals import DIGEST_BYTES, Principal
 from penstock.trust.limits import POLICY_NUMBER
-from penstock.trust.policy.events import BEGINNING, PolicyEvent
-from penstock.trust.policy.stamps import Acknowledgement, TimeStamp
+from penstock.trust.policy_events import BEGINNING, Acknowledgement, PolicyEvent, TimeStamp
 from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
 
 Send: TypeAlias = Callable[[Principal, Writable], object]

@@ -23,17 +23,15 @@ from typing import Final, TypeAlias
 from penstock.broker.limits import BrokerLimits
 from penstock.crypto import SigningKey
 from penstock.errors import LimitError, PenstockError, RefusedError
-from penstock.guard.agreed_authority import Announced
+from penstock.guard.agreements import Announced
 from penstock.model.instants import in_utc
 from penstock.model.names import TypeName
 from penstock.model.principals import Principal
 from penstock.trust.caches import CertificateCache
 from penstock.trust.credentials import CertificateVerifier, Credentials
 from penstock.trust.event_types import UnverifiedType
-from penstock.trust.policy.events import BEGINNING, PolicyEvent
-from penstock.trust.policy.revocations import Revocations
-from penstock.trust.policy.stamps import Acknowledgement, CarriedStamp, HopStamp, TimeStamp
-from penstock.trust.policy.state import PolicyState, read_snapshot, write_snapshot
+from penstock.trust.policy_events import BEGINNING, Acknowledgement, CarriedStamp, HopStamp, PolicyEvent, TimeStamp
+from penstock.trust.policy_state import PolicyState, Revocations, read_snapshot, write_snapshot
 from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
 from penstock.trust.validity import earliest
 

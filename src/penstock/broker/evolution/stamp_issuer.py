@@ -26,7 +26,7 @@ from typing import Final, TypeAlias
 from penstock.crypto import SigningKey
 from penstock.model.instants import in_utc
 from penstock.model.principals import Principal
-from penstock.trust.policy.stamps import TimeStamp
+from penstock.trust.policy_events import TimeStamp
 from penstock.trust.signed import SignedValue, sign_value
 from penstock.trust.validity import earliest
 

@@ -23,8 +23,7 @@ from penstock.model.events import TransitEvent
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.limits import POLICY_EVENT_BYTES, POLICY_NUMBER
-from penstock.trust.policy.events import PolicyEvent
-from penstock.trust.policy.stamps import Acknowledgement, CarriedStamp, TimeStamp
+from penstock.trust.policy_events import Acknowledgement, CarriedStamp, PolicyEvent, TimeStamp
 from penstock.trust.signed import SignedValue, UnverifiedValue, malformed, read_signed
 
 POLICY: Final = "penstock.policy"

@@ -60,7 +60,7 @@ from penstock.fabric.tasks import in_background, keep_running
 from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
-from penstock.trust.policy.stamps import Acknowledgement, CarriedStamp, TimeStamp
+from penstock.trust.policy_events import Acknowledgement, CarriedStamp, TimeStamp
 from penstock.trust.signed import SignedValue, UnverifiedValue
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -18,7 +18,7 @@ from penstock.errors import LimitError, PenstockError, RefusedError
 from penstock.model.instants import format_date, parse_date
 from penstock.model.principals import Principal
 from penstock.trust.key_statements import KeyCheckpoint, KeyGroup, KeyRecord
-from penstock.trust.policy.events import BEGINNING
+from penstock.trust.policy_events import BEGINNING
 from penstock.trust.signed import SignedValue
 
 # ----------------------------------------------------------------------------------------------------------------------

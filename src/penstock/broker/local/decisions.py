@@ -31,7 +31,7 @@ from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.discovery import OnlineChecker, no_online_checker
 from penstock.trust.event_types import VerifiedType
-from penstock.trust.policy.revocations import Revocations
+from penstock.trust.policy_state import Revocations
 from penstock.trust.validity import Validity, earliest, turning_point
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -24,9 +24,8 @@ from penstock.broker.matching.matcher import Matcher
 from penstock.model.names import TypeKey
 from penstock.model.values import Kind, Scalar, Schema, kind_of
 from penstock.selector import ALWAYS, Selector
-from penstock.selector.algebra import TooHardError, search
+from penstock.selector.algebra import RowQuestion, TooHardError, search
 from penstock.selector.limits import SELECTOR_LENGTH
-from penstock.selector.question import RowQuestion
 from penstock.selector.sets import ValueSet
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -36,15 +36,14 @@ from penstock.codec.sexp import canonical, parse_canonical
 from penstock.codec.sexp import head as sexp_head
 from penstock.codec.wire import Wire
 from penstock.errors import MalformedError, PenstockError, RefusedError
-from penstock.guard.agreed_authority import AgreementReader
+from penstock.guard.agreements import AgreementReader
 from penstock.model.events import TransitEvent
 from penstock.model.names import TypeName
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import Right, network_request
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType
-from penstock.trust.policy.events import PolicyEvent, Revoke
-from penstock.trust.policy.stamps import Acknowledgement, CarriedStamp, TimeStamp
+from penstock.trust.policy_events import Acknowledgement, CarriedStamp, PolicyEvent, Revoke, TimeStamp
 from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
 from penstock.trust.validity import earliest
 

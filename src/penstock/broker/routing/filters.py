@@ -17,8 +17,7 @@ from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
 from penstock.model.values import Scalar
 from penstock.selector import ALWAYS, Compiled, compile_selector
-from penstock.selector.algebra import TooHardError, search
-from penstock.selector.question import RowQuestion
+from penstock.selector.algebra import RowQuestion, TooHardError, search
 
 if TYPE_CHECKING:
     from penstock.broker.matching.coverage import Interest

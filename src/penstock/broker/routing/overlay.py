@@ -20,11 +20,9 @@ from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.caches import Recent
 from penstock.trust.capabilities import EVENT_TYPE, Right
-from penstock.trust.closure import Closure
 from penstock.trust.credentials import Credentials
-from penstock.trust.discovery import OnlineChecker, no_online_checker, sift
-from penstock.trust.policy.revocations import Revocations
-from penstock.trust.reduction import FiveTuple
+from penstock.trust.discovery import Closure, FiveTuple, OnlineChecker, no_online_checker, sift
+from penstock.trust.policy_state import Revocations
 from penstock.trust.tags import ANY, Set, Tag
 from penstock.trust.validity import ALWAYS, earliest, turning_point
 

@@ -21,9 +21,27 @@ from penstock.broker.sealing.filters import Column, Filters, NoFilters, OpenedFi
 from penstock.broker.wire.entries import AnyFilter, SealedFilter
 from penstock.broker.wire.plain_trees import Tree, malformed, principal_tree, read_principal, too_many
 from penstock.broker.wire.publications import Publications
-from penstock.codec.block_names import Blinded, BlockNames, PlainNames, Route, read_route, write_route
-from penstock.codec.blocks import FIRST, BlockHeader, Fixed, Level, read_block, read_fixed, read_header, written_route
-from penstock.codec.encoded_blocks import bundle, decode_events, encode_events, encode_events_as, unbundle
+from penstock.codec.blocks import (
+    FIRST,
+    Blinded,
+    BlockHeader,
+    BlockNames,
+    Fixed,
+    Level,
+    PlainNames,
+    Route,
+    bundle,
+    decode_events,
+    encode_events,
+    encode_events_as,
+    read_block,
+    read_fixed,
+    read_header,
+    read_route,
+    unbundle,
+    write_route,
+    written_route,
+)
 from penstock.codec.limits import BLOCK_CELLS, FRAME_BYTES, ROUTE_BLOCK_BYTES, ROUTE_BLOCK_EVENTS
 from penstock.crypto.blinding import blinded_key
 from penstock.errors import LimitError, RefusedError

@@ -20,8 +20,7 @@ from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.matching.coverage import Interest
 from penstock.broker.wire.entries import AnyFilter, Filter, SealedFilter
-from penstock.codec.block_names import PlainNames, Route
-from penstock.codec.blocks import FIRST, Padding, pad, unpad
+from penstock.codec.blocks import FIRST, Padding, PlainNames, Route, pad, unpad
 from penstock.codec.wire import decode, encode
 from penstock.crypto.filters import HINT_BYTES, NAME_BYTES, FilterKey, filter_key, open_part, seal_filter
 from penstock.crypto.seal_keys import KeyRing, column_of, column_scope, type_of

@@ -9,9 +9,7 @@ from typing import Final, NamedTuple, Protocol, TypeAlias
 from penstock.broker.evolution.policy_keeper import NO_SKEW
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.sealing.filters import KeyFilters
-from penstock.codec.block_names import BlockNames
-from penstock.codec.blocks import Block, BlockHeader, Fixed, Level, pad
-from penstock.codec.encoded_blocks import bundle, encode_block
+from penstock.codec.blocks import Block, BlockHeader, BlockNames, Fixed, Level, bundle, encode_block, pad
 from penstock.crypto.keys import RandomBytes, SigningKey
 from penstock.crypto.limits import CryptoLimits
 from penstock.crypto.opener import Opener, check_level

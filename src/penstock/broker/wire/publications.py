@@ -26,8 +26,8 @@ from penstock.broker.wire.plain_trees import (
     read_principal,
     too_many,
 )
+from penstock.codec.blocks import rows_of
 from penstock.codec.limits import ROUTE_BLOCK_BYTES, ROUTE_BLOCK_EVENTS, CodecLimits
-from penstock.codec.rows import rows_of
 from penstock.codec.wire import decode, encode
 from penstock.errors import LimitError
 from penstock.model.events import TransitEvent

@@ -6,13 +6,18 @@ canonical form, and `parse_canonical` reads no other; `parse` reads all three; `
 
 A `SexpRecord` describes a list with a head and fields once, for reading and for writing.
 
-`values` has these types and helpers for reading them, `text_forms` reads all three forms and writes the transport
-form, `records` implements `SexpRecord`.
+`canonical` has these types, helpers for reading them and the canonical form, `text_forms` reads all three forms and
+writes the transport form, `records` implements `SexpRecord`.
 """
 
+from penstock.codec.sexp.canonical import Hinted as Hinted
+from penstock.codec.sexp.canonical import SExp as SExp
 from penstock.codec.sexp.canonical import canonical as canonical
+from penstock.codec.sexp.canonical import field as field
+from penstock.codec.sexp.canonical import head as head
 from penstock.codec.sexp.canonical import parse_canonical as parse_canonical
 from penstock.codec.sexp.canonical import parse_elements as parse_elements
+from penstock.codec.sexp.canonical import text as text
 from penstock.codec.sexp.records import BARE as BARE
 from penstock.codec.sexp.records import OMITTED as OMITTED
 from penstock.codec.sexp.records import Form as Form
@@ -27,8 +32,3 @@ from penstock.codec.sexp.text_forms import advanced as advanced
 from penstock.codec.sexp.text_forms import parse as parse
 from penstock.codec.sexp.text_forms import parse_many as parse_many
 from penstock.codec.sexp.text_forms import transport as transport
-from penstock.codec.sexp.values import Hinted as Hinted
-from penstock.codec.sexp.values import SExp as SExp
-from penstock.codec.sexp.values import field as field
-from penstock.codec.sexp.values import head as head
-from penstock.codec.sexp.values import text as text

@@ -36,7 +36,7 @@ from operator import attrgetter
 from types import NoneType, UnionType
 from typing import Annotated, Any, ClassVar, Final, Generic, Self, TypeVar, Union, get_args, get_origin, get_type_hints
 
-from penstock.codec.sexp.values import SExp, field, head, text
+from penstock.codec.sexp.canonical import SExp, field, head, text
 from penstock.errors import MalformedError
 
 T = TypeVar("T")

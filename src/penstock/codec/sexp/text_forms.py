@@ -15,8 +15,17 @@ import binascii
 import re
 
 from penstock.codec.limits import CODEC_LIMITS, CodecLimits
-from penstock.codec.sexp.canonical import LENGTH_DIGITS, canonical, parse_canonical
-from penstock.codec.sexp.values import Hinted, SExp, above, syntax, trailing, truncated
+from penstock.codec.sexp.canonical import (
+    LENGTH_DIGITS,
+    Hinted,
+    SExp,
+    above,
+    canonical,
+    parse_canonical,
+    syntax,
+    trailing,
+    truncated,
+)
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The advanced form for people: one line where it fits, otherwise an element a line.

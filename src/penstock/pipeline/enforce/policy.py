@@ -36,9 +36,8 @@ from penstock.guard import (
 )
 from penstock.guard.capabilities import Revoking
 from penstock.guard.policies import NO_POLICIES, Policies
-from penstock.model.domains import Domain
 from penstock.model.names import TypeKey, TypeName
-from penstock.model.principals import Petnames, Principal
+from penstock.model.principals import Domain, Petnames, Principal
 from penstock.model.values import AttributeSpec, Schema, Value, kind_of
 from penstock.pipeline.limits import PIPELINE_LIMITS, PipelineLimits
 from penstock.selector import ALWAYS, Selector, parse
@@ -47,10 +46,10 @@ from penstock.store.files.named_files import NamedFiles, NamedPrincipals, NameEr
 from penstock.store.files.named_policies import PoliciesTable, load_policies, read_policies_table
 from penstock.store.files.strict_tables import Strict
 from penstock.trust.capabilities import Right
+from penstock.trust.certificates import Subject, Threshold
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import VerifiedType, verify_type
-from penstock.trust.policy.revocations import Revocations
-from penstock.trust.subjects import Subject, Threshold
+from penstock.trust.policy_state import Revocations
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,23 +13,26 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 import pyarrow.compute as pc  # type: ignore[import-untyped]  # it ships no types
 from numpy.typing import NDArray
 
-from penstock.codec.block_names import BlockNames
-from penstock.codec.blocks import Level, Padding, read_parts, unpad
-from penstock.codec.cells import (
+from penstock.codec.blocks import BlockNames, Level, Padding, read_parts, unpad
+from penstock.codec.columns import (
     BOOLEAN,
     FLOAT,
     INTEGER,
+    KINDS,
     LARGEST,
+    LONGEST,
     NULL,
+    NULLS,
+    SEPARATED,
+    SEPARATED_ROWS,
     STRING,
     TIMESTAMP,
     WIDTH_SHIFT,
     magnitude,
-    malformed,
+    malformed_column,
     microseconds,
     narrowest,
 )
-from penstock.codec.columns import KINDS, LONGEST, NULLS, SEPARATED, SEPARATED_ROWS
 from penstock.crypto.aead import NONCE_BYTES
 from penstock.crypto.opener import Opener, OpeningContext, open_column
 from penstock.errors import MalformedError
@@ -134,17 +137,17 @@ def decode_array(data: bytes, rows: int, kind: Kind) -> Any:
         return pa.nulls(rows, ARROW_TYPES[kind])
     form = data[0] if data else 0
     if form & KINDS != CODES[kind]:
-        raise malformed() if not data else other_kind()
+        raise malformed_column() if not data else other_kind()
     place, valid = 1, None
     if form & NULLS:
         place += (rows + 7) // 8
         valid = _bits(np.frombuffer(data, np.uint8)[1:place], rows)
         if valid.all() or not valid.any():
-            raise malformed()
+            raise malformed_column()
     try:
         found = _read(data, place, rows, kind, form >> WIDTH_SHIFT)
     except (ValueError, OverflowError, IndexError, pa.ArrowInvalid):
-        raise malformed() from None
+        raise malformed_column() from None
     return found if valid is None else _with_nulls(found, kind, valid)
 
 
@@ -154,20 +157,20 @@ def _read(data: bytes, place: int, rows: int, kind: Kind, width: int) -> Any:
     if kind is Kind.INTEGER:
         narrow = _aligned(data, place, SIGNED[width])
         if len(narrow) != rows or width != narrowest(magnitude(int(narrow.min()), int(narrow.max())), LARGEST):
-            raise malformed()
+            raise malformed_column()
         return pa.array(narrow.astype(np.int64, copy=False))
     if width:
-        raise malformed()
+        raise malformed_column()
     if kind is Kind.BOOLEAN:
         return pa.array(_booleans(np.frombuffer(data, np.uint8)[place:], rows))
     if kind is Kind.FLOAT:
         floats = np.frombuffer(data, _DOUBLE, offset=place)
         if len(floats) != rows or (floats.view(WORD)[np.isnan(floats)] != NAN).any():
-            raise malformed()
+            raise malformed_column()
         return pa.array(floats)
     moments = _aligned(data, place, SIGNED[3])
     if len(moments) != rows or moments.min() < EARLIEST or moments.max() > LATEST:
-        raise malformed()
+        raise malformed_column()
     return pa.array(moments).view(ARROW_TYPES[kind])
 
 
@@ -180,26 +183,26 @@ def _booleans(octets: Octets, rows: int) -> NDArray[np.bool_]:
     if rows > 1:
         return _bits(octets, rows)
     if len(octets) != 1 or octets[0] > 1:
-        raise malformed()
+        raise malformed_column()
     return octets.astype(np.bool_)
 
 
 def _bits(octets: Octets, rows: int) -> NDArray[np.bool_]:
     bits = np.unpackbits(octets, bitorder="little")
     if len(octets) != (rows + 7) // 8 or bits[rows:].any():
-        raise malformed()
+        raise malformed_column()
     return bits[:rows].astype(np.bool_)
 
 
 def _read_strings(octets: Octets, rows: int, width: int) -> Any:
     if rows == 1:
         if width:
-            raise malformed()
+            raise malformed_column()
         return strings(np.array([0, len(octets)]), octets)
     if width == SEPARATED:
         between = np.flatnonzero(octets == 0)
         if len(between) != rows - 1 or rows > SEPARATED_ROWS:
-            raise malformed()
+            raise malformed_column()
         ends = np.concatenate(([0], between - np.arange(rows - 1), [len(octets) - rows + 1]))
         return strings(ends, octets[octets != 0])
     body = (rows - 1) << width
@@ -207,7 +210,7 @@ def _read_strings(octets: Octets, rows: int, width: int) -> Any:
     text = octets[body:]
     separable = rows <= SEPARATED_ROWS and not (text == 0).any()
     if len(lengths) != rows - 1 or separable or width != narrowest(int(lengths.max()), LONGEST):
-        raise malformed()
+        raise malformed_column()
     ends = np.empty(rows + 1, np.int32)
     ends[0] = 0
     np.cumsum(lengths, dtype=np.int32, out=ends[1:-1])
@@ -241,7 +244,7 @@ def _with_nulls(found: Any, kind: Kind, valid: NDArray[np.bool_]) -> Any:
     else:
         clean = not _values(absent.cast(pa.int64())).any()
     if not clean:
-        raise malformed()
+        raise malformed_column()
     bitmap = pa.py_buffer(np.packbits(valid, bitorder="little"))
     return pa.Array.from_buffers(found.type, len(found), [bitmap, *found.buffers()[1:]])
 
@@ -289,11 +292,11 @@ class Cells(NamedTuple):
         """Cut bundles of so many values (`encode_bundle`). Raises `MalformedError` (`block.column`)."""
         head = _LENGTH * (count - 1)
         if (self.lengths < head).any():
-            raise malformed()
+            raise malformed_column()
         cut = [self._number(_LENGTH * place) for place in range(count - 1)]
         last = self.lengths - head - sum(cut)
         if (last < 0).any():
-            raise malformed()
+            raise malformed_column()
         found, start = [], self.starts + head
         for lengths in (*cut, last):
             found.append(Cells(self.octets, start, lengths))
@@ -319,11 +322,11 @@ def decode_cells(cells: Cells, kind: Kind) -> Any:
     """Read values of one kind. Raises `MalformedError` (`block.column`, `value.kind`)."""
     octets, starts, lengths = cells
     if (lengths < 1).any():
-        raise malformed()
+        raise malformed_column()
     codes = octets[starts]
     null = codes == 0
     if (lengths[null] != 1).any():
-        raise malformed()
+        raise malformed_column()
     if kind is Kind.STRING:
         if not (null | (codes == CODES[kind])).all():
             raise other_kind()
@@ -332,7 +335,7 @@ def decode_cells(cells: Cells, kind: Kind) -> Any:
     for code, dtype in _forms(kind):
         own = codes == code
         if (lengths[own] != 1 + dtype.itemsize).any():
-            raise malformed()
+            raise malformed_column()
         values[own] = _checked(cells.numbers(starts[own] + 1, dtype), kind, code >> WIDTH_SHIFT)
         null = null | own
     if not null.all():
@@ -345,7 +348,7 @@ def _texts(cells: Cells) -> Any:
     try:
         return cells.texts(cells.starts + 1, cells.lengths - 1)
     except pa.ArrowInvalid:
-        raise malformed() from None
+        raise malformed_column() from None
 
 
 def _cells_with_nulls(found: Any, null: NDArray[np.bool_]) -> Any:
@@ -375,7 +378,7 @@ def _checked(values: NDArray[Any], kind: Kind, width: int) -> NDArray[Any]:
         case _:
             wrong = len(values) > 0 and (values.min() < EARLIEST or values.max() > LATEST)
     if wrong:
-        raise malformed()
+        raise malformed_column()
     return values
 
 
@@ -435,7 +438,7 @@ def open_group(
     template = bytes(group.headers[0])
     way, parts = opener.way(template), read_parts(template, {})
     if parts.rows != 1:
-        raise malformed()
+        raise malformed_column()
     names, level = way.names, way.fixed.level
     start = len(parts.fixed)
     nonces = np.zeros((len(group.rows), NONCE_BYTES), np.uint8)
@@ -459,7 +462,7 @@ def open_group(
         found = {name: cells for name, cells in zip(names.attributes, first[2:], strict=True) if name in wanted}
     ids = decode_cells(first[0], Kind.STRING)
     if ids.null_count:
-        raise malformed()
+        raise malformed_column()
     arrays = {name: decode_cells(cells, kinds[name]) for name, cells in found.items()}
     return OpenedGroup(names, way.fixed.sender, ids, decode_cells(first[1], Kind.TIMESTAMP), arrays)
 
@@ -479,9 +482,9 @@ def _slices(table: NDArray[np.uint8], last: bytes = b"") -> list[bytes]:
 
 def _sealed(column: Any, rows: Places) -> list[bytes]:
     if column is None:
-        raise malformed()
+        raise malformed_column()
     chosen = column if len(rows) == len(column) else column.take(pa.array(rows))
     if chosen.null_count:
-        raise malformed()
+        raise malformed_column()
     values: list[bytes] = chosen.to_numpy(zero_copy_only=False).tolist()
     return values

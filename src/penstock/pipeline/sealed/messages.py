@@ -12,8 +12,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.types import BinaryType, StringType, StructField, StructType
 
-from penstock.codec.block_names import PlainNames, names
-from penstock.codec.blocks import join, read_header, reroute
+from penstock.codec.blocks import PlainNames, join, names, read_header, reroute
 from penstock.crypto.blinding import blind_newest
 from penstock.crypto.seal_keys import KeyRing
 from penstock.errors import PenstockError

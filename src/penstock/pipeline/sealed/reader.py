@@ -18,9 +18,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.types import LongType, StringType, StructField, StructType
 
-from penstock.codec.block_names import BlockNames
-from penstock.codec.blocks import Parts, read_header, read_parts, split
-from penstock.codec.encoded_blocks import EncodedBlock, decode_block
+from penstock.codec.blocks import BlockNames, EncodedBlock, Parts, decode_block, read_header, read_parts, split
 from penstock.crypto.blinding import Directory
 from penstock.crypto.opener import Opener, at_levels
 from penstock.crypto.seal_keys import column_scope, unknown_key

@@ -16,9 +16,8 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.types import BinaryType, LongType, StringType, StructField, StructType
 
-from penstock.codec.block_names import read_route
-from penstock.codec.blocks import read_bound, read_parts, split
-from penstock.codec.cells import instant
+from penstock.codec.blocks import read_bound, read_parts, read_route, split
+from penstock.codec.columns import instant
 from penstock.crypto.blinding import Directory
 from penstock.errors import PenstockError
 from penstock.guard import Branch, Effect

@@ -16,12 +16,20 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.types import StringType, StructField, StructType
 
-from penstock.codec.block_names import LABEL_BYTES, BlockNames, names
 from penstock.codec.blocks import FIRST as FIRST_NAME
-from penstock.codec.blocks import Fixed, Level, read_block, read_fixed, read_parts, split
-from penstock.codec.cells import NULL, encode_cells, instant, malformed
-from penstock.codec.columns import KINDS, encode_column
-from penstock.codec.encoded_blocks import EncodedBlock
+from penstock.codec.blocks import (
+    LABEL_BYTES,
+    BlockNames,
+    EncodedBlock,
+    Fixed,
+    Level,
+    names,
+    read_block,
+    read_fixed,
+    read_parts,
+    split,
+)
+from penstock.codec.columns import KINDS, NULL, encode_cells, encode_column, instant, malformed_column
 from penstock.codec.limits import ROUTE_BLOCK_BYTES, ROUTE_BLOCK_EVENTS
 from penstock.crypto.aead import CipherAlgorithm
 from penstock.crypto.limits import CRYPTO_LIMITS, CryptoLimits
@@ -433,7 +441,7 @@ def _decoded(octets: bytes, rows: int) -> tuple[Kind | None, Any]:
         return None, pa.nulls(rows)
     kind = _KINDS.get(octets[0] & KINDS) if octets else None
     if kind is None:
-        raise malformed()
+        raise malformed_column()
     return kind, decode_array(octets, rows, kind)
 
 

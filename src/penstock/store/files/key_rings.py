@@ -17,10 +17,21 @@ from struct import error as _StructError  # noqa: N812  # it is an exception
 from typing import Final
 
 from penstock.codec.sexp import advanced, parse
-from penstock.crypto.kek import ID_BYTES, ProtectedKek, StoredKek, kek_id, kek_to_sexp, parse_kek
 from penstock.crypto.passphrases import RandomBytes
 from penstock.crypto.seal_keys import KeyRing
-from penstock.crypto.wrapping import SALT_BYTES, SECRET_BYTES, Secret, unwrap, wrap
+from penstock.crypto.wrapping import (
+    ID_BYTES,
+    SALT_BYTES,
+    SECRET_BYTES,
+    ProtectedKek,
+    Secret,
+    StoredKek,
+    kek_id,
+    kek_to_sexp,
+    parse_kek,
+    unwrap,
+    wrap,
+)
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.store.files.files import check_secret, create_file, read_file, replace_file, within
 from penstock.store.limits import STORE_LIMITS, StoreLimits

@@ -18,7 +18,7 @@ from penstock.model.names import AttributeId, NetworkName, TypeName
 from penstock.model.principals import Petnames, Principal
 from penstock.store.files.files import read_file, within
 from penstock.store.files.strict_tables import parse_petnames
-from penstock.trust.subjects import Subject, Threshold, read_subject
+from penstock.trust.certificates import Subject, Threshold, read_subject
 
 DEFAULT_FILE: Final = "names.toml"
 ENVIRONMENT: Final = "PENSTOCK_NAMES"

@@ -9,18 +9,17 @@ from typing import Final, TypeAlias, cast
 
 from penstock.errors import LimitError, MalformedError
 from penstock.guard import Agreement, Agreements
-from penstock.guard.agreed_authority import agreed_on
-from penstock.model.domains import Domain
+from penstock.guard.agreements import agreed_on
 from penstock.model.limits import CACHE_ENTRIES
 from penstock.model.names import TypeName
-from penstock.model.principals import Petnames, Principal
+from penstock.model.principals import Domain, Petnames, Principal
 from penstock.store.files.files import read_file, unreadable, within
 from penstock.store.files.policy_files import Chain, read_chain
 from penstock.store.files.strict_tables import parse_petnames
 from penstock.store.limits import STORE_LIMITS, StoreLimits
 from penstock.trust.credentials import Credentials, read_credentials
 from penstock.trust.event_types import UnverifiedType, read_type
-from penstock.trust.policy.revocations import Revocations
+from penstock.trust.policy_state import Revocations
 from penstock.trust.profiles import ProfileClaim
 from penstock.trust.signed import SignedValue, read_statements
 

@@ -15,7 +15,7 @@ from typing import Final
 
 from penstock.errors import MalformedError
 from penstock.guard.policies import NO_POLICIES, Policies, PolicyCombining
-from penstock.model.domains import Domain
+from penstock.model.principals import Domain
 from penstock.policy.combining.registry import POLICY_COMBINING
 from penstock.policy.language.policies import Root
 from penstock.policy.syntax.forms import read_policies

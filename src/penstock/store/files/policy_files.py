@@ -22,8 +22,7 @@ from penstock.codec.sexp import SExp, advanced, parse, transport
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError, printable
 from penstock.model.principals import Principal
 from penstock.store.files.files import read_file, reason, replace_file, sync_folder, unreadable, within
-from penstock.trust.policy.events import BEGINNING, PolicyEvent
-from penstock.trust.policy.stamps import TimeStamp
+from penstock.trust.policy_events import BEGINNING, PolicyEvent, TimeStamp
 from penstock.trust.signed import SignedValue, read_count, read_signed
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -39,8 +39,8 @@ from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, PenstockError
 from penstock.store.files.policy_files import ChainFile
 from penstock.testing.server_process import free_port
-from penstock.trust.policy.events import RequireStamps
-from penstock.trust.policy.state import PolicyAuthor
+from penstock.trust.policy_events import RequireStamps
+from penstock.trust.policy_state import PolicyAuthor
 
 #: dies when an event is written, before anybody is told of it
 DIES = """

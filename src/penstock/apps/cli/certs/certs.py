@@ -28,8 +28,11 @@ from penstock.model.instants import instant_key
 from penstock.model.principals import Principal
 from penstock.trust.certificates import (
     Authorisation,
+    Name,
     NameCertificate,
     Statement,
+    Subject,
+    Threshold,
     UnverifiedCertificate,
     certificate_id,
     read_statement,
@@ -37,7 +40,6 @@ from penstock.trust.certificates import (
 )
 from penstock.trust.credentials import Damaged
 from penstock.trust.limits import CHAIN_LENGTH
-from penstock.trust.subjects import Name, Subject, Threshold
 from penstock.trust.validity import State
 
 # ----------------------------------------------------------------------------------------------------------------------

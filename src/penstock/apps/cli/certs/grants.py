@@ -32,9 +32,8 @@ from penstock.model.types import EventType
 from penstock.model.values import Kind, Value, check_value
 from penstock.selector import parse as parse_selector
 from penstock.trust.capabilities import EVENT_TYPE, NETWORK, BoundSelector, Right, event_tag, flags, network_tag
-from penstock.trust.certificates import Authorisation, Statement, issue
+from penstock.trust.certificates import Authorisation, Name, Statement, Subject, Threshold, issue
 from penstock.trust.credentials import Credentials
-from penstock.trust.subjects import Name, Subject, Threshold
 from penstock.trust.tags import Set, Tag, parse_tag
 from penstock.trust.validity import Validity
 

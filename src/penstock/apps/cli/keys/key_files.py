@@ -23,16 +23,15 @@ from penstock.apps.cli.shared.options import SEXP, WHO, NamesOption, OutputFile,
 from penstock.apps.cli.shared.session import CommandSession, Verbs
 from penstock.codec.sexp import advanced
 from penstock.crypto import ProtectedKey, PublicKey, SigningKey, new_key, private_key_to_sexp, protect, read_key
-from penstock.crypto.kek import ProtectedKek, StoredKek, kek_id, new_kek, protect_kek
 from penstock.crypto.seal_keys import KeyRing, column_scope, label_scope
-from penstock.crypto.wrapping import SECRET_BYTES, Secret
+from penstock.crypto.wrapping import SECRET_BYTES, ProtectedKek, Secret, StoredKek, kek_id, new_kek, protect_kek
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
 from penstock.model.principals import Principal
 from penstock.model.types import EventType, Sealing
 from penstock.store.files.files import reason
 from penstock.store.files.key_rings import create_kek, kek_of, read_stored_kek, write_key_ring
 from penstock.store.files.name_book import read_party
-from penstock.trust.subjects import Threshold, subject_to_sexp
+from penstock.trust.certificates import Threshold, subject_to_sexp
 
 _OF_BROKERS = dict.fromkeys(("status", "join", "rotate", "evict", "forget", "fetch"), "penstock keys")
 

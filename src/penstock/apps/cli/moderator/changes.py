@@ -46,7 +46,7 @@ from penstock.apps.cli.shared.options import WHO, KeyOptions, OutputFile, open_k
 from penstock.apps.cli.shared.session import CommandSession, Verbs
 from penstock.apps.cli.shared.terminal import Shown, show
 from penstock.authority.rulebook import RuleBook
-from penstock.authority.signed_requests import ModeratorRequest
+from penstock.authority.rulebook_records import ModeratorRequest
 from penstock.codec.sexp import advanced, transport
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, PenstockError, RefusedError

@@ -15,8 +15,7 @@ from penstock.codec.sexp import SExp, transport
 from penstock.crypto import SigningKey
 from penstock.guard import Agreement, AgreementMode
 from penstock.guard.agreed_capabilities import Renewal, Short, capabilities, renewal
-from penstock.guard.agreed_rules import AgreedRules
-from penstock.guard.agreements import PUBLISHER, described
+from penstock.guard.agreements import PUBLISHER, AgreedRules, described
 from penstock.model.principals import Principal
 from penstock.model.profiles import Profile
 from penstock.model.types import EventType

@@ -12,19 +12,18 @@ from penstock.apps.cli.moderator.sources import Cast
 from penstock.apps.cli.shared.broker_client import talk, until
 from penstock.apps.cli.shared.session import CommandSession, Warned, warn
 from penstock.apps.cli.shared.terminal import show
-from penstock.authority.polls import Polls
-from penstock.authority.polls_moderator import PollModerator
-from penstock.authority.polls_publisher import (
+from penstock.authority.polls import Kept, Polls
+from penstock.authority.polls_network import (
     Answering,
     AutomaticVoter,
     Ended,
     Policy,
+    PollChannel,
+    PollModerator,
     open_questions,
     own_votes,
     send_vote,
 )
-from penstock.authority.polls_records import Kept
-from penstock.authority.polls_topics import PollChannel
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
 from penstock.fabric.nats import NatsFabric

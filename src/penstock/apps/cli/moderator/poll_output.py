@@ -7,7 +7,7 @@ from penstock.apps.cli.moderator.output import rule_data, show_revision
 from penstock.apps.cli.moderator.sources import Cast
 from penstock.apps.cli.shared.describe import counted, instant_text, value_text
 from penstock.apps.cli.shared.terminal import Shown
-from penstock.authority.polls_records import Kept
+from penstock.authority.polls import Kept
 from penstock.moderator.descriptions import rule_sentence
 from penstock.moderator.polls import Option, Poll, PollQuestion, Vote, VoterResponse
 from penstock.moderator.settlement.proposals import Revision

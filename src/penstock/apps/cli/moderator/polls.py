@@ -39,7 +39,7 @@ from penstock.apps.cli.shared.stores import dry_run_option
 from penstock.apps.cli.shared.terminal import Shown, grid_table, show
 from penstock.authority.limits import POLL_LONGEST
 from penstock.authority.polls import Polls, polls_name, read_polls
-from penstock.authority.polls_publisher import Policy, refusals, tightenings
+from penstock.authority.polls_network import Policy, refusals, tightenings
 from penstock.authority.rulebook import RuleBook
 from penstock.codec.sexp import advanced, transport
 from penstock.crypto import SigningKey

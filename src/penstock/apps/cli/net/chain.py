@@ -37,7 +37,7 @@ from penstock.crypto import SigningKey
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.model.principals import Principal
 from penstock.store.files.policy_files import Chain, ChainFile, HeldChain
-from penstock.trust.policy.events import (
+from penstock.trust.policy_events import (
     Agree,
     Change,
     EndAgreement,
@@ -49,9 +49,9 @@ from penstock.trust.policy.events import (
     Remove,
     RequireStamps,
     Revoke,
+    TimeStamp,
 )
-from penstock.trust.policy.stamps import TimeStamp
-from penstock.trust.policy.state import PolicyAuthor
+from penstock.trust.policy_state import PolicyAuthor
 from penstock.trust.signed import SignedValue, read_signed
 
 # ----------------------------------------------------------------------------------------------------------------------

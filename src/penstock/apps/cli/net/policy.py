@@ -55,7 +55,7 @@ from penstock.model.principals import Principal
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType
 from penstock.trust.limits import STAMP_PERIOD
-from penstock.trust.policy.events import (
+from penstock.trust.policy_events import (
     Agree,
     Change,
     EndAgreement,
@@ -66,8 +66,8 @@ from penstock.trust.policy.events import (
     RequireStamps,
     Revoke,
 )
-from penstock.trust.policy.state import PolicyAuthor, PolicyState, packed
-from penstock.trust.policy.state import publish as publish_change
+from penstock.trust.policy_state import PolicyAuthor, PolicyState, packed
+from penstock.trust.policy_state import publish as publish_change
 from penstock.trust.profiles import ProfileClaim
 from penstock.trust.signed import SignedValue, read_statements
 

@@ -15,7 +15,7 @@ from penstock.apps.cli.shared.options import TypeFileOptions
 from penstock.apps.cli.shared.session import CommandSession
 from penstock.errors import RefusedError
 from penstock.guard.environment import environment_schema
-from penstock.guard.residuals import Residuals
+from penstock.guard.policies import Residuals
 from penstock.guard.restriction import Restriction
 from penstock.model.types import EventType
 from penstock.policy.analysis.questions import Analysis, AnalysisResult, DecisionChange, IdleRule, RuleContradiction

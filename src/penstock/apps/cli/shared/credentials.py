@@ -11,7 +11,13 @@ from penstock.crypto import PublicKey, digest
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.types import EventType
-from penstock.trust.certificates import Certificate, UnverifiedCertificate, certificate_id, verify_certificate
+from penstock.trust.certificates import (
+    Certificate,
+    Threshold,
+    UnverifiedCertificate,
+    certificate_id,
+    verify_certificate,
+)
 from penstock.trust.credentials import (
     Credentials,
     Damaged,
@@ -20,7 +26,6 @@ from penstock.trust.credentials import (
     salvage_credentials,
 )
 from penstock.trust.event_types import UnverifiedType, VerifiedType, read_type, read_type_parts, verify_type
-from penstock.trust.subjects import Threshold
 
 
 @dataclass(frozen=True, slots=True)

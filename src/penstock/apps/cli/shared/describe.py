@@ -11,10 +11,9 @@ from penstock.model.principals import Principal
 from penstock.model.types import AttributeDefinition, EventType
 from penstock.model.values import AttributeSpec, Enumerated, Ranged, Value
 from penstock.trust.capabilities import describe_tag
-from penstock.trust.certificates import Authorisation, Statement
+from penstock.trust.certificates import Authorisation, Name, Statement, Subject
 from penstock.trust.event_types import UnverifiedType
 from penstock.trust.explain import describe_subject
-from penstock.trust.subjects import Name, Subject
 from penstock.trust.tags import Tag
 from penstock.trust.validity import Validity
 

@@ -28,8 +28,8 @@ from penstock.errors import FailedError, MalformedError
 from penstock.model.instants import parse_instant
 from penstock.model.types import EventType
 from penstock.trust.capabilities import Right
+from penstock.trust.certificates import Threshold
 from penstock.trust.event_types import VerifiedType
-from penstock.trust.subjects import Threshold
 
 SEXP: Final = "sexp"
 #: how an option is written and completed that means a principal
