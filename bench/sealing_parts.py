@@ -139,7 +139,7 @@ async def broker(number: int, mode: str, width: int, *called: int) -> None:
     async with Node(settings, recorder, managing=managing) as node:
         print(node.port, flush=True)
         if mode in ("no-cache", "gathering"):
-            node.core.reads_as_much = lambda _peer, _of_type: False
+            node.keys.reads_as_much = lambda _peer, _of_type: False  # type: ignore[method-assign, assignment]  # for comparison only
         presealed = Presealed(node.core.vault.seal)
         if mode == "presealed":
             node.core.vault.seal = presealed  # type: ignore[method-assign]  # for comparison only

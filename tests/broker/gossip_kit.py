@@ -4,20 +4,21 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta
-from itertools import count, pairwise
+from functools import partial
+from itertools import pairwise
 
+from tests.broker.core_kit import LonePorts, lone_core
 from tests.broker.node_kit import BROKERS, settings
 from tests.broker.sports import AGENCY, NOW
 
-from penstock.broker.core.core import Core
 from penstock.broker.evolution.gossip import PolicyGossip
+from penstock.broker.evolution.statements import PolicyBook
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.node.policies import NodePolicies
 from penstock.broker.node.snapshot_writer import Forgetful, Keep
 from penstock.codec.wire import Wire, Writable, decode, encode
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError
-from penstock.guard import Recorder
 from penstock.model.principals import Principal
 from penstock.trust.policy_events import PolicyEvent
 from penstock.trust.signed import SignedValue
@@ -42,38 +43,43 @@ class Kept(Forgetful):
         self.snapshots[owner] = snapshot
 
 
-class GossipBroker:
+class GossipBroker(LonePorts):
     """The part of a node that is about policy."""
 
     def __init__(self, world: "World", key: SigningKey, peers: int, keep: Keep | None = None) -> None:
+        super().__init__()
         self.world, self.me = world, key.principal
-        self.codes: list[str] = []
         #: what this broker says in the place of what it should
         self.meddle: Meddle = lambda _peer, message: [message]
-        numbers = count(1)
-        recorder = Recorder(
-            source="broker",
-            sink=lambda _record: None,
-            clock=lambda: world.now,
-            timer=lambda: 0,
-            ids=lambda: str(next(numbers)),
-            revocations=lambda _record: None,
-        )
         made = settings(key=key, limits=world.limits)
-        self.core = Core(made, recorder, lambda: world.now, lambda report: self.codes.append(report.code))
+        self.core = lone_core(made, self, lambda: world.now)
         for one in made.types:
             self.core.library.add(one, world.now)
+        self.policies = NodePolicies(self.core, keep or Forgetful(), partial(self.gossip_of, peers))
+        self.policies.start()
+
+    def gossip_of(self, peers: int, book: PolicyBook) -> PolicyGossip:
+        core, world = self.core, self.world
         self.gossip = PolicyGossip(
-            self.core.now,
+            book,
+            core.now,
             lambda: world.time,
-            self.core.goes_by,
+            core.goes_by,
             self.send,
-            self.core.note,
+            note=core.note,
             peers=peers,
             limits=world.limits,
         )
-        self.policies = NodePolicies(self.core, keep or Forgetful(), self.gossip)
-        self.policies.start()
+        return self.gossip
+
+    def do_due(self) -> None:
+        self.policies.tick()
+
+    def rights_changed(self) -> None:
+        self.policies.rights_changed()
+
+    def remembers(self, broker: Principal) -> bool:
+        return self.policies.counts_stamps_of(broker)
 
     def send(self, peer: Principal, message: Writable) -> None:
         for said in self.meddle(peer, decode(encode(message))):
@@ -91,7 +97,7 @@ class GossipBroker:
             case ["policy", *words]:
                 self.gossip.heard(peer, words)
             case ["stamp", bytes(stamp)]:
-                self.policies.heard_stamp(peer, stamp)
+                self.gossip.heard_stamp(peer, stamp)
 
     def hand_in(self, *events: SignedValue[PolicyEvent], client: Principal = BROKERS[4].principal) -> None:
         """Take events from a client that is not the owner."""

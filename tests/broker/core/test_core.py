@@ -1,11 +1,15 @@
 """What the parts of a node share: what is wanted is done in order."""
 
-from datetime import datetime, timedelta
+from collections.abc import Callable
+from datetime import timedelta
 
 import pytest
-from tests.broker.node_kit import BROKERS, Broker, settings
+from tests.broker.core_kit import LonePorts, lone_core
+from tests.broker.node_kit import BROKERS, settings
 from tests.broker.sports import NEWS
 
+from penstock.broker.core.core import Core
+from penstock.broker.core.exchange import Outward
 from penstock.broker.local.requests import Unadvertise
 from penstock.broker.routing.outputs import Cut
 from penstock.broker.sealing.block_builder import Lingering
@@ -18,62 +22,72 @@ def cut(code: str) -> Cut:
     return Cut(BROKERS[1].principal, RefusedError(code, "because"))
 
 
+class Cutting(LonePorts):
+    """Surroundings that do as a test says what is to be cut."""
+
+    def __init__(self, carry_out: Callable[[Core, Cut], None]) -> None:
+        super().__init__()
+        self._carry_out = carry_out
+        self.core = lone_core(settings(), self)
+
+    def carry_out(self, output: Outward) -> None:
+        assert isinstance(output, Cut)
+        self._carry_out(self.core, output)
+
+
 def test_what_is_wanted_while_something_is_done_comes_after_it() -> None:
-    core, done = Broker(settings()).core, list[str]()
+    done = list[str]()
     first, second, third = map(cut, ("first", "second", "third"))
 
-    def carry_out(wanted: Cut) -> None:
+    def carry_out(core: Core, wanted: Cut) -> None:
         done.append(wanted.reason.code)
         if wanted is first:
             core.settle([third])
 
-    core.handle({Cut: carry_out})
-    core.settle([first, second])
+    Cutting(carry_out).core.settle([first, second])
     assert done == ["first", "second", "third"]
 
 
 def test_what_fails_keeps_nothing_else_from_being_done() -> None:
-    core, done = Broker(settings()).core, list[str]()
+    done = list[str]()
     bad, after, later = map(cut, ("bad", "after", "later"))
 
-    def carry_out(wanted: Cut) -> None:
+    def carry_out(core: Core, wanted: Cut) -> None:
         if wanted is bad:
             core.settle([after])
             raise RefusedError("some.code", "it fails")
         done.append(wanted.reason.code)
 
-    core.handle({Cut: carry_out})
     with pytest.raises(RefusedError):
-        core.settle([bad, later])
+        Cutting(carry_out).core.settle([bad, later])
     assert done == ["later", "after"]
 
 
 def test_whoever_wants_something_is_told_of_its_own_failures_and_operators_of_the_others() -> None:
-    node, done = Broker(settings()), list[str]()
-    core, (first, second, third) = node.core, map(cut, ("first", "second", "third"))
+    done = list[str]()
+    first, second, third = map(cut, ("first", "second", "third"))
 
-    def carry_out(wanted: Cut) -> None:
+    def carry_out(core: Core, wanted: Cut) -> None:
         done.append(wanted.reason.code)
         if wanted is first:
             core.settle([third])
         else:
             raise wanted.reason
 
-    core.handle({Cut: carry_out})
+    around = Cutting(carry_out)
     # Nothing was advertised: that fails inside.
     with pytest.raises(RefusedError) as caught:
-        core.settle([Unadvertise("none"), first, second])
+        around.core.settle([Unadvertise("none"), first, second])
     assert caught.value.code == "route.unknown"
     assert done == ["first", "second", "third"]
-    assert node.codes == {"second", "third"}
+    assert around.codes == ["second", "third"]
 
 
 def test_who_is_woken_too_early_is_woken_again() -> None:
-    core = Broker(settings(sealing=Lingering(linger=timedelta(seconds=1)))).core
-    woken: list[datetime] = []
-    core.wake = woken.append
+    around = LonePorts()
+    core = lone_core(settings(sealing=Lingering(linger=timedelta(seconds=1))), around)
     core.exchange.gathering.put(core.now(), [TransitEvent(NEWS.name.key, (), {})])
     core.settle(())
     core.flush()
-    assert len(woken) == 2
+    assert len(around.woken) == 2
     assert len(core.exchange.gathering) == 1

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, cast
 
 from tests.broker.sealed_kit import ALL, CAR, NOW, Line
 
-from penstock.broker.core.exchange import Exchange
+from penstock.broker.core.exchange import Exchange, ExchangePorts
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.requests import Publish
 from penstock.broker.routing.outputs import Send
@@ -30,8 +30,9 @@ def sent(*publishes: Publish) -> tuple[list[list[str]], str | None]:
     line.subscribe("sub")
     # Publications are no matter of the local broker once it has let them pass.
     local, path = cast("LocalBroker", None), cast("EventPath", None)
-    gathering = BlockBuilder(Lingering(linger=timedelta(seconds=1), events=4), limits)
-    outward, failed = Exchange(local, line.routers["pub"], path, gathering).settle(NOW, publishes)
+    gathering = BlockBuilder(Lingering(linger=timedelta(seconds=1), events=4), limits, lambda _of_type: False)
+    ports = ExchangePorts(sealable=lambda _events: None, take_own=lambda _now, _event: None)
+    outward, failed = Exchange(local, line.routers["pub"], path, gathering, ports).settle(NOW, publishes)
     blocks = [output.hop.body for output in outward if isinstance(output, Send)]
     ids = [[event.id for event in block.events] for block in blocks if isinstance(block, Publications)]
     return ids, None if failed is None else failed.code

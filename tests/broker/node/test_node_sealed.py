@@ -6,6 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
+import pytest
 from tests.broker.keys.test_node_keys import MANAGING, READING, SEALED, WRITING, holds, managing, now
 from tests.broker.node_kit import BROKERS, Broker, client_of, headlines, refused, run, running, until
 from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant, signed
@@ -110,22 +111,22 @@ def test_what_can_never_be_sealed_keeps_nothing_else_waiting() -> None:
     run(test())
 
 
-def test_what_waits_for_keys_is_advertised_when_its_publisher_has_gone() -> None:
+def test_what_waits_for_keys_is_advertised_when_its_publisher_has_gone(monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         async with one(0) as (node, sizes):
-            gathering, router = node.core.exchange.gathering, node.core.router
-            holding, gathering.holds = gathering.holds, lambda _of_type: True
+            router = node.core.router
+            monkeypatch.setattr(node.keys.readiness, "holds", lambda _of_type: True)
             before = router.size().clients
             for number in range(2):
                 async with client_of(node, REPORTER) as writer:
                     await (await writer.advertise(NEWS.name)).publish(headline=f"{number}")
                 await until(lambda: not node.held)
             assert router.size().clients == before + 1
-            gathering.holds = holding
+            monkeypatch.undo()
             node.core.release()
             assert sizes == [2]
             assert router.size().clients == before
-            gathering.holds = lambda _of_type: True
+            monkeypatch.setattr(node.keys.readiness, "holds", lambda _of_type: True)
             async with client_of(node, REPORTER) as writer:
                 await (await writer.advertise(NEWS.name)).publish(headline="too late")
         assert "seal.unsent" in node.codes
@@ -189,7 +190,7 @@ def test_a_signature_counts_while_the_signer_may_publish_and_plaintext_goes_to_e
             await until(lambda: not sub.core._may_sign(pub.core.principal, NEWS.name.key, ()))
             await refused("seal.signer", feed.publish(headline="two", location="London"))
             # One that is not honest does not ask itself.
-            pub.core.exchange.sealable = lambda _events: None
+            pub.core.exchange._ports = replace(pub.core.exchange._ports, sealable=lambda _events: None)
             await feed.publish(headline="two", location="London")
             await until(lambda: sub.core.unopened)
             assert sub.core.unopened == {"seal.signer": 1}

@@ -105,7 +105,7 @@ def test_a_broker_that_is_the_rendezvous_and_swallows_policy_suppresses_no_revoc
         ):
             await until(lambda: all(len(node.neighbours.up()) == 2 for node in (fake, one, other)))
             monkeypatch.setattr(fake.core.router._carrier, "carry", lambda *_: Carried())
-            fake.neighbours.policy = lambda _peer, _words: None
+            monkeypatch.setattr(fake._gossip, "heard", lambda _peer, _words: None)
             async with client_of(one, REPORTER) as writer:
                 await writer.evolve(author.change(now(), publish(READING, WRITING)).to_bytes())
                 await writer.evolve(author.change(now(), Revoke((READING.id,))).to_bytes())

@@ -1,5 +1,6 @@
 """Events of sealed types are gathered by type, go when it is time, and wait while they cannot be sealed."""
 
+from collections.abc import Collection
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -9,6 +10,7 @@ from penstock.broker.limits import BrokerLimits
 from penstock.broker.sealing.block_builder import BlockBuilder, Lingering
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.events import Event, TransitEvent
+from penstock.model.names import TypeKey
 
 CAR, BIKE = make_type("Car", {"speed": NUMBER}), make_type("Bike", {"speed": NUMBER})
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
@@ -19,8 +21,9 @@ def events(*numbers: int, of_type: object = CAR) -> tuple[TransitEvent, ...]:
     return tuple(Event.of(of_type, {"speed": one}, id=str(one)).to_transit() for one in numbers)  # type: ignore[arg-type]  # of the two
 
 
-def gathering(linger: timedelta = LINGER, most: int = 4, **limits: int) -> BlockBuilder:
-    return BlockBuilder(Lingering(linger=linger, events=most), BrokerLimits(**limits))  # type: ignore[arg-type]  # numbers alone
+def gathering(linger: timedelta = LINGER, most: int = 4, held: Collection[TypeKey] = (), **limits: int) -> BlockBuilder:
+    """Return a builder; keys are missing for the types that are `held`."""
+    return BlockBuilder(Lingering(linger=linger, events=most), BrokerLimits(**limits), held.__contains__)  # type: ignore[arg-type]  # numbers alone
 
 
 def ids(blocks: list[tuple[TransitEvent, ...]]) -> list[str]:
@@ -59,9 +62,8 @@ def test_enough_events_or_octets_go_at_once() -> None:
 
 
 def test_what_cannot_be_sealed_waits_and_nothing_is_due_for_it() -> None:
-    gathered = gathering(route_block_events=3)
     held = {CAR.key}
-    gathered.holds = held.__contains__
+    gathered = gathering(held=held, route_block_events=3)
     for number in range(5):
         assert gathered.put(NOW + number * LINGER, events(number)) == []
     assert gathered.due is None
@@ -83,10 +85,10 @@ def test_what_could_not_be_sealed_after_all_stands_before_what_came_later() -> N
 
 
 def test_several_blocks_that_could_not_be_sealed_keep_their_order() -> None:
-    gathered = gathering(route_block_events=2)
-    gathered.holds = lambda _of_type: True
+    held = {CAR.key}
+    gathered = gathering(held=held, route_block_events=2)
     gathered.put(NOW, events(1, 2, 3, 4))
-    gathered.holds = lambda _of_type: False
+    held.clear()
     for _ in range(2):
         blocks = gathered.all()
         assert ids(blocks) == ["1 2", "3 4"]
@@ -96,34 +98,34 @@ def test_several_blocks_that_could_not_be_sealed_keep_their_order() -> None:
 
 
 def test_not_too_many_wait() -> None:
-    gathered = gathering(seal_held=3)
-    gathered.holds = lambda _of_type: True
+    held = {CAR.key}
+    gathered = gathering(held=held, seal_held=3)
     gathered.put(NOW, events(1, 2))
     with pytest.raises(RefusedError) as caught:
         gathered.put(NOW, events(3, 4))
     assert caught.value.code == "seal.buffer-full"
     gathered.put(NOW, events(3))
-    gathered.holds = lambda _of_type: False
+    held.clear()
     assert ids(gathered.all()) == ["1 2 3"]
 
 
 def test_the_octets_of_what_waits_are_bounded_and_counted_back() -> None:
-    gathered = gathering(seal_held_bytes=200)
+    held = set[TypeKey]()
+    gathered = gathering(held=held, seal_held_bytes=200)
     for _ in range(3):
-        gathered.holds = lambda _of_type: True
+        held.add(CAR.key)
         gathered.put(NOW, events(1, 2))
         with pytest.raises(RefusedError) as caught:
             gathered.put(NOW, events(3))
         assert caught.value.code == "seal.buffer-full"
-        gathered.holds = lambda _of_type: False
+        held.clear()
         (block,) = gathered.all()
         gathered.keep(NOW, block)
         assert ids(gathered.all()) == ["1 2"]
 
 
 def test_what_can_be_sealed_goes_however_much_of_another_type_waits() -> None:
-    gathered = gathering(seal_held=3)
-    gathered.holds = {CAR.key}.__contains__
+    gathered = gathering(held={CAR.key}, seal_held=3)
     gathered.put(NOW, events(1, 2, 3))
     gathered.put(NOW, events(4, of_type=BIKE))
     assert CAR.key in gathered

@@ -103,9 +103,9 @@ async def false_heads(target: Target) -> None:
             stamp = TimeStamp(AGENCY.principal, number, bytes([target.blows % 255 + 1]) * 32, _now(), 3_600_000)
             carried = CarriedStamp(forged(stamp, MEMBER).unverified())
             for peer in node.neighbours.up():
-                node.neighbours.post(peer, ["stamp", canonical(carried.to_sexp())])
+                node.neighbours._links.post(peer, ["stamp", canonical(carried.to_sexp())])
                 head: list[Writable] = [[principal_tree(AGENCY.principal), number, stamp.head, bytes(16)]]
-                node.neighbours.post(peer, ["policy", "heads", head, False])
+                node.neighbours._links.post(peer, ["policy", "heads", head, False])
             await asyncio.sleep(0.01)
 
 

@@ -155,6 +155,7 @@ class RunningNode:
 
     async def _make_node(self, stack: AsyncExitStack) -> Node:
         loaded, world = self._loaded, self._world
+        limits = loaded.file.limits
         node = Node(
             loaded.settings(self._key),
             self._recorder,
@@ -163,12 +164,9 @@ class RunningNode:
             keep=PolicyFolder(loaded.state),
             fabric=await self._open_fabric(stack),
             managing=await self._open_keys(stack),
+            quarantine=QuarantineFolder(loaded.state / "quarantine", limits.quarantine_blocks, limits.quarantine_bytes),
         )
         node.core.local.know(loaded.file.facts)
-        limits = loaded.file.limits
-        node.core.quarantine = QuarantineFolder(
-            loaded.state / "quarantine", limits.quarantine_blocks, limits.quarantine_bytes
-        )
         self._metrics.watch(node)
         return node
 

@@ -1,20 +1,20 @@
 """What the parts of a node share: who it is, what it knows, the time, and the exchange with its outputs carried out."""
 
 from collections import Counter, deque
-from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from itertools import count
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, Protocol, TypeAlias
 
 from penstock.broker.blinding.labels import Labels
 from penstock.broker.blinding.router import BlindingRouter
 from penstock.broker.blinding.vault import BlindedVault
 from penstock.broker.core.admission import Admission, CredentialBudget
 from penstock.broker.core.clock import Clock, SteadyClock
-from penstock.broker.core.event_path import EventPath, PathPorts
-from penstock.broker.core.exchange import Exchange, Inward
+from penstock.broker.core.event_path import EventPath, PathPorts, WriteBudget
+from penstock.broker.core.exchange import Exchange, ExchangePorts, FabricPort, Inward, Outward
 from penstock.broker.core.reports import LinkReport, Refusals
 from penstock.broker.core.settings import NodeSettings as NodeSettings
 from penstock.broker.core.settings import TrustSettings as TrustSettings
@@ -28,7 +28,7 @@ from penstock.broker.routing.membership import SignedProof
 from penstock.broker.routing.outputs import Laid, RouterSettings, Unopened
 from penstock.broker.routing.overlay import Overlay
 from penstock.broker.sealing.block_builder import BlockBuilder
-from penstock.broker.sealing.vault import KeyVault, MaySign, Nowhere, Quarantine, Signatures
+from penstock.broker.sealing.vault import KeyVault, Nowhere, Quarantine, Signatures
 from penstock.broker.wire.transports import PeerAddress as PeerAddress
 from penstock.codec.sexp import SExp
 from penstock.crypto.blinding import is_blinded
@@ -36,6 +36,7 @@ from penstock.crypto.seal_keys import LiveKeys
 from penstock.errors import FailedError, PenstockError
 from penstock.guard import NetworkRequest, Recorded, Recorder
 from penstock.guard.environment import environment_schema
+from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
 from penstock.model.principals import KEY, Principal
 from penstock.trust.caches import CertificateCache
@@ -97,30 +98,77 @@ Reported: TypeAlias = Callable[[RequestReport | LinkReport | PenstockError], Non
 _NOTHING: Final = Credentials()
 
 
-class Core:
-    """See the module. Parts of the node say with `handle` which outputs are theirs to carry out."""
+class CorePorts(FabricPort, Protocol):
+    """What a core needs of the node that is built on it. While the core is built, it calls nothing here."""
 
-    def __init__(  # noqa: PLR0915  # what the parts share, one after the other
-        self, settings: NodeSettings, recorder: Recorder, clock: Clock, reported: Reported
+    def report(self, report: RequestReport | LinkReport | PenstockError) -> None:
+        """Let operators know."""
+
+    def carry_out(self, output: Outward) -> None:
+        """Carry out an output for clients or neighbours."""
+
+    def do_due(self) -> None:
+        """Do what is due (`Core.turn`), and say when something is due again."""
+
+    def rights_changed(self) -> None:
+        """Consider again what depends on rights: policy has changed, or what brokers show."""
+
+    def remembers(self, broker: Principal) -> bool:
+        """Say whether what a broker has shown still counts when it has gone: it has signed for others."""
+
+    def reads_as_much(self, peer: Principal, of_type: TypeKey) -> bool:
+        """Say whether a neighbour may read all of a type that this broker may."""
+
+    def may_sign(self, broker: Principal, of_type: TypeKey, attributes: tuple[str, ...]) -> bool:
+        """Say whether a broker may publish events of a type with these attributes."""
+
+    def waits_for_keys(self, of_type: TypeKey) -> bool:
+        """Say whether events of a type have to wait, because not all of their keys are there."""
+
+    def take_own(self, now: datetime, event: TransitEvent) -> None:
+        """Take an event for which the broker itself has subscribed: a statement about keys."""
+
+    def wake(self, due: datetime) -> None:
+        """Call `Core.flush` when gathered events are due."""
+
+    def soon(self, work: Callable[[], None]) -> None:
+        """Call something when others have had their turn."""
+
+
+class Core:
+    """See the module. With `on_fabric`, a fabric is between brokers in the place of links."""
+
+    def __init__(  # noqa: PLR0913  # what the parts share, one after the other
+        self,
+        settings: NodeSettings,
+        recorder: Recorder,
+        clock: Clock,
+        ports: CorePorts,
+        *,
+        on_fabric: bool = False,
+        quarantine: Quarantine | None = None,
     ) -> None:
         self.settings = settings
+        self._ports = ports
+        self._fabric: FabricPort | None = ports if on_fabric else None
         self.principal = settings.key.principal
         #: what happened how often; sealed blocks that were refused, by the code; and where these are kept
         self.counts, self.unopened = Counter[str](), Counter[str]()
-        self.quarantine: Quarantine = Nowhere()
+        self.quarantine: Quarantine = quarantine or Nowhere()
         self._shown: tuple[tuple[Credentials, int] | None, bytes] = None, b""
         self._showing: bytes | None = None
         self.certificates = CertificateCache(settings.limits.cache_entries)
         self._admission = Admission(self.certificates, settings.limits)
         self._trusted: tuple[Credentials, frozenset[Principal]] | None = None
-        self.library = Library(settings.network, certificates=self.certificates, limits=settings.limits)
+        self.library = Library(
+            settings.network, self._types_changed, certificates=self.certificates, limits=settings.limits
+        )
         self.refusals = Refusals(recorder.sink, self.counts, settings.limits)
         self.recorder = recorder = replace(recorder, sink=self.refusals)
         self._clock = SteadyClock(clock)
         #: the time when it was last asked for: that of whatever is being done
         self.latest = self._clock()
         self._corrections = 0
-        self._reported = reported
         self._handlers: dict[type, Callable[[Any], None]] = {
             RequestReport: self._report,
             Unopened: self._unopened,
@@ -130,14 +178,10 @@ class Core:
         #: who waits until paths are laid
         self._laying: dict[str, Callable[[], None]] = {}
         self._tokens = count(1)
-        #: when something is due, and what is called then
+        #: when something is due
         self.turn: datetime | None = None
-        self.on_turn: Callable[[], None] = lambda: None
-        #: whether so much waits to go out that whoever publishes should wait, and what it waits for
-        self.crowded: Callable[[], bool] = lambda: False
-        self.room: Callable[[], Awaitable[None]] = _at_once
-        #: whether so many events more can be sent on
-        self.has_room: Callable[[int], bool] = lambda _events: True
+        #: what may wait for the fabric, if there is one
+        self.outbox = WriteBudget(settings.limits.network_outbox) if on_fabric else None
         self.sources = AuthoritySources(
             settings.credentials, agreements=settings.agreements, policies=settings.policies
         )
@@ -156,10 +200,6 @@ class Core:
         self.overlay = Overlay(unsafe_open=settings.trust.unsafe_open, limits=settings.limits)
         self.overlay.change(settings.credentials, Revocations())
         self.ring = LiveKeys()
-        #: whether a neighbour may read all of a type that this broker may: nobody, until somebody can tell
-        self.reads_as_much: Callable[[Principal, TypeKey], bool] = lambda _peer, _of_type: False
-        #: whether a broker may publish events of a type with these attributes: nobody, in the same way
-        self.may_sign: MaySign = lambda _broker, _of_type, _attributes: False
         self.vault = KeyVault(
             self.ring,
             self.principal,
@@ -180,6 +220,7 @@ class Core:
             may_route=self.may_route,
             admitted=self.admitted,
             vault=self.sealing,
+            on_fabric=on_fabric,
             limits=settings.limits,
         )
         #: the other brokers that have been seen, also those that are away
@@ -193,28 +234,15 @@ class Core:
         self._bag_facts: dict[int, tuple[object, ...]] = {}
         self._ends: dict[Principal, tuple[tuple[object, ...], datetime | None]] = {}
         self._router = BlindingRouter(self.principal, incarnation, routing, self.labels)
-        ports = PathPorts(
-            begin=self.begin,
-            settle=self.settle,
-            has_room=lambda events: self.has_room(events),  # noqa: PLW0108  # a fabric brings its own later
-            on_fabric=lambda: self._router.on_fabric,
-            counts=self.counts,
-        )
-        self.path = EventPath(local, self.library, self._router, ports, settings.limits)
-        self.exchange = Exchange(local, self._router, self.path, BlockBuilder(settings.sealing, settings.limits))
-        self.exchange.sealable = self.vault.check
-        #: told when gathered events are due: `flush` is to be called then
-        self.wake: Callable[[datetime], None] = lambda _due: None
-        #: calls something when others have had their turn
-        self.soon: Callable[[Callable[[], None]], object] = lambda _work: None
+        of_path = PathPorts(begin=self.begin, settle=self.settle, outbox=self.outbox, counts=self.counts)
+        self.path = EventPath(local, self.library, self._router, of_path, settings.limits)
+        gathering = BlockBuilder(settings.sealing, settings.limits, ports.waits_for_keys)
+        inner = ExchangePorts(sealable=self.vault.check, take_own=ports.take_own, fabric=self._fabric)
+        self.exchange = Exchange(local, self._router, self.path, gathering, inner)
         self._resealing = False
         self._due: datetime | None = None
         self._wanted: deque[Iterable[Inward]] = deque()
         self._settling = False
-        #: whether what a broker has shown still counts when it has gone: it has signed for others
-        self.remembers: Callable[[Principal], bool] = lambda _broker: False
-        #: told when policy has changed, or what brokers show
-        self.rights_changed: list[Callable[[], None]] = []
 
     @property
     def local(self) -> LocalBroker:
@@ -224,7 +252,7 @@ class Core:
     @property
     def on_fabric(self) -> bool:
         """Whether a fabric is between brokers, instead of links."""
-        return self._router.on_fabric
+        return self._fabric is not None
 
     @property
     def router(self) -> BlindingRouter:
@@ -247,8 +275,8 @@ class Core:
         self._answers.forget()
         self.overlay.recheck()
         self.local.recheck()
-        self.soon(self.trust_changed)
-        self.soon(self.release)
+        self._ports.soon(self.trust_changed)
+        self._ports.soon(self.release)
         self.note(
             FailedError(
                 "clock.corrected",
@@ -257,11 +285,17 @@ class Core:
             )
         )
 
+    def _types_changed(self) -> None:
+        """See before anything else whether a type that has come has an owner who is new here."""
+        self.turn = self.now()
+        if self._fabric is not None:
+            self._fabric.interests_changed()
+
     def begin(self) -> datetime:
         """Return the time, before anything is done that depends on it: what was due until now is done first."""
         now = self.now()
         if self.turn is not None and now >= self.turn:
-            self.on_turn()
+            self._ports.do_due()
         return now
 
     def shown(self) -> bytes:
@@ -278,10 +312,6 @@ class Core:
         if shown != self._showing:
             self._showing = shown
             self.settle(self.router.disclose(shown))
-
-    def handle(self, handlers: dict[type, Callable[[Any], None]]) -> None:
-        """Let somebody carry out outputs of these classes."""
-        self._handlers.update(handlers)
 
     def settle(self, outputs: Iterable[Inward]) -> None:
         """Do what the local broker and the router want done.
@@ -313,7 +343,8 @@ class Core:
         errors = [] if failed is None else [failed]
         for output in outward:
             try:
-                self._handlers[type(output)](output)
+                handler = self._handlers.get(type(output), self._ports.carry_out)
+                handler(output)
             except PenstockError as error:
                 errors.append(error)
         return errors
@@ -322,11 +353,11 @@ class Core:
         """Be woken when gathered events are due, and go on with filters that are to be sealed again."""
         if self.router.resealing and not self._resealing:
             self._resealing = True
-            self.soon(self._reseal)
+            self._ports.soon(self._reseal)
         due = self.exchange.due
         if due is not None and due != self._due:
             self._due = due
-            self.wake(due)
+            self._ports.wake(due)
 
     def _reseal(self) -> None:
         self._resealing = False
@@ -379,11 +410,11 @@ class Core:
     def note(self, report: RequestReport | PenstockError) -> None:
         """Let operators know."""
         self.counts["refused" if report.code else "accepted"] += 1
-        self._reported(report)
+        self._ports.report(report)
 
     def report(self, report: LinkReport) -> None:
         """Let operators know what has become of a link to another broker."""
-        self._reported(report)
+        self._ports.report(report)
 
     def note_stranger(self, report: RequestReport | PenstockError) -> None:
         """Let operators know that somebody was not let in, unless that happens all the time."""
@@ -459,7 +490,7 @@ class Core:
         """Take in what a broker shows for itself, or forget it."""
         if bag is None:
             self.disclosed.pop(broker, None)
-            if not self.remembers(broker):
+            if not self._ports.remembers(broker):
                 self.overlay.leave(broker)
         elif self.disclosed.get(broker) == bag:
             return
@@ -495,14 +526,14 @@ class Core:
         before = self.router.labelled
         self.settle(self.router.labels_changed())
         if before != self.router.labelled:
-            self.exchange.asked()
+            if self._fabric is not None:
+                self._fabric.interests_changed()
             self.show()
 
     def trust_changed(self) -> None:
         """Ask again who is in the network, and who carries what."""
         self.settle(self.router.trust_changed())
-        for told in self.rights_changed:
-            told()
+        self._ports.rights_changed()
 
     def may_route(self, of_type: TypeKey, broker: Principal) -> bool:
         """Say whether a broker may carry a type."""
@@ -548,7 +579,7 @@ class Core:
         if known is not None:
             return known
         dates = self._dates(bag, *library.below(of_type, now))
-        return self._answers.keep(about, by, now, dates, answer=self.reads_as_much(peer, of_type))
+        return self._answers.keep(about, by, now, dates, answer=self._ports.reads_as_much(peer, of_type))
 
     def _may_sign(self, broker: Principal, of_type: TypeKey, attributes: tuple[str, ...]) -> bool:
         bag, library = self.disclosed.get(broker, _NOTHING), self.library
@@ -558,7 +589,7 @@ class Core:
         if known is not None:
             return known
         dates = self._dates(bag, *library.below(of_type, now))
-        answer = self.is_broker(broker) and self.may_sign(*about)
+        answer = self.is_broker(broker) and self._ports.may_sign(*about)
         return self._answers.keep(about, by, now, dates, answer=answer)
 
     def admitted(self, broker: Principal) -> bool:
@@ -632,7 +663,3 @@ def _about_network(credentials: Credentials) -> Iterator[str]:
         tag = statement.tag if isinstance(statement, Authorisation) else None
         if not isinstance(tag, tuple) or tag[0] != EVENT_TYPE:
             yield certificate.id
-
-
-async def _at_once() -> None:
-    """Wait for nothing."""

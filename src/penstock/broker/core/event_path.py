@@ -22,12 +22,14 @@ Irregular rows, and advertisements whose rights depend on values or on the
 moment, are asked one event at a time (`Publication`, `Delivery`), which says the same.
 """
 
+import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeAlias
 
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.active_requests import Receiver
@@ -58,6 +60,47 @@ _UNASKED: Final[Environment] = MappingProxyType({})
 _ROWS: Final = 512
 
 
+class WriteBudget:
+    """How many events may wait for the fabric, on all topics together; who brings more than half of it is slowed."""
+
+    #: seconds for which who publishes waits for room; longer than that, and clients would take the broker for dead
+    PATIENCE: ClassVar = 2.0
+
+    def __init__(self, most: int) -> None:
+        self._most = most
+        self._waiting = 0
+        self._eased = asyncio.Event()
+
+    @property
+    def crowded(self) -> bool:
+        """Whether whoever brings events should wait."""
+        return 2 * self._waiting > self._most
+
+    def has(self, events: int) -> bool:
+        """Whether there is room for events."""
+        return self._waiting + events <= self._most
+
+    def take(self, events: int) -> bool:
+        """Take room for events, if there is enough."""
+        if not self.has(events):
+            return False
+        self._waiting += events
+        return True
+
+    def give(self, events: int) -> None:
+        """Give room back."""
+        self._waiting -= events
+        if not self.crowded:
+            self._eased.set()
+
+    async def wait(self) -> None:
+        """Wait until it is not crowded any more, or for `PATIENCE`."""
+        self._eased.clear()
+        with suppress(TimeoutError):
+            async with asyncio.timeout(self.PATIENCE):
+                await self._eased.wait()
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathPorts:
     """What an event path needs of the node that it is in."""
@@ -66,9 +109,8 @@ class PathPorts:
     begin: Callable[[], datetime]
     #: does what the local broker and the router want done besides
     settle: Callable[[Iterable[Output | Routed]], None]
-    #: says whether something else than links is between brokers, and whether it can take so many events more
-    on_fabric: Callable[[], bool] = lambda: False
-    has_room: Callable[[int], bool] = lambda _events: True
+    #: what may wait for the fabric that is between brokers; None if links are between them
+    outbox: WriteBudget | None = None
     counts: Counter[str] = field(default_factory=Counter)
 
 
@@ -176,7 +218,7 @@ class EventPath:
         if self._local.is_suspended(event_type):
             hint = "try again later"
             return RefusedError("broker.policy-stale", "the policy of the type's owner is not known here", hint=hint)
-        direct = not self._router.seals(event_type.key) and not self._ports.on_fabric()
+        direct = not self._router.seals(event_type.key) and self._ports.outbox is None
         made_by = self._local.active.version, self._library.changes
         plan = _Plan(message.type, made_by, verified.validity.ends, offer, key, direct)
         if len(self._plans) >= self._limits.cache_entries:
@@ -190,7 +232,8 @@ class EventPath:
         if not {width}.issuperset(map(len, rows)):
             name = plan.offer.type.name.name
             raise MalformedError("protocol.row", f"an event of `{name}` has {width - 2} attributes")
-        if not plan.direct and not self._ports.has_room(len(rows)):
+        outbox = self._ports.outbox
+        if outbox is not None and not outbox.has(len(rows)):
             raise LimitError(
                 "network.outbox",
                 "too many events wait for the fabric: these were not accepted",

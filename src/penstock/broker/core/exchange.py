@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, Protocol, TypeAlias
 
 from penstock.broker.core.event_path import EventPath
 from penstock.broker.local import requests
@@ -58,9 +58,6 @@ class _Lost:
 Inward: TypeAlias = requests.Output | Routed | Gathered | _Parting | _Gone | _Lost
 Deliveries: TypeAlias = tuple[tuple[tuple[str, ...], TransitEvent], ...]
 
-Sealable: TypeAlias = Callable[[Sequence[TransitEvent]], None]
-"""Says by raising that events of one type can never be sealed by the keys of this broker."""
-
 _KEYS: Final = frozenset(("seal.unknown-key", "seal.unknown-label"))
 
 OWN = "@"
@@ -77,22 +74,41 @@ class ExchangeResult(NamedTuple):
     failed: PenstockError | None
 
 
-class Exchange:
-    """See the module. `own` has, by the name of their type, who gets events for the broker itself."""
+class FabricPort(Protocol):
+    """A fabric that is between brokers in the place of links."""
 
-    def __init__(self, local: LocalBroker, router: Router, path: EventPath, gathering: BlockBuilder) -> None:
+    def spread(self, events: tuple[TransitEvent, ...]) -> None:
+        """Send events of one type that clients of this broker have published to the other brokers."""
+
+    def interests_changed(self) -> None:
+        """Read the topics that clients want now: what they ask for has changed, or which types there are."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExchangePorts:
+    """What an exchange needs of the node that it is in."""
+
+    #: raises if events of one type can never be sealed by the keys of this broker
+    sealable: Callable[[Sequence[TransitEvent]], None]
+    #: takes events for which the broker itself has subscribed
+    take_own: Callable[[datetime, TransitEvent], None]
+    #: what is between brokers in the place of links
+    fabric: FabricPort | None = None
+
+
+class Exchange:
+    """See the module."""
+
+    def __init__(
+        self, local: LocalBroker, router: Router, path: EventPath, gathering: BlockBuilder, ports: ExchangePorts
+    ) -> None:
         self.local = local
         self._path = path
         self.router = router
-        self.own: dict[str, Callable[[datetime, TransitEvent], None]] = {}
         #: events of sealed types, until they are sealed
         self.gathering = gathering
-        self.sealable: Sealable = lambda _events: None
-        #: told of what clients publish and of what they ask for, where something else than links is between brokers
-        self.spread: Callable[[tuple[TransitEvent, ...]], None] = lambda _events: None
-        self.asked: Callable[[], None] = lambda: None
-        #: whether what the router hears of those who want events is all that there is to hear
-        self.quenches = True
+        self._ports = ports
+        self._fabric = ports.fabric
         #: types that the broker itself advertises, for events whose publishers may have gone
         self._standing: set[TypeKey] = set()
 
@@ -113,7 +129,7 @@ class Exchange:
                 pending.extend(self._deliver(now, deliveries))
             case requests.Publish(key, events) if self.router.seals(events[0].key):
                 self.router.check_events(key, events)
-                self.sealable(events)
+                self._ports.sealable(events)
                 ready = self.gathering.put(now, events)
                 if len(ready) > 1:
                     # The first goes now; should it fail, the others, which go before all that waits, still do.
@@ -121,12 +137,13 @@ class Exchange:
                 pending.extend(self._send(now, ready[0]) if ready else ())
             case requests.Publish(_, events):
                 pending.extend(carry_out(output, self.router))
-                self.spread(events)
+                self._spread(events)
             case Gathered(events):
                 pending.extend(self._send(now, events))
             case requests.Subscribe() | requests.Unsubscribe():
                 pending.extend(carry_out(output, self.router))
-                self.asked()
+                if self._fabric is not None:
+                    self._fabric.interests_changed()
             case requests.Advertise():
                 pending.extend(carry_out(output, self.router))
             case requests.Unadvertise():
@@ -140,7 +157,8 @@ class Exchange:
             case _Lost(reason):
                 raise reason
             case Interested(key, wanted):
-                if self.quenches:
+                # On a fabric the router does not learn what clients of other brokers want.
+                if self._fabric is None:
                     pending.extend(self.local.wanted(key, wanted=wanted))
             case _:
                 outward.append(output)
@@ -149,8 +167,8 @@ class Exchange:
         if not any(key[0] == OWN for keys, _ in deliveries for key in keys):
             return self._show(now, deliveries)
         for keys, event in deliveries:
-            if any(key[0] == OWN for key in keys) and event.key.name in self.own:
-                self.own[event.key.name](now, event)
+            if any(key[0] == OWN for key in keys):
+                self._ports.take_own(now, event)
         theirs = ((tuple(key for key in keys if key[0] != OWN), event) for keys, event in deliveries)
         return self._show(now, [found for found in theirs if found[0]])
 
@@ -178,10 +196,14 @@ class Exchange:
             if error.code not in _KEYS:
                 raise
             return self._wait(now, events)
-        self.spread(events)
+        self._spread(events)
         if not self._standing or events[0].key not in self._standing:
             return outputs
         return [*outputs, _Gone(events[0].key)]
+
+    def _spread(self, events: tuple[TransitEvent, ...]) -> None:
+        if self._fabric is not None:
+            self._fabric.spread(events)
 
     def _wait(self, now: datetime, events: tuple[TransitEvent, ...]) -> list[Inward]:
         """Let events wait for keys; but not for those of attributes to which the broker has lost its right."""
@@ -199,7 +221,7 @@ class Exchange:
 
     def _can_ever_go(self, event: TransitEvent) -> bool:
         try:
-            self.sealable((event,))
+            self._ports.sealable((event,))
         except RefusedError:
             return False
         return True

@@ -99,12 +99,13 @@ class PolicyGossip:
 
     def __init__(  # noqa: PLR0913  # what it needs of its surroundings, each by itself
         self,
+        book: PolicyBook,
         clock: Callable[[], datetime],
         timer: Callable[[], float],
         trusts: Trusts,
         send: Send,
-        note: Note,
         *,
+        note: Note,
         peers: int = 0,
         limits: BrokerLimits,
     ) -> None:
@@ -115,7 +116,7 @@ class PolicyGossip:
         self._note = note
         self._peers = peers
         self._limits = limits
-        self._book: PolicyBook
+        self._book = book
         self._began = timer()
         self._next = self._began
         self._linked: dict[Principal, _Neighbour] = {}
@@ -126,10 +127,6 @@ class PolicyGossip:
         self._doubts: dict[tuple[Principal, Principal | None], _Doubt] = {}
 
     # The network of a broker's policies.
-
-    def attach(self, book: PolicyBook) -> None:
-        """Serve what this book holds, and bring it what arrives."""
-        self._book = book
 
     def follow(self, owner: Principal) -> None:
         """Look at what neighbours have claimed about an owner whose policy is kept from now on."""
@@ -245,6 +242,10 @@ class PolicyGossip:
                 self._hear_acknowledgements(now, peer, read_principal(owner), acknowledgements)
             case _:
                 malformed("words about policy")
+
+    def heard_stamp(self, peer: Principal, stamp: bytes) -> None:
+        """Take a time-stamp that a neighbour hands on."""
+        self._book.heard_stamp(peer, stamp)
 
     # Heads.
 

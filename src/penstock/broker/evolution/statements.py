@@ -160,6 +160,9 @@ class PolicyBook(Protocol):
     def arrived(self, now: datetime, event: TransitEvent) -> None:
         """Take a statement that came as an event, and that nobody has verified yet."""
 
+    def heard_stamp(self, peer: Principal, stamp: bytes) -> None:
+        """Take a time-stamp that a neighbour hands on, and that nobody has verified yet."""
+
     def linked(self, peer: Principal) -> None:
         """Record a new link to a neighbour."""
 
@@ -169,9 +172,6 @@ class PolicyBook(Protocol):
 
 class PolicyNetwork(Protocol):
     """See the module."""
-
-    def attach(self, book: PolicyBook) -> None:
-        """Serve what this book holds, and bring it what arrives. Called once, before anything else."""
 
     def follow(self, owner: Principal) -> None:
         """Ask for what an owner says, and for what is acknowledged to it: now, and from now on. Called once."""

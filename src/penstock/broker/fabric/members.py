@@ -163,9 +163,8 @@ class FabricMembers:
         self._looked: dict[Principal, float] = {}
         #: brokers that were asked, and have neither answered nor gone
         self.waiting: set[Principal] = set()
-        #: called when another broker asks, and when one of those that are waited for has answered or gone
-        self.asked: Callable[[], None] = lambda: None
-        self.heard: Callable[[], None] = lambda: None
+        #: set when another broker asks, and when one of those that are waited for has answered or gone
+        self.asked, self.heard = asyncio.Event(), asyncio.Event()
 
     def __contains__(self, broker: Principal) -> bool:
         return broker in self._others
@@ -261,7 +260,7 @@ class FabricMembers:
             if kind != _HERE:
                 self._answered(told.origin)
             if kind == _ASKS:
-                self.asked()
+                self.asked.set()
         elif told.body != _GONE:
             malformed("what a broker says of itself")
         elif told.origin in self._others:
@@ -289,7 +288,7 @@ class FabricMembers:
         """Wait for a broker no longer: one that asks has said before what it knows."""
         if broker in self.waiting:
             self.waiting.discard(broker)
-            self.heard()
+            self.heard.set()
 
     def _forget(self, broker: Principal) -> None:
         del self._others[broker]

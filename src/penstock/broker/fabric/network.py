@@ -28,6 +28,7 @@ from typing import Any, Final
 
 from penstock.broker.blinding.vault import renamed
 from penstock.broker.core.core import Core
+from penstock.broker.core.event_path import WriteBudget
 from penstock.broker.evolution.statements import (
     ACKNOWLEDGEMENT,
     PolicyBook,
@@ -45,7 +46,6 @@ from penstock.broker.fabric.topics import (
     StateWriting,
     Take,
     TopicReader,
-    WriteBudget,
     events_qos,
 )
 from penstock.broker.routing.membership import SignedProof, type_digest
@@ -97,8 +97,6 @@ def read_body(octets: bytes) -> Publications:
 
 #: of what a sample may hold, the part that columns of events may take; header, seal and signature take the rest
 _COLUMNS: Final = 0.75
-#: seconds for which who publishes waits for room; longer than that, and clients would take the broker for dead
-_PATIENCE: Final = 2.0
 #: seconds that a broker which starts waits for answers about policy before clients may connect
 _ANSWERING: Final = 5.0
 _LOOK: Final = 0.005
@@ -135,9 +133,12 @@ def topic_of(key: TypeKey) -> str:
 
 
 class FabricNetwork:
-    """See the module. It carries statements about policy, too (`PolicyNetwork`)."""
+    """See the module. It carries statements about policy, too (`PolicyNetwork`), to and from `book`.
 
-    def __init__(self, core: Core, settings: FabricSettings) -> None:
+    The core counts on it for what clients publish and ask for (`FabricPort`).
+    """
+
+    def __init__(self, core: Core, settings: FabricSettings, book: PolicyBook, outbox: WriteBudget) -> None:
         self._core = core
         self._settings = settings
         self._fabric = settings.fabric
@@ -158,16 +159,11 @@ class FabricNetwork:
         #: types of which events were withheld, which is reported once
         self._kept_back: set[TypeKey] = set()
         self._due: asyncio.Handle | None = None
-        self._book: PolicyBook
-        self._missed, self._asked, self._heard = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._members.asked, self._members.heard = self._asked.set, self._heard.set
+        self._book = book
+        self._missed = asyncio.Event()
         self._reconciling: list[asyncio.Task[None]] = []
         self._restated = core.now()
-        self._room = WriteBudget(core.settings.limits.network_outbox)
-        core.crowded, core.room, core.has_room = self._is_crowded, self._wait_for_room, self._room.has
-        core.exchange.spread, core.exchange.asked = self._spread, self._reconsider
-        core.exchange.quenches, core.router.on_fabric = False, True
-        core.library.changed = self._reconsider
+        self._outbox = outbox
 
     # Running.
 
@@ -194,7 +190,7 @@ class FabricNetwork:
             async with asyncio.timeout(_ANSWERING):
                 while self._core.local.held:
                     await asyncio.sleep(_LOOK)
-        self._reconsider()
+        self.interests_changed()
 
     async def stop(self) -> None:
         """Send what waits, say goodbye, and end."""
@@ -217,7 +213,7 @@ class FabricNetwork:
         if self._started:
             self._members.appear()
             if self._core.now() - self._restated > _RESTATING:
-                self._asked.set()
+                self._members.asked.set()
         self._members.tick()
 
     def brokers(self) -> list[Principal]:
@@ -231,7 +227,7 @@ class FabricNetwork:
 
     # Events that come.
 
-    def _reconsider(self) -> None:
+    def interests_changed(self) -> None:
         """Read what clients want now, soon: several changes mostly come together."""
         if self._started and self._due is None:
             self._due = asyncio.get_running_loop().call_soon(self._read_wanted)
@@ -304,7 +300,8 @@ class FabricNetwork:
 
     # Events that go.
 
-    def _spread(self, events: tuple[TransitEvent, ...]) -> None:
+    def spread(self, events: tuple[TransitEvent, ...]) -> None:
+        """Send events of one type that clients of this broker have published to the other brokers."""
         core, key = self._core, events[0].key
         if core.labels.blinds(key):
             key = core.labels.in_use(key)
@@ -321,7 +318,7 @@ class FabricNetwork:
         writing = self._writings.get(key)
         if writing is None:
             writing = self._writings[key] = EventWriting(
-                self._fabric, topic_of(key), self._events, self._note, composer=_Composer(self, key), room=self._room
+                self._fabric, topic_of(key), self._events, self._note, composer=_Composer(self, key), room=self._outbox
             )
         writing.put(events)
 
@@ -337,12 +334,6 @@ class FabricNetwork:
             raise not_sealed(block.type)
         if not sealed and not self._may_cross(block.type):
             raise _unsealed(block.type)
-
-    def _is_crowded(self) -> bool:
-        return self._room.crowded
-
-    async def _wait_for_room(self) -> None:
-        await self._room.wait(_PATIENCE)
 
     def sign(self, topic: str, block: Publications, number: int) -> Composed:
         """Return a block as a sample of a topic."""
@@ -375,10 +366,6 @@ class FabricNetwork:
         self._core.counts["lost"] += events
 
     # Statements about policy.
-
-    def attach(self, book: PolicyBook) -> None:
-        """Bring this book what arrives."""
-        self._book = book
 
     def is_compared(self, owner: Principal) -> bool:  # noqa: ARG002  # the same for all owners
         """Say that it is known how far an owner's chain goes: topics are read before clients are served."""
@@ -455,23 +442,23 @@ class FabricNetwork:
     async def _answers(self) -> None:
         """Wait until all brokers that were asked have answered or are forgotten."""
         while self._members.waiting:
-            self._heard.clear()
+            self._members.heard.clear()
             try:
                 async with asyncio.timeout(_ASKING):
-                    await self._heard.wait()
+                    await self._members.heard.wait()
             except TimeoutError:
                 self._members.ask_again()
 
     async def _keep_answering(self) -> None:
         while True:
-            await self._asked.wait()
-            self._asked.clear()
+            await self._members.asked.wait()
+            self._members.asked.clear()
             try:
                 await self._restate()
                 self._members.answer()
             except PenstockError as error:
                 self._note(error)
-                self._asked.set()
+                self._members.asked.set()
                 await asyncio.sleep(_AGAIN)
 
     async def _restate(self) -> None:

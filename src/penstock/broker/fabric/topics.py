@@ -19,6 +19,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Final, Protocol, TypeAlias
 
+from penstock.broker.core.event_path import WriteBudget
 from penstock.codec.limits import ROUTE_BLOCK_EVENTS
 from penstock.errors import FailedError, LimitError, PenstockError, RefusedError
 from penstock.fabric import KEEP_ALL, Durability, Fabric, Publisher, Qos, Reliability, Sample
@@ -204,44 +205,6 @@ class Composed:
     data: bytes
     events: int
     time: datetime
-
-
-class WriteBudget:
-    """How many events may wait for the fabric, on all topics together; who brings more than half of it is slowed."""
-
-    def __init__(self, most: int) -> None:
-        self._most = most
-        self._waiting = 0
-        self._eased = asyncio.Event()
-
-    @property
-    def crowded(self) -> bool:
-        """Whether whoever brings events should wait."""
-        return 2 * self._waiting > self._most
-
-    def has(self, events: int) -> bool:
-        """Whether there is room for events."""
-        return self._waiting + events <= self._most
-
-    def take(self, events: int) -> bool:
-        """Take room for events, if there is enough."""
-        if not self.has(events):
-            return False
-        self._waiting += events
-        return True
-
-    def give(self, events: int) -> None:
-        """Give room back."""
-        self._waiting -= events
-        if not self.crowded:
-            self._eased.set()
-
-    async def wait(self, patience: float) -> None:
-        """Wait until it is not crowded any more, or for so many seconds."""
-        self._eased.clear()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(patience):
-                await self._eased.wait()
 
 
 class Composer(Protocol):

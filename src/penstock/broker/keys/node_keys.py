@@ -20,6 +20,7 @@ from penstock.broker.keys.transport import KeyTransport
 from penstock.codec.wire import Wire
 from penstock.crypto.seal_keys import LiveKeys
 from penstock.errors import FailedError, PenstockError, RefusedError
+from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import Sealing
@@ -172,10 +173,10 @@ class Keys:
         #: who waits for keys of old epochs, by the key that they are sealed to
         self.fetching: dict[bytes, OnReleased] = {}
         self._evidence = KeyEvidence(core)
+        self._started = False
         self._managed: ManagedGroups | None = None
         if managing is not None:
             self._managed = ManagedGroups(core, self._claims, self._transport, self._evidence, managing)
-        core.exchange.gathering.holds = self.readiness.holds
 
     # Running.
 
@@ -185,6 +186,7 @@ class Keys:
             await self._managed.start()
         self._evidence.begin()
         self.tick()
+        self._started = True
 
     async def stop(self) -> None:
         """Stop writing to the log."""
@@ -223,8 +225,10 @@ class Keys:
                 else:
                     self._carry_out(member.sealed(now, blocks))
 
-    def policy_changed(self) -> None:
+    def rights_changed(self) -> None:
         """Ask about everybody again: who has no right any more loses the key, and who has one gets it."""
+        if not self._started:
+            return
         now, news = self._core.now(), self._evidence.news()
         if self._managed is not None:
             self._managed.review(now, news)
@@ -275,6 +279,10 @@ class Keys:
         self._carry_out(member.join(now))
 
     # What comes and goes.
+
+    def arrived(self, now: datetime, event: TransitEvent) -> None:
+        """Take a statement about keys. One that does not count is passed over, and noted."""
+        self._transport.arrived(now, event)
 
     def _told(self, now: datetime, told: UnverifiedValue[Heard]) -> None:
         value = told.value

@@ -51,7 +51,6 @@ class KeyTransport:
         self._told = told
         self._refused = refused
         self._followed: set[Principal] = set()
-        core.exchange.own[KEYS] = self._arrived
 
     def follow(self, owner: Principal) -> None:
         """Hear what is said about the keys of an owner's types."""
@@ -72,7 +71,11 @@ class KeyTransport:
         event = TransitEvent(key, (), values, value.digest.hex(), self._core.now())
         self._core.settle((Publish(f"{_KEY}{owner}", (event,)),))
 
-    def _arrived(self, now: datetime, event: TransitEvent) -> None:
+    def arrived(self, now: datetime, event: TransitEvent) -> None:
+        """Take an event that the broker itself has subscribed to. What does not count is passed over, and noted."""
+        if event.key.name != KEYS:
+            # A type that says that it extends the one of statements about keys.
+            return
         held = event.values.get(AttributeId(event.key.owner, KEYS, _UID))
         try:
             self._hear(now, held)

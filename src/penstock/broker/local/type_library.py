@@ -15,11 +15,15 @@ from penstock.trust.event_types import UnverifiedType, VerifiedType
 
 
 class Library:
-    """See the module. Parents and previous versions are looked for among the types that are here already."""
+    """See the module. Parents and previous versions are looked for among the types that are here already.
+
+    `changed` is called when a type has come or gone.
+    """
 
     def __init__(
         self,
         network: NetworkName | None = None,
+        changed: Callable[[], None] = lambda: None,
         *,
         online: OnlineChecker = no_online_checker,
         certificates: CertificateCache | None = None,
@@ -43,8 +47,7 @@ class Library:
         self.blinded: set[TypeKey] = set()
         #: changes when a blinded type comes or goes
         self.revision = 0
-        #: told when a type has come or gone
-        self.changed: Callable[[], None] = lambda: None
+        self._changed = changed
 
     def __len__(self) -> int:
         return len(self._definitions)
@@ -76,7 +79,7 @@ class Library:
         self._protected.clear()
         self.changes += 1
         self._look_at(name.key)
-        self.changed()
+        self._changed()
         return verified
 
     def remove(self, name: TypeName) -> None:
@@ -87,7 +90,7 @@ class Library:
         self._protected.clear()
         self.changes += 1
         self._look_at(name.key)
-        self.changed()
+        self._changed()
 
     def _look_at(self, key: TypeKey) -> None:
         """Record a blinded type that has come or gone."""

@@ -87,13 +87,10 @@ class Clients:
         self._evolve = evolve
         self._policy = policy
         self._keys = keys
-        self._on_fabric = core.on_fabric
         self._numbers = count(1)
         self._clients: dict[str, _Client] = {}
         self._paces: dict[Principal, _Pace] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        words = (requests.Accepted, requests.Refused, requests.Answered, requests.Quenched, requests.Closed)
-        core.handle(dict.fromkeys(words, self._tell))
 
     def __len__(self) -> int:
         return len(self._clients)
@@ -125,7 +122,7 @@ class Clients:
 
     async def _converse(self, client: _Client, waiting: Sequence[Wire]) -> None:
         """Handle a client's messages. Nobody else waits for long, however many they are."""
-        turns, loop = Turns(), asyncio.get_running_loop()
+        turns, loop, outbox = Turns(), asyncio.get_running_loop(), self._core.outbox
         pace = self._pace(client.link.peer.principal)
         client.link.handle_alone(partial(self._take_alone, client))
         while True:
@@ -137,8 +134,8 @@ class Clients:
                 request, pause = read_request(tree), 0.0
                 if isinstance(request, protocol.PublishMessage):
                     self._take(client, request)
-                    if self._on_fabric and self._core.crowded():
-                        await self._core.room()
+                    if outbox is not None and outbox.crowded:
+                        await outbox.wait()
                 elif _is_for_its_client(request) and client.link.left:
                     continue
                 elif isinstance(request, protocol.Disclose):
@@ -156,12 +153,12 @@ class Clients:
 
     def _take_alone(self, client: _Client, tree: Wire) -> bool:
         """Handle a publication that has arrived alone; return False for everything else."""
-        if self._on_fabric or client.session not in self._clients or not is_publication(tree):
+        if self._core.outbox is not None or client.session not in self._clients or not is_publication(tree):
             return False
         self._take(client, read_request(tree))
         return True
 
-    def _tell(self, word: ToClient) -> None:
+    def tell(self, word: ToClient) -> None:
         """Send an answer or a notice to a client."""
         client = self._clients.get(word.session)
         if client is None:

@@ -14,12 +14,14 @@ from typing import Final
 from penstock.broker.core.clock import Turns
 from penstock.broker.core.core import Core
 from penstock.broker.core.reports import LinkReports
+from penstock.broker.evolution.gossip import PolicyGossip
 from penstock.broker.routing.messages import Hop
 from penstock.broker.routing.outputs import Cut, Disclosed, Send, Unsent
 from penstock.broker.wire.link import Endpoint, Link
 from penstock.broker.wire.protocol import Hello, PeerRole, Welcome, read_word
 from penstock.broker.wire.publications import Publications
 from penstock.broker.wire.transports import Address, Pauses
+from penstock.codec.limits import CodecLimits
 from penstock.codec.wire import Wire, Writable, encode
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
 from penstock.fabric.tasks import in_background, keep_running
@@ -40,25 +42,47 @@ class _Neighbour:
     cut: str = ""
 
 
-class Neighbours:
-    """See the module."""
+class NeighbourLinks:
+    """The links to other brokers, by broker."""
 
-    def __init__(self, core: Core, endpoint: Endpoint) -> None:
+    def __init__(self, limits: CodecLimits) -> None:
+        self._limits = limits
+        self.open: dict[Principal, _Neighbour] = {}
+
+    def post(self, peer: Principal, message: Writable, *, urgent: bool = False) -> bool:
+        """Send a message to a neighbour; say whether there was a link that took it."""
+        neighbour = self.open.get(peer)
+        if neighbour is None:
+            return False
+        # A link that is at its end says so to whoever attends to it.
+        with suppress(PenstockError):
+            neighbour.link.post(encode(message, limits=self._limits), urgent=urgent)
+            return True
+        return False
+
+    def post_now(self, peer: Principal, message: Writable) -> None:
+        """Send a message to a neighbour before anything else is done here, and past all events: policy."""
+        self.post(peer, message, urgent=True)
+        neighbour = self.open.get(peer)
+        if neighbour is not None:
+            neighbour.link.flush()
+
+
+class Neighbours:
+    """See the module. `gossip` takes what neighbours say about policy."""
+
+    def __init__(self, core: Core, endpoint: Endpoint, links: NeighbourLinks, gossip: PolicyGossip) -> None:
         self._core = core
         self._endpoint = endpoint
-        self._neighbours: dict[Principal, _Neighbour] = {}
+        self._links = links
+        self._gossip = gossip
+        self._neighbours = links.open
         self._calls: list[asyncio.Task[None]] = []
         self._closing: set[asyncio.Task[None]] = set()
         self._stopping = False
         #: brokers whose disclosures are being read
         self._reading: dict[Principal, asyncio.Task[None]] = {}
-        #: told of time-stamps and words about policy that come, of new links and of links that are gone
-        self.stamped: Callable[[Principal, bytes], None] = lambda _peer, _stamp: None
-        self.policy: Callable[[Principal, Sequence[Wire]], None] = lambda _peer, _words: None
-        self.linked: Callable[[Principal], None] = lambda _peer: None
-        self.unlinked: Callable[[Principal], None] = lambda _peer: None
         self.reports = LinkReports(core.report)
-        core.handle({Send: self._send, Cut: self._cut, Disclosed: self._disclosed, Unsent: self._unsent})
 
     def up(self) -> list[Principal]:
         """Return the brokers with a link."""
@@ -92,7 +116,7 @@ class Neighbours:
         """Cut those who may be brokers of the network no longer."""
         for peer in list(self._neighbours):
             if not self._core.admitted(peer):
-                self._cut(Cut(peer, RefusedError("broker.not-permitted", "it may not be a broker any longer")))
+                self.cut(Cut(peer, RefusedError("broker.not-permitted", "it may not be a broker any longer")))
 
     # Links.
 
@@ -158,7 +182,7 @@ class Neighbours:
         self._own(partial(core.disclose, peer, neighbour.credentials))
         self._own(lambda: core.settle(core.router.link_up(peer, loop.time())))
         self.reports.up(peer, loop.time())
-        self.linked(peer)
+        self._gossip.linked(peer)
         try:
             while True:
                 turns.begin()
@@ -174,7 +198,7 @@ class Neighbours:
         finally:
             if self._neighbours.get(peer) is neighbour:
                 del self._neighbours[peer]
-                self.unlinked(peer)
+                self._gossip.unlinked(peer)
                 reason = _reason(neighbour)
                 # Of two links to the same broker one is closed, and the other one goes on.
                 if not self._stopping and reason != _DUPLICATE:
@@ -185,7 +209,7 @@ class Neighbours:
         core = self._core
         match tree:
             case ["stamp", bytes(stamp)]:
-                self.stamped(peer, stamp)
+                self._gossip.heard_stamp(peer, stamp)
             case ["policy", *words]:
                 self._hear_policy(peer, words)
             case _:
@@ -202,9 +226,9 @@ class Neighbours:
 
     def _hear_policy(self, peer: Principal, words: Sequence[Wire]) -> None:
         try:
-            self.policy(peer, words)
+            self._gossip.heard(peer, words)
         except PenstockError as error:
-            self._cut(Cut(peer, error))
+            self.cut(Cut(peer, error))
 
     def _choose(self, peer: Principal, neighbour: _Neighbour) -> None:
         """Raise `RefusedError` (`link.duplicate`) when there is a link already that stays."""
@@ -222,39 +246,24 @@ class Neighbours:
 
     # What the router wants.
 
-    def _send(self, send: Send) -> None:
-        if not self.post(send.peer, send.hop.to_tree()) and isinstance(send.hop.body, Publications):
-            self._unsent(Unsent(send.peer, len(send.hop.body.events)))
+    def send(self, send: Send) -> None:
+        """Send a router's message to a neighbour."""
+        if not self._links.post(send.peer, send.hop.to_tree()) and isinstance(send.hop.body, Publications):
+            self.unsent(Unsent(send.peer, len(send.hop.body.events)))
 
-    def _unsent(self, unsent: Unsent) -> None:
+    def unsent(self, unsent: Unsent) -> None:
+        """Count events that could not be sent to a neighbour."""
         self.reports.not_passed_on(unsent.peer, unsent.events)
 
-    def post(self, peer: Principal, message: Writable, *, urgent: bool = False) -> bool:
-        """Send a message to a neighbour; say whether there was a link that took it."""
-        neighbour = self._neighbours.get(peer)
-        if neighbour is None:
-            return False
-        # A link that is at its end says so to whoever attends to it.
-        with suppress(PenstockError):
-            neighbour.link.post(encode(message, limits=self._core.settings.limits.codec), urgent=urgent)
-            return True
-        return False
-
-    def post_now(self, peer: Principal, message: Writable) -> None:
-        """Send a message to a neighbour before anything else is done here, and past all events: policy."""
-        self.post(peer, message, urgent=True)
-        neighbour = self._neighbours.get(peer)
-        if neighbour is not None:
-            neighbour.link.flush()
-
-    def _cut(self, cut: Cut) -> None:
+    def cut(self, cut: Cut) -> None:
+        """Close the link to a neighbour, and say why."""
         neighbour = self._neighbours.get(cut.peer)
         if neighbour is not None:
             self._core.note(cut.reason)
             neighbour.cut = cut.reason.code
             self._close(neighbour.link, cut.reason.code)
 
-    def _disclosed(self, disclosed: Disclosed) -> None:
+    def disclosed(self, disclosed: Disclosed) -> None:
         """Read what a broker discloses, in turns of its own, or forget it."""
         broker = disclosed.broker
         reading = self._reading.pop(broker, None)

@@ -18,16 +18,21 @@ from typing import TYPE_CHECKING, Final, Self
 
 from penstock.broker.core.clock import Clock
 from penstock.broker.core.core import Core, Reported
+from penstock.broker.core.exchange import Outward
 from penstock.broker.core.settings import NodeSettings
 from penstock.broker.evolution.gossip import PolicyGossip
+from penstock.broker.evolution.statements import PolicyBook, PolicyNetwork
 from penstock.broker.fabric.network import FabricNetwork, FabricSettings
 from penstock.broker.keys.client_requests import KeyDesk
 from penstock.broker.keys.managed_groups import Managing
 from penstock.broker.keys.node_keys import Keys
+from penstock.broker.local.requests import Accepted, Answered, Closed, Quenched, Refused
 from penstock.broker.node.clients import Clients
-from penstock.broker.node.neighbours import Neighbours
+from penstock.broker.node.neighbours import NeighbourLinks, Neighbours
 from penstock.broker.node.policies import NodePolicies
 from penstock.broker.node.snapshot_writer import Forgetful, Keep
+from penstock.broker.routing.outputs import Cut, Disclosed, Send, Unsent
+from penstock.broker.sealing.vault import Quarantine
 from penstock.broker.wire.link import Endpoint, Link, Listener, listen
 from penstock.broker.wire.protocol import Hello, PeerRole, read_request
 from penstock.codec.wire import Wire
@@ -35,6 +40,8 @@ from penstock.errors import FailedError, MalformedError, PenstockError, RefusedE
 from penstock.fabric.nats_login import NatsLogin
 from penstock.fabric.tasks import keep_running
 from penstock.guard import Recorder
+from penstock.model.events import TransitEvent
+from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 
 if TYPE_CHECKING:
@@ -45,11 +52,77 @@ _TICK: Final = 0.5
 _NOW: Final = partial(datetime.now, UTC)
 
 
+class _Ports:
+    """How the core reaches the parts of a node, which are built on it (`CorePorts`)."""
+
+    def __init__(self, node: "Node", reported: Reported) -> None:
+        self._node = node
+        self.report = reported
+
+    def carry_out(self, output: Outward) -> None:
+        match output:
+            case Send():
+                self._node.neighbours.send(output)
+            case Cut():
+                self._node.neighbours.cut(output)
+            case Disclosed():
+                self._node.neighbours.disclosed(output)
+            case Unsent():
+                self._node.neighbours.unsent(output)
+            case Accepted() | Refused() | Answered() | Quenched() | Closed():
+                self._node.clients.tell(output)
+            case _:
+                # The core carries out the others itself.
+                raise TypeError(output)
+
+    def do_due(self) -> None:
+        self._node.policies.tick()
+
+    def rights_changed(self) -> None:
+        self._node.policies.rights_changed()
+        self._node.keys.rights_changed()
+
+    def remembers(self, broker: Principal) -> bool:
+        return self._node.policies.counts_stamps_of(broker)
+
+    def reads_as_much(self, peer: Principal, of_type: TypeKey) -> bool:
+        return self._node.keys.reads_as_much(peer, of_type)
+
+    def may_sign(self, broker: Principal, of_type: TypeKey, attributes: tuple[str, ...]) -> bool:
+        return self._node.keys.may_publish(broker, of_type, attributes)
+
+    def waits_for_keys(self, of_type: TypeKey) -> bool:
+        return self._node.keys.readiness.holds(of_type)
+
+    def take_own(self, now: datetime, event: TransitEvent) -> None:
+        self._node.keys.arrived(now, event)
+
+    def wake(self, due: datetime) -> None:
+        core = self._node.core
+        asyncio.get_running_loop().call_later((due - core.now()) / timedelta(seconds=1), core.flush)
+
+    def soon(self, work: Callable[[], None]) -> None:
+        asyncio.get_running_loop().call_soon(work)
+
+    # Only on a fabric.
+
+    def spread(self, events: tuple[TransitEvent, ...]) -> None:
+        if self._node.on_fabric is not None:
+            self._node.on_fabric.spread(events)
+
+    def interests_changed(self) -> None:
+        if self._node.on_fabric is not None:
+            self._node.on_fabric.interests_changed()
+
+
 class Node:
     """See the module. `reported` receives what operators should know.
 
     With `fabric`, that is between brokers in the place of links. Raises `MalformedError` (`node.peers`).
     """
+
+    #: if a fabric is between brokers
+    on_fabric: FabricNetwork | None = None
 
     def __init__(  # noqa: PLR0913  # what a node is made of, named, each with a default
         self,
@@ -61,13 +134,21 @@ class Node:
         keep: Keep | None = None,
         fabric: FabricSettings | None = None,
         managing: Managing | None = None,
+        quarantine: Quarantine | None = None,
     ) -> None:
         if fabric is not None and settings.peers:
             raise MalformedError(
                 "node.peers", "a broker on a fabric has no links to other brokers", hint="leave the peers out"
             )
         self.settings = settings
-        self.core = Core(settings, recorder, clock, reported)
+        self.core = core = Core(
+            settings,
+            recorder,
+            clock,
+            _Ports(self, reported),
+            on_fabric=fabric is not None,
+            quarantine=quarantine,
+        )
         endpoint = Endpoint(
             key=settings.key,
             network=settings.network,
@@ -76,25 +157,29 @@ class Node:
             guarded=True,
         )
         self._endpoint = endpoint
-        self.neighbours = Neighbours(self.core, endpoint)
-        self.on_fabric = None if fabric is None else FabricNetwork(self.core, fabric)
-        self._gossip = PolicyGossip(
-            self.core.now,
-            monotonic,
-            self.core.goes_by,
-            self.neighbours.post_now,
-            self.core.note,
-            peers=len(settings.peers),
-            limits=settings.limits,
-        )
-        self.policies = NodePolicies(self.core, keep or Forgetful(), self.on_fabric or self._gossip)
-        self.keys = Keys(self.core, self.core.ring, managing)
-        self.core.reads_as_much, self.core.may_sign = self.keys.reads_as_much, self.keys.may_publish
-        self.core.wake, self.core.soon = self._wake, self._soon
-        self.neighbours.stamped, self.neighbours.policy = self.policies.heard_stamp, self._gossip.heard
-        self.neighbours.linked, self.neighbours.unlinked = self._gossip.linked, self._gossip.unlinked
-        self._desk = KeyDesk(self.core, self.keys, self._is_operator)
-        self.clients = Clients(self.core, self.status, self.policies.hand_in, self.policy_of, self._desk.ask)
+        links = NeighbourLinks(settings.limits.codec)
+
+        def policy_network(book: PolicyBook) -> PolicyNetwork:
+            self._gossip = PolicyGossip(
+                book,
+                core.now,
+                monotonic,
+                core.goes_by,
+                links.post_now,
+                note=core.note,
+                peers=len(settings.peers),
+                limits=settings.limits,
+            )
+            if fabric is None or core.outbox is None:
+                return self._gossip
+            self.on_fabric = FabricNetwork(core, fabric, book, core.outbox)
+            return self.on_fabric
+
+        self.policies = NodePolicies(core, keep or Forgetful(), policy_network)
+        self.neighbours = Neighbours(core, endpoint, links, self._gossip)
+        self.keys = Keys(core, core.ring, managing)
+        self._desk = KeyDesk(core, self.keys, self._is_operator)
+        self.clients = Clients(core, self.status, self.policies.hand_in, self.policy_of, self._desk.ask)
         self._listener: Listener | None = None
         self._across_nats: NatsListener | None = None
         self._ticking: asyncio.Task[None] | None = None
@@ -113,7 +198,6 @@ class Node:
         self.policies.start()
         try:
             await self.keys.start()
-            self.core.rights_changed.append(self.keys.policy_changed)
             await self._open()
         except BaseException:
             await self.stop()
@@ -215,13 +299,6 @@ class Node:
                 core.note(error)
             until = _TICK if turn is None else (turn - core.now()) / timedelta(seconds=1)
             pause = min(_TICK, max(0.01, until))
-
-    def _wake(self, due: datetime) -> None:
-        """Send gathered events when they are due."""
-        asyncio.get_running_loop().call_later((due - self.core.now()) / timedelta(seconds=1), self.core.flush)
-
-    def _soon(self, work: Callable[[], None]) -> None:
-        asyncio.get_running_loop().call_soon(work)
 
     # Those who come.
 

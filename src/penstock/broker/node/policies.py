@@ -10,7 +10,7 @@ next change, or some seconds later: a broker that loses the last one goes on by 
 Only the first one is waited for, with the acknowledgement that says that this broker uses stamps.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Final, TypeAlias, cast
@@ -29,7 +29,7 @@ from penstock.broker.evolution.policy_keeper import (
     UnusableEvent,
 )
 from penstock.broker.evolution.stamp_issuer import StampIssuer
-from penstock.broker.evolution.statements import PolicyNetwork, Statement, unwrap
+from penstock.broker.evolution.statements import PolicyBook, PolicyNetwork, Statement, unwrap
 from penstock.broker.node.snapshot_writer import Keep, SnapshotWriter, Told
 from penstock.broker.routing.overlay import route_request
 from penstock.codec.sexp import canonical, parse_canonical
@@ -67,14 +67,14 @@ class _Due:
 
 
 class NodePolicies:
-    """See the module."""
+    """See the module. `network` makes the network for these policies, which are its `PolicyBook`."""
 
-    def __init__(self, core: Core, keep: Keep, network: PolicyNetwork) -> None:
+    def __init__(self, core: Core, keep: Keep, network: Callable[[PolicyBook], PolicyNetwork]) -> None:
         settings = core.settings
         self._core = core
         self._keep = keep
         self._writer = SnapshotWriter(keep, lambda owner: self._keeper.snapshot(core.now(), owner))
-        self._network = network
+        self._network = network(self)
         self._keeper = PolicyKeeper(
             settings.key,
             core.goes_by,
@@ -113,12 +113,6 @@ class NodePolicies:
         self._is_broker = True
         #: types that could not be installed, by owner: why, and up to which policy event
         self._uninstalled: dict[Principal, _Uninstalled] = {}
-        network.attach(self)
-        core.on_turn = self.tick
-        core.rights_changed.append(self._weigh)
-        core.remembers = self._stamps_by
-        core.rights_changed.append(self._notice_brokers)
-        self._types_changed, core.library.changed = core.library.changed, self._look_again
 
     # Running.
 
@@ -192,11 +186,6 @@ class NodePolicies:
         self._ticks += 1
         if self._ticks % _LAZINESS == 0:
             self._save_rest()
-
-    def _look_again(self) -> None:
-        """See before anything else whether a type that has come has an owner who is new here."""
-        self._types_changed()
-        self._core.turn = self._core.now()
 
     def _owners(self) -> set[Principal]:
         return {key.owner for key in self._core.library} | {self._core.settings.network.owner}
@@ -316,8 +305,12 @@ class NodePolicies:
         self._carry_out(outputs)
         self._hand_on(stamp.owner, self._network.neighbours())
 
+    def rights_changed(self) -> None:
+        """Consider again whose stamps count, and which brokers follow which owner."""
+        self._weigh()
+        self._notice_brokers()
+
     def _weigh(self) -> None:
-        """Look again whose stamps count: rights have changed."""
         outputs = self._keeper.weigh(self._core.now())
         self._carry_out(outputs)
         for owner in list(self._keeper.owners()):
@@ -367,7 +360,7 @@ class NodePolicies:
     def _stamps_for(self, now: datetime, owner: Principal) -> bool:
         return owner == self._core.principal or self._core.principal in self._core.overlay.stampers(now, owner)
 
-    def _stamps_by(self, signer: Principal) -> bool:
+    def counts_stamps_of(self, signer: Principal) -> bool:
         """Say whether stamps of somebody count: what it has shown is needed, also when it has gone."""
         return any(signer in self._keeper.signers(owner) for owner in self._keeper.owners())
 
@@ -700,7 +693,7 @@ class NodePolicies:
         """Record who is in the network and who is away, and forget those whose rights are over and who have stopped."""
         core, now = self._core, self._core.now()
         router = core.router
-        present = {*(core.disclosed if router.on_fabric else router.view.links)} - {core.principal}
+        present = {*(core.disclosed if core.on_fabric else router.view.links)} - {core.principal}
         for broker in filter(core.admitted, present):
             core.roster.saw(now, broker, core.disclosed.get(broker, Credentials()))
         core.roster.gone(now, present)

@@ -108,6 +108,8 @@ class RouterSettings:
     silence: float = 20.0
     #: how long brokers are remembered that cannot be reached
     lifetime: float = 600.0
+    #: whether a fabric is between brokers, and who writes to it seals what goes there
+    on_fabric: bool = False
     limits: BrokerLimits
 
 

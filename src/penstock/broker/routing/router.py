@@ -80,8 +80,6 @@ class Router:
         self._settings = settings
         self._may_route, self._limits = self._settings.may_route, self._settings.limits
         self._vault = self._settings.vault
-        #: whether a fabric is between brokers, and who writes to it seals what goes there
-        self.on_fabric = False
         self._admitted = self._settings.admitted
         self._members = Membership(
             me, incarnation, proof=self._settings.proof, admitted=self._admitted, limits=self._limits
@@ -300,7 +298,7 @@ class Router:
             if not self._vault.seals(block.type):
                 self._carry(block, None)
                 continue
-            if self.on_fabric and not block.retain:
+            if self._settings.on_fabric and not block.retain:
                 # There are no neighbours who would get the blocks.
                 self._vault.require(block.events)
                 self._carry(block, None)

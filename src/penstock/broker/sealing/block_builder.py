@@ -64,14 +64,13 @@ class _Batch:
 class BlockBuilder:
     """See the module."""
 
-    def __init__(self, lingering: Lingering, limits: BrokerLimits) -> None:
-        self._lingering, self._limits = lingering, limits
+    def __init__(self, lingering: Lingering, limits: BrokerLimits, holds: Holds) -> None:
+        self._lingering, self._limits, self._holds = lingering, limits, holds
         #: how many events need not wait for others
         self._full = self._lingering.events if self._lingering.linger else 1
         self._batches: dict[TypeKey, _Batch] = {}
         self._events = 0
         self._octets = 0
-        self.holds: Holds = lambda _of_type: False
 
     def __len__(self) -> int:
         return self._events
@@ -83,7 +82,7 @@ class BlockBuilder:
         """
         key = events[0].key
         batch = self._batches.get(key)
-        if batch is None and self._is_full(events) and not self.holds(key):
+        if batch is None and self._is_full(events) and not self._holds(key):
             return [events if type(events) is tuple else tuple(events)]
         octets = sum(map(_octets, events))
         self._check_room(key, len(events), octets)
@@ -138,7 +137,7 @@ class BlockBuilder:
         """Check that there is room for what has to wait; what only lingers goes, however much of other types waits."""
         limits = self._limits
         full = self._events + events > limits.seal_held or self._octets + octets > limits.seal_held_bytes
-        if full and self.holds(key):
+        if full and self._holds(key):
             raise RefusedError(
                 "seal.buffer-full", "too many events wait for keys", hint="is the key manager there? try again later"
             )
@@ -154,7 +153,7 @@ class BlockBuilder:
     def _take(self, key: TypeKey) -> list[tuple[TransitEvent, ...]]:
         """Return the blocks of a type, unless they have to wait for keys."""
         batch = self._batches[key]
-        batch.held = self.holds(key)
+        batch.held = self._holds(key)
         if batch.held:
             return []
         del self._batches[key]
