@@ -23,8 +23,7 @@ from harness import Result, at_least, at_most, microseconds, observed
 from moderator_parts import Candidate, Says, World
 from penstock.moderator.base.base import RuleBase
 from penstock.moderator.detection.detector import Detector
-from penstock.moderator.rules.conflicts import ConflictKind, Mode
-from penstock.moderator.rules.rules import PublishRule
+from penstock.moderator.rules.rules import ConflictKind, Mode, PublishRule
 from penstock.moderator.rules.steps import Add, Note, WithdrawRule
 from penstock.moderator.settlement.undo import plan
 from prolog_process import Prolog, found

@@ -22,9 +22,19 @@ from typing import TypeVar
 from harness import Result, at_least, at_most, microseconds, observed
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.language.datatypes import INTEGER, STRING
-from penstock.policy.language.expressions import Designator, Expression, PolicyLiteral, apply, function_of
 from penstock.policy.language.functions import V1
-from penstock.policy.language.policies import Match, Policy, PolicySet, Rule, RuleEffect
+from penstock.policy.language.policies import (
+    Designator,
+    Expression,
+    Match,
+    Policy,
+    PolicyLiteral,
+    PolicySet,
+    Rule,
+    RuleEffect,
+    apply,
+    function_of,
+)
 from penstock.policy.language.requests import ACTION, ACTION_ID, RESOURCE, SUBJECT, Key
 from penstock.policy.language.results import XacmlDecision
 

@@ -29,7 +29,7 @@ from penstock.moderator.base.base import RuleBase
 from penstock.moderator.base.tables import Image
 from penstock.moderator.files.founding import Founding
 from penstock.moderator.rules.steps import Add, Delta, Note, RuleChange, RuleState, RuleStatus, Step
-from penstock.store.ledgers.records import NewChange
+from penstock.store.ledgers.ledgers import NewChange
 from penstock.store.ledgers.urls import open_store
 from penstock.store.limits import StoreLimits
 from penstock.trust.signed import sign_value

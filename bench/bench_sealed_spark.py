@@ -27,7 +27,7 @@ from penstock.pipeline.ingest.event_frames import TYPE
 from penstock.pipeline.sealed.log import FILES, KeyFiles, map_arrow
 from penstock.pipeline.sealed.reader import BlockReader, sealed_columns
 from penstock.pipeline.sealed.writer import Writing
-from penstock.store.files.key_rings import create_kek, write_key_ring
+from penstock.store.files.key_files import create_kek, write_key_ring
 from spark_parts import medians, nothing, spark_session
 
 ROWS = int(os.environ.get("PENSTOCK_BENCH_ROWS", "5000000"))

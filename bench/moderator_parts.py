@@ -11,9 +11,7 @@ from penstock.model.principals import Principal
 from penstock.model.profiles import ProfileSchema, alphabetic
 from penstock.model.tree import TreeScope, TypeTree
 from penstock.moderator.detection.detector import Detector
-from penstock.moderator.rules.conflicts import Mode
-from penstock.moderator.rules.lists import AttributeList, ListEntry
-from penstock.moderator.rules.rules import PublishRule
+from penstock.moderator.rules.rules import AttributeList, ListEntry, Mode, PublishRule
 from penstock.moderator.rules.vocabulary import Vocabulary
 from penstock.selector import ALWAYS, Selector, parse
 

@@ -44,7 +44,7 @@ from penstock.crypto.wrapping import SECRET_BYTES, Secret
 from penstock.model import Event, Principal, Scalar
 from penstock.model.instants import parse_instant
 from penstock.pipeline.sealed.log import KeyFiles
-from penstock.store.files.key_rings import create_kek
+from penstock.store.files.key_files import create_kek
 from penstock.trust import UnverifiedType
 
 PENSTOCK = str(Path(sys.executable).with_name("penstock"))

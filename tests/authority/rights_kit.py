@@ -17,7 +17,7 @@ from penstock.moderator.rules.steps import (
     Step,
     Strategy,
 )
-from penstock.moderator.settlement.consents import Consent, request_digest, subject_of
+from penstock.moderator.settlement.proposals import Consent, request_digest, subject_of
 from penstock.trust.signed import UnverifiedValue, sign_value
 
 DAY = timedelta(days=1)

@@ -24,10 +24,9 @@ from penstock.model.principals import Principal
 from penstock.moderator.polls import Ballot, Poll, PollProof, Vote, cast
 from penstock.moderator.rules.steps import Add, Note, Resolve, RuleStatus, Strategy, Undo, WithdrawRule
 from penstock.moderator.settlement.addition import Tightening
-from penstock.moderator.settlement.consents import Consent, poll_reason, subject_of
-from penstock.store.ledgers.ledgers import Ledger, Store
+from penstock.moderator.settlement.proposals import Consent, poll_reason, subject_of
+from penstock.store.ledgers.ledgers import Ledger, NewChange, Store
 from penstock.store.ledgers.memory import MemoryRecords
-from penstock.store.ledgers.records import NewChange
 from penstock.store.ledgers.urls import open_store
 from penstock.trust.signed import SignedValue, sign_value
 

@@ -16,7 +16,7 @@ from penstock.moderator.rules.steps import (
     Undo,
     WithdrawRule,
 )
-from penstock.moderator.settlement.consents import Consent, subject_of
+from penstock.moderator.settlement.proposals import Consent, subject_of
 from penstock.trust.signed import UnverifiedValue, sign_value
 
 

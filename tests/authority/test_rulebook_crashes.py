@@ -9,7 +9,7 @@ from tests.authority.book_writer import LEDGER, MODERATOR, begin, fingerprint
 from tests.store.ledgers.test_crashes import Crash
 
 from penstock.authority.rulebook import RuleBook
-from penstock.moderator.detection.naive import find_conflicts
+from penstock.moderator.detection.detector import find_conflicts
 from penstock.moderator.rules.steps import Pass
 from penstock.store.ledgers.urls import open_store
 from penstock.testing.postgres import PostgresServer

@@ -20,7 +20,7 @@ from penstock.errors import PenstockError
 from penstock.model.principals import Principal
 from penstock.model.tree import TreeScope
 from penstock.moderator.base.base import RuleBase
-from penstock.moderator.detection.naive import find_conflicts
+from penstock.moderator.detection.detector import find_conflicts
 from penstock.moderator.rules.rules import SubscribeRule
 from penstock.moderator.rules.steps import (
     Add,
@@ -36,13 +36,12 @@ from penstock.moderator.rules.steps import (
     Undo,
     WithdrawRule,
 )
-from penstock.moderator.settlement.consents import Consent, subject_of
+from penstock.moderator.settlement.proposals import Consent, subject_of
 from penstock.moderator.settlement.undo import plan_request
 from penstock.selector import ALWAYS, parse
 from penstock.store.ledgers.folds import FoldView, refold
-from penstock.store.ledgers.ledgers import Store
+from penstock.store.ledgers.ledgers import LedgerHead, Row, Store
 from penstock.store.ledgers.memory import MemoryRecords
-from penstock.store.ledgers.records import LedgerHead, Row
 from penstock.trust.signed import sign_value
 from penstock.trust.validity import Validity
 

@@ -17,9 +17,9 @@ from penstock.codec.sexp import SExp, canonical, parse_canonical
 from penstock.errors import PenstockError
 from penstock.moderator.rules.rules import SubscribeRule
 from penstock.moderator.rules.steps import Add, Note, Resolve, StateSubscriberRule, Strategy, WithdrawRule
-from penstock.moderator.settlement.consents import Consent, subject_of
+from penstock.moderator.settlement.proposals import Consent, subject_of
 from penstock.store.ledgers.folds import refold
-from penstock.store.ledgers.records import Change
+from penstock.store.ledgers.ledgers import Change
 from penstock.store.limits import StoreLimits
 from penstock.trust.signed import sign_value
 

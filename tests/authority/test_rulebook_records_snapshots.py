@@ -19,9 +19,8 @@ from penstock.errors import MalformedError
 from penstock.model.principals import Principal
 from penstock.moderator.rules.steps import Add, Note, Pass, RuleStatus, Undo, WithdrawRule
 from penstock.store.ledgers.folds import refold
-from penstock.store.ledgers.ledgers import Ledger
+from penstock.store.ledgers.ledgers import Change, Ledger, to_row
 from penstock.store.ledgers.memory import MemoryRecords
-from penstock.store.ledgers.records import Change, to_row
 from penstock.trust.signed import sign_value
 
 Forging = Callable[[Vouched], tuple[Vouched, SigningKey] | None]

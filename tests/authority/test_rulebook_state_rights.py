@@ -34,7 +34,7 @@ from penstock.moderator.rules.steps import (
     WithdrawRule,
 )
 from penstock.moderator.settlement.addition import Tightening
-from penstock.moderator.settlement.consents import poll_reason, subject_of
+from penstock.moderator.settlement.proposals import poll_reason, subject_of
 from penstock.trust.signed import UnverifiedValue, sign_value
 from penstock.trust.validity import Validity
 

@@ -15,8 +15,7 @@ from penstock.authority.rulebook_records import SignedRequest, read_taken, take
 from penstock.codec.sexp import canonical, parse_canonical
 from penstock.errors import MalformedError
 from penstock.moderator.rules.steps import CLOCK, Add, Note, Pass, Request, RuleStatus, WithdrawRule
-from penstock.store.ledgers.ledgers import Ledger
-from penstock.store.ledgers.records import ticks
+from penstock.store.ledgers.ledgers import Ledger, ticks
 from penstock.trust.validity import Validity
 
 DAY = timedelta(days=1)

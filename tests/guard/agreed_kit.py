@@ -11,8 +11,7 @@ from penstock.guard.agreements import AgreedRules, described
 from penstock.model import AttributeDefinition, AttributeSpec, Kind, Principal, TypeDefinition, TypeKey, TypeName
 from penstock.model.tree import TreeScope, TypeTree
 from penstock.model.values import Value
-from penstock.moderator.rules.conflicts import Mode
-from penstock.moderator.rules.rules import Rule
+from penstock.moderator.rules.rules import Mode, Rule
 from penstock.moderator.rules.vocabulary import Vocabulary
 from penstock.trust.capabilities import Right, event_tag
 from penstock.trust.certificates import Authorisation, Certificate, issue

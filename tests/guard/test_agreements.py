@@ -16,8 +16,7 @@ from penstock.errors import MalformedError, PenstockError
 from penstock.guard import Agreement, AgreementMode
 from penstock.model import Principal, TypeKey
 from penstock.model.tree import TreeScope, TypeTree
-from penstock.moderator.rules.conflicts import Mode
-from penstock.moderator.rules.rules import SubscribeRule
+from penstock.moderator.rules.rules import Mode, SubscribeRule
 from penstock.moderator.rules.vocabulary import Vocabulary
 from penstock.selector import parse
 from penstock.trust.profiles import ProfileClaim

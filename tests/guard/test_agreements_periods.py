@@ -18,8 +18,7 @@ from penstock.guard.agreements import AgreedRules
 from penstock.model import Event, Principal, Scalar, TransitEvent, TypeKey
 from penstock.model.tree import TreeScope, TypeTree
 from penstock.moderator.detection.judge import is_true
-from penstock.moderator.rules.conflicts import Mode
-from penstock.moderator.rules.rules import PublishRule, Rule, SubscribeRule
+from penstock.moderator.rules.rules import Mode, PublishRule, Rule, SubscribeRule
 from penstock.selector import Selector, parse
 from penstock.trust.capabilities import Right
 from penstock.trust.certificates import issue

@@ -17,8 +17,7 @@ from penstock.model import Event, Principal, Scalar, TransitEvent, TypeKey
 from penstock.model.tree import TreeScope
 from penstock.moderator.detection.judge import is_true
 from penstock.moderator.detection.subscribers import Subscriptions
-from penstock.moderator.rules.conflicts import Mode
-from penstock.moderator.rules.rules import PublishRule, Rule, SubscribeRule
+from penstock.moderator.rules.rules import Mode, PublishRule, Rule, SubscribeRule
 from penstock.selector import Selector, parse
 from penstock.trust.capabilities import Right
 from penstock.trust.profiles import ProfileClaim

@@ -17,13 +17,11 @@ from penstock.guard.restriction import NOTHING, Branch, Restriction, When
 from penstock.model import Event, EventType, TransitEvent
 from penstock.model.values import Scalar
 from penstock.policy.engine.evaluate import evaluate
-from penstock.policy.engine.lookup import Context, NoSources
-from penstock.policy.engine.repository import Repository
+from penstock.policy.engine.lookup import Context, NoSources, Repository
 from penstock.policy.language.datatypes import STRING
 from penstock.policy.language.event_attributes import ATTRIBUTE_NAME, EVENT
-from penstock.policy.language.expressions import Designator, function_of
 from penstock.policy.language.functions import V1
-from penstock.policy.language.policies import Match, PolicyReference, PolicySet, Root, Target
+from penstock.policy.language.policies import Designator, Match, PolicyReference, PolicySet, Root, Target, function_of
 from penstock.policy.language.requests import RESOURCE, SUBJECT, SUBJECT_ID, Facts, key_of
 from penstock.policy.language.results import XacmlDecision
 from penstock.policy.syntax.text.policies import read_text_policy

@@ -9,8 +9,7 @@ from penstock.model.principals import Principal
 from penstock.model.profiles import ProfileSchema, alphabetic, numeric
 from penstock.model.tree import TreeScope, TypeTree
 from penstock.model.values import AttributeSpec, Kind, Value
-from penstock.moderator.rules.lists import AttributeList, Bound, ListEntry
-from penstock.moderator.rules.rules import PublishRule
+from penstock.moderator.rules.rules import AttributeList, Bound, ListEntry, PublishRule
 from penstock.moderator.rules.vocabulary import Vocabulary
 from penstock.selector import ALWAYS, Selector, parse
 

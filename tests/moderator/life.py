@@ -7,9 +7,8 @@ from tests.moderator.kit import OWNER, WORKFLOW, words
 from penstock.model.principals import Principal
 from penstock.model.tree import TypeTree
 from penstock.moderator.base.base import RuleBase
-from penstock.moderator.rules.conflicts import Mode
-from penstock.moderator.rules.notation import function_text
-from penstock.moderator.rules.rules import PublishRule
+from penstock.moderator.descriptions import function_text
+from penstock.moderator.rules.rules import Mode, PublishRule
 from penstock.moderator.rules.steps import Add, Note, Request, Resolve, Strategy, Undo, WithdrawRule
 from penstock.moderator.settlement.addition import DEFAULT_CUSTOMS, Customs, Plan
 from penstock.moderator.settlement.undo import plan, plan_undo

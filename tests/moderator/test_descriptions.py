@@ -8,10 +8,9 @@ from tests.moderator.kit import P1, P2, WORKFLOW, event, rule, words
 from penstock.model.principals import Principal
 from penstock.model.tree import TreeScope
 from penstock.moderator.descriptions import conflict_sentences, request_sentence, rule_sentence, standing_sentence
-from penstock.moderator.detection.naive import find_conflicts
+from penstock.moderator.detection.detector import find_conflicts
 from penstock.moderator.rules import steps
-from penstock.moderator.rules.conflicts import Conflict, ConflictKind, Mode, RuleFunction
-from penstock.moderator.rules.rules import SubscribeRule
+from penstock.moderator.rules.rules import Conflict, ConflictKind, Mode, RuleFunction, SubscribeRule
 from penstock.moderator.rules.steps import RuleState, RuleStatus, SubscriberRule
 from penstock.selector import parse
 

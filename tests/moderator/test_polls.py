@@ -49,7 +49,7 @@ from penstock.moderator.polls import (
     verify_outcome,
 )
 from penstock.moderator.rules.steps import Resolve, Strategy, WithdrawRule
-from penstock.moderator.settlement.consents import subject_of
+from penstock.moderator.settlement.proposals import subject_of
 from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
 
 ASKING = question()

@@ -38,7 +38,7 @@ from tests.trust.kit import grant, who
 
 from penstock.model import Principal
 from penstock.model.tree import TreeScope
-from penstock.moderator.rules.conflicts import Mode
+from penstock.moderator.rules.rules import Mode
 from penstock.pipeline.audit import audit, read_log
 from penstock.pipeline.conflicts.input import InputTable
 from penstock.pipeline.conflicts.report import opened

@@ -10,9 +10,8 @@ from pyspark.sql import DataFrame, SparkSession
 from tests.moderator.kit import MAKERS, P1, P2, PEOPLE, rule, tree, words
 
 from penstock.model.tree import TreeScope, TypeTree
-from penstock.moderator.detection.naive import find_conflicts
-from penstock.moderator.rules.conflicts import ConflictKind, Mode
-from penstock.moderator.rules.rules import PublishRule
+from penstock.moderator.detection.detector import find_conflicts
+from penstock.moderator.rules.rules import ConflictKind, Mode, PublishRule
 from penstock.pipeline.conflicts.forms import RuleTerms
 from penstock.pipeline.conflicts.input import RULES, TYPES, TableNames, rules_frame, types_frame
 from penstock.pipeline.jobs.conflicts import Conflicts

@@ -21,7 +21,7 @@ from penstock.model.events import TransitEvent
 from penstock.model.types import Sealing
 from penstock.pipeline.sealed.log import KeyFiles, sealed_arrow
 from penstock.pipeline.sealed.writer import LogRows
-from penstock.store.files.key_rings import create_kek, write_key_ring
+from penstock.store.files.key_files import create_kek, write_key_ring
 
 OWNER = Principal(b"\1" * 32)
 BROKER = SigningKey(b"\2" * 32)

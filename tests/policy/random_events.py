@@ -12,9 +12,8 @@ from penstock.model.types import AttributeDefinition, EventType, TypeDefinition
 from penstock.model.values import AttributeSpec, Enumerated, Kind, Ranged, Scalar
 from penstock.policy.language.datatypes import BOOLEAN, DATE_TIME, DOUBLE, INTEGER, STRING, DataType
 from penstock.policy.language.event_attributes import EVENT, data_type_of, event_names
-from penstock.policy.language.expressions import Designator, Expression, PolicyLiteral, apply, function_of
 from penstock.policy.language.functions import V1, V3
-from penstock.policy.language.policies import Match
+from penstock.policy.language.policies import Designator, Expression, Match, PolicyLiteral, apply, function_of
 from penstock.policy.language.requests import RESOURCE, SUBJECT, Facts, key_of
 from penstock.policy.language.times import read_date_time
 

@@ -4,22 +4,27 @@ import math
 from random import Random
 from typing import Any
 
-from penstock.policy.combining.registry import POLICY_ALGORITHMS, RULE_ALGORITHMS
+from penstock.policy.combining import POLICY_ALGORITHMS, RULE_ALGORITHMS
 from penstock.policy.language.datatypes import BOOLEAN, DOUBLE, INTEGER, STRING, DataType
-from penstock.policy.language.expressions import Designator, Expression, PolicyLiteral, Reference, apply, function_of
 from penstock.policy.language.functions import V1, V3
 from penstock.policy.language.policies import (
     AnyOf,
     Assignment,
+    Designator,
     Duties,
     Duty,
+    Expression,
     Match,
     Policy,
+    PolicyLiteral,
     PolicyReference,
     PolicySet,
+    Reference,
     Rule,
     RuleEffect,
     Target,
+    apply,
+    function_of,
 )
 from penstock.policy.language.requests import ACTION, SUBJECT, Facts, key_of
 

@@ -6,8 +6,7 @@ from functools import cache
 from random import Random
 from typing import Any, Final
 
-from penstock.policy.combining.registry import POLICY_ALGORITHMS, RULE_ALGORITHMS, with_priorities
-from penstock.policy.combining.tuples import DecisionTuple
+from penstock.policy.combining import POLICY_ALGORITHMS, RULE_ALGORITHMS, DecisionTuple, with_priorities
 from penstock.policy.language.datatypes import (
     BOOLEAN,
     DOUBLE,
@@ -22,27 +21,25 @@ from penstock.policy.language.datatypes import (
     Kind,
     XPathExpression,
 )
-from penstock.policy.language.expressions import (
-    ContentSelector,
-    Designator,
-    Expression,
-    PolicyLiteral,
-    Reference,
-    apply,
-)
 from penstock.policy.language.functions import FUNCTIONS, V1, V3
 from penstock.policy.language.policies import (
     Assignment,
+    ContentSelector,
+    Designator,
     Duties,
     Duty,
+    Expression,
     Match,
     Policy,
+    PolicyLiteral,
     PolicyReference,
     PolicySet,
+    Reference,
     Root,
     Rule,
     RuleEffect,
     Target,
+    apply,
 )
 from penstock.policy.language.requests import ACTION, RESOURCE, SUBJECT
 

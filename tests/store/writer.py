@@ -14,8 +14,7 @@ from datetime import UTC, datetime
 
 from penstock.errors import FailedError, RefusedError
 from penstock.model.principals import Principal
-from penstock.store.ledgers.ledgers import Ledger, Store
-from penstock.store.ledgers.records import Change, NewChange
+from penstock.store.ledgers.ledgers import Change, Ledger, NewChange, Store
 from penstock.store.ledgers.urls import open_store
 
 LEDGER = "rules"

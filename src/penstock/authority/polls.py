@@ -35,10 +35,9 @@ from penstock.moderator.polls import (
     verify_outcome,
 )
 from penstock.moderator.rules.steps import Resolve
-from penstock.moderator.settlement.consents import poll_reason
+from penstock.moderator.settlement.proposals import poll_reason
 from penstock.store.ledgers.folds import FoldView
-from penstock.store.ledgers.ledgers import Ledger
-from penstock.store.ledgers.records import Change, NewChange
+from penstock.store.ledgers.ledgers import Change, Ledger, NewChange
 from penstock.trust.signed import (
     DIGEST,
     Claim,

@@ -53,11 +53,10 @@ from penstock.moderator.rules.steps import (
     SubscriberRule,
 )
 from penstock.moderator.settlement.addition import Plan
-from penstock.moderator.settlement.consents import Consent
+from penstock.moderator.settlement.proposals import Consent
 from penstock.moderator.settlement.undo import plan_request
 from penstock.store.ledgers.folds import FoldView, refold, state_at
-from penstock.store.ledgers.ledgers import Ledger, Told, quiet
-from penstock.store.ledgers.records import EMPTY, LedgerHead, NewChange, broken
+from penstock.store.ledgers.ledgers import EMPTY, Ledger, LedgerHead, NewChange, Told, broken, quiet
 from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
 from penstock.trust.validity import ALWAYS, State
 

@@ -31,9 +31,8 @@ from penstock.moderator.base.records import Record, from_record, request_from_se
 from penstock.moderator.files.founding import Founding
 from penstock.moderator.polls import PollOutcome, PollProof, PollQuestion
 from penstock.moderator.rules.steps import CLOCK, Note, Pass, Request, Step
-from penstock.moderator.settlement.consents import Consent
-from penstock.store.ledgers.ledgers import Ledger
-from penstock.store.ledgers.records import EMPTY, Change, LedgerHead, NewChange, from_ticks, ticks
+from penstock.moderator.settlement.proposals import Consent
+from penstock.store.ledgers.ledgers import EMPTY, Change, Ledger, LedgerHead, NewChange, from_ticks, ticks
 from penstock.trust.signed import DIGEST, Claim, UnverifiedValue, read_count, read_signed, sign_value
 from penstock.trust.signed import malformed as malformed_statement
 

@@ -33,11 +33,9 @@ from penstock.moderator.polls import PollProof, verify_outcome
 from penstock.moderator.rules import steps
 from penstock.moderator.rules.steps import CLOCK, SEARCHING, Pass, Request, Step, Undo
 from penstock.moderator.settlement.addition import Tightening
-from penstock.moderator.settlement.consents import Consent, poll_reason, subject_of
-from penstock.moderator.settlement.proposals import relaxed_by, tightened_by
+from penstock.moderator.settlement.proposals import Consent, poll_reason, relaxed_by, subject_of, tightened_by
 from penstock.moderator.settlement.undo import plan_request
-from penstock.store.ledgers.ledgers import Ledger
-from penstock.store.ledgers.records import Change, ticks
+from penstock.store.ledgers.ledgers import Change, Ledger, ticks
 from penstock.trust.signed import SignedValue, UnverifiedValue, read_count
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -32,8 +32,7 @@ from penstock.model.profiles import Profile
 from penstock.model.types import EventType
 from penstock.model.values import AttributeSpec, Kind
 from penstock.moderator.detection.subscribers import PublishEntitlement, PublishRules, Subscriptions
-from penstock.moderator.rules.conflicts import Mode
-from penstock.moderator.rules.rules import PublishRule, Rule, SubscribeRule
+from penstock.moderator.rules.rules import Mode, PublishRule, Rule, SubscribeRule
 from penstock.moderator.rules.vocabulary import Vocabulary, VocabularyField
 from penstock.selector import Selector, parse
 from penstock.trust.caches import Recent

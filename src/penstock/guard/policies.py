@@ -42,10 +42,9 @@ from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Domain, Principal
 from penstock.model.types import Attribute, EventType
 from penstock.model.values import Scalar, Schema
-from penstock.policy.combining.registry import POLICY_COMBINING, RULE_COMBINING, policy_algorithm
+from penstock.policy.combining import POLICY_COMBINING, RULE_COMBINING, policy_algorithm
 from penstock.policy.engine.compiler import CompiledPolicy
-from penstock.policy.engine.lookup import PolicySources
-from penstock.policy.engine.repository import Repository, check_policies
+from penstock.policy.engine.lookup import PolicySources, Repository, check_policies
 from penstock.policy.language.datatypes import STRING, Value
 from penstock.policy.language.event_attributes import (
     ATTRIBUTE_ID,
@@ -61,14 +60,13 @@ from penstock.policy.language.event_attributes import (
     subject_facts,
     type_facts,
 )
-from penstock.policy.language.expressions import Designator
-from penstock.policy.language.policies import Policy, PolicySet, Root, Rule, RuleEffect, designators
+from penstock.policy.language.policies import Designator, Policy, PolicySet, Root, Rule, RuleEffect, designators
 from penstock.policy.language.requests import ENVIRONMENT as ENVIRONMENT_CATEGORY
 from penstock.policy.language.requests import RESOURCE, Facts, Key, key_of
 from penstock.policy.language.requests import Request as PolicyRequest
 from penstock.policy.language.results import PolicyOutcome, XacmlDecision
 from penstock.policy.residual.partial_evaluation import Residual, residual
-from penstock.policy.syntax.xml.policy_writer import write_policy
+from penstock.policy.syntax.xml.policies import write_policy
 from penstock.selector import conjunction
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType

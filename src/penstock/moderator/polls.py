@@ -29,8 +29,7 @@ from penstock.moderator.base.base import RuleBase
 from penstock.moderator.limits import POLL_VOTERS, POLL_VOTES
 from penstock.moderator.rules.rules import PublishRule
 from penstock.moderator.rules.steps import RuleStatus, Strategy
-from penstock.moderator.settlement.consents import Consent, resolution_digest
-from penstock.moderator.settlement.proposals import Resolution, find, propose
+from penstock.moderator.settlement.proposals import Consent, Resolution, find, propose, resolution_digest
 from penstock.trust.signed import (
     DIGEST,
     PRINCIPAL,

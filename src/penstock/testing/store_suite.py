@@ -20,9 +20,8 @@ from penstock.errors import MalformedError, PenstockError
 from penstock.model.principals import Principal
 from penstock.store.ledgers.backups import read_backup, restore_backup, write_backup
 from penstock.store.ledgers.folds import FoldView, refold, state_at
-from penstock.store.ledgers.ledgers import Ledger, Store
+from penstock.store.ledgers.ledgers import EMPTY, Change, Ledger, LedgerHead, NewChange, Store, chain, to_row
 from penstock.store.ledgers.memory import MemoryRecords
-from penstock.store.ledgers.records import EMPTY, Change, LedgerHead, NewChange, chain, to_row
 from penstock.store.limits import StoreLimits
 
 NOON: Final = datetime(2026, 5, 1, 12, tzinfo=UTC)

@@ -13,7 +13,7 @@ from penstock.crypto.keys import KEY_BYTES
 from penstock.crypto.passphrases import Cost
 from penstock.crypto.seal_keys import KeyRing
 from penstock.crypto.wrapping import Secret, protect_kek
-from penstock.store.files.key_rings import create_kek, read_kek, read_key_ring, write_key_ring
+from penstock.store.files.key_files import create_kek, read_kek, read_key_ring, write_key_ring
 from penstock.store.files.sealed_files import QuarantineFolder, read_sealed
 
 EVENTS: list[dict[str, object]] = [

@@ -8,7 +8,7 @@ import pytest
 from tests.apps.conftest import Shell
 
 from penstock.crypto.seal_keys import KeyRing
-from penstock.store.files.key_rings import read_kek, read_key_ring, write_key_ring
+from penstock.store.files.key_files import read_kek, read_key_ring, write_key_ring
 
 KEYS = ("--type", "s.type", "--keys", "all.ring", "--kek", "ring.kek")
 EVENTS = [

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from tests.apps.conftest import Shell
 
-from penstock.store.ledgers.records import EMPTY
+from penstock.store.ledgers.ledgers import EMPTY
 from penstock.store.ledgers.urls import open_database, open_store
 from penstock.testing.postgres import PostgresServer
 from penstock.testing.store_suite import ALICE, entry

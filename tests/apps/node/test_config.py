@@ -17,7 +17,7 @@ from penstock.crypto.passphrases import Cost
 from penstock.crypto.sealer import SealerSettings
 from penstock.crypto.wrapping import new_kek, protect_kek
 from penstock.errors import MalformedError, PenstockError
-from penstock.store.files.key_rings import create_kek
+from penstock.store.files.key_files import create_kek
 
 LEAST = 'network = "a/N"\nkey = "k"\nlisten = "[::1]:7600"\n'
 

@@ -9,7 +9,7 @@ from penstock.apps.node.config import read_node_file
 from penstock.apps.node.key_managers import KeysFile, open_log
 from penstock.fabric.nats_log import NatsLog
 from penstock.fabric.nats_login import NatsLogin
-from penstock.store.files.key_folder import KeyFolder
+from penstock.store.files.key_files import KeyFolder
 from penstock.testing.nats import NatsServer
 
 LEAST = 'network = "a/N"\nkey = "k"\nlisten = "[::1]:7600"\n'

@@ -19,7 +19,7 @@ from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.transports import PeerAddress
 from penstock.crypto import SigningKey
 from penstock.crypto.wrapping import Secret
-from penstock.store.files.key_folder import KeyFolder
+from penstock.store.files.key_files import KeyFolder
 from penstock.trust.capabilities import Right
 
 KEK = Secret(bytes(range(32)))

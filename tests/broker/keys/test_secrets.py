@@ -22,7 +22,7 @@ from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.protocol import KeyWord
 from penstock.crypto.wrapping import Secret
 from penstock.errors import FailedError, PenstockError
-from penstock.store.files.key_folder import KeyFolder
+from penstock.store.files.key_files import KeyFolder
 from penstock.trust.key_statements import KeyRequest, KeyWish
 from penstock.trust.signed import sign_value
 

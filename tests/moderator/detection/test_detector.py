@@ -3,16 +3,19 @@
 from dataclasses import replace
 
 import pytest
-from tests.moderator.kit import WORKFLOW, event, listing, rule, tree, words
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.budget import examples
+from tests.moderator.kit import FORMULAS, PEOPLE, WORKFLOW, event, listing, rule, tree, words
 from tests.trust.kit import refused
 
 from penstock.model.tree import TreeScope
-from penstock.moderator.detection.detector import Detector
+from penstock.moderator.detection.detector import STEP, Detector, TypePlaces, after, check_rules, find_conflicts
 from penstock.moderator.detection.judge import Implication, QuickJudge
 from penstock.moderator.limits import ModeratorLimits
-from penstock.moderator.rules.conflicts import ConflictKind, Mode, RuleFunction
-from penstock.moderator.rules.rules import PublishRule
+from penstock.moderator.rules.rules import Conflict, ConflictKind, Mode, PublishRule, RuleFunction
 from penstock.selector import ALWAYS, Selector
+from penstock.trust.validity import Validity
 
 ENGINEER, WORKER, OF_A = ("role", "engineer"), ("role", "worker"), ("company", "A")
 PARENTS: dict[str, str | None] = {"root": None, "a": "root", "b": "root", "c": "b"}
@@ -169,3 +172,100 @@ def test_what_nobody_states_any_more_is_forgotten() -> None:
     assert len(found._statements) <= 8  # what it takes is not to be seen from outside
     assert found.conflicts(rule("3", "A10", "age >= 7")) == ()
     assert found.conflicts(rule("3", "A10", "age >= 6"))[0].rules == ("1",)
+
+
+WORDS = words(WORKFLOW)
+PERIODS = (Validity(), Validity(None, b"2026-06-30"), Validity(b"2026-07-01"), Validity(b"2026-06-15", b"2026-07-15"))
+drawn = st.lists(
+    st.tuples(
+        st.sampled_from(["ActivityX", "A1", "A10", "A2"]), st.sampled_from(FORMULAS[:9]), st.sampled_from(PERIODS)
+    ),
+    max_size=6,
+)
+
+
+@given(drawn)
+@settings(max_examples=examples(40), deadline=None)
+def test_each_pair_that_collides_is_named_once(stated: list[tuple[str, Selector, Validity]]) -> None:
+    rules = [
+        replace(rule(f"r{number}", event, function), validity=validity)
+        for number, (event, function, validity) in enumerate(stated)
+    ]
+    for place, checked in enumerate(check_rules(WORDS, Mode.SCOPED, rules)):
+        before = [each for each in rules[:place] if each.validity.intersect(checked.rule.validity) is not None]
+        assert checked.rule == rules[place]
+        assert _told(checked.conflicts) == _told(find_conflicts(checked.rule, before, WORDS))
+
+
+def _told(conflicts: tuple[Conflict, ...]) -> list[tuple[object, ...]]:
+    return [(each.kind, each.event, each.rules, each.function, each.missing, each.extra) for each in conflicts]
+
+
+def test_a_rule_that_is_wrong_is_compared_with_nothing() -> None:
+    rules = [
+        rule("r1", "A1", "role = 'engineer'"),
+        rule("r2", "A1", "role = 'boss'"),
+        rule("r1", "A1"),
+        rule("r3", "A1", "role = 'worker'"),
+    ]
+    assert "role" in PEOPLE.attributes
+    checked = [*check_rules(WORDS, Mode.SCOPED, rules)]
+    assert [None if each.problem is None else each.problem.code for each in checked] == [
+        None,
+        "moderator.domain",
+        "moderator.duplicate-id",
+        None,
+    ]
+    assert [each.rules for each in checked[3].conflicts] == [("r1",)]
+
+
+@given(st.lists(st.integers(0, 30), max_size=30))
+def test_a_subtree_is_an_interval(choices: list[int]) -> None:
+    parents: dict[str, str | None] = {"t0": None, "other": None}
+    for number, choice in enumerate(choices, start=1):
+        parents[f"t{number}"] = f"t{choice % number}"
+    chosen = tree(parents)
+    places: TypePlaces[str] = TypePlaces(chosen)
+    spots = {key: places.spot(key) for key in reversed(list(chosen.parents))}
+    at = {key: spot.place for key, spot in spots.items()}
+    assert len(set(at.values())) == len(at)
+    for key, place in at.items():
+        parent = chosen.parents[key]
+        assert place[:-STEP] == (b"" if parent is None else at[parent])
+        assert spots[key].above is (None if parent is None else spots[parent])
+        assert {other for other in at if place <= at[other] < after(place)} == set(chosen.subtree(key))
+
+
+def test_new_types_move_nobody() -> None:
+    before = tree({"a": None, "b": "a", "c": "a"})
+    places: TypePlaces[str] = TypePlaces(before)
+    known = {key: places.spot(key) for key in before.parents}
+    after_it = tree({"a": None, "aa": "a", "b": "a", "bb": "b", "c": "a", "z": None})
+    assert places.follow(after_it) == []
+    assert {key: places.spot(key) for key in known} == known
+    assert len({places.spot(key).place for key in after_it.parents}) == 6
+
+
+def test_what_moves_takes_all_below_along() -> None:
+    places: TypePlaces[str] = TypePlaces(tree({"a": None, "b": "a", "c": "b", "d": "a", "e": "a"}))
+    known = {name: places.spot(event(name)) for name in "abcde"}
+    moved = places.follow(tree({"a": None, "d": "a", "b": "d", "c": "b"}))
+    assert moved == [known[name] for name in "bce"]
+    assert places.spot(event("c")).place[: 2 * STEP] == known["d"].place
+
+
+@given(st.lists(st.tuples(st.integers(0, 9), st.booleans()), max_size=40))
+def test_it_is_known_whether_there_are_rules_below(changes: list[tuple[int, bool]]) -> None:
+    chosen = tree({"t0": None} | {f"t{number}": f"t{(number - 1) // 2}" for number in range(1, 10)})
+    places: TypePlaces[str] = TypePlaces(chosen)
+    for number, stated in changes:
+        spot = places.spot(event(f"t{number}"))
+        if stated and not spot.stated:
+            spot.begin()
+            spot.stated["x"] = ["r"]
+        elif not stated and spot.stated:
+            spot.stated.clear()
+            spot.end()
+    for key in chosen.parents:
+        below = [places.spot(child) for child in chosen.children[key]]
+        assert places.spot(key).below == sum(bool(spot.stated or spot.below) for spot in below)

@@ -13,11 +13,9 @@ from tests.moderator.kit import FORMULAS, LISTS, P1, P2, listing, rule, tree, wo
 from penstock.model.tree import TreeScope, TypeTree
 from penstock.model.values import Schema
 from penstock.moderator.detection import judge
-from penstock.moderator.detection.detector import Detector
-from penstock.moderator.detection.naive import find_conflicts
+from penstock.moderator.detection.detector import Detector, find_conflicts
 from penstock.moderator.limits import MODERATOR_ANSWERS, ModeratorLimits
-from penstock.moderator.rules.conflicts import Conflict, Mode, Party, RuleFunction
-from penstock.moderator.rules.rules import PublishRule
+from penstock.moderator.rules.rules import Conflict, Mode, Party, PublishRule, RuleFunction
 from penstock.selector import ALWAYS, Selector, SelectorAnalysis, covers, evaluate, parse
 
 Drawing: TypeAlias = st.SearchStrategy[tuple[TypeTree, list[PublishRule]]]

@@ -6,7 +6,7 @@ import pytest
 from tests.moderator.kit import FORMULAS, LISTS, WORKFLOW, words
 
 from penstock.moderator.detection.judge import Implication, PlainJudge, QuickJudge
-from penstock.moderator.rules.conflicts import Mode, RuleFunction
+from penstock.moderator.rules.rules import Mode, RuleFunction
 from penstock.selector import Selector, evaluate, parse
 
 VOCABULARY = words(WORKFLOW)

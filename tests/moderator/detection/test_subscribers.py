@@ -7,8 +7,7 @@ from tests.trust.kit import refused, who
 from penstock.model.principals import Principal
 from penstock.model.tree import TreeScope
 from penstock.moderator.detection.subscribers import Allowance, Failure, PublishRules, Subscriptions
-from penstock.moderator.rules.conflicts import Mode, RuleFunction
-from penstock.moderator.rules.rules import PublishRule, SubscribeRule
+from penstock.moderator.rules.rules import Mode, PublishRule, RuleFunction, SubscribeRule
 from penstock.selector import parse
 
 ANN, BOB = who(21), who(22)

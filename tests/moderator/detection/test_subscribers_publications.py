@@ -6,8 +6,7 @@ from tests.trust.kit import refused
 
 from penstock.model.tree import TreeScope
 from penstock.moderator.detection.subscribers import Failure, PublishEntitlement, PublishRules
-from penstock.moderator.rules.conflicts import Mode, RuleFunction
-from penstock.moderator.rules.rules import PublishRule
+from penstock.moderator.rules.rules import Mode, PublishRule, RuleFunction
 
 PROFILES = {P1: MAKERS.profile({"company": "A", "licensed": True}), P2: MAKERS.profile({"company": "B"})}
 DOWN = tree({"X": None, "A1": "X", "A10": "A1"}, TreeScope.DOWNWARD)

@@ -11,7 +11,7 @@ from penstock.codec.sexp import parse_canonical
 from penstock.model.names import TypeKey
 from penstock.model.tree import TreeScope, TypeTree
 from penstock.moderator.files.founding import Founding
-from penstock.moderator.rules.conflicts import Mode
+from penstock.moderator.rules.rules import Mode
 from penstock.moderator.rules.steps import Strategy
 from penstock.moderator.settlement.addition import Tightening
 from penstock.moderator.settlement.proposals import OLDEST

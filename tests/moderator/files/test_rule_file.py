@@ -14,10 +14,9 @@ from penstock.errors import MalformedError, PenstockError
 from penstock.model.names import TypeKey
 from penstock.model.tree import TreeScope
 from penstock.model.values import Enumerated, Kind
+from penstock.moderator.descriptions import parse_function
 from penstock.moderator.files.rule_file import RuleFile, principal_of, read_rule_file, write_rule_file
-from penstock.moderator.rules.conflicts import Mode
-from penstock.moderator.rules.notation import parse_function
-from penstock.moderator.rules.rules import PublishRule, Rule
+from penstock.moderator.rules.rules import Mode, PublishRule, Rule
 from penstock.moderator.rules.steps import Strategy
 from penstock.moderator.settlement.addition import Tightening
 from penstock.selector import ALWAYS, Selector, parse

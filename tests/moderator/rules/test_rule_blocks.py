@@ -15,8 +15,8 @@ from penstock.codec.sexp import canonical
 from penstock.moderator.base.base import RuleBase
 from penstock.moderator.base.records import image_from_sexp, image_to_sexp
 from penstock.moderator.base.tables import Image
-from penstock.moderator.rules.conflicts import Mode
 from penstock.moderator.rules.rule_blocks import RuleBlock, Standings
+from penstock.moderator.rules.rules import Mode
 from penstock.moderator.rules.steps import Delta, RuleChange, RuleState, RuleStatus
 
 ENGINEERS = "role = 'engineer'"

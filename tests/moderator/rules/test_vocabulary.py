@@ -5,8 +5,7 @@ from tests.moderator.kit import WORKFLOW, event, rule, words
 from tests.trust.kit import refused, who
 
 from penstock.moderator.limits import ModeratorLimits
-from penstock.moderator.rules.conflicts import RuleFunction
-from penstock.moderator.rules.rules import SubscribeRule
+from penstock.moderator.rules.rules import RuleFunction, SubscribeRule
 from penstock.selector import parse
 
 VOCABULARY = words(WORKFLOW)

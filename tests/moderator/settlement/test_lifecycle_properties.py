@@ -16,10 +16,8 @@ from penstock.model.names import TypeKey
 from penstock.model.tree import TreeScope
 from penstock.moderator.base.base import RuleBase
 from penstock.moderator.base.records import from_record, to_record
-from penstock.moderator.detection.naive import find_conflicts
-from penstock.moderator.rules.conflicts import Mode, RuleFunction
-from penstock.moderator.rules.lists import parts
-from penstock.moderator.rules.rules import PublishRule, SubscribeRule
+from penstock.moderator.detection.detector import find_conflicts
+from penstock.moderator.rules.rules import Mode, PublishRule, RuleFunction, SubscribeRule, parts
 from penstock.moderator.rules.steps import (
     SEARCHING,
     Add,
@@ -41,8 +39,8 @@ from penstock.moderator.rules.steps import (
     WithdrawRule,
 )
 from penstock.moderator.settlement.addition import Customs
+from penstock.moderator.settlement.lifetimes import candidates, restore
 from penstock.moderator.settlement.proposals import HEURISTICS, function_of, implies
-from penstock.moderator.settlement.removal import candidates, restore
 from penstock.moderator.settlement.undo import plan, plan_request, plan_undo
 from penstock.selector import ALWAYS, conjunction, parse
 from penstock.trust.validity import Validity

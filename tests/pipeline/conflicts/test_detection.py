@@ -12,8 +12,7 @@ from tests.pipeline.conflicts_kit import between, forest, look, reference, terms
 
 from penstock.model.tree import TreeScope
 from penstock.moderator.detection.judge import is_true
-from penstock.moderator.rules.conflicts import Mode
-from penstock.moderator.rules.rules import PublishRule
+from penstock.moderator.rules.rules import Mode, PublishRule
 from penstock.pipeline.conflicts.report import Pair, Witness, opened
 from penstock.selector import ALWAYS, parse
 

@@ -14,7 +14,7 @@ from penstock.model.profiles import alphabetic, numeric
 from penstock.model.tree import TreeScope
 from penstock.model.values import AttributeSpec, Kind
 from penstock.moderator.detection.judge import QuickJudge
-from penstock.moderator.rules.conflicts import Mode, RuleFunction
+from penstock.moderator.rules.rules import Mode, RuleFunction
 from penstock.pipeline.conflicts.forms import FunctionReader, RuleTerms, read_text
 from penstock.selector import parse
 

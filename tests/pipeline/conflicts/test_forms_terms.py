@@ -9,7 +9,7 @@ from penstock.errors import MalformedError
 from penstock.model.profiles import alphabetic, numeric
 from penstock.model.tree import TreeScope
 from penstock.model.values import AttributeSpec, Enumerated, Kind, Ranged
-from penstock.moderator.rules.conflicts import Mode
+from penstock.moderator.rules.rules import Mode
 from penstock.pipeline.conflicts.forms import RuleTerms
 
 YEAR = Ranged(datetime(2026, 1, 1, tzinfo=UTC), datetime(2026, 12, 31, tzinfo=UTC))

@@ -40,8 +40,7 @@ from penstock.pipeline.outputs.files import Streaming
 from penstock.pipeline.outputs.outputs import totals
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.evaluate import evaluate
-from penstock.policy.engine.lookup import Context, NoSources, PolicySources
-from penstock.policy.engine.repository import Repository
+from penstock.policy.engine.lookup import Context, NoSources, PolicySources, Repository
 from penstock.policy.engine.vectors import Vectors
 from penstock.policy.language.datatypes import (
     BOOLEAN,
@@ -55,9 +54,8 @@ from penstock.policy.language.datatypes import (
     DataType,
     Value,
 )
-from penstock.policy.language.expressions import Designator, PolicyLiteral, apply
 from penstock.policy.language.functions import V1
-from penstock.policy.language.policies import Policy, Root, Rule, RuleEffect
+from penstock.policy.language.policies import Designator, Policy, PolicyLiteral, Root, Rule, RuleEffect, apply
 from penstock.policy.language.requests import SUBJECT, Facts, Key, Request, key_of
 from penstock.policy.language.results import XacmlDecision
 from penstock.policy.syntax.text.policies import read_text_policy

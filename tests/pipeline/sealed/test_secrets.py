@@ -35,7 +35,7 @@ from penstock.pipeline.sealed.log import FIRST, KeyFiles, sealed_schema
 from penstock.pipeline.sealed.messages import Blinding, _Messages
 from penstock.pipeline.sealed.reader import BlockReader, events_schema, sealed_columns
 from penstock.pipeline.sealed.writer import Compacting, Writing
-from penstock.store.files.key_rings import read_kek
+from penstock.store.files.key_files import read_kek
 
 
 def traces(keys: KeyFiles) -> re.Pattern[bytes]:

@@ -17,17 +17,27 @@ from tests.policy.random_policies import Maker
 
 from penstock.errors import MalformedError
 from penstock.policy.analysis.questions import DECISIONS, Analysis
-from penstock.policy.combining.registry import with_priorities
+from penstock.policy.combining import with_priorities
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.decide import decide
 from penstock.policy.engine.evaluate import evaluate
-from penstock.policy.engine.lookup import Context, NoSources
-from penstock.policy.engine.repository import Repository
+from penstock.policy.engine.lookup import Context, NoSources, Repository
 from penstock.policy.language.datatypes import BOOLEAN, DATE, DATE_TIME, DOUBLE, INTEGER, STRING, TIME, DataType
-from penstock.policy.language.expressions import Designator, Expression, PolicyLiteral, Reference, function_of
-from penstock.policy.language.expressions import apply as applied
 from penstock.policy.language.functions import V1
-from penstock.policy.language.policies import Match, Policy, PolicyReference, PolicySet, Root, RuleEffect
+from penstock.policy.language.policies import (
+    Designator,
+    Expression,
+    Match,
+    Policy,
+    PolicyLiteral,
+    PolicyReference,
+    PolicySet,
+    Reference,
+    Root,
+    RuleEffect,
+    function_of,
+)
+from penstock.policy.language.policies import apply as applied
 from penstock.policy.language.requests import ACTION, ENVIRONMENT, SUBJECT, Facts, Request, key_of
 from penstock.policy.syntax.json.requests import read_request, write_request
 from penstock.policy.syntax.xml.policies import read_leniently, read_policy

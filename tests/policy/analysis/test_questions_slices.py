@@ -10,9 +10,18 @@ from penstock.policy.analysis.questions import Analysis, PlacedRule, Slices, apa
 from penstock.policy.engine.evaluate import evaluate
 from penstock.policy.engine.lookup import Context, NoSources
 from penstock.policy.language.datatypes import STRING
-from penstock.policy.language.expressions import Designator, function_of
 from penstock.policy.language.functions import V1
-from penstock.policy.language.policies import Match, Policy, PolicyReference, PolicySet, Root, Rule, RuleEffect
+from penstock.policy.language.policies import (
+    Designator,
+    Match,
+    Policy,
+    PolicyReference,
+    PolicySet,
+    Root,
+    Rule,
+    RuleEffect,
+    function_of,
+)
 from penstock.policy.language.requests import Facts, key_of
 from penstock.policy.language.results import PolicyOutcome, XacmlDecision
 

@@ -20,9 +20,18 @@ from penstock.policy.engine.evaluate import evaluate
 from penstock.policy.engine.index import Index, necessary
 from penstock.policy.engine.lookup import Context, NoSources
 from penstock.policy.language.datatypes import INTEGER, STRING, Value
-from penstock.policy.language.expressions import Designator, function_of
 from penstock.policy.language.functions import V1
-from penstock.policy.language.policies import Match, Policy, PolicyReference, PolicySet, Root, Rule, RuleEffect
+from penstock.policy.language.policies import (
+    Designator,
+    Match,
+    Policy,
+    PolicyReference,
+    PolicySet,
+    Root,
+    Rule,
+    RuleEffect,
+    function_of,
+)
 from penstock.policy.language.requests import SUBJECT, Request, key_of
 from penstock.policy.language.results import XacmlDecision
 

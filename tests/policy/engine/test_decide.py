@@ -4,7 +4,7 @@ import pytest
 from tests.policy.kit import AGE, NOW, apply, designator, policy, request, rule, value
 
 from penstock.policy.engine.decide import CONTENT_SELECTOR, MULTIPLE_SELECTORS, decide, plainly
-from penstock.policy.engine.repository import Repository
+from penstock.policy.engine.lookup import Repository
 from penstock.policy.language.datatypes import INTEGER, XPATH
 from penstock.policy.language.policies import Policy, PolicyReference, PolicySet
 from penstock.policy.language.requests import RESOURCE, SUBJECT, Request

@@ -8,14 +8,13 @@ import pytest
 from tests.policy.kit import FIRST, NOW, apply, designator, policy_text, request, rule, value
 
 from penstock.errors import EvaluationError
-from penstock.policy.combining.registry import RULE_ALGORITHMS
+from penstock.policy.combining import RULE_ALGORITHMS
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.decide import SCOPE, Evaluator, decide, plainly
 from penstock.policy.engine.lookup import NoSources
 from penstock.policy.language import functions
 from penstock.policy.language.datatypes import STRING
-from penstock.policy.language.expressions import Designator
-from penstock.policy.language.policies import PolicyReference, Root
+from penstock.policy.language.policies import Designator, PolicyReference, Root
 from penstock.policy.language.requests import RESOURCE, RESOURCE_ID, Attributes, Request, attribute
 from penstock.policy.language.results import PROCESSING_ERROR, Result, XacmlDecision
 from penstock.policy.syntax.xml.elements import NAMESPACE

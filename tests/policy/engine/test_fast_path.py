@@ -15,21 +15,23 @@ from penstock.errors import EvaluationError
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.evaluate import evaluate
 from penstock.policy.engine.fast_path import FastPolicy, NoFastAnswer
-from penstock.policy.engine.lookup import Context
-from penstock.policy.engine.repository import Repository
+from penstock.policy.engine.lookup import Context, Repository
 from penstock.policy.language.datatypes import DATE_TIME, INTEGER, STRING
-from penstock.policy.language.expressions import Designator, PolicyLiteral, apply, function_of
 from penstock.policy.language.functions import V1
 from penstock.policy.language.policies import (
+    Designator,
     Duties,
     Duty,
     Match,
     Policy,
+    PolicyLiteral,
     PolicyReference,
     PolicySet,
     Root,
     Rule,
     RuleEffect,
+    apply,
+    function_of,
 )
 from penstock.policy.language.requests import ENVIRONMENT, SUBJECT, Facts
 from penstock.policy.language.results import PolicyOutcome, XacmlDecision

@@ -11,17 +11,29 @@ from tests.policy.kit import NOW
 from tests.policy.random_policies import Maker
 
 from penstock.errors import EvaluationError
-from penstock.policy.combining.registry import POLICY_ALGORITHMS, RULE_ALGORITHMS
+from penstock.policy.combining import POLICY_ALGORITHMS, RULE_ALGORITHMS
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.evaluate import evaluate
 from penstock.policy.engine.fast_path import FastPolicy, NoFastAnswer
 from penstock.policy.engine.index import Comparisons, leads_of_policy, leads_of_rule
-from penstock.policy.engine.lookup import Context, NoSources
-from penstock.policy.engine.repository import Repository
+from penstock.policy.engine.lookup import Context, NoSources, Repository
 from penstock.policy.language.datatypes import BOOLEAN, INTEGER, STRING
-from penstock.policy.language.expressions import Designator, Expression, PolicyLiteral, Reference, apply, function_of
 from penstock.policy.language.functions import V1
-from penstock.policy.language.policies import Duties, Duty, Match, Policy, PolicySet, Rule, RuleEffect
+from penstock.policy.language.policies import (
+    Designator,
+    Duties,
+    Duty,
+    Expression,
+    Match,
+    Policy,
+    PolicyLiteral,
+    PolicySet,
+    Reference,
+    Rule,
+    RuleEffect,
+    apply,
+    function_of,
+)
 from penstock.policy.language.requests import SUBJECT, Facts, Request
 
 NONE = Duties()

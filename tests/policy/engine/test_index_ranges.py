@@ -10,16 +10,24 @@ from tests.budget import examples
 from tests.policy.kit import NOW
 from tests.policy.random_policies import Maker
 
-from penstock.policy.combining.registry import RULE_ALGORITHMS
+from penstock.policy.combining import RULE_ALGORITHMS
 from penstock.policy.engine import index as index_ranges
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.evaluate import evaluate
 from penstock.policy.engine.index import Ranges, Span, spans
 from penstock.policy.engine.lookup import Context, NoSources
 from penstock.policy.language.datatypes import DATE, DOUBLE, INTEGER, STRING, DataType, Value
-from penstock.policy.language.expressions import Designator, function_of
 from penstock.policy.language.functions import V1
-from penstock.policy.language.policies import Match, Policy, PolicySet, Rule, RuleEffect, Target
+from penstock.policy.language.policies import (
+    Designator,
+    Match,
+    Policy,
+    PolicySet,
+    Rule,
+    RuleEffect,
+    Target,
+    function_of,
+)
 from penstock.policy.language.requests import SUBJECT
 from penstock.policy.language.times import read_date
 

@@ -11,11 +11,9 @@ from penstock.errors import EvaluationError, MalformedError
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.decide import SCOPE, decide, plainly
 from penstock.policy.engine.evaluate import status_of
-from penstock.policy.engine.lookup import ABOVE, ANCESTOR, ANCESTOR_OR_SELF, PARENT, Context, NoSources
-from penstock.policy.engine.repository import Repository
+from penstock.policy.engine.lookup import ABOVE, ANCESTOR, ANCESTOR_OR_SELF, PARENT, Context, NoSources, Repository
 from penstock.policy.language.datatypes import STRING, URI, XPATH, XPathExpression
-from penstock.policy.language.expressions import Designator
-from penstock.policy.language.policies import Root
+from penstock.policy.language.policies import Designator, Root
 from penstock.policy.language.requests import (
     ACTION,
     ACTION_ID,
@@ -30,8 +28,7 @@ from penstock.policy.language.requests import (
 )
 from penstock.policy.language.results import PROCESSING_ERROR, SYNTAX_ERROR, Result, XacmlDecision
 from penstock.policy.limits import POLICY_NESTED
-from penstock.policy.syntax.xml.policies import read_policy
-from penstock.policy.syntax.xml.policy_writer import write_policy
+from penstock.policy.syntax.xml.policies import read_policy, write_policy
 from penstock.policy.syntax.xml.requests import read_attributes
 
 F3 = "urn:oasis:names:tc:xacml:3.0:function:"

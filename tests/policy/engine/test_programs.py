@@ -11,8 +11,8 @@ from penstock.policy.engine.evaluate import EvaluationScope
 from penstock.policy.engine.lookup import Context, NoSources
 from penstock.policy.engine.programs import condition_program, constant_of, repeated
 from penstock.policy.language.datatypes import BOOLEAN, DOUBLE, INTEGER, MAILBOX, STRING, DataType, Function, failed
-from penstock.policy.language.expressions import Apply, Designator, Expression, PolicyLiteral, apply
 from penstock.policy.language.functions import V1, V2, V3
+from penstock.policy.language.policies import Apply, Designator, Expression, PolicyLiteral, apply
 from penstock.policy.language.requests import SUBJECT, Facts
 
 NAME = Designator(SUBJECT, "name", STRING)

@@ -15,19 +15,24 @@ from penstock.policy.engine.evaluate import evaluate
 from penstock.policy.engine.lookup import ANCESTOR, Context, NoSources, PolicySources
 from penstock.policy.engine.vectors import Vectors, constants_of, units_of
 from penstock.policy.language.datatypes import BOOLEAN, DATE_TIME, DOUBLE, INTEGER, STRING, URI, Value
-from penstock.policy.language.expressions import Designator, Expression, PolicyLiteral, Reference, apply, function_of
 from penstock.policy.language.functions import V1, V3
 from penstock.policy.language.policies import (
     Assignment,
+    Designator,
     Duties,
     Duty,
+    Expression,
     Match,
     Policy,
+    PolicyLiteral,
     PolicySet,
+    Reference,
     Root,
     Rule,
     RuleEffect,
     Target,
+    apply,
+    function_of,
 )
 from penstock.policy.language.requests import ENVIRONMENT, RESOURCE, RESOURCE_ID, SUBJECT, Facts, Key, key_of
 from penstock.policy.language.results import PolicyOutcome, XacmlDecision

@@ -12,14 +12,12 @@ from tests.policy.random_events import IDS, NAMES, SPECS, EventMaker
 
 from penstock.errors import EvaluationError, RefusedError
 from penstock.model.values import AttributeSpec, Kind, Ranged, Scalar, Schema
-from penstock.policy.combining.tuples import DecisionTuple
+from penstock.policy.combining import DecisionTuple
 from penstock.policy.engine.evaluate import evaluate
-from penstock.policy.engine.lookup import Context, NoSources
-from penstock.policy.engine.repository import Repository
+from penstock.policy.engine.lookup import Context, NoSources, Repository
 from penstock.policy.language.datatypes import BOOLEAN, DATE_TIME, INTEGER, STRING, DataType
 from penstock.policy.language.event_attributes import ENVIRONMENT_FACT, EVENT, data_type_of, environment_facts
-from penstock.policy.language.expressions import Designator
-from penstock.policy.language.policies import Policy, PolicyReference, PolicySet, Root
+from penstock.policy.language.policies import Designator, Policy, PolicyReference, PolicySet, Root
 from penstock.policy.language.requests import ENVIRONMENT as MOMENT
 from penstock.policy.language.requests import SUBJECT, Facts, key_of
 from penstock.policy.language.results import PolicyOutcome, XacmlDecision

@@ -28,14 +28,12 @@ from penstock.policy.language.results import Response
 from penstock.policy.syntax.json import requests as json_requests
 from penstock.policy.syntax.json import requests as json_written
 from penstock.policy.syntax.json.policies import read_json_policy, write_json_policy
-from penstock.policy.syntax.text.layout import lay_out
 from penstock.policy.syntax.text.lint import lint_document
 from penstock.policy.syntax.text.policies import read_document
-from penstock.policy.syntax.text.policy_writer import write_text
+from penstock.policy.syntax.text.policy_writer import lay_out, write_text
 from penstock.policy.syntax.xml import requests as xml_requests
 from penstock.policy.syntax.xml.elements import NAMESPACE
-from penstock.policy.syntax.xml.policies import read_policy
-from penstock.policy.syntax.xml.policy_writer import write_policy
+from penstock.policy.syntax.xml.policies import read_policy, write_policy
 
 ROOT = Path(__file__).parents[3]
 REQUEST = (

@@ -13,21 +13,21 @@ from tests.policy.whole_policies import Whole
 
 from penstock.apps.cli import conformance as conformance_xacml
 from penstock.errors import MalformedError
-from penstock.policy.language.expressions import (
+from penstock.policy.language.policies import (
     ApplyEach,
     ApplyPath,
     ContentSelector,
     Designator,
+    Policy,
     PolicyLiteral,
+    PolicyReference,
     Reference,
+    Root,
 )
-from penstock.policy.language.policies import Policy, PolicyReference, Root
 from penstock.policy.syntax.json.policies import read_json_policy, write_json_policy
-from penstock.policy.syntax.text.layout import lay_out
 from penstock.policy.syntax.text.policies import read_text_policy
-from penstock.policy.syntax.text.policy_writer import inner, write_text
-from penstock.policy.syntax.xml.policies import read_policy
-from penstock.policy.syntax.xml.policy_writer import write_policy
+from penstock.policy.syntax.text.policy_writer import inner, lay_out, write_text
+from penstock.policy.syntax.xml.policies import read_policy, write_policy
 
 FORMS: dict[str, Callable[[Root], Root]] = {
     "xml": lambda root: read_policy(write_policy(root)),

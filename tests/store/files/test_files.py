@@ -11,7 +11,7 @@ from penstock.crypto import new_key, private_key_to_sexp
 from penstock.crypto.wrapping import Secret
 from penstock.errors import FailedError, RefusedError
 from penstock.store.files.files import check_secret, create_file, new_file, replace_file, replace_file_by, replacing
-from penstock.store.files.key_rings import create_kek, read_kek
+from penstock.store.files.key_files import create_kek, read_kek
 
 
 @pytest.fixture

@@ -10,9 +10,8 @@ import pytest
 from penstock.codec.sexp import parse, transport
 from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.store.ledgers.backups import read_backup, restore_backup, write_backup
-from penstock.store.ledgers.ledgers import Store
+from penstock.store.ledgers.ledgers import EMPTY, Store
 from penstock.store.ledgers.memory import MemoryRecords
-from penstock.store.ledgers.records import EMPTY
 from penstock.store.ledgers.urls import open_store
 from penstock.store.limits import StoreLimits
 from penstock.testing.store_suite import entry

@@ -7,9 +7,8 @@ from sqlalchemy import text
 
 from penstock.errors import RefusedError
 from penstock.store.ledgers.folds import FoldView
-from penstock.store.ledgers.ledgers import Ledger
+from penstock.store.ledgers.ledgers import EMPTY, Ledger
 from penstock.store.ledgers.memory import MemoryRecords
-from penstock.store.ledgers.records import EMPTY
 from penstock.store.ledgers.urls import open_database, open_store
 from penstock.testing.store_suite import Sum, entry
 

@@ -7,8 +7,7 @@ import pytest
 from tests.store.tampering import TAMPERED, Tampered
 
 from penstock.errors import FailedError, RefusedError
-from penstock.store.ledgers.ledgers import Store
-from penstock.store.ledgers.records import EMPTY
+from penstock.store.ledgers.ledgers import EMPTY, Store
 from penstock.store.ledgers.urls import open_store
 from penstock.store.limits import StoreLimits
 from penstock.testing.postgres import PostgresServer

@@ -5,7 +5,7 @@ import sys
 import pytest
 
 from penstock.errors import FailedError, MalformedError
-from penstock.store.ledgers.records import EMPTY
+from penstock.store.ledgers.ledgers import EMPTY
 from penstock.store.ledgers.urls import open_store, shown_url
 from penstock.testing.store_suite import entry
 

@@ -14,14 +14,13 @@ from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, 
 from penstock.apps.cli.shared.session import CommandSession, Verbs
 from penstock.apps.cli.shared.terminal import Shown, grid_table
 from penstock.errors import FailedError, PenstockError, RefusedError
-from penstock.policy.combining.registry import POLICY_COMBINING
+from penstock.policy.combining import POLICY_COMBINING
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.decide import decide
 from penstock.policy.engine.evaluate import status_of
-from penstock.policy.engine.repository import Repository
+from penstock.policy.engine.lookup import Repository
 from penstock.policy.language.datatypes import XPATH, Value, data_type
-from penstock.policy.language.expressions import Designator
-from penstock.policy.language.policies import PolicyReference, PolicySet, Root
+from penstock.policy.language.policies import Designator, PolicyReference, PolicySet, Root
 from penstock.policy.language.requests import Request
 from penstock.policy.language.results import Obligation, Response, Result, XacmlDecision
 from penstock.policy.syntax.xml.policies import read_policy

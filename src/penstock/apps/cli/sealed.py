@@ -53,7 +53,7 @@ from penstock.model.events import Event, TransitEvent
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.principals import Principal
 from penstock.model.types import EventType, Sealing
-from penstock.store.files.key_rings import read_key_ring, read_stored_kek
+from penstock.store.files.key_files import read_key_ring, read_stored_kek
 from penstock.store.files.sealed_files import read_sealed, write_sealed
 
 # ----------------------------------------------------------------------------------------------------------------------

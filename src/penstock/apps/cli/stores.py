@@ -22,10 +22,9 @@ from penstock.apps.cli.shared.stores import (
 )
 from penstock.apps.cli.shared.terminal import fact_table, grid_table
 from penstock.errors import FailedError, RefusedError
-from penstock.store.ledgers import schema
 from penstock.store.ledgers.backups import put_back, read_backup, verify_room, write_backup
-from penstock.store.ledgers.ledgers import Store, Told, quiet
-from penstock.store.ledgers.records import EMPTY, Change, LedgerHead
+from penstock.store.ledgers.ledgers import EMPTY, Change, LedgerHead, Store, Told, quiet
+from penstock.store.ledgers.sql import newest
 from penstock.store.ledgers.urls import open_database, open_store, shown_url
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -92,7 +91,7 @@ def _migrated(store_url: str, *, dry_run: bool) -> tuple[str, str]:
     except FailedError as error:
         if error.code != "store.missing":
             raise
-        return "", schema.newest()
+        return "", newest()
     try:
         return database.migrate(dry_run=dry_run)
     finally:

@@ -22,9 +22,8 @@ from penstock.apps.http.question_reader import ALWAYS, Answer, fast_answers
 from penstock.errors import EvaluationError, FailedError, MalformedError
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.fast_path import FastPolicy, NoFastAnswer
-from penstock.policy.engine.repository import Repository, check_policies
-from penstock.policy.language.expressions import Designator
-from penstock.policy.language.policies import PolicyReference, Root, designators
+from penstock.policy.engine.lookup import Repository, check_policies
+from penstock.policy.language.policies import Designator, PolicyReference, Root, designators
 from penstock.policy.language.requests import ENVIRONMENT, Facts
 from penstock.policy.language.results import PolicyOutcome, XacmlDecision
 from penstock.policy.syntax.forms import read_policies

@@ -25,7 +25,7 @@ from penstock.errors import MalformedError
 from penstock.fabric.nats_login import LoginError, address
 from penstock.model.principals import Principal
 from penstock.model.values import Value
-from penstock.store.files.named_policies import PoliciesTable, read_policies_table
+from penstock.store.files.named_files import PoliciesTable, read_policies_table
 from penstock.store.files.strict_tables import Strict
 from penstock.trust.limits import STAMP_PERIOD
 

@@ -15,8 +15,7 @@ from penstock.crypto.wrapping import Secret, parse_kek
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.fabric.nats_login import NatsLogin
 from penstock.store.files.files import within
-from penstock.store.files.key_folder import KeyFolder
-from penstock.store.files.key_rings import read_kek
+from penstock.store.files.key_files import KeyFolder, read_kek
 from penstock.store.files.strict_tables import Strict
 from penstock.trust.limits import KEY_BLOCKS, STAMP_PERIOD
 

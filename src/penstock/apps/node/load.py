@@ -36,8 +36,7 @@ from penstock.model.types import Sealing
 from penstock.model.values import AttributeSpec, kind_of
 from penstock.policy.limits import POLICY_BYTES
 from penstock.store.files.files import read_file, within
-from penstock.store.files.named_files import NamedFiles, NamedPrincipals, NameErrors
-from penstock.store.files.named_policies import load_policies
+from penstock.store.files.named_files import NamedFiles, NamedPrincipals, NameErrors, load_policies
 from penstock.store.limits import StoreLimits
 from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.credentials import Credentials

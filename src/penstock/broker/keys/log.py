@@ -1,7 +1,7 @@
 """The log that the replicas of a key manager share: a record is taken at the place it is meant for, or not at all.
 
 That is compare-and-swap, and all that keeps replicas from splitting. Any store that has it will do: a folder with a
-file for each record (`penstock.store.files.key_folder`), a stream that takes an expected sequence (`penstock.fabric.
+file for each record (`penstock.store.files.key_files`), a stream that takes an expected sequence (`penstock.fabric.
 nats_log`). No key can be read in it. Records name types and members, blinded ones too, so that a manager seals them to
 the managers before they go there (`SealedLog`):
 

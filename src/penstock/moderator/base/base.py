@@ -32,10 +32,8 @@ from penstock.moderator.base.tables import (
 from penstock.moderator.detection.detector import Detector
 from penstock.moderator.detection.judge import QuickJudge
 from penstock.moderator.limits import MODERATOR_LIMITS, ModeratorLimits
-from penstock.moderator.rules.conflicts import Conflict, Mode, RuleFunction
-from penstock.moderator.rules.lists import parts
 from penstock.moderator.rules.rule_blocks import FALSE
-from penstock.moderator.rules.rules import PublishRule, Rule
+from penstock.moderator.rules.rules import Conflict, Mode, PublishRule, Rule, RuleFunction, parts
 from penstock.moderator.rules.steps import (
     NO_CHANGE,
     SEARCHING,

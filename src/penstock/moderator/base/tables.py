@@ -10,10 +10,8 @@ from penstock.errors import MalformedError, RefusedError
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.tree import TypeTree
-from penstock.moderator.rules.conflicts import RuleFunction
-from penstock.moderator.rules.lists import AttributeList, parts
 from penstock.moderator.rules.rule_blocks import Standings
-from penstock.moderator.rules.rules import PublishRule
+from penstock.moderator.rules.rules import AttributeList, PublishRule, RuleFunction, parts
 from penstock.moderator.rules.steps import (
     Delta,
     Logged,
@@ -149,7 +147,7 @@ class History:
 #
 # A rule takes on a demand for the sake of another rule, on its own event type or on one above or below. The demand
 # lasts as long as a rule in force states it: on the same event type, or on types that are connected with it by rules
-# that make the same demand. Without one, it is unfounded (`unfounded`), and taken out where a rule goes (`removal`).
+# that make the same demand. Without one, it is unfounded (`unfounded`), and taken out where a rule goes (`lifetimes`).
 
 
 Demand: TypeAlias = tuple[RuleFunction, Selector]

@@ -1,6 +1,6 @@
 """Finding conflicts.
 
-`detector` is for many rules, `naive` the reference, `judge` compares two functions, `summaries` skips what surely
-fits, `subscribers` compares publishers with subscribers.
+`detector` finds them among many rules, `judge` compares two functions, `subscribers` compares publishers with
+subscribers.
 May import from `penstock.moderator`: `rules`.
 """

@@ -15,9 +15,18 @@ from penstock.model.profiles import Profile
 from penstock.model.tree import TreeScope
 from penstock.model.values import Scalar, Schema
 from penstock.moderator.limits import MODERATOR_LIMITS, ModeratorLimits
-from penstock.moderator.rules.conflicts import Conflict, ConflictKind, Mode, Party, RuleFunction, demands
-from penstock.moderator.rules.lists import ListEntry, listed, parts
-from penstock.moderator.rules.rules import PublishRule
+from penstock.moderator.rules.rules import (
+    Conflict,
+    ConflictKind,
+    ListEntry,
+    Mode,
+    Party,
+    PublishRule,
+    RuleFunction,
+    demands,
+    listed,
+    parts,
+)
 from penstock.moderator.rules.vocabulary import Vocabulary
 from penstock.selector import AnalysisVerdict, Selector, covers, evaluate, satisfiable
 from penstock.selector.algebra import Box, meet, single_box

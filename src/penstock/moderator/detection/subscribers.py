@@ -24,9 +24,7 @@ from penstock.model.principals import Principal
 from penstock.model.profiles import Profile
 from penstock.model.tree import TreeScope
 from penstock.moderator.detection.judge import is_true
-from penstock.moderator.rules.conflicts import Mode, RuleFunction
-from penstock.moderator.rules.lists import parts
-from penstock.moderator.rules.rules import PublishRule, SubscribeRule
+from penstock.moderator.rules.rules import Mode, PublishRule, RuleFunction, SubscribeRule, parts
 from penstock.moderator.rules.vocabulary import Vocabulary
 from penstock.selector import Selector
 from penstock.trust.validity import ALWAYS, ANY_TIME, Periods, Validity, both, either

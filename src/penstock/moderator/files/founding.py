@@ -23,7 +23,7 @@ from penstock.errors import MalformedError
 from penstock.model.principals import Principal
 from penstock.model.profiles import Profile, ProfileSchema
 from penstock.model.values import Value
-from penstock.moderator.rules.conflicts import Mode
+from penstock.moderator.rules.rules import Mode
 from penstock.moderator.rules.steps import Strategy
 from penstock.moderator.rules.vocabulary import VocabularyField
 from penstock.moderator.settlement.addition import Customs, Tightening

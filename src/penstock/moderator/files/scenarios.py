@@ -8,12 +8,18 @@ from typing import Final
 from penstock.errors import PenstockError
 from penstock.model.principals import Principal
 from penstock.moderator.base.base import RuleBase
-from penstock.moderator.descriptions import conflict_facts, in_force, log_facts, plan_facts, proposal_facts, waiting
-from penstock.moderator.files.file_tables import FileKind, StrictMapping
-from penstock.moderator.files.rule_file import RuleReader
+from penstock.moderator.descriptions import (
+    Named,
+    conflict_facts,
+    in_force,
+    log_facts,
+    plan_facts,
+    proposal_facts,
+    waiting,
+)
+from penstock.moderator.files.rule_file import FileKind, RuleReader, StrictMapping
 from penstock.moderator.rules import steps
-from penstock.moderator.rules.conflicts import Mode
-from penstock.moderator.rules.notation import Named
+from penstock.moderator.rules.rules import Mode
 from penstock.moderator.rules.steps import Add, Note, Request
 from penstock.moderator.rules.vocabulary import Vocabulary
 from penstock.moderator.settlement.addition import Customs, Plan

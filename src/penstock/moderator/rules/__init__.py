@@ -1,6 +1,6 @@
 """Rules, conflicts and steps as values.
 
-`rules` and `lists` are what publishers state, `vocabulary` what they may speak about, `conflicts` what a detector
-returns, `steps` what changes, `notation` the paper's notation, `rule_blocks` rules by id.
+`rules` has rules, attribute lists and conflicts, `vocabulary` the types and attributes that rules can name, `steps` the
+changes of a rule base, `rule_blocks` rules by id.
 Imports nothing else of `penstock.moderator`.
 """

@@ -1,4 +1,4 @@
-"""Rules: what publishers and subscribers state about one event type (paper 1, section II).
+"""Rules: what publishers and subscribers state about one event type (paper 1, section II), and how rules conflict.
 
     (publish-rule (id <id>) (event <owner> <name>) (publishers <principal> …)
                   (fnc-p <selector>) (fnc-s <selector>) (valid …) (stated-by <principal>))
@@ -6,26 +6,319 @@
                     (fnc-p <selector>) (valid …) (stated-by <principal>))
 
 `P.publish(e, fnc_p, fnc_s)`: only publishers whose profiles satisfy `fnc_p` publish events of type `e`, and only
-subscribers whose profiles satisfy `fnc_s` receive them. `S.subscribe(e, fnc_p)`: S wants them from such publishers
-alone. A rule is a claim that whoever stated it signs (`penstock.trust.signed`); what it may speak about is for a
-`Vocabulary` to check.
+subscribers whose profiles satisfy `fnc_s` receive them. `S.subscribe(e, fnc_p)`: S wants them only from such
+publishers. A rule is a claim that is signed by whoever stated it (`penstock.trust.signed`); a `Vocabulary` checks which
+types and attributes it may name.
+
+Functions are often attribute lists, as in the algorithms and examples of paper 1 (section III-A):
+
+    {(role, engineer), (age, max, 18)}
+
+An alphabetic attribute has its one value, a numeric one its minimum or maximum; all entries must match. A list is
+only a conjunction in the selector language: rules carry `AttributeList.selector`.
 """
 
 import re
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Sized
 from dataclasses import dataclass, field, replace
+from enum import StrEnum
 from functools import lru_cache
+from itertools import pairwise
+from operator import attrgetter
 from typing import Annotated, ClassVar, Final, TypeAlias
 
 from penstock.codec.sexp import Form, ListForm, SExp, text
 from penstock.errors import LimitError, MalformedError
-from penstock.model.names import TypeKey
+from penstock.model.names import TypeKey, check_attribute_name
 from penstock.model.principals import Principal
+from penstock.model.profiles import Profile
+from penstock.model.tree import TreeScope
+from penstock.model.values import Value, canonical, kind_of
 from penstock.moderator.limits import MODERATOR_FUNCTIONS, MODERATOR_ID_LENGTH, MODERATOR_PUBLISHERS
-from penstock.selector import ALWAYS, Selector, parse
+from penstock.selector import ALWAYS, Selector, conjunction, conjuncts, equals, parse
+from penstock.selector.ast import And, AttributeReference, Between, Compare, ComparisonOperator, Condition, Literal, Not
+from penstock.selector.selector import compares
+from penstock.trust.limits import MODERATOR_LIST
 from penstock.trust.signed import Claim, malformed, read_owner
 from penstock.trust.validity import ALWAYS as FOREVER
 from penstock.trust.validity import ValidityField
+
+
+class Bound(StrEnum):
+    """What an entry asks of its attribute: this value, at least this value, at most this value."""
+
+    IS = "is"
+    MIN = "min"
+    MAX = "max"
+
+
+_COMPARISONS: Final = {
+    Bound.IS: ComparisonOperator.EQ,
+    Bound.MIN: ComparisonOperator.GE,
+    Bound.MAX: ComparisonOperator.LE,
+}
+_BOUNDS: Final = {comparison: bound for bound, comparison in _COMPARISONS.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class ListEntry:
+    """One attribute of a list. Raises `MalformedError` (`name.malformed`, `moderator.list`)."""
+
+    name: str
+    value: Value
+    bound: Bound = Bound.IS
+
+    def __post_init__(self) -> None:
+        check_attribute_name(self.name)
+        kind_of(self.value)
+        if self.bound is not Bound.IS and isinstance(self.value, bool | str):
+            raise MalformedError(
+                "moderator.list", f"attribute `{self.name}`: only what can be counted has a least or a greatest value"
+            )
+        object.__setattr__(self, "value", canonical(self.value))
+
+    @property
+    def order(self) -> tuple[str, str]:
+        """What an entry is about: no list has two about the same."""
+        return (self.name, self.bound)
+
+    @property
+    def selector(self) -> Selector:
+        """The entry as a condition."""
+        if self.bound is Bound.IS:
+            return equals(self.name, self.value)
+        return compares(self.name, _COMPARISONS[self.bound], self.value)
+
+    def __str__(self) -> str:
+        bound = "" if self.bound is Bound.IS else f"{self.bound}, "
+        return f"({self.name}, {bound}{self.value})"
+
+
+@dataclass(frozen=True, slots=True)
+class AttributeList:
+    """Entries that must all hold, ordered by name.
+
+    Raises `MalformedError`: `moderator.empty-list`, `moderator.list` (two entries about the same); `LimitError`
+    (`moderator.limit`).
+
+    >>> from penstock.selector import parse
+    >>> people = AttributeList.of(ListEntry("role", "engineer"), ListEntry("age", 18, Bound.MAX))
+    >>> print(people, people.selector.text, sep="  ")
+    {(age, max, 18), (role, engineer)}  age <= 18 AND role = 'engineer'
+    >>> AttributeList.from_selector(parse("role = 'engineer' AND 18 >= age")) == people
+    True
+    """
+
+    entries: tuple[ListEntry, ...]
+    selector: Selector = field(init=False, repr=False, compare=False)
+
+    def __post_init__(self) -> None:
+        ordered = tuple(sorted(dict.fromkeys(self.entries), key=lambda entry: entry.order))
+        if not ordered:
+            raise MalformedError(
+                "moderator.empty-list", "an attribute list has no entries", hint="say TRUE where all are welcome"
+            )
+        _check_length(ordered)
+        for one, other in pairwise(ordered):
+            if one.order == other.order:
+                raise MalformedError("moderator.list", f"attribute `{one.name}` stands twice in a list")
+        object.__setattr__(self, "entries", ordered)
+        object.__setattr__(self, "selector", conjunction(*(entry.selector for entry in ordered)))
+
+    @classmethod
+    def of(cls, *entries: ListEntry) -> "AttributeList":
+        """Build a list."""
+        return cls(entries)
+
+    @classmethod
+    def from_selector(cls, selector: Selector) -> "AttributeList | None":
+        """Return the list that is this condition, however it is written; None where there is none.
+
+        TRUE, for one, is not a list: it has no entries.
+        """
+        found = _read(selector)
+        return None if found is None else cls(found)
+
+    def __str__(self) -> str:
+        return "{" + ", ".join(map(str, self.entries)) + "}"
+
+
+def listed(selector: Selector) -> frozenset[ListEntry]:
+    """Return the entries of a function that Algorithm 1 can read; of TRUE there are none.
+
+    Raises `MalformedError` (`moderator.not-a-list`) for all other formulas.
+    """
+    if selector == ALWAYS:
+        return frozenset()
+    found = _read(selector)
+    if found is None:
+        raise MalformedError(
+            "moderator.not-a-list",
+            "the algorithm of the paper compares attribute lists, and this function is none",
+            hint="use the mode `scoped`, which reads every formula",
+        )
+    _check_length(found)
+    return frozenset(found)
+
+
+def parts(selector: Selector) -> tuple[Selector, ...]:
+    """Return what a function demands, piece by piece: its conjuncts, and of TRUE nothing."""
+    return () if selector == ALWAYS else conjuncts(selector)
+
+
+def _read(selector: Selector) -> tuple[ListEntry, ...] | None:
+    """Return the entries of the list that a condition is; None where it is none."""
+    found: dict[tuple[str, str], ListEntry] = {}
+    for part in (selector.root,) if not isinstance(selector.root, And) else selector.root.operands:
+        entries = _entries(part)
+        if entries is None:
+            return None
+        for entry in entries:
+            kept = found.get(entry.order)
+            stricter = entry if kept is None else _stricter(kept, entry)
+            if stricter is None:
+                return None
+            found[entry.order] = stricter
+    return tuple(found.values())
+
+
+def _check_length(entries: Sized) -> None:
+    if len(entries) > MODERATOR_LIST:
+        raise LimitError("moderator.limit", f"an attribute list has more than {MODERATOR_LIST} entries")
+
+
+def _stricter(one: ListEntry, other: ListEntry) -> ListEntry | None:
+    """Return the entry that says what two about the same say together, or None where it is more than one."""
+    if one == other:
+        return one
+    # Kinds that do not go together are found where the function is checked.
+    if one.bound is Bound.IS or type(one.value) is not type(other.value):
+        return None
+    least = one.value < other.value  # type: ignore[operator]  # of one type, checked above
+    return one if least is (one.bound is Bound.MAX) else other
+
+
+def _entries(part: Condition) -> Iterable[ListEntry] | None:
+    match part:
+        case Compare(operator, AttributeReference(name), Literal(value)) | Compare(
+            operator, Literal(value), AttributeReference(name)
+        ):
+            if isinstance(part.left, Literal):
+                operator = operator.flipped
+            bound = _BOUNDS.get(operator)
+            return None if bound is None or value is None else _entry(name, value, bound)
+        case Between(AttributeReference(name), Literal(low), Literal(high)) if low is not None and high is not None:
+            ends = (_entry(name, low, Bound.MIN), _entry(name, high, Bound.MAX))
+            return None if None in ends else [entry for end in ends if end for entry in end]
+        case AttributeReference(name):
+            return _entry(name, True, Bound.IS)
+        case Not(AttributeReference(name)):
+            return _entry(name, False, Bound.IS)
+        case _:
+            return None
+
+
+def _entry(name: str, value: Value, bound: Bound) -> tuple[ListEntry, ...] | None:
+    try:
+        return (ListEntry(name, value, bound),)
+    except MalformedError:
+        return None
+
+
+class Mode(StrEnum):
+    """The definition of a conflict; docs/explanation/conflicts.md compares the three."""
+
+    #: the functions as sets of profiles, and the scope of the tree
+    SCOPED = "scoped"
+    #: Algorithm 1, on attribute lists
+    ALGORITHM = "algorithm"
+    #: Definition 1, word by word
+    LITERAL = "literal"
+
+
+class ConflictKind(StrEnum):
+    """The place of the rule in force: on the same event type, above the candidate's, or below."""
+
+    SAME = "same"
+    UP = "up"
+    DOWN = "down"
+
+
+class RuleFunction(StrEnum):
+    """Which of the two functions of a rule."""
+
+    P = "fnc_p"
+    S = "fnc_s"
+
+
+class Party(StrEnum):
+    """One of the two sides of a conflict."""
+
+    CANDIDATE = "candidate"
+    RULE = "rule"
+
+
+@dataclass(frozen=True, slots=True)
+class Demands:
+    """Which implications must hold between a candidate's function and that of a rule in force, lest they conflict."""
+
+    #: who satisfies the candidate's function satisfies the rule's
+    candidate_implies: bool
+    #: who satisfies the rule's function satisfies the candidate's
+    rule_implies: bool
+
+
+_EQUAL: Final = Demands(candidate_implies=True, rule_implies=True)
+_BELOW: Final = Demands(candidate_implies=True, rule_implies=False)
+_ABOVE: Final = Demands(candidate_implies=False, rule_implies=True)
+
+
+def demands(kind: ConflictKind, scope: TreeScope, mode: Mode) -> Demands:
+    """Return what must hold (paper 1, sections II and III-B).
+
+    A right that reaches upwards is of use only if whoever has it below may have it above: the descendant's function
+    implies the ancestor's. A right that reaches downwards asks for the reverse. On one event type, and by Definition 1
+    everywhere, the functions say the same.
+    """
+    if kind is ConflictKind.SAME or mode is Mode.LITERAL:
+        return _EQUAL
+    return _BELOW if (kind is ConflictKind.UP) is (scope is TreeScope.UPWARD) else _ABOVE
+
+
+@dataclass(frozen=True, slots=True)
+class Conflict:
+    """A candidate and the rules on one event type that state one and the same function, which it conflicts with."""
+
+    event: TypeKey
+    #: the ids of the rules, sorted
+    rules: tuple[str, ...]
+    kind: ConflictKind
+    function: RuleFunction
+    #: parts of the rules' function that the candidate's does not demand, and ought to
+    missing: tuple[Selector, ...] = ()
+    #: parts of the candidate's function that the rules' does not demand, and ought to
+    extra: tuple[Selector, ...] = ()
+    #: a profile that one function admits and the other does not, and which one admits it; None if lists differ that
+    #: admit the same, and where nothing was decided
+    witness: Profile | None = None
+    admitted_by: Party | None = None
+    #: False: the solver did not find out in its time, and what is not known to fit does not fit
+    certain: bool = True
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """The attributes at fault, sorted."""
+        return tuple(sorted(frozenset().union(*(part.attributes for part in self.missing + self.extra))))
+
+
+_KINDS: Final = {kind: number for number, kind in enumerate(ConflictKind)}
+_NAMES: Final = attrgetter("event.owner.digest", "event.name", "function", "rules")
+
+
+def in_order(conflicts: Iterable[Conflict]) -> tuple[Conflict, ...]:
+    """Return conflicts in the order that all detectors answer in: the same event, upwards, downwards; then by name."""
+    return tuple(sorted(sorted(conflicts, key=_NAMES), key=lambda found: _KINDS[found.kind]))
+
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*", re.ASCII)
 

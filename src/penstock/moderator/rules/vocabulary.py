@@ -14,8 +14,7 @@ from penstock.model.profiles import ProfileSchema
 from penstock.model.tree import TreeScope, TypeTree
 from penstock.model.values import Schema, Value
 from penstock.moderator.limits import MODERATOR_LIMITS, ModeratorLimits
-from penstock.moderator.rules.conflicts import RuleFunction
-from penstock.moderator.rules.rules import PublishRule, Rule
+from penstock.moderator.rules.rules import PublishRule, Rule, RuleFunction
 from penstock.selector import AnalysisVerdict, Selector, satisfiable
 from penstock.selector.ast import AttributeReference, Between, Compare, In, Literal, Term, walk
 from penstock.trust.signed import StatementRecord, malformed, read_owner

@@ -1,6 +1,6 @@
 """Changes of a rule base, and how conflicts are settled.
 
-`addition`, `removal`, `type_changes`, `lifetimes` and `undo` plan changes, `proposals` ranks the fixes of a
-conflict, `consents` says who has to agree.
+`addition`, `lifetimes`, `type_changes` and `undo` plan changes, `proposals` ranks the fixes of a conflict and has the
+consents to them.
 May import from `penstock.moderator`: `base`, `detection`, `rules`.
 """

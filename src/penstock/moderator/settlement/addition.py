@@ -14,8 +14,7 @@ from penstock.model.principals import Principal
 from penstock.model.profiles import Profile
 from penstock.moderator.base.base import RuleBase, RuleBaseDraft
 from penstock.moderator.base.tables import duplicate
-from penstock.moderator.rules.conflicts import Conflict
-from penstock.moderator.rules.rules import PublishRule, Rule
+from penstock.moderator.rules.rules import Conflict, PublishRule, Rule
 from penstock.moderator.rules.steps import Add, LoggedAs, Note, Resolve, RuleState, RuleStatus, Step, Strategy
 from penstock.moderator.settlement.proposals import NEWEST, Heuristic, Resolution, find, propose, standings
 from penstock.trust.validity import State

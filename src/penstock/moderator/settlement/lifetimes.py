@@ -1,23 +1,42 @@
-"""Rules that begin and end by themselves, and those who leave and come back (paper 1, sections I-A and V)."""
+"""Rules that end, are withdrawn or begin, principals that leave and return (paper 1, sections I-A, V and Algorithm 5).
 
+When rules go out of force: (1) The rules are removed. (2) The log is searched, in the order of the heuristic, for
+entries that fit now: a rejected request, or an earlier form of a changed rule. Each entry that fits is restored, until
+none is left. (3) Demands that no rule in force states any more are deleted from all rules: no restriction outlives
+those who asked for it. (4) That can let more of the log fit.
+
+An earlier form is restored only if it brings rules nearer to what their publishers stated, so that this ends. If it
+concerned several rules, those that are still wanted are restored. A withdrawn rule is not restored, unless the
+heuristic is the paper's, and never in the step that withdrew it.
+"""
+
+from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 from datetime import datetime
+from itertools import chain, islice
+from typing import Final
 
 from penstock.errors import RefusedError
 from penstock.model.instants import instant_key
+from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.moderator.base.base import RuleBase, RuleBaseDraft
-from penstock.moderator.base.tables import duplicate
-from penstock.moderator.rules.rules import SubscribeRule
+from penstock.moderator.base.tables import Demand, Reason, duplicate, imposed_on
+from penstock.moderator.rules.rules import PublishRule, RuleFunction, SubscribeRule, parts
 from penstock.moderator.rules.steps import (
     Delta,
     Leave,
+    Logged,
+    LoggedAs,
     Note,
     Pass,
     Return,
     RuleChange,
+    RuleState,
     RuleStatus,
     StateSubscriberRule,
     Step,
+    Strategy,
     SubscriberRule,
     WithdrawRule,
 )
@@ -29,9 +48,345 @@ from penstock.moderator.settlement.addition import (
     check_period,
     check_speaker,
     enter,
+    settle_on,
 )
-from penstock.moderator.settlement.removal import bring_back, take_out
+from penstock.moderator.settlement.proposals import find, function_of, implies, resolve, stating
+from penstock.selector import conjunction
 from penstock.trust.validity import State
+
+
+def plan_withdraw(base: RuleBase, request: WithdrawRule, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
+    """Plan the withdrawal of a rule by its author, or by one of its publishers.
+
+    Of several publishers one takes back that it is of it; the rule goes on to be that of the others.
+
+    Raises `MalformedError` (`moderator.unknown-rule`), `RefusedError`: `moderator.not-yours`, `moderator.gone`.
+    """
+    standing = base.standing(request.rule_id)
+    check_speaker(standing.stated, note)
+    if standing.status in (RuleStatus.WITHDRAWN, RuleStatus.ENDED):
+        raise RefusedError("moderator.gone", f"rule `{request.rule_id}` is {standing.status} already")
+    stated = standing.stated
+    with base.draft() as draft:
+        if note.who == stated.stated_by or stated.publishers == (note.who,):
+            restored = take_out(draft, {request.rule_id: RuleStatus.WITHDRAWN}, note.when, customs)
+        else:
+            restored = _step_out(draft, standing, note, customs)
+        return Plan(Step(base.next_number, note, request, draft.delta, restored))
+
+
+def _step_out(draft: RuleBaseDraft, standing: RuleState, note: Note, customs: Customs) -> tuple[Logged, ...]:
+    """Let a rule of several be one of the others alone, and all that the log has of it; return what came back."""
+    gone, base, rule_id = (note.who,), draft.base, standing.stated.id
+    stated, restored = standing.stated.without(gone), tuple[Logged, ...]()
+    if standing.status is RuleStatus.IN_FORCE and stated.rests(base.away):
+        # None of the others is there.
+        restored = take_out(draft, {rule_id: RuleStatus.LEFT}, note.when, customs)
+    now = base.standings[rule_id]
+    entries = {
+        entry.place: RuleChange(
+            entry,
+            replace(entry, rules=tuple(rule.without(gone) if rule.id == rule_id else rule for rule in entry.rules)),
+        )
+        for entry in base.history.on(stated.event)
+        if any(rule.id == rule_id for rule in entry.rules)
+    }
+    after = RuleState(stated, now.status, None if now.form is None else now.form.without(gone))
+    draft.change(Delta(rules={rule_id: RuleChange(now, after)}, log=entries))
+    return (*restored, *bring_back(draft, note.when, customs))
+
+
+def take_out(draft: RuleBaseDraft, going: dict[str, RuleStatus], now: datetime, customs: Customs) -> tuple[Logged, ...]:
+    """Remove rules, each to its status, restore what fits then, and return what was restored.
+
+    What was in force on an event type whose other rules got another form is logged.
+    """
+    base = draft.base
+    gone = [base.standings[rule_id] for rule_id in sorted(going)]
+    events = sorted({standing.stated.event for standing in gone if standing.form is not None})
+    before = {event: base.on(event) for event in events}
+    # (1) Nothing can conflict for want of a rule.
+    draft.stand({standing.stated.id: RuleState(standing.stated, going[standing.stated.id]) for standing in gone})
+    for standing in gone:
+        _drop_requests(draft, standing.stated)
+    # (2) What was in force before, or was asked for, is what somebody wanted.
+    search = _Search(draft, now, customs, before)
+    if customs.heuristic.revive:
+        for event in events:
+            search.revive(event, frozenset(going))
+    search.run()
+    # (3) What nobody asks for any more; (4) whatever fits without it comes back.
+    search.relieve()
+    if customs.heuristic.revive:
+        for event in events:
+            if not any(entry.event == event for entry in search.restored):
+                search.add_rejected(event)
+        search.run()
+        search.relieve()
+    search.log_replaced(frozenset(going))
+    return tuple(search.restored)
+
+
+def bring_back(draft: RuleBaseDraft, now: datetime, customs: Customs) -> tuple[Logged, ...]:
+    """Bring back whatever in the log fits; return what did."""
+    search = _Search(draft, now, customs, {})
+    search.run()
+    search.relieve()
+    search.log_replaced(frozenset())
+    return tuple(search.restored)
+
+
+def candidates(base: RuleBase, now: datetime) -> Iterator[Logged]:
+    """Yield what the log has to bring back, whether or not it fits: of each entry, the rules that are still wanted."""
+    return (_still(base, entry, now) for entry in base.history if is_candidate(base, entry, now))
+
+
+def fitting(base: RuleBase, now: datetime) -> list[Logged]:
+    """Return what comes back from the log if it is tried, so far as one can see; look only where something changed.
+
+    Why an entry does not come back is noted, so that it is looked at again when that has changed.
+    """
+    found: list[Logged] = []
+    for entry in _open(base):
+        reasons = _lacks(base, entry, now)
+        if reasons is None:
+            wanted = _still(base, entry, now)
+            blocker = base.blocker(wanted)
+            if blocker is None:
+                found.append(wanted)
+                continue
+            reasons = frozenset({blocker})
+        if reasons:
+            base.history.keep_out(entry, reasons)
+    return found
+
+
+_WANTED: Final = frozenset({RuleStatus.IN_FORCE, RuleStatus.REJECTED})
+
+
+def is_candidate(base: RuleBase, entry: Logged, now: datetime, statuses: Collection[RuleStatus] = _WANTED) -> bool:
+    """Say whether an entry may come back: it is still wanted, and nearer to what was stated."""
+    return _lacks(base, entry, now, statuses) is None
+
+
+def _still(base: RuleBase, entry: Logged, now: datetime, statuses: Collection[RuleStatus] = _WANTED) -> Logged:
+    """Return an entry with those of its rules that are still wanted, by somebody who is there; it may be none."""
+    return replace(entry, rules=tuple(rule for rule in entry.rules if _wanted(base, rule, now, statuses)))
+
+
+def _wanted(base: RuleBase, rule: PublishRule, now: datetime, statuses: Collection[RuleStatus]) -> bool:
+    standing = base.standings[rule.id]
+    return standing.status in statuses and not standing.stated.rests(base.away) and _is_time(standing, now)
+
+
+def _is_time(standing: RuleState, now: datetime) -> bool:
+    return standing.stated.validity.state(instant_key(now)) is State.VALID
+
+
+def _lacks(
+    base: RuleBase, entry: Logged, now: datetime, statuses: Collection[RuleStatus] = _WANTED
+) -> frozenset[Reason] | None:
+    """Return why an entry may not come back: nothing but time if there are no reasons; None if it may."""
+    progress = False
+    for rule in _still(base, entry, now, statuses).rules:
+        standing = base.standings[rule.id]
+        if standing.form == rule:
+            continue
+        if standing.form is not None and not nearer(base, standing.form, rule, standing.stated):
+            return _reasons(base, entry)
+        # What its publisher agreed to once, for others' sake, is not what it states when it comes back.
+        if standing.form is None and rule != standing.stated and not implies(base, rule, standing.stated):
+            return _reasons(base, entry)
+        progress = True
+    if progress:
+        return None
+    known = [base.standings[rule.id] for rule in entry.rules]
+    late = any(standing.status in statuses and not _is_time(standing, now) for standing in known)
+    return frozenset() if late else _reasons(base, entry)
+
+
+def _reasons(base: RuleBase, entry: Logged) -> frozenset[Reason]:
+    """Return all that an entry depends on: how its rules stand, and whether those are there that they are of."""
+    speakers = (base.standings[rule.id].stated.speakers for rule in entry.rules)
+    return frozenset((*(rule.id for rule in entry.rules), *base.away.intersection(frozenset().union(*speakers))))
+
+
+def nearer(base: RuleBase, form: PublishRule, other: PublishRule, stated: PublishRule) -> bool:
+    """Say whether another form of a rule is nearer to what was stated: between the two, and not the same."""
+    if form == stated:
+        return False
+    if other == stated:
+        return True
+    tightened = implies(base, form, other) and implies(base, other, stated) and not implies(base, other, form)
+    relaxed = implies(base, stated, other) and implies(base, other, form) and not implies(base, form, other)
+    return tightened or relaxed
+
+
+def restore(draft: RuleBaseDraft, entry: Logged) -> bool:
+    """Bring rules of an entry back if they fit, and take the entry from the log; say whether they do."""
+    known = draft.base.standings
+    back = {rule.id: RuleState(known[rule.id].stated, RuleStatus.IN_FORCE, rule) for rule in entry.rules}
+    if not draft.fits(back):
+        return False
+    draft.drop(draft.base.history.entries[entry.place])
+    return True
+
+
+class _Search:
+    """The search of the log within one step; `before` is what was in force where rules have gone."""
+
+    def __init__(
+        self, draft: RuleBaseDraft, now: datetime, customs: Customs, before: dict[TypeKey, tuple[PublishRule, ...]]
+    ) -> None:
+        self.restored: list[Logged] = []
+        self._draft = draft
+        self._now = now
+        self._customs = customs
+        self._before = before
+
+    def run(self) -> None:
+        """Bring back what fits until nothing does."""
+        while self._first(fitting(self._draft.base, self._now)):
+            pass
+
+    def revive(self, event: TypeKey, going: frozenset[str]) -> None:
+        """Bring back one entry about an event type, be it that its rules were withdrawn, but not those just going."""
+        base, statuses = self._draft.base, _WANTED | {RuleStatus.WITHDRAWN}
+        self._first(
+            _still(base, entry, self._now, statuses)
+            for entry in base.history.on(event)
+            if going.isdisjoint(rule.id for rule in entry.rules) and is_candidate(base, entry, self._now, statuses)
+        )
+
+    def relieve(self) -> None:
+        """Delete what no rule in force states any more, and bring back what fits then, until nothing changes."""
+        while relieve(self._draft):
+            self.run()
+
+    def add_rejected(self, event: TypeKey) -> None:
+        """Add attributes that were rejected before (Algorithm 5, last part), where that relaxes no rule."""
+        base = self._draft.base
+        for entry in self._ordered(base.history.on(event)):
+            rule = entry.rules[0]
+            if entry.kind is not LoggedAs.REJECTED or not is_candidate(base, entry, self._now):
+                continue
+            resolution = find(base, rule, Strategy.ADD)
+            if resolution is not None and not resolution.relaxed:
+                settle_on(self._draft, rule, resolution)
+
+    def log_replaced(self, going: frozenset[str]) -> None:
+        """Log the forms that were replaced."""
+        forms = self._draft.base.detector.rules
+        back = {entry.event for entry in self.restored}
+        for event, rules in self._before.items():
+            if event in back or any(forms.get(rule.id) != rule for rule in rules if rule.id not in going):
+                self._draft.log(LoggedAs.MODIFIED, rules)
+
+    def _ordered(self, entries: Iterable[Logged]) -> list[Logged]:
+        return self._customs.heuristic.ordered(self._draft.base, entries, self._customs.subscribers)
+
+    def _first(self, entries: Iterable[Logged]) -> bool:
+        """Bring back the first of some entries that fits; say whether there was one."""
+        base = self._draft.base
+        for entry in self._ordered(entries):
+            before = base.on(entry.event)
+            if restore(self._draft, entry):
+                self._before.setdefault(entry.event, before)
+                self.restored.append(entry)
+                return True
+        return False
+
+
+def _open(base: RuleBase) -> Iterable[Logged]:
+    """Return the entries that nothing is known to keep out, but for those far from all that has changed."""
+    history = base.history
+    if len(history.open) <= _FEW:
+        return [history.entries[place] for place in history.open]
+    near = [entry for event in _near(base, base.unsettled) for entry in history.on(event)]
+    return [entry for entry in near if entry.place in history.open]
+
+
+#: entries that are looked at though nothing has changed near them, which is not asked then
+_FEW: Final = 64
+
+
+def _near(base: RuleBase, changed: Collection[TypeKey]) -> Iterable[TypeKey]:
+    """Return the event types with log entries that stand on a path with some types, or below one of them."""
+    logged, tree = base.history.events, base.tree
+    above = {over for event in changed for over in (event, *tree.ancestors(event))}
+    below = chain.from_iterable(tree.subtree(event) for event in changed)
+    found = [*islice(below, len(logged) + 1)]
+    if len(found) <= len(logged):
+        return {event for event in (*above, *found) if event in logged}
+    # There are more types below than entries.
+    kept = frozenset(changed)
+    return [event for event in logged if event in above or any(over in kept for over in tree.ancestors(event))]
+
+
+def _drop_requests(draft: RuleBaseDraft, stated: PublishRule) -> None:
+    """Drop requests for a rule that nobody asks for any more; what it stood for with others stays in the log."""
+    for entry in draft.base.history.on(stated.event):
+        if entry.kind is LoggedAs.REJECTED and entry.rules == (stated,):
+            draft.drop(entry)
+
+
+def relieve(draft: RuleBaseDraft) -> bool:
+    """Delete from rules in force what none of them states any more (Algorithm 4); say whether something changed.
+
+    All of it goes if that fits, or else as much as does.
+    """
+    found = [*draft.base.unfounded(draft.delta)]
+    if not found or _delete(draft, found):
+        return bool(found)
+    deleted = [each for each in found if _delete(draft, [each])]
+    return bool(deleted)
+
+
+def _delete(draft: RuleBaseDraft, unfounded: Iterable[tuple[Demand, frozenset[str]]]) -> bool:
+    """Delete demands from rules; say whether that fits, be it that the rules take on what others demand instead."""
+    base = draft.base
+    of_rule: dict[str, set[Demand]] = {}
+    for demand, rule_ids in unfounded:
+        for rule_id in rule_ids:
+            of_rule.setdefault(rule_id, set()).add(demand)
+    known = {rule_id: base.standings[rule_id] for rule_id in of_rule}
+    forms = {rule_id: _without(base, known[rule_id], demands) for rule_id, demands in of_rule.items()}
+    if draft.fits({rule_id: replace(known[rule_id], form=form) for rule_id, form in forms.items()}):
+        return True
+    with base.draft() as trial:
+        trial.stand({rule_id: RuleState(standing.stated, RuleStatus.REJECTED) for rule_id, standing in known.items()})
+        # Those above come first, since what they demand then is what those below are held against.
+        for form in sorted(forms.values(), key=lambda form: (len([*base.tree.ancestors(form.event)]), form.id)):
+            resolved = resolve(base, form, Strategy.ADD)
+            if resolved is None or not resolved.keys() <= known.keys():
+                return False
+            trial.stand(
+                {key: RuleState(known[key].stated, RuleStatus.IN_FORCE, each) for key, each in resolved.items()}
+            )
+        changed = trial.delta
+    made = (imposed_on(change.after) for change in changed.rules.values() if change.after is not None)
+    if not all(demands.isdisjoint(frozenset().union(*made)) for demands in of_rule.values()):
+        return False
+    draft.change(changed)
+    return True
+
+
+def _without(base: RuleBase, standing: RuleState, deleted: Collection[Demand]) -> PublishRule:
+    """Return the form of a rule without demands; what was stated that they implied is demanded in their place."""
+    form = standing.form or standing.stated
+    for function in RuleFunction:
+        before = function_of(form, function)
+        kept = [part for part in parts(before) if (function, part) not in deleted]
+        own = [
+            part
+            for part in parts(function_of(standing.stated, function))
+            if base.judge.implies(function, before, part).holds
+            and not base.judge.implies(function, conjunction(*kept), part).holds
+        ]
+        if len(kept) < len(parts(before)):
+            form = stating(base, form, function, (*kept, *own))
+    return form
+
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The life of subscribers' rules: stated, withdrawn, begun and ended by time, at rest while who stated them is away.

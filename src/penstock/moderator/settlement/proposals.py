@@ -1,25 +1,56 @@
-"""Proposals: all ways to settle a conflict, those that change least first, each with its effects.
+"""Proposals: all ways to settle a conflict, smallest change first, each with its effects; and consents to them.
 
-One that opens an event type to everybody comes after all that do not.
+A proposal that opens an event type to everybody comes after all that do not. Nothing is applied here. Each proposal
+names who has to agree: a rule that would demand less of others than its publisher stated needs that publisher's
+consent; a rule that would demand more does not.
 
-Nothing is applied here. Whoever has to agree is named: to demand less of others than its publisher stated, a rule needs
-its publisher's consent, and to demand more does not.
+    (moderator-consent (book <digest>) (by <principal>) (to <digest>) (since <steps>) (until <date>) [(for <poll>)])
+
+A consent is to one thing: a resolution with all the forms that it puts in force, or a request as it is written. It
+counts for one step: it is used up as soon as a step with that digest comes after `since`, the number of steps that the
+rule base had when the consent was given. So a replayed or late consent has no effect.
+
+A consent that is given in a poll is for that poll: it counts for the step that the moderator requests in the poll's
+name, with the votes that chose it. It is useless to anybody else who has seen the vote.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
-from typing import Final, TypeAlias
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Annotated, ClassVar, Final, TypeAlias
 
+from penstock.codec.sexp import Named, SExp
+from penstock.crypto import digest
 from penstock.errors import EvaluationError, MalformedError
 from penstock.model.principals import Principal
 from penstock.model.profiles import Profile
 from penstock.moderator.base.base import RuleBase
+from penstock.moderator.base.records import request_to_sexp
 from penstock.moderator.detection.judge import in_list_order
-from penstock.moderator.rules.conflicts import ConflictKind, Mode, RuleFunction
-from penstock.moderator.rules.lists import AttributeList, listed, parts
-from penstock.moderator.rules.rules import PublishRule
-from penstock.moderator.rules.steps import Delta, Logged, RuleState, RuleStatus, Strategy
+from penstock.moderator.rules.rules import (
+    AttributeList,
+    ConflictKind,
+    Mode,
+    PublishRule,
+    Rule,
+    RuleFunction,
+    listed,
+    parts,
+)
+from penstock.moderator.rules.steps import (
+    Delta,
+    Logged,
+    MoveType,
+    Request,
+    Resolve,
+    RuleState,
+    RuleStatus,
+    Step,
+    Strategy,
+    Undo,
+)
 from penstock.selector import ALWAYS, Selector, conjunction, evaluate
+from penstock.trust.signed import DIGEST, Claim
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Which rules would change, and to what (paper 1, section IV).
@@ -413,3 +444,74 @@ PAPER: Final = Heuristic("paper", _newest, revive=True)
 HEURISTICS: Final = {
     heuristic.name: heuristic for heuristic in (NEWEST, OLDEST, MOST_SUBSCRIBERS, FEWEST_CHANGES, PAPER)
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Consent(Claim):
+    """A principal's consent to somebody else's request."""
+
+    HEAD: ClassVar = b"moderator-consent"
+    SIGNER: ClassVar = "by"
+    #: the digest of the founding of the rule base
+    book: Annotated[bytes, DIGEST] = field(repr=False)
+    by: Principal
+    #: what it is to: `resolution_digest` or `request_digest`
+    to: Annotated[bytes, DIGEST] = field(repr=False)
+    #: how many steps the rule base had
+    since: int
+    until: datetime
+    #: the poll that it was given in, by its id; None where it was given to whoever asks
+    poll: Annotated[bytes | None, DIGEST, Named(b"for")] = field(default=None, repr=False)
+
+
+def poll_reason(poll: bytes) -> str:
+    """Return the reason that a moderator gives for the step that a poll chose."""
+    return f"poll {poll.hex()}"
+
+
+def resolution_digest(rule_id: str, strategy: Strategy, forms: Mapping[str, PublishRule]) -> bytes:
+    """Return the digest that a consent to a proposal names; the forms are those of the candidate and of all rules that
+    change.
+    """
+    written = (form.to_sexp() for _, form in sorted(forms.items()))
+    return digest((b"resolution", rule_id.encode(), strategy.encode(), *written))
+
+
+def request_digest(request: Request) -> bytes:
+    """Return the digest that a consent to a request names."""
+    return digest((b"request", request_to_sexp(request)))
+
+
+def subject_of(step: Step) -> bytes:
+    """Return what consents have to be to, so that a step rests on them."""
+    match step.request:
+        case Resolve(rule_id, strategy):
+            return resolution_digest(rule_id, strategy, _forms(step))
+        case MoveType(_, _, Strategy()) as move:
+            # Who agrees is not what they agree to.
+            asked = request_to_sexp(replace(move, consents=frozenset()))
+            return digest((b"move", asked, *(form.to_sexp() for _, form in sorted(_forms(step).items()))))
+        case Undo() as undo:
+            # What was once agreed to comes back by it, or goes, and so do rules.
+            return digest(
+                (
+                    b"undo",
+                    request_to_sexp(undo),
+                    *(form.to_sexp() for _, form in sorted(_forms(step).items())),
+                    *_named(b"ceasing", step.delta.ceasing),
+                    *_named(b"rising", step.delta.rising),
+                )
+            )
+        case request:
+            return request_digest(request)
+
+
+def _named(how: bytes, rules: Mapping[str, Rule]) -> tuple[SExp, ...]:
+    """Return the ids of rules to which something happens, if there are any."""
+    return ((how, *(rule_id.encode() for rule_id in sorted(rules))),) if rules else ()
+
+
+def _forms(step: Step) -> Mapping[str, PublishRule]:
+    """Return the forms that a step puts in force."""
+    changed = ((key, change.after) for key, change in step.delta.rules.items())
+    return {key: after.form for key, after in changed if after is not None and after.form is not None}

@@ -12,9 +12,8 @@ from penstock.model.names import TypeKey
 from penstock.model.profiles import Profile
 from penstock.model.tree import TypeTree
 from penstock.moderator.base.base import RuleBase, RuleBaseDraft
-from penstock.moderator.detection.naive import find_conflicts
-from penstock.moderator.rules.conflicts import Conflict
-from penstock.moderator.rules.rules import PublishRule
+from penstock.moderator.detection.detector import find_conflicts
+from penstock.moderator.rules.rules import Conflict, PublishRule
 from penstock.moderator.rules.steps import (
     AddType,
     Delta,
@@ -34,8 +33,8 @@ from penstock.moderator.rules.steps import (
     TreeChange,
 )
 from penstock.moderator.settlement.addition import DEFAULT_CUSTOMS, Customs, Plan, check_agreed
+from penstock.moderator.settlement.lifetimes import bring_back, take_out
 from penstock.moderator.settlement.proposals import Resolution, Revision, resolve, weigh
-from penstock.moderator.settlement.removal import bring_back, take_out
 
 # ----------------------------------------------------------------------------------------------------------------------
 # An event type goes elsewhere in the tree, with all below it and with the rules on them.

@@ -29,9 +29,16 @@ from penstock.moderator.rules.steps import (
     WithdrawRule,
 )
 from penstock.moderator.settlement.addition import DEFAULT_CUSTOMS, Customs, Plan, plan_add, plan_resolve
-from penstock.moderator.settlement.consents import subject_of
-from penstock.moderator.settlement.lifetimes import plan_leave, plan_pass, plan_return, plan_subscribe, plan_unsubscribe
-from penstock.moderator.settlement.removal import plan_withdraw, relieve
+from penstock.moderator.settlement.lifetimes import (
+    plan_leave,
+    plan_pass,
+    plan_return,
+    plan_subscribe,
+    plan_unsubscribe,
+    plan_withdraw,
+    relieve,
+)
+from penstock.moderator.settlement.proposals import subject_of
 from penstock.moderator.settlement.type_changes import plan_tree
 
 # ----------------------------------------------------------------------------------------------------------------------

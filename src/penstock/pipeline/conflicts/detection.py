@@ -35,7 +35,7 @@ from pyspark.sql.types import (
 
 from penstock.model.tree import TreeScope
 from penstock.moderator.detection.judge import QuickJudge
-from penstock.moderator.rules.conflicts import RuleFunction
+from penstock.moderator.rules.rules import RuleFunction
 from penstock.pipeline.conflicts.forms import DEMAND, RuleTerms
 from penstock.selector import parse
 

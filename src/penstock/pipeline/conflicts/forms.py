@@ -39,13 +39,11 @@ from penstock.model.principals import Principal
 from penstock.model.profiles import ProfileSchema
 from penstock.model.tree import TreeScope, TypeTree
 from penstock.model.values import INTEGER_MAX, INTEGER_MIN, AttributeSpec, Enumerated, Kind, Ranged
+from penstock.moderator.descriptions import parse_function
 from penstock.moderator.detection.judge import Forms, FunctionForm, QuickJudge
 from penstock.moderator.files.rule_file import RuleFile, read_rule_file, write_rule_file
 from penstock.moderator.limits import MODERATOR_ANSWERS
-from penstock.moderator.rules.conflicts import Mode, RuleFunction
-from penstock.moderator.rules.lists import AttributeList, Bound, ListEntry
-from penstock.moderator.rules.notation import parse_function
-from penstock.moderator.rules.rules import PublishRule
+from penstock.moderator.rules.rules import AttributeList, Bound, ListEntry, Mode, PublishRule, RuleFunction
 from penstock.moderator.rules.vocabulary import Vocabulary
 from penstock.selector import ALWAYS, Selector
 from penstock.selector.algebra import Box

@@ -11,7 +11,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.types import ArrayType, BinaryType, BooleanType, LongType, StringType, StructField, StructType
 
-from penstock.moderator.rules.conflicts import ConflictKind
+from penstock.moderator.rules.rules import ConflictKind
 from penstock.pipeline.conflicts.detection import attributes_of, implied, violated
 from penstock.pipeline.conflicts.forms import RuleTerms, key_of
 

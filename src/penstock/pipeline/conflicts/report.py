@@ -21,8 +21,7 @@ from penstock.model.principals import Petnames
 from penstock.model.profiles import Profile
 from penstock.moderator.descriptions import person, plain_values
 from penstock.moderator.detection.judge import QuickJudge, differences
-from penstock.moderator.rules.conflicts import ConflictKind, Mode, Party, RuleFunction
-from penstock.moderator.rules.rules import PublishRule
+from penstock.moderator.rules.rules import ConflictKind, Mode, Party, PublishRule, RuleFunction
 from penstock.pipeline.audit import ReportTable
 from penstock.pipeline.conflicts.forms import ANYWHERE, RuleTerms
 from penstock.pipeline.conflicts.literal import BOTH, each_function, members, pairs

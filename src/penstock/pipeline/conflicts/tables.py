@@ -35,7 +35,7 @@ from pyspark.sql.types import (
 )
 
 from penstock.model.limits import TYPE_DEPTH
-from penstock.moderator.rules.conflicts import Mode
+from penstock.moderator.rules.rules import Mode
 from penstock.pipeline.conflicts.detection import (
     EQUAL,
     GROUPS,

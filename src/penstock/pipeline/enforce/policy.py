@@ -42,8 +42,14 @@ from penstock.model.values import AttributeSpec, Schema, Value, kind_of
 from penstock.pipeline.limits import PIPELINE_LIMITS, PipelineLimits
 from penstock.selector import ALWAYS, Selector, parse
 from penstock.store.files.files import read_file, within
-from penstock.store.files.named_files import NamedFiles, NamedPrincipals, NameErrors
-from penstock.store.files.named_policies import PoliciesTable, load_policies, read_policies_table
+from penstock.store.files.named_files import (
+    NamedFiles,
+    NamedPrincipals,
+    NameErrors,
+    PoliciesTable,
+    load_policies,
+    read_policies_table,
+)
 from penstock.store.files.strict_tables import Strict
 from penstock.trust.capabilities import Right
 from penstock.trust.certificates import Subject, Threshold

@@ -30,12 +30,11 @@ from penstock.pipeline.evaluate.columns import column
 from penstock.pipeline.evaluate.mapping import RequestColumn, check_columns
 from penstock.pipeline.evaluate.vectors import COLUMNS, SCHEMA, Decider
 from penstock.pipeline.sealed.log import map_arrow
-from penstock.policy.engine.repository import Repository, check_policies
+from penstock.policy.engine.lookup import Repository, check_policies
 from penstock.policy.engine.vectors import Vectors
 from penstock.policy.language.datatypes import DataType, Function
-from penstock.policy.language.expressions import PolicyLiteral, function_of
-from penstock.policy.language.policies import Root
-from penstock.policy.syntax.xml.policy_writer import write_policy
+from penstock.policy.language.policies import PolicyLiteral, Root, function_of
+from penstock.policy.syntax.xml.policies import write_policy
 
 #: policies that a process of Python keeps ready
 _READY: Final = 2

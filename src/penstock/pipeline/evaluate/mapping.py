@@ -10,7 +10,7 @@ from typing import Final
 from penstock.errors import MalformedError
 from penstock.policy.language.datatypes import STRING, XPATH, DataType, data_type
 from penstock.policy.language.requests import Key, key_of
-from penstock.policy.syntax.text.names import CATEGORY
+from penstock.policy.syntax.text.tokens import CATEGORY
 from penstock.store.files.strict_tables import Strict
 
 _FILE: Final = Strict(

@@ -8,7 +8,7 @@ from datetime import datetime
 from pyspark.sql import DataFrame, SparkSession
 
 from penstock.errors import FailedError
-from penstock.moderator.rules.conflicts import Mode
+from penstock.moderator.rules.rules import Mode
 from penstock.pipeline.conflicts.forms import RuleTerms
 from penstock.pipeline.conflicts.input import check_rules
 from penstock.pipeline.conflicts.tables import PARTS, bench, planned_for

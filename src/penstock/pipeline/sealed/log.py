@@ -36,7 +36,7 @@ from penstock.pipeline.frames.frames import attributes_of, quoted
 from penstock.pipeline.outputs.outputs import Output, Said, commits, read_part
 from penstock.store.crash_dumps import withhold_memory
 from penstock.store.files.files import check_secret, read_file, within
-from penstock.store.files.key_rings import read_kek, read_key_ring
+from penstock.store.files.key_files import read_kek, read_key_ring
 
 HEADER: Final = "@header"
 ROWS: Final = "@rows"

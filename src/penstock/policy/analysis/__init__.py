@@ -1,6 +1,5 @@
-"""Questions about all possible requests, answered with a request that shows it.
+"""Questions about all possible requests, answered with a request as an example.
 
-`questions` is the entry point, `encoder`, `scales`, `formulas` and `combining` turn policies into formulas,
-`solver` asks z3.
+`questions` is the entry point, `formulas` has decisions as formulas, `solver` encodes policies for z3 and asks it.
 May import from `penstock.policy`: `engine`, `syntax`, `combining`, `language`.
 """

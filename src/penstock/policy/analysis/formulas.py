@@ -1,18 +1,20 @@
-"""Decisions as formulas: when something holds, when it does not, and when each decision comes.
+"""Decisions as formulas: when something is true, when it is not, and when each decision is the result.
 
-A formula is whatever has `&`, `|` and `~`: of z3 for analysis, over the attributes of an event for what is left of a
-policy. What always or never holds is Python's own True and False. A truth is a pair of formulas; where neither holds,
-the plain evaluator meets an error. Nothing is approximated: errors count as they do there, and so does the order in
-which arguments are looked at.
+A formula is any object with `&`, `|` and `~`: z3's for analysis, formulas over an event's attributes for partial
+evaluation. Formulas that are always or never true are Python's True and False. A truth is a pair of formulas; if
+neither is true, the plain evaluator meets an error. Nothing is approximated: errors, and the order in which arguments
+are evaluated, have the same effect as in the plain evaluator. `algorithm` gives the standard's combining algorithms as
+formulas over the outcomes of the children.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import reduce, singledispatch
 from itertools import pairwise
 from operator import and_, or_
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
+from penstock.policy.combining import IN_D, IN_DP, IN_P, NA, D, P, standard
 from penstock.policy.language.policies import RuleEffect
 from penstock.policy.language.results import XacmlDecision
 
@@ -21,9 +23,6 @@ Formula: TypeAlias = Any
 
 Outcomes: TypeAlias = Mapping[XacmlDecision, Formula]
 """When each decision comes; just one of them does."""
-
-P, D, NA = XacmlDecision.PERMIT, XacmlDecision.DENY, XacmlDecision.NOT_APPLICABLE
-IN_P, IN_D = XacmlDecision.INDETERMINATE_P, XacmlDecision.INDETERMINATE_D
 
 
 @dataclass(frozen=True, slots=True)
@@ -201,3 +200,108 @@ def contained(applies: TruthFormula, said: Outcomes, told: Mapping[RuleEffect, F
         IN_D: either(found[IN_D], spoiled_d),
     }
     return EncodedChild(says, applies)
+
+
+Combine: TypeAlias = Callable[[Sequence[EncodedChild]], Outcomes]
+
+
+def algorithm(name: str) -> Combine | None:
+    """Return an algorithm by its id; none for those that are not of the standard."""
+    found = standard(name)
+    return None if found is None else _ALGORITHMS[found.name]
+
+
+def _said(children: Sequence[EncodedChild], *decisions: XacmlDecision) -> Formula:
+    return some(child.says[decision] for child in children for decision in decisions)
+
+
+def _overrides(strong: XacmlDecision) -> Combine:
+    weak, strong_spoiled, weak_spoiled = (P, IN_D, IN_P) if strong is D else (D, IN_P, IN_D)
+
+    def combine(children: Sequence[EncodedChild]) -> Outcomes:
+        doubtful = both(_said(children, strong_spoiled), _said(children, weak_spoiled, weak))
+        return first(
+            (strong, _said(children, strong)),
+            (IN_DP, either(_said(children, IN_DP), doubtful)),
+            *((decision, _said(children, decision)) for decision in (strong_spoiled, weak, weak_spoiled)),
+        )
+
+    return combine
+
+
+def _unless(strong: XacmlDecision) -> Combine:
+    def combine(children: Sequence[EncodedChild]) -> Outcomes:
+        other = D if strong is P else P
+        return first((strong, _said(children, strong)), (other, True))
+
+    return combine
+
+
+def _first(children: Sequence[EncodedChild]) -> Outcomes:
+    found: dict[XacmlDecision, list[Formula]] = {decision: [] for decision in XacmlDecision if decision is not NA}
+    none: Formula = True
+    for child in children:
+        for decision, formulas in found.items():
+            formulas.append(both(none, child.says[decision]))
+        none = both(none, child.says[NA])
+    return {**{decision: some(formulas) for decision, formulas in found.items()}, NA: none}
+
+
+def _only_one(children: Sequence[EncodedChild]) -> Outcomes:
+    unknown = some(negated(child.applies.fine) for child in children)
+    seen, several = False, False
+    for child in children:
+        several = either(several, both(seen, child.applies.holds))
+        seen = either(seen, child.applies.holds)
+    spoiled = either(unknown, several)
+    none = negated(either(spoiled, seen))
+    one = [(both(negated(spoiled), child.applies.holds), child.says) for child in children]
+    return chosen([(spoiled, always(IN_DP)), (none, always(NA)), *one])
+
+
+def _on_permit_second(children: Sequence[EncodedChild]) -> Outcomes:
+    if len(children) not in (2, 3):
+        return always(IN_DP)
+    asked, second, *third = children
+    doubtful = either(asked.says[IN_P], asked.says[IN_DP])
+    otherwise = third[0].says if third else always(NA)
+    permits = _said(children[1:], P, IN_P, IN_DP)
+    denies = _said(children[1:], D, IN_D, IN_DP)
+    unknown = first((IN_DP, both(permits, denies)), (IN_P, permits), (IN_D, denies))
+    no = negated(either(asked.says[P], doubtful))
+    return chosen([(asked.says[P], second.says), (doubtful, unknown), (no, otherwise)])
+
+
+def _legacy_rules(strong: XacmlDecision) -> Combine:
+    weak, spoiled, other = (P, IN_D, IN_P) if strong is D else (D, IN_P, IN_D)
+
+    def combine(children: Sequence[EncodedChild]) -> Outcomes:
+        order = (strong, IN_DP, spoiled, weak, other)
+        return first(*((decision, _said(children, decision)) for decision in order))
+
+    return combine
+
+
+def _legacy_deny_policies(children: Sequence[EncodedChild]) -> Outcomes:
+    denied = _said(children, D, IN_D, IN_P, IN_DP)
+    return first((D, denied), (P, _said(children, P)))
+
+
+def _legacy_permit_policies(children: Sequence[EncodedChild]) -> Outcomes:
+    spoiled = _said(children, IN_D, IN_P, IN_DP)
+    return first((P, _said(children, P)), (D, _said(children, D)), (IN_DP, spoiled))
+
+
+_ALGORITHMS: Final[Mapping[str, Combine]] = {
+    "deny-overrides": _overrides(D),
+    "permit-overrides": _overrides(P),
+    "deny-unless-permit": _unless(P),
+    "permit-unless-deny": _unless(D),
+    "first-applicable": _first,
+    "on-permit-apply-second": _on_permit_second,
+    "only-one-applicable": _only_one,
+    "deny-overrides of rules before 3.0": _legacy_rules(D),
+    "permit-overrides of rules before 3.0": _legacy_rules(P),
+    "deny-overrides of policies before 3.0": _legacy_deny_policies,
+    "permit-overrides of policies before 3.0": _legacy_permit_policies,
+}

@@ -17,7 +17,7 @@ from itertools import product
 from typing import TYPE_CHECKING, Final, NoReturn, TypeAlias
 
 from penstock.errors import MalformedError, PenstockError
-from penstock.policy.combining.registry import (
+from penstock.policy.combining import (
     POLICY_COMBINING,
     RULE_COMBINING,
     split_priorities,

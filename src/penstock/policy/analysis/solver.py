@@ -1,25 +1,722 @@
-"""Requests that policies answer in some way, found with z3 within limits of time and effort, and then evaluated.
+"""Find requests for which policies decide in a certain way: encode policies as z3 formulas, solve, then evaluate.
 
-This module imports z3, which takes a while; analysis.py imports it on first use. Questions about the same policies
-share their formulas, and each has a solver of its own, so that answers do not depend on earlier ones.
+An attribute is encoded as a flag that it is present, and the position of its value in the scale of its type; or both
+for each of two values. A truth is a pair of formulas: when it is true and when it is false; if neither, the plain
+evaluator meets an error. Nothing is approximated: the order in which arguments are evaluated, attributes that must be
+present and obligations that cannot be evaluated have the same effect as in the plain evaluator.
+
+Parts that have no formula are unknowns: each can be true, false or an error, independently of the request, and is the
+same wherever it occurs. Results that do not depend on unknowns are certain; the others have to be tried.
+
+A scale has as few values as a question needs. Policies of the fragment only compare values, so only their order and
+their equality with named values matter: a scale has the named values of the type, and in each gap between two of them
+as many others as there are attributes of the type, or all if there are fewer. Requests that differ by any values differ
+by these.
+
+Questions about the same policies share their formulas. Each has a solver of its own, so that answers do not depend on
+earlier ones, with limits on time and effort. This module imports z3, which takes a while: `questions` imports it on
+first use.
 """
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
-from typing import Final, TypeAlias
+from decimal import Decimal
+from itertools import pairwise
+from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import z3
 
-from penstock.policy.analysis.encoder import PolicyEncoder
-from penstock.policy.analysis.formulas import Formula, every, some
-from penstock.policy.engine.evaluate import evaluate
+from penstock.errors import EvaluationError, MalformedError
+from penstock.policy.analysis.formulas import (
+    EncodedChild,
+    Formula,
+    Outcomes,
+    TruthFormula,
+    algorithm,
+    all_of,
+    both,
+    contained,
+    decided,
+    either,
+    every,
+    every_truth,
+    in_order,
+    n_of,
+    negated,
+    one_of,
+    ruled,
+    some,
+    some_truth,
+)
+from penstock.policy.engine.evaluate import EvaluationScope, evaluate, target_matches
 from penstock.policy.engine.lookup import Context, NoSources
-from penstock.policy.language.expressions import Designator
-from penstock.policy.language.policies import Root, designators
+from penstock.policy.language.datatypes import (
+    BOOLEAN,
+    DATE,
+    DATE_TIME,
+    DOUBLE,
+    INTEGER,
+    STRING,
+    TIME,
+    URI,
+    Bag,
+    DataType,
+    Function,
+    Value,
+)
+from penstock.policy.language.functions import V1
+from penstock.policy.language.policies import (
+    Apply,
+    ApplyEach,
+    ApplyPath,
+    ContentSelector,
+    Designator,
+    Duties,
+    Expression,
+    Match,
+    Policy,
+    PolicyLiteral,
+    PolicyReference,
+    PolicySet,
+    Reference,
+    Root,
+    Rule,
+    RuleEffect,
+    Target,
+    designators,
+)
 from penstock.policy.language.requests import Facts
 from penstock.policy.language.results import XacmlDecision
+from penstock.policy.language.times import DAY, Date, DateTime, Time, days_of, into_days
 from penstock.selector.limits import SelectorLimits
 from penstock.selector.solver import UnsettledError as UnsettledError
+
+if TYPE_CHECKING:
+    from penstock.policy.language.requests import Key
+
+
+Between: TypeAlias = Callable[[Value | None, Value | None, int], Sequence[Value]]
+"""Some values between two, in order; so many, or all if there are fewer. Without a bound there is none on that side."""
+
+_FURTHEST: Final = 14 * 60
+_START: Final = days_of(2026, 1, 1) * DAY
+#: what is put behind a text to find the next ones; the last one finds all that there are
+_FILLERS: Final = ("a", "0", "!", "\0")
+
+
+class Scale:
+    """The values of one type that a question needs, by their places; NaN comes last, and has no order."""
+
+    def __init__(self, of_type: DataType, named: Iterable[Value], attributes: int) -> None:
+        ends, between = _TYPES[of_type]
+        known = sorted({value for value in (*named, *ends) if value == value})  # noqa: PLR0124  # NaN is not
+        bounds = [None, *known, None]
+        self.values: list[Value] = []
+        for low, high in pairwise(bounds):
+            self.values += between(low, high, attributes)
+            if high is not None:
+                self.values.append(high)
+        self._places = {value: place for place, value in enumerate(self.values)}
+        #: the place of NaN, where the type has that
+        self.unordered = len(self.values) if of_type is DOUBLE else None
+        if of_type is DOUBLE:
+            self.values.append(math.nan)
+
+    def place(self, value: Value) -> int:
+        """Return the place of a value that was named."""
+        if self.unordered is not None and math.isnan(value):
+            return self.unordered
+        return self._places[value]
+
+
+def known_type(of_type: DataType) -> bool:
+    """Say whether values of a type are understood."""
+    return of_type in _TYPES
+
+
+def _no_others(_low: Value | None, _high: Value | None, _count: int) -> Sequence[Value]:
+    return ()
+
+
+def _texts(low: str | None, high: str | None, count: int) -> Sequence[str]:
+    # The empty text is the first, and always named.
+    if low is None:
+        return ()
+    several = [[low + filler * times for times in range(1, count + 1)] for filler in _FILLERS]
+    for found in several:
+        if high is None or not found or found[-1] < high:
+            return found
+    return [text for text in several[-1] if high is None or text < high]
+
+
+def _integers(low: int | None, high: int | None, count: int) -> Sequence[int]:
+    if low is None:
+        return range(count) if high is None else range(high - count, high)
+    return range(low + 1, low + 1 + count if high is None else min(high, low + 1 + count))
+
+
+def _doubles(low: float | None, high: float | None, count: int) -> Sequence[float]:
+    # The infinite ones are always named.
+    if low is None or high is None:
+        return ()
+    steps = range(1, count + 1)
+    if math.isinf(low):
+        found = [(0.0 if math.isinf(high) else high) - step for step in reversed(steps)]
+    elif math.isinf(high):
+        found = [low + step for step in steps]
+    else:
+        found = [low + (high - low) * step / (count + 1) for step in steps]
+    if all(one < other for one, other in pairwise([low, *found, high])):
+        return found
+    return _next_doubles(low, high, count)
+
+
+def _next_doubles(low: float, high: float, count: int) -> Sequence[float]:
+    found: list[float] = []
+    while len(found) < count and (following := math.nextafter(found[-1] if found else low, math.inf)) < high:
+        found.append(following)
+    return found
+
+
+def _moments(low: DateTime | None, high: DateTime | None, count: int) -> Sequence[DateTime]:
+    orders = _orders(None if low is None else low.order, None if high is None else high.order, count)
+    return [DateTime(*into_days(order), 0) for order in orders]
+
+
+def _times(low: Time | None, high: Time | None, count: int) -> Sequence[Time]:
+    # The first time, in the zone that is furthest ahead, is always named.
+    if low is None:
+        return ()
+    # Times of the day in UTC where there are some: those are what people write.
+    beyond = Decimal(DAY if low.order < DAY - 1 else DAY + _FURTHEST * 60)
+    return [_time(order) for order in _orders(low.order, beyond if high is None else high.order, count)]
+
+
+def _orders(low: Decimal | None, high: Decimal | None, count: int) -> Sequence[Decimal]:
+    steps = range(1, count + 1)
+    if low is None:
+        start = Decimal(_START) if high is None else high
+        return [start - step * DAY for step in reversed(steps)]
+    if high is None:
+        return [low + step * DAY for step in steps]
+    found = {low + (high - low) * step / (count + 1) for step in steps}
+    return sorted(order for order in found if low < order < high)
+
+
+def _time(order: Decimal) -> Time:
+    zone = _FURTHEST if order < 0 else -_FURTHEST if order >= DAY else 0
+    return Time(0, order + zone * 60, zone)
+
+
+def _dates(low: Date | None, high: Date | None, count: int) -> Sequence[Date]:
+    if low is None or high is None or high.order - low.order > count * DAY:
+        steps = range(1, count + 1)
+        if low is None:
+            start = Decimal(_START) if high is None else high.order
+            return [_date(start - step * DAY) for step in reversed(steps)]
+        return [_date(low.order + step * DAY) for step in steps]
+    # Zones are whole minutes, and more than a day apart.
+    minutes = range(int(low.order) + 60, int(high.order), 60)
+    return [_date(Decimal(order)) for order in minutes[:count]]
+
+
+def _date(order: Decimal) -> Date:
+    days, rest = into_days(order)
+    ahead = -int(rest) // 60
+    return Date(days, Decimal(0), ahead) if -ahead <= _FURTHEST else Date(days + 1, Decimal(0), ahead + DAY // 60)
+
+
+_TYPES: Final[dict[DataType, tuple[tuple[Value, ...], Between]]] = {
+    STRING: (("",), _texts),
+    URI: (("",), _texts),
+    BOOLEAN: ((False, True), _no_others),
+    INTEGER: ((), _integers),
+    DOUBLE: ((-math.inf, math.inf), _doubles),
+    DATE_TIME: ((), _moments),
+    DATE: ((), _dates),
+    TIME: ((_time(Decimal(-_FURTHEST * 60)),), _times),
+}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The values and attributes that policies name, of which the scales of an analysis are made.
+
+
+class NamedValues:
+    """The values and attributes that policies name."""
+
+    def __init__(self) -> None:
+        self.values: dict[DataType, set[Value]] = {BOOLEAN: set()}
+        self.keys: set[Key] = set()
+
+    def root(self, root: Root) -> None:
+        """Add what a policy or a policy set names."""
+        self._target(root.target)
+        self._duties(root.duties)
+        if isinstance(root, PolicySet):
+            for member in root.members:
+                if not isinstance(member, PolicyReference):
+                    self.root(member)
+            return
+        for expression in root.variables.values():
+            self._expression(expression)
+        for rule in root.rules:
+            self._target(rule.target)
+            self._duties(rule.duties)
+            if rule.condition is not None:
+                self._expression(rule.condition)
+
+    def _target(self, target: Target) -> None:
+        for match in (match for any_of in target for group in any_of for match in group):
+            self._value(match.value, match.of)
+            self._expression(match.attribute)
+
+    def _duties(self, duties: Duties) -> None:
+        for duty in (*duties.obligations, *duties.advice):
+            for assignment in duty.assignments:
+                self._expression(assignment.expression)
+
+    def _expression(self, expression: Expression) -> None:
+        match expression:
+            case PolicyLiteral(value, of_type):
+                self._value(value, of_type)
+            case Designator():
+                self.keys.add(expression.key)
+            case ApplyEach(_, _, arguments) | ApplyPath(_, arguments):
+                for argument in arguments:
+                    self._expression(argument)
+            case Apply(function, arguments):
+                if function.name.endswith(("-bag", "-bag-size")):
+                    # what a bag may have for its size
+                    self.values.setdefault(INTEGER, set()).update((0, 1, 2, len(arguments)))
+                for argument in arguments:
+                    self._expression(argument)
+
+    def _value(self, value: Value, of_type: DataType) -> None:
+        if known_type(of_type):
+            self.values.setdefault(of_type, set()).add(value)
+
+
+_ORDERS: Final[Mapping[str, Callable[[Formula, Formula], Formula]]] = {
+    "greater-than": z3.UGT,
+    "greater-than-or-equal": z3.UGE,
+    "less-than": z3.ULT,
+    "less-than-or-equal": z3.ULE,
+}
+#: places are numbers of so many bits, about which the solver reasons more quickly than about integers
+_BITS: Final = 32
+_LOGIC: Final = (f"{V1}or", f"{V1}and", f"{V1}not", f"{V1}n-of")
+Variables = Mapping[str, Expression]
+T = TypeVar("T")
+
+# One operator of many arguments, about which the solver reasons more quickly than about many of two.
+all_of.register(z3.BoolRef, lambda _one, formulas: z3.And(formulas))
+one_of.register(z3.BoolRef, lambda _one, formulas: z3.Or(formulas))
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedTerm:
+    """A value: when there is one without an error, and its place."""
+
+    fine: Formula
+    place: Formula
+
+
+@dataclass(frozen=True, slots=True)
+class EncodedBag:
+    """A bag: when there is one without an error, and which values it may have, each with when it is there."""
+
+    fine: Formula
+    members: tuple[tuple[Formula, Formula], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class UnencodedTerm:
+    """Something without a formula: the states that it may be in, just one of them, and how to find out which it is."""
+
+    #: what it is, and where it stands first
+    construct: str
+    states: tuple[Formula, ...]
+    #: the number of the state that it is in for a request
+    actual: Callable[[Context], int]
+    #: the attributes that it depends on, as far as they are understood
+    keys: "tuple[Key, ...]"
+
+
+class PolicyEncoder:
+    """Formulas for some policies, which share their attributes and scales; attributes have so many values at most."""
+
+    def __init__(self, roots: Sequence[Root], always: Callable[[Designator], bool], values: int = 1) -> None:
+        self.context = z3.Context()
+        self.constraints: list[Formula] = []
+        #: of each value of an attribute whether it is there, and its place
+        self.attributes: dict[Key, tuple[tuple[Formula, Formula], ...]] = {}
+        self.unknown: list[UnencodedTerm] = []
+        self._unknown: dict[Hashable, tuple[object, UnencodedTerm]] = {}
+        self._always = always
+        self._most = values
+        named = NamedValues()
+        for root in roots:
+            named.root(root)
+        self.scales = {
+            of_type: Scale(
+                of_type, named.values.get(of_type, ()), values * sum(key.of is of_type for key in named.keys)
+            )
+            for of_type in {*named.values, *(key.of for key in named.keys)}
+            if known_type(of_type)
+        }
+        self._around: list[str] = []
+        self._rules: dict[tuple[int, int], tuple[Rule, Variables, EncodedChild]] = {}
+        self._variables: dict[tuple[int, str], tuple[Variables, Any]] = {}
+
+    # --- policies -----------------------------------------------------------------------------------------------
+
+    def root(self, root: Root) -> EncodedChild:
+        """Return when a policy or a policy set says what."""
+        with self._within(root, "policy set" if isinstance(root, PolicySet) else "policy"):
+            variables = root.variables if isinstance(root, Policy) else {}
+            applies = self._target(root.target)
+            combine = algorithm(root.combining)
+            said = self._unknown_outcomes(root) if combine is None else combine([*self._children(root)])
+            told = {effect: self._told(root.duties, effect, variables) for effect in RuleEffect}
+            return contained(applies, said, told)
+
+    def _children(self, root: Root) -> Iterator[EncodedChild]:
+        if isinstance(root, Policy):
+            yield from (self._rule(rule, root.variables) for rule in root.rules)
+            return
+        for member in root.members:
+            if isinstance(member, PolicyReference):
+                raise self._outside(f"reference to `{member.id[:120]}`")
+            yield self.root(member)
+
+    def _rule(self, rule: Rule, variables: Variables) -> EncodedChild:
+        key = (id(rule), id(variables))
+        if key not in self._rules:
+            with self._within(rule, "rule"):
+                # What is kept holds what its key is made of.
+                self._rules[key] = (rule, variables, self._ruled(rule, variables))
+        return self._rules[key][2]
+
+    def _ruled(self, rule: Rule, variables: Variables) -> EncodedChild:
+        condition = TruthFormula(True, False) if rule.condition is None else self._truth(rule.condition, variables)
+        told = self._told(rule.duties, rule.effect, variables)
+        return ruled(rule.effect, self._target(rule.target), condition, told)
+
+    def _told(self, duties: Duties, effect: RuleEffect, variables: Variables) -> Formula:
+        """Return when obligations and advice can be evaluated."""
+        return every(
+            self._fine(assignment.expression, variables)
+            for duty in (*duties.obligations, *duties.advice)
+            if duty.on is effect
+            for assignment in duty.assignments
+        )
+
+    def _fine(self, expression: Expression, variables: Variables) -> Formula:
+        try:
+            return self._is_fine(expression, variables)
+        except MalformedError as error:
+            return self._unknown_value(expression, variables, error).states[0]
+
+    def _is_fine(self, expression: Expression, variables: Variables) -> Formula:
+        if isinstance(expression, PolicyLiteral):
+            return True
+        if isinstance(expression.gives, Bag):
+            return self._bag(expression, variables).fine
+        if expression.gives is BOOLEAN:
+            return self._truth(expression, variables).fine
+        return self._term(expression, variables).fine
+
+    # --- targets ------------------------------------------------------------------------------------------------
+
+    def _target(self, target: Target) -> TruthFormula:
+        return every_truth(
+            some_truth(every_truth(self._match(one) for one in all_of) for all_of in any_of) for any_of in target
+        )
+
+    def _match(self, match: Match) -> TruthFormula:
+        try:
+            return self._matched(match)
+        except MalformedError as error:
+            target: Target = (((match,),),)
+            return self._unknown_truth(match, {}, error, lambda scope: target_matches(target, scope))
+
+    def _matched(self, match: Match) -> TruthFormula:
+        compare = self._comparison(match.function)
+        bag = self._bag(match.attribute, {})
+        named = self._literal(match.value, match.of).place
+        holds = some(both(there, compare(named, place)) for there, place in bag.members)
+        return decided(bag.fine, holds)
+
+    def _comparison(self, function: Function) -> Callable[[Formula, Formula], Formula]:
+        of_type = function.takes[0]
+        if isinstance(of_type, DataType) and function.takes == (of_type, of_type) and known_type(of_type):
+            if function.id == f"{V1}{of_type}-equal":
+                return lambda a, b: a == b
+            compare = _ORDERS.get(function.id.removeprefix(f"{V1}{of_type}-"))
+            if compare is not None:
+                return self._ordered(compare, self.scales[of_type].unordered)
+        raise self._outside(f"function `{function.name}`")
+
+    def _ordered(
+        self, compare: Callable[[Formula, Formula], Formula], unordered: int | None
+    ) -> Callable[[Formula, Formula], Formula]:
+        if unordered is None:
+            return compare
+        return lambda a, b: every([compare(a, b), a != unordered, b != unordered])
+
+    # --- expressions --------------------------------------------------------------------------------------------
+
+    def _truth(self, expression: Expression, variables: Variables) -> TruthFormula:
+        try:
+            return self._understood(expression, variables)
+        except MalformedError as error:
+            return self._unknown_truth(expression, variables, error, lambda scope: scope.value(expression))
+
+    def _understood(self, expression: Expression, variables: Variables) -> TruthFormula:
+        match expression:
+            case PolicyLiteral(value):
+                return TruthFormula(value, not value)
+            case Reference(name):
+                return self._variable(self._truth, name, variables)
+            case Apply(function, arguments) if function.id in _LOGIC:
+                return self._combined(function, arguments, variables)
+            case Apply(function, (one, bag)) if function.name == f"{_of(bag)}-is-in":
+                return self._is_in(self._value(one, variables), self._bag(bag, variables))
+            case Apply(function, (one, other)) if not isinstance(one.gives, Bag):
+                compare = self._comparison(function)
+                left, right = self._value(one, variables), self._value(other, variables)
+                return decided(both(left.fine, right.fine), compare(left.place, right.place))
+            case Apply(function) if function.name == "boolean-one-and-only":
+                term = self._term(expression, variables)
+                return decided(term.fine, term.place == self.scales[BOOLEAN].place(True))
+        raise self._outside(_construct(expression))
+
+    def _variable(self, encode: "Callable[[Expression, Variables], T]", name: str, variables: Variables) -> T:
+        """Return what a variable stands for, once."""
+        key = (id(variables), name)
+        if key not in self._variables:
+            self._variables[key] = (variables, encode(variables[name], variables))
+        found: T = self._variables[key][1]
+        return found
+
+    def _combined(self, function: Function, arguments: Sequence[Expression], variables: Variables) -> TruthFormula:
+        """A.3.5: arguments are looked at in their order, and no more of them than need be."""
+        if function.id == f"{V1}n-of":
+            return self._n_of(arguments, variables)
+        truths = [self._truth(argument, variables) for argument in arguments]
+        if function.id == f"{V1}not":
+            return TruthFormula(truths[0].fails, truths[0].holds)
+        return in_order(truths, decisive=function.id == f"{V1}or")
+
+    def _n_of(self, arguments: Sequence[Expression], variables: Variables) -> TruthFormula:
+        number = arguments[0]
+        if not isinstance(number, PolicyLiteral):
+            raise self._outside("`n-of` with a number that is computed")
+        return n_of(number.value, [self._truth(argument, variables) for argument in arguments[1:]])
+
+    def _is_in(self, one: EncodedTerm, bag: EncodedBag) -> TruthFormula:
+        holds = some(both(there, place == one.place) for there, place in bag.members)
+        return decided(both(one.fine, bag.fine), holds)
+
+    def _value(self, expression: Expression, variables: Variables) -> EncodedTerm:
+        """Return a value of any type, also of truth that is computed."""
+        computed = isinstance(expression, Apply) and not expression.function.name.endswith("-one-and-only")
+        if expression.gives is BOOLEAN and computed:
+            truth, scale = self._truth(expression, variables), self.scales[BOOLEAN]
+            places = (z3.BitVecVal(scale.place(value), _BITS, self.context) for value in (True, False))
+            return EncodedTerm(truth.fine, _if(truth.holds, *places))
+        return self._term(expression, variables)
+
+    def _term(self, expression: Expression, variables: Variables) -> EncodedTerm:
+        match expression:
+            case PolicyLiteral(value, of_type):
+                return self._literal(value, of_type)
+            case Reference(name):
+                return self._variable(self._value, name, variables)
+            case Apply(function, (inner,)) if function.name == f"{_of(inner)}-one-and-only":
+                return self._only(self._bag(inner, variables))
+            case Apply(function, (inner,)) if function.name == f"{_of(inner)}-bag-size":
+                return self._size(self._bag(inner, variables))
+        raise self._outside(_construct(expression))
+
+    def _only(self, bag: EncodedBag) -> EncodedTerm:
+        found: Formula = z3.BitVecVal(0, _BITS, self.context)
+        for there, place in bag.members:
+            found = _if(there, place, found)
+        return EncodedTerm(both(bag.fine, _counted(bag).get(1, False)), found)
+
+    def _size(self, bag: EncodedBag) -> EncodedTerm:
+        found: Formula = self._literal(0, INTEGER).place
+        for size, formula in _counted(bag).items():
+            found = _if(formula, self._literal(size, INTEGER).place, found)
+        return EncodedTerm(bag.fine, found)
+
+    def _bag(self, expression: Expression, variables: Variables) -> EncodedBag:
+        match expression:
+            case Designator():
+                return self._designated(expression)
+            case Reference(name):
+                return self._variable(self._bag, name, variables)
+            case Apply(function, arguments) if function.name.endswith("-bag"):
+                terms = [self._value(argument, variables) for argument in arguments]
+                fine = every(term.fine for term in terms)
+                return EncodedBag(fine, tuple((True, term.place) for term in terms))
+        raise self._outside(_construct(expression))
+
+    def _designated(self, wanted: Designator) -> EncodedBag:
+        if wanted.issuer is not None:
+            raise self._outside(f"attribute `{wanted.id[:120]}` of an issuer")
+        if not known_type(wanted.of):
+            raise self._outside(f"attribute `{wanted.id[:120]}` of type `{wanted.of}`")
+        if wanted.key not in self.attributes:
+            self.attributes[wanted.key] = self._attribute(wanted)
+        members = self.attributes[wanted.key]
+        return EncodedBag(members[0][0] if wanted.must_be_present else True, members)
+
+    def _attribute(self, wanted: Designator) -> tuple[tuple[Formula, Formula], ...]:
+        number, always = len(self.attributes), self._always(wanted)
+        # What time it is, a request says once.
+        members = [
+            (z3.Bool(f"there {number} {one}", self.context), z3.BitVec(f"place {number} {one}", _BITS, self.context))
+            for one in range(1 if always else self._most)
+        ]
+        self.constraints += [z3.ULT(place, len(self.scales[wanted.of].values)) for _, place in members]
+        if always:
+            self.constraints.append(members[0][0])
+        for (there, place), (second, other) in pairwise(members):
+            # Which of two values is the first makes no difference.
+            self.constraints += [z3.Implies(second, there), z3.ULE(place, other)]
+        return tuple(members)
+
+    def _literal(self, value: Value, of_type: DataType) -> EncodedTerm:
+        if not known_type(of_type):
+            raise self._outside(f"value of type `{of_type}`")
+        place = z3.BitVecVal(self.scales[of_type].place(value), _BITS, self.context)
+        return EncodedTerm(True, place)
+
+    # --- what is not understood ---------------------------------------------------------------------------------
+
+    def _unknown_truth(
+        self,
+        what: Match | Expression,
+        variables: Variables,
+        error: MalformedError,
+        ask: Callable[[EvaluationScope], object],
+    ) -> TruthFormula:
+        def actual(context: Context) -> int:
+            try:
+                return 0 if ask(EvaluationScope(context, variables)) else 1
+            except EvaluationError:
+                return 2
+
+        found = self._left_open(what, variables, error, 3, actual)
+        return TruthFormula(found.states[0], found.states[1])
+
+    def _unknown_value(self, expression: Expression, variables: Variables, error: MalformedError) -> UnencodedTerm:
+        def actual(context: Context) -> int:
+            try:
+                EvaluationScope(context, variables).value(expression)
+            except EvaluationError:
+                return 1
+            return 0
+
+        return self._left_open(("told", expression), variables, error, 2, actual)
+
+    def _unknown_outcomes(self, root: Root) -> Outcomes:
+        alone: Root = replace(root, target=(), duties=Duties())
+        decisions = [*XacmlDecision]
+
+        def actual(context: Context) -> int:
+            return decisions.index(evaluate(alone, Context(None, context.now, context.sources, context.facts)).decision)
+
+        error = self._outside(f"combining algorithm `{root.combining[:120]}`")
+        found = self._left_open(alone, {}, error, len(decisions), actual)
+        return dict(zip(decisions, found.states, strict=True))
+
+    def _left_open(
+        self, what: Hashable, variables: Variables, error: MalformedError, count: int, actual: Callable[[Context], int]
+    ) -> UnencodedTerm:
+        """Return something without a formula, which is the same wherever it stands beside the same variables."""
+        refers = any(isinstance(one, Reference) for one in _parts(what))
+        # Policies have variables in them, which are not to be hashed.
+        key = (id(what) if isinstance(what, Policy | PolicySet) else what, id(variables) if refers else None)
+        if key not in self._unknown:
+            state = z3.BitVec(f"unknown {len(self.unknown)}", _BITS, self.context)
+            self.constraints.append(z3.ULT(state, count))
+            depends = [what, variables] if refers else [what]
+            asked = {one for one in designators(depends) if one.issuer is None and known_type(one.of)}
+            for one in asked:
+                self._designated(one)
+            places = tuple(state == one for one in range(count))
+            name = f"{error.fields['construct']} of {error.fields['element']}"
+            made = UnencodedTerm(name, places, actual, tuple(dict.fromkeys(one.key for one in asked)))
+            self.unknown.append(made)
+            # What is kept holds what its key is made of.
+            self._unknown[key] = ((what, variables), made)
+        return self._unknown[key][1]
+
+    @contextmanager
+    def _within(self, element: Rule | Root, kind: str) -> Iterator[None]:
+        self._around.append(f"{kind} `{element.id[:120]}`")
+        try:
+            yield
+        finally:
+            self._around.pop()
+
+    def _outside(self, construct: str) -> MalformedError:
+        element = " of ".join(reversed(self._around))
+        return MalformedError(
+            "xacml.fragment",
+            f"{element}: {construct} is not understood by the analysis",
+            hint="it understands comparisons, is-in and logic of attributes with at most one value, without issuers",
+            construct=construct,
+            element=element,
+        )
+
+
+def _counted(bag: EncodedBag) -> dict[int, Formula]:
+    """Return when a bag has how many values."""
+    found: dict[int, Formula] = {0: True}
+    for there, _ in bag.members:
+        more = {size + 1: both(formula, there) for size, formula in found.items()}
+        same = {size: both(formula, negated(there)) for size, formula in found.items()}
+        found = {size: either(more.get(size, False), same.get(size, False)) for size in {*more, *same}}
+    return found
+
+
+def _parts(what: object) -> Iterator[object]:
+    """Yield something and all that is in it."""
+    yield what
+    if isinstance(what, Apply | ApplyEach | ApplyPath):
+        for argument in what.arguments:
+            yield from _parts(argument)
+    elif isinstance(what, tuple):
+        for one in what:
+            yield from _parts(one)
+
+
+def _if(formula: Formula, one: Formula, other: Formula) -> Formula:
+    return (one if formula else other) if isinstance(formula, bool) else z3.If(formula, one, other)
+
+
+def _of(expression: Expression) -> str:
+    return str(expression.gives.of) if isinstance(expression.gives, Bag) else ""
+
+
+def _construct(expression: Expression) -> str:
+    match expression:
+        case Apply(function):
+            return f"function `{function.name}`"
+        case ApplyEach(name) | ApplyPath(name):
+            return f"function `{name}`"
+        case ContentSelector():
+            return "an attribute selector"
+    return "an attribute" if isinstance(expression, Designator) else "an expression"
+
 
 Ways: TypeAlias = frozenset[tuple[str, ...]]
 """Decisions of some policies, as seen from outside: each combination to look for."""

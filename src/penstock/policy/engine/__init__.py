@@ -1,7 +1,6 @@
 """Evaluation: from a request to a decision.
 
-`evaluate` follows the standard word by word, `decide` answers requests, `lookup` and `repository` find values and
-policies. `compiler`, `programs`, `index`, `vectors` and `fast_path` do the same faster, `cases` runs test cases
-beside policies.
+`evaluate` follows the standard literally, `decide` answers requests, `lookup` finds values and policies. `compiler`,
+`programs`, `index`, `vectors` and `fast_path` do the same faster, `cases` runs test cases for policies.
 May import from `penstock.policy`: `syntax`, `combining`, `language`.
 """

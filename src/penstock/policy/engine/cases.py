@@ -33,7 +33,7 @@ from penstock.policy.language.datatypes import (
     data_type,
     read_value,
 )
-from penstock.policy.language.expressions import Designator
+from penstock.policy.language.policies import Designator
 from penstock.policy.language.requests import (
     ACTION,
     ACTION_ID,
@@ -50,7 +50,7 @@ from penstock.policy.language.requests import (
 )
 from penstock.policy.language.results import Result, XacmlDecision
 from penstock.policy.limits import POLICY_LIMITS, PolicyLimits
-from penstock.policy.syntax.text.names import CATEGORY
+from penstock.policy.syntax.text.tokens import CATEGORY
 
 #: what requests usually say, whether policies ask for it or not
 _ALWAYS: Final = frozenset(

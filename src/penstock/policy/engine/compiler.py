@@ -14,15 +14,14 @@ from functools import partial
 from typing import Final
 
 from penstock.errors import EvaluationError, PenstockError
-from penstock.policy.combining.algorithms import Child, CombiningAlgorithm
-from penstock.policy.combining.registry import policy_algorithm, rule_algorithm, standard
+from penstock.policy.combining import Child, CombiningAlgorithm, policy_algorithm, rule_algorithm, standard
 from penstock.policy.engine.evaluate import EvaluationScope, doubted, duties_told, status_of, target_matches
 from penstock.policy.engine.index import Index, Leads, Needs, leads_of_policy, leads_of_rule, necessary
 from penstock.policy.engine.lookup import Context, NoSources, PolicySources
 from penstock.policy.engine.programs import Program, condition_program, target_program
-from penstock.policy.language.expressions import Expression
 from penstock.policy.language.policies import (
     Duties,
+    Expression,
     Policy,
     PolicyReference,
     PolicySet,

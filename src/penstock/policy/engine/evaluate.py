@@ -12,30 +12,27 @@ from math import prod
 from typing import Any
 
 from penstock.errors import EvaluationError, MalformedError, PenstockError
-from penstock.policy.combining.algorithms import Child, CombiningAlgorithm
-from penstock.policy.combining.registry import policy_algorithm, rule_algorithm
+from penstock.policy.combining import Child, CombiningAlgorithm, policy_algorithm, rule_algorithm
 from penstock.policy.engine.lookup import Context
 from penstock.policy.language.datatypes import Bag, DataType, Function, Value, failed
-from penstock.policy.language.expressions import (
+from penstock.policy.language.functions import V1, WITHIN
+from penstock.policy.language.policies import (
     Apply,
     ApplyEach,
     ApplyPath,
+    Assignment,
     ContentSelector,
     Designator,
-    Expression,
-    HigherOrder,
-    PolicyLiteral,
-    Reference,
-)
-from penstock.policy.language.functions import V1, WITHIN
-from penstock.policy.language.policies import (
-    Assignment,
     Duties,
     Duty,
+    Expression,
+    HigherOrder,
     Match,
     Policy,
+    PolicyLiteral,
     PolicyReference,
     PolicySet,
+    Reference,
     Root,
     Rule,
     RuleEffect,

@@ -16,16 +16,16 @@ from functools import partial
 from typing import Final, NoReturn, TypeAlias
 
 from penstock.errors import EvaluationError, PenstockError
-from penstock.policy.combining.registry import standard
+from penstock.policy.combining import standard
 from penstock.policy.engine.compiler import leads_where, needs_of_policy, no_leads
 from penstock.policy.engine.index import Index, Leads, Needs, leads_of_rule, necessary
-from penstock.policy.engine.lookup import Context, is_clock
+from penstock.policy.engine.lookup import Context, Repository, is_clock
 from penstock.policy.engine.programs import Program, Writer, built
-from penstock.policy.engine.repository import Repository
 from penstock.policy.language.datatypes import Value, failed
-from penstock.policy.language.expressions import Designator, Expression
 from penstock.policy.language.policies import (
+    Designator,
     Duties,
+    Expression,
     Policy,
     PolicyReference,
     PolicySet,

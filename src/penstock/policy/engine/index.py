@@ -17,9 +17,21 @@ from typing import Final, Generic, NamedTuple, Protocol, TypeAlias, TypeVar
 from penstock.errors import EvaluationError
 from penstock.policy.engine.programs import Writer, built
 from penstock.policy.language.datatypes import DOUBLE, Function, Value
-from penstock.policy.language.expressions import Apply, Designator, Expression, PolicyLiteral, Reference
 from penstock.policy.language.functions import FUNCTIONS, V1
-from penstock.policy.language.policies import AllOf, AnyOf, Duties, Policy, Rule, RuleEffect, Target
+from penstock.policy.language.policies import (
+    AllOf,
+    AnyOf,
+    Apply,
+    Designator,
+    Duties,
+    Expression,
+    Policy,
+    PolicyLiteral,
+    Reference,
+    Rule,
+    RuleEffect,
+    Target,
+)
 from penstock.policy.language.requests import Facts
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -17,17 +17,19 @@ from penstock.errors import EvaluationError
 from penstock.policy.engine.evaluate import EvaluationScope
 from penstock.policy.engine.lookup import Context
 from penstock.policy.language.datatypes import DOUBLE, Function, Value, XPathExpression
-from penstock.policy.language.expressions import (
+from penstock.policy.language.functions import V1
+from penstock.policy.language.policies import (
+    AllOf,
     Apply,
     ApplyEach,
     ApplyPath,
     Designator,
     Expression,
+    Match,
     PolicyLiteral,
     Reference,
+    Target,
 )
-from penstock.policy.language.functions import V1
-from penstock.policy.language.policies import AllOf, Match, Target
 from penstock.policy.language.requests import Facts
 
 Program: TypeAlias = Callable[[Context, Facts], Any]

@@ -31,23 +31,21 @@ from penstock.policy.language.datatypes import (
     Kind,
     Value,
 )
-from penstock.policy.language.expressions import (
+from penstock.policy.language.functions import V3, WITHIN
+from penstock.policy.language.policies import (
+    AnyOf,
     Apply,
     ApplyEach,
     ApplyPath,
     Designator,
-    Expression,
-    PolicyLiteral,
-    Reference,
-)
-from penstock.policy.language.functions import V3, WITHIN
-from penstock.policy.language.policies import (
-    AnyOf,
     Duty,
+    Expression,
     Match,
     Policy,
+    PolicyLiteral,
     PolicyReference,
     PolicySet,
+    Reference,
     Root,
     Rule,
     Target,

@@ -10,7 +10,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
 from penstock.errors import EvaluationError, MalformedError
-from penstock.policy.language.addresses import DirectoryName, check_mailbox_pattern, mailbox_matches
 from penstock.policy.language.datatypes import (
     ADDRESS,
     BASE64,
@@ -32,10 +31,13 @@ from penstock.policy.language.datatypes import (
     YEAR_MONTH,
     Bag,
     DataType,
+    DirectoryName,
     Function,
     Kind,
     Value,
+    check_mailbox_pattern,
     failed,
+    mailbox_matches,
     read_value,
     write_scientific,
 )

@@ -1,6 +1,5 @@
-"""Partial evaluation: what is left of a policy if everything but the event is known.
+"""Partial evaluation: what remains of a policy if everything but the event is known.
 
-`partial_evaluation` is the entry point, `conditions`, `formulas` and `selector` turn targets and conditions into
-selectors.
+`partial_evaluation` is the entry point, `formulas` turns conditions on the event into selectors.
 May import from `penstock.policy`: `analysis`, `engine`, `syntax`, `combining`, `language`.
 """

@@ -1,20 +1,45 @@
-"""Formulas over the attributes of an event that is not known yet: conjunctions and their opposites, each kept once.
+"""Formulas over the attributes of an event that is not known yet, and the selectors that they become.
 
-An atom says that an attribute has a value, or that a comparison is true for attributes that all have one: every atom is
-true or false of an event, also where values are null, which the selector language would call unknown. A disjunction is
-the opposite of a conjunction of opposites, so that what is the same, or the opposite, is seen to be where it is joined.
+A formula is a conjunction or the negation of one; equal formulas are one object. An atom says that an attribute has a
+value, or that a comparison of attributes with values is true: for each event every atom is true or false, also if
+values are null, which the selector language calls unknown. A disjunction is a negated conjunction of negations, so that
+equal and opposite formulas are recognised where they are joined.
+
+`selector_of` gives a selector that is TRUE for exactly the events for which the formula is true, with one exception: if
+an event has NaN for a number in the selector, which is an error in the selector language, it is never TRUE, whatever
+the policy would decide.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+import math
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
 from functools import cache, reduce
 from typing import Final, TypeAlias
 
-from penstock.errors import RefusedError
-from penstock.model.values import AttributeSpec, Kind, Value
+from penstock.errors import LimitError, MalformedError, RefusedError
+from penstock.model.values import INTEGER_MAX, INTEGER_MIN, AttributeSpec, Kind, Value, check_value
 from penstock.policy.analysis.formulas import all_of, one_of
+from penstock.policy.language.datatypes import BOOLEAN, DATE_TIME, DOUBLE, INTEGER, STRING, DataType
+from penstock.policy.language.datatypes import Value as PolicyValue
+from penstock.policy.language.times import DAY, days_of
 from penstock.policy.limits import RESIDUAL_STEPS
-from penstock.selector.ast import AttributeReference, Compare, ComparisonOperator, Condition, Literal
+from penstock.selector import ALWAYS, NEVER, Selector, built
+from penstock.selector.ast import (
+    And,
+    AttributeReference,
+    Compare,
+    ComparisonOperator,
+    Condition,
+    In,
+    IsNull,
+    Like,
+    Literal,
+    Not,
+    Or,
+    flatten,
+    literal,
+)
 from penstock.selector.sets import ValueSet, select, universe
 
 #: conjunctions that are taken apart when they are joined to others; longer ones stay whole, or chains would be copied
@@ -415,3 +440,225 @@ def _plainness(node: FormulaNode) -> tuple[int, int]:
         case Present():
             return (2 if node.positive else 3), node.number
     return 5, node.number
+
+
+EQ, LT, LE, GT, GE = (
+    ComparisonOperator.EQ,
+    ComparisonOperator.LT,
+    ComparisonOperator.LE,
+    ComparisonOperator.GT,
+    ComparisonOperator.GE,
+)
+_LARGEST: Final = 1.7976931348623157e308
+_EPOCH: Final = days_of(1970, 1, 1) * DAY
+_START: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_MICROSECOND: Final = timedelta(microseconds=1)
+_FIRST: Final = (datetime.min.replace(tzinfo=UTC) - _START) // _MICROSECOND
+_LAST: Final = (datetime.max.replace(tzinfo=UTC) - _START) // _MICROSECOND
+
+
+class UnsaidError(Exception):
+    """The selector language has no words for what the message names."""
+
+
+# --- comparisons -----------------------------------------------------------------------------------------------------
+
+
+def compared(
+    graph: Graph, variable: Variable, operator: ComparisonOperator, value: PolicyValue, of_type: DataType
+) -> Formula:
+    """Return that an attribute has a value which compares so with a constant. Raises `UnsaidError`."""
+    return _COMPARE[of_type](graph, variable, operator, value)
+
+
+def compared_with(
+    graph: Graph, one: Variable, operator: ComparisonOperator, other: Variable, of_type: DataType
+) -> Formula:
+    """Return that two attributes have values which compare so. Raises `UnsaidError`."""
+    if one == other and of_type is not DOUBLE:
+        return graph.present(one) if operator in (EQ, LE, GE) else False
+    if one.of_moment is not other.of_moment:
+        # What is pushed towards publishers knows nothing of the moment, and conditions on that nothing of the event.
+        raise UnsaidError("a comparison of the event with the moment")
+    variables = (one,) if one == other else (one, other)
+    return graph.atom(
+        ConditionAtom(Compare(operator, AttributeReference(one.name), AttributeReference(other.name)), variables)
+    )
+
+
+def like(graph: Graph, variable: Variable, *, before: bool, part: str, behind: bool) -> Formula:
+    """Return that a text has a part at its beginning, at its end, or anywhere. Raises `UnsaidError`."""
+    _check(Kind.STRING, part)
+    if not part:
+        return graph.present(variable)
+    escaped = "".join(f"\\{letter}" if letter in "%_\\" else letter for letter in part)
+    pattern = f"{'%' if before else ''}{escaped}{'%' if behind else ''}"
+    escape = "\\" if escaped != part else None
+    return graph.atom(ConditionAtom(Like(AttributeReference(variable.name), pattern, escape), (variable,)))
+
+
+def _atom(graph: Graph, variable: Variable, operator: ComparisonOperator, value: str | float | datetime) -> Formula:
+    return graph.atom(ConditionAtom(Compare(operator, AttributeReference(variable.name), literal(value)), (variable,)))
+
+
+def _texts(graph: Graph, variable: Variable, operator: ComparisonOperator, value: str) -> Formula:
+    _check(Kind.STRING, value)
+    return _atom(graph, variable, operator, value)
+
+
+def _booleans(graph: Graph, variable: Variable, _operator: ComparisonOperator, value: bool) -> Formula:
+    true = graph.atom(ConditionAtom(AttributeReference(variable.name), (variable,)))
+    return true if value else graph.every([graph.present(variable), ~true])
+
+
+def _integers(graph: Graph, variable: Variable, operator: ComparisonOperator, value: int) -> Formula:
+    if INTEGER_MIN <= value <= INTEGER_MAX:
+        return _atom(graph, variable, operator, value)
+    return _beyond(graph, variable, operator, above=value > 0)
+
+
+def _beyond(graph: Graph, variable: Variable, operator: ComparisonOperator, *, above: bool) -> Formula:
+    """Return what comes of a constant that lies beyond all values that there are."""
+    return graph.present(variable) if operator in ((LT, LE) if above else (GT, GE)) else False
+
+
+def _doubles(graph: Graph, variable: Variable, operator: ComparisonOperator, value: float) -> Formula:
+    if math.isnan(value):
+        if operator is EQ:
+            raise UnsaidError("equality with NaN")
+        return False
+    if math.isinf(value):
+        return _infinite(graph, variable, operator if value > 0 else operator.flipped, 1 if value > 0 else -1)
+    return _atom(graph, variable, operator, value)
+
+
+def _infinite(graph: Graph, variable: Variable, operator: ComparisonOperator, sign: int) -> Formula:
+    """Return what comes of an infinite constant, for which there is no literal."""
+
+    def atom(side: ComparisonOperator) -> Formula:
+        return _atom(graph, variable, side if sign > 0 else side.flipped, sign * _LARGEST)
+
+    match operator:
+        case ComparisonOperator.EQ | ComparisonOperator.GE:
+            return atom(GT)
+        case ComparisonOperator.LT:
+            return atom(LE)
+        case ComparisonOperator.LE:
+            # That it is there would not do: it may be no number.
+            return graph.some([atom(LE), atom(GT)])
+    return False
+
+
+def _moments(graph: Graph, variable: Variable, operator: ComparisonOperator, value: PolicyValue) -> Formula:
+    exact = (value.order - _EPOCH) * 1_000_000
+    whole = math.floor(exact)
+    if exact != whole:
+        if operator is EQ:
+            return False
+        operator, whole = (LE, whole) if operator in (LT, LE) else (GE, whole + 1)
+    if not _FIRST <= whole <= _LAST:
+        return _beyond(graph, variable, operator, above=whole > 0)
+    return _atom(graph, variable, operator, _START + whole * _MICROSECOND)
+
+
+_COMPARE: Final[Mapping[DataType, Callable[[Graph, Variable, ComparisonOperator, PolicyValue], Formula]]] = {
+    STRING: _texts,
+    BOOLEAN: _booleans,
+    INTEGER: _integers,
+    DOUBLE: _doubles,
+    DATE_TIME: _moments,
+}
+
+
+def _check(kind: Kind, value: PolicyValue) -> None:
+    try:
+        check_value(kind, value)
+    except MalformedError:
+        raise UnsaidError("a value that no event can have") from None
+
+
+# --- selectors -------------------------------------------------------------------------------------------------------
+
+
+def selector_of(formula: Formula) -> Selector:
+    """Return a selector that is TRUE where a formula holds. Raises `RefusedError` (`policy.residual-limit`)."""
+    if isinstance(formula, bool):
+        return ALWAYS if formula else NEVER
+    try:
+        return built(_condition(formula, frozenset()))
+    except (LimitError, RecursionError):
+        raise too_large() from None
+
+
+def _condition(node: FormulaNode, there: frozenset[Variable]) -> Condition:
+    """Write a formula, where it is known that some attributes have values."""
+    match node.of:
+        case Present(variable):
+            missing = IsNull(AttributeReference(variable.name))
+            return Not(missing) if node.positive else missing
+        case ConditionAtom() as atom:
+            return atom.condition if node.positive else _failing(atom, there)
+        case _:
+            return _conjunction(node.parts, there) if node.positive else _disjunction(node.parts, there)
+
+
+def _failing(atom: ConditionAtom, there: frozenset[Variable]) -> Condition:
+    missing: list[Condition] = [
+        IsNull(AttributeReference(one.name)) for one in atom.variables if not one.certain and one not in there
+    ]
+    match atom.condition:
+        case Compare(operator, left, right):
+            fails: Condition = Compare(operator.negated, left, right)
+        case condition:
+            fails = Not(condition)
+    return flatten(Or, [*missing, fails], 0)
+
+
+def _conjunction(parts: Iterable[FormulaNode], there: frozenset[Variable]) -> Condition:
+    """Write a conjunction. Where a comparison is TRUE, or its opposite is, values are there, which need not be said."""
+    parts = [*parts]
+    there |= {variable for part in parts if part.positive and part.atom is not None for variable in part.atom.variables}
+    comparisons = [part.atom for part in parts if isinstance(part.atom, ConditionAtom)]
+    asked = {variable for atom in comparisons if there.issuperset(atom.variables) for variable in atom.variables}
+    written = [
+        _condition(part, there)
+        for part in parts
+        if not (part.positive and isinstance(part.of, Present) and part.of.variable in asked)
+    ]
+    return flatten(And, _gathered(written, ComparisonOperator.NE), 0)
+
+
+def _disjunction(parts: Iterable[FormulaNode], there: frozenset[Variable]) -> Condition:
+    """Write the opposite of a conjunction. Where one says that a value is missing, the others need not say so."""
+    parts = [*parts]
+    there |= {part.of.variable for part in parts if part.positive and isinstance(part.of, Present)}
+    written = [_condition(~part, there) for part in parts]
+    return flatten(Or, _gathered(_once(written), ComparisonOperator.EQ), 0)
+
+
+def _once(conditions: Iterable[Condition]) -> list[Condition]:
+    flat = flatten(Or, [*conditions], 0)
+    return [*dict.fromkeys(flat.operands)] if isinstance(flat, Or) else [flat]
+
+
+def _gathered(conditions: Iterable[Condition], operator: ComparisonOperator) -> list[Condition]:
+    """Say in one condition to which constants an attribute is equal, or to none of which."""
+    found: list[Condition] = []
+    places: dict[AttributeReference, int] = {}
+    values: dict[AttributeReference, list[Literal]] = {}
+    for condition in conditions:
+        match condition:
+            case Compare(found_operator, AttributeReference() as attribute, Literal() as value) if (
+                found_operator is operator
+            ):
+                if attribute not in places:
+                    places[attribute] = len(found)
+                    found.append(condition)
+                values.setdefault(attribute, []).append(value)
+            case _:
+                found.append(condition)
+    for attribute, constants in values.items():
+        if len(constants) > 1:
+            within = In(attribute, tuple(constants))
+            found[places[attribute]] = within if operator is EQ else Not(within)
+    return found

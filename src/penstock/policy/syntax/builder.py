@@ -12,33 +12,31 @@ from types import MappingProxyType
 from typing import Protocol, TypeAlias
 
 from penstock.errors import LimitError, MalformedError
-from penstock.policy.combining.registry import policy_algorithm, rule_algorithm
+from penstock.policy.combining import policy_algorithm, rule_algorithm
 from penstock.policy.language.datatypes import BOOLEAN, Bag, DataType, Function, Kind, read_value
-from penstock.policy.language.expressions import (
+from penstock.policy.language.policies import (
     HIGHER_ORDER,
     Apply,
     ApplyEach,
     ApplyPath,
+    Assignment,
     ContentSelector,
     Designator,
-    Expression,
-    PolicyLiteral,
-    Reference,
-    apply,
-    function_of,
-)
-from penstock.policy.language.policies import (
-    Assignment,
     Duties,
     Duty,
+    Expression,
     Match,
     Policy,
+    PolicyLiteral,
     PolicyReference,
     PolicySet,
+    Reference,
     Root,
     Rule,
     RuleEffect,
     Target,
+    apply,
+    function_of,
 )
 from penstock.policy.limits import PolicyLimits
 

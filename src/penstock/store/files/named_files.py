@@ -1,8 +1,19 @@
-"""Read files that another file names, relative to its folder: petnames, types, credentials and revocations."""
+"""Read files that another file names, relative to its folder: petnames, types, credentials, revocations and policies.
+
+The table `policies` says which policies a domain uses, and how they combine with certificates:
+
+    [policies]
+    files = ["plates.policy"]      # each decides; in XML, JSON or text form
+    refer = ["shared/*.xml"]       # policies that they may refer to
+    apply = "deny-overrides"       # how the policies that decide are combined, if there are several
+    rights = "both"                # `both`, `restrict`, `alone` or `either`: see `penstock.guard.policies`
+    owners = ["pito"]              # whose types they are about; default: everybody's
+"""
 
 import glob
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import Path
 from types import MappingProxyType
 from typing import Final, TypeAlias, cast
@@ -10,12 +21,16 @@ from typing import Final, TypeAlias, cast
 from penstock.errors import LimitError, MalformedError
 from penstock.guard import Agreement, Agreements
 from penstock.guard.agreements import agreed_on
+from penstock.guard.policies import NO_POLICIES, Policies, PolicyCombining
 from penstock.model.limits import CACHE_ENTRIES
 from penstock.model.names import TypeName
 from penstock.model.principals import Domain, Petnames, Principal
+from penstock.policy.combining import POLICY_COMBINING
+from penstock.policy.language.policies import Root
+from penstock.policy.syntax.forms import read_policies
 from penstock.store.files.files import read_file, unreadable, within
 from penstock.store.files.policy_files import Chain, read_chain
-from penstock.store.files.strict_tables import parse_petnames
+from penstock.store.files.strict_tables import Strict, parse_petnames
 from penstock.store.limits import STORE_LIMITS, StoreLimits
 from penstock.trust.credentials import Credentials, read_credentials
 from penstock.trust.event_types import UnverifiedType, read_type
@@ -219,3 +234,67 @@ class NamedFiles:
                 hint=f"paths are relative to the folder of the {self.naming.file}; {self.naming.help}",
             )
         return sorted(found)
+
+
+TABLE: Final = "policies"
+_KEYS: Final = ("files", "refer", "apply", "rights", "owners")
+_APPLY: Final = "deny-overrides"
+
+
+@dataclass(frozen=True, slots=True)
+class PoliciesTable:
+    """The table as it was read. Paths, and whose types are meant, are as it writes them."""
+
+    files: tuple[str, ...]
+    refer: tuple[str, ...] = ()
+    apply: str = _APPLY
+    rights: PolicyCombining = PolicyCombining.BOTH
+    owners: tuple[str, ...] = ()
+
+    def load(self, named: NamedFiles, names: NamedPrincipals, domains: tuple[Domain, ...]) -> Policies:
+        """Read the policies. Raises as `NamedFiles`, `NamedPrincipals.find`, `read_policies` and `Policies.of`."""
+        decide = tuple(_read(named, self.files))
+        others = chain((policies[1:] for policies in decide), _read(named, self.refer))
+        return Policies.of(
+            *(policies[0] for policies in decide),
+            refer=chain.from_iterable(others),
+            apply=POLICY_COMBINING.get(self.apply, self.apply),
+            combining=self.rights,
+            owners=[names.find("policies.owners", word) for word in self.owners],
+            domains=domains,
+        )
+
+
+def _read(named: NamedFiles, patterns: Iterable[str]) -> Iterator[list[Root]]:
+    """Yield the policies of each file; the first decides, and may refer to those after it."""
+    for file, data in named.read(patterns):
+        with within(file):
+            policies = read_policies(data).policies
+            if not policies:
+                raise MalformedError("policies.none", "a file of policies has none", hint="write one, or leave it out")
+        yield policies
+
+
+def read_policies_table(strict: Strict, table: dict[str, object]) -> PoliciesTable | None:
+    """Read the table of a file, if it has one. Raises `MalformedError` with the codes of the file."""
+    if TABLE not in table:
+        return None
+    found = strict.table(TABLE, table[TABLE])
+    strict.known(f"`{TABLE}`", found, _KEYS)
+    rights = strict.text(f"{TABLE}.rights", found.get("rights", PolicyCombining.BOTH))
+    if rights not in [*PolicyCombining]:
+        raise strict.wrong(f"{TABLE}.rights", " or ".join(f"`{one}`" for one in PolicyCombining))
+    return PoliciesTable(
+        strict.some(f"{TABLE}.files", strict.texts(f"{TABLE}.files", strict.needed(f"`{TABLE}`", found, "files"))),
+        strict.texts(f"{TABLE}.refer", found.get("refer", [])),
+        strict.text(f"{TABLE}.apply", found.get("apply", _APPLY)),
+        PolicyCombining(rights),
+        strict.texts(f"{TABLE}.owners", found.get("owners", [])),
+    )
+
+
+def load_policies(
+    table: PoliciesTable | None, named: NamedFiles, names: NamedPrincipals, domains: tuple[Domain, ...]
+) -> Policies:
+    """Return the policies that a file names, if any. Raises as `PoliciesTable.load`."""
+    return NO_POLICIES if table is None else table.load(named, names, domains)

@@ -1,7 +1,7 @@
 """Changes in ledgers, chained by hash.
 
-`records` chains changes by hash, `ledgers` appends and verifies, `sql` stores rows. `port` is what an adapter must
-do, `memory`, `sqlite` and `postgres` the adapters. `sql`, `schema` and `migrations` are what the last two share.
-`folds` computes state, `backups` copies a store, `urls` opens one.
+`ledgers` chains changes by hash, appends and verifies them, and defines what an adapter must do. The adapters are
+`memory`, `sql` (SQLite, and what all databases share) and `postgres`; `migrations` creates their tables. `folds`
+computes state, `backups` copies a store, `urls` opens one.
 May import from `penstock.store`: `files`, `crash_dumps`.
 """

@@ -21,15 +21,17 @@ from typing import BinaryIO, Final
 from penstock.codec.sexp import SExp, head, parse, text, transport
 from penstock.errors import MalformedError, RefusedError
 from penstock.store.files.files import replace_file_by, unreadable, within
-from penstock.store.ledgers.ledgers import Store, Told, quiet
-from penstock.store.ledgers.records import (
+from penstock.store.ledgers.ledgers import (
     EMPTY,
     LedgerHead,
     Row,
+    Store,
+    Told,
     broken,
     check_ledger_name,
     head_of,
     head_ticks,
+    quiet,
     to_row,
     verify_row,
 )

@@ -10,8 +10,7 @@ from datetime import datetime
 from typing import Final, Generic, Protocol, TypeVar
 
 from penstock.errors import MalformedError, RefusedError
-from penstock.store.ledgers.ledgers import Ledger
-from penstock.store.ledgers.records import EMPTY, Change, LedgerHead, NewChange, broken
+from penstock.store.ledgers.ledgers import EMPTY, Change, Ledger, LedgerHead, NewChange, broken
 from penstock.store.limits import STORE_LIMITS, StoreLimits
 
 S = TypeVar("S")

@@ -4,8 +4,7 @@ from bisect import bisect_right
 from collections.abc import Iterable, Mapping
 from threading import Lock
 
-from penstock.store.ledgers.port import FoldSnapshot, RecordStore, conflict
-from penstock.store.ledgers.records import EMPTY, LedgerHead, Row
+from penstock.store.ledgers.ledgers import EMPTY, FoldSnapshot, LedgerHead, RecordStore, Row, conflict
 
 
 class MemoryRecords:

@@ -1,31 +1,185 @@
-"""Records in an SQL database: the same statements for all; what differs is how one is connected to.
+"""Records in an SQL database: tables and migrations, the statements that all databases share, and SQLite.
 
 Concurrent writers are detected by the head: the row of `penstock_ledgers` is replaced only if it is still the
-expected one, in the transaction that adds the changes. The database lets one of several do so; the others find it gone.
+expected one, in the transaction that adds the changes. The database lets one writer do so; the others get a conflict.
+Migrations cannot be undone: restore a backup instead.
 """
 
+import os
+import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from itertools import islice
-from typing import Final
+from pathlib import Path
+from typing import Any, Final
 
-from sqlalchemy import Connection, Engine, delete, insert, select, update
-from sqlalchemy.exc import DBAPIError, IntegrityError, SQLAlchemyError
+from alembic.config import Config
+from alembic.runtime.environment import EnvironmentContext
+from alembic.runtime.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import (
+    URL,
+    BigInteger,
+    Column,
+    Connection,
+    Engine,
+    Index,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+    create_engine,
+    delete,
+    event,
+    insert,
+    select,
+    text,
+    update,
+)
+from sqlalchemy.exc import DBAPIError, IntegrityError, OperationalError, SQLAlchemyError
 from sqlalchemy.exc import TimeoutError as PoolTimeoutError
+from sqlalchemy.pool import ConnectionPoolEntry
 
-from penstock.errors import FailedError
-from penstock.store.ledgers import schema
-from penstock.store.ledgers.port import FoldSnapshot, conflict
-from penstock.store.ledgers.records import EMPTY, LedgerHead, Row, head_of, head_ticks
-from penstock.store.ledgers.schema import CHANGES, LEDGERS, SNAPSHOTS
+from penstock.errors import FailedError, RefusedError, printable
+from penstock.store.files.files import reason
+from penstock.store.ledgers.ledgers import EMPTY, FoldSnapshot, LedgerHead, Row, conflict, head_of, head_ticks
 from penstock.store.limits import STORE_LIMITS, StoreLimits
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The tables of record stores in SQL databases. How a database gets them, and from which form, is in `migrations`.
+
+
+METADATA: Final = MetaData()
+VERSION_TABLE: Final = "penstock_version"
+
+LEDGERS: Final = Table(
+    "penstock_ledgers",
+    METADATA,
+    Column("ledger", Text, primary_key=True),
+    Column("number", BigInteger, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    Column("at", BigInteger, nullable=False),
+)
+"""The head of each ledger: what writers compare and swap."""
+
+CHANGES: Final = Table(
+    "penstock_changes",
+    METADATA,
+    Column("ledger", Text, primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", BigInteger, nullable=False),
+    Column("who", Text, nullable=False),
+    Column("kind", Text, nullable=False),
+    Column("why", Text, nullable=False),
+    Column("before", LargeBinary),
+    Column("after", LargeBinary),
+    Column("hash", LargeBinary, nullable=False),
+    Index("penstock_changes_at", "ledger", "at", "number"),
+)
+"""The changes, a row each; triggers refuse to alter one."""
+
+SNAPSHOTS: Final = Table(
+    "penstock_snapshots",
+    METADATA,
+    Column("ledger", Text, primary_key=True),
+    Column("fold", Text, primary_key=True),
+    Column("number", BigInteger, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    Column("data", LargeBinary, nullable=False),
+    Column("digest", LargeBinary, nullable=False),
+)
+"""States of folds, which are only a cache."""
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Which form a database has, and how it gets the newest one. Steps are never undone: only a backup goes back.
+
+
+_STEPS: Final = Path(__file__).parent / "migrations"
+#: any number will do that nobody else locks
+_LOCK: Final = 0x70656E73
+
+
+def newest() -> str:
+    """Return the form that this Penstock writes."""
+    head = _script().get_current_head()
+    return head or ""
+
+
+def current(connection: Connection) -> str:
+    """Return the form that a database has; empty where it has none of ours."""
+    found = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_heads()
+    return found[0] if found else ""
+
+
+def verify_form(connection: Connection, url: str) -> None:
+    """Check that a database has the form that this Penstock reads and writes.
+
+    Raises `FailedError` (`store.missing`) and `RefusedError` (`store.old`, `store.newer`).
+    """
+    form = current(connection)
+    if form == newest():
+        return
+    migrate_hint = f"`penstock store migrate {url}`"
+    if not form:
+        raise FailedError("store.missing", f"`{url}` holds no store", hint=f"{migrate_hint} makes one")
+    verify_not_newer(form, url)
+    raise RefusedError(
+        "store.old",
+        f"`{url}` has the form {form}, and this Penstock needs {newest()}",
+        hint=f"back it up, then {migrate_hint}",
+    )
+
+
+def verify_not_newer(form: str, url: str) -> None:
+    """Raise `RefusedError` (`store.newer`) for a form that this Penstock does not know."""
+    if form and form not in {script.revision for script in _script().walk_revisions()}:
+        raise RefusedError(
+            "store.newer",
+            f"`{url}` has the form {form[:40]}, and this Penstock knows {newest()} at most",
+            hint="use the Penstock that wrote it, or a newer one",
+        )
+
+
+def migrate(connection: Connection, url: str, to: str = "head") -> tuple[str, str]:
+    """Bring a database into a form, within the transaction of the caller; return the form before and after.
+
+    Raises `RefusedError` (`store.newer`).
+    """
+    if connection.dialect.name == "postgresql":
+        connection.execute(text("SELECT pg_advisory_xact_lock(:lock)"), {"lock": _LOCK})
+    before = current(connection)
+    verify_not_newer(before, url)
+
+    def steps(revision: Any, _context: Any) -> Any:
+        return _script()._upgrade_revs(to, revision)  # noqa: SLF001  # what Alembic's own command calls
+
+    with EnvironmentContext(_config(), _script(), fn=steps, destination_rev=to) as environment:
+        environment.configure(connection=connection, version_table=VERSION_TABLE)
+        environment.run_migrations()
+    return before, current(connection)
+
+
+@cache
+def _script() -> ScriptDirectory:
+    return ScriptDirectory.from_config(_config())
+
+
+def _config() -> Config:
+    config = Config()
+    for option in ("script_location", "version_locations"):
+        config.set_main_option(option, str(_STEPS).replace("%", "%%"))
+    config.set_main_option("path_separator", "newline")
+    return config
+
 
 #: for adapters that begin transactions of writers in another way
 WRITING: Final = "penstock_writing"
 
 
 class SqlRecords:
-    """See `Records`. The database must have the newest form (`schema`)."""
+    """See `Records`. The database must have the newest form."""
 
     def __init__(self, engine: Engine, url: str, *, limits: StoreLimits = STORE_LIMITS) -> None:
         self.url = url
@@ -36,12 +190,12 @@ class SqlRecords:
     def version(self) -> str:
         """The form of the tables."""
         with self._reading() as connection:
-            return schema.current(connection)
+            return current(connection)
 
     def verify_form(self) -> None:
         """Raise `FailedError` (`store.missing`) or `RefusedError` (`store.old`, `store.newer`)."""
         with self._reading() as connection:
-            schema.verify_form(connection, self.url)
+            verify_form(connection, self.url)
 
     def migrate(self, to: str = "head", *, dry_run: bool = False) -> tuple[str, str]:
         """Bring the database into the newest form, as a whole; return the form before and after.
@@ -50,10 +204,10 @@ class SqlRecords:
         """
         if dry_run:
             before = self.version
-            schema.verify_not_newer(before, self.url)
-            return before, schema.newest()
+            verify_not_newer(before, self.url)
+            return before, newest()
         with self._writing() as connection:
-            return schema.migrate(connection, self.url, to)
+            return migrate(connection, self.url, to)
 
     def heads(self) -> Mapping[str, LedgerHead]:
         """Return all heads."""
@@ -180,3 +334,61 @@ def _swap(connection: Connection, ledger: str, expected: LedgerHead, head: Ledge
     place = (table.ledger == ledger, table.number == expected.number, table.hash == expected.hash)
     if connection.execute(update(LEDGERS).where(*place).values(values)).rowcount != 1:
         raise conflict(ledger)
+
+
+_BUSY = (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED)
+
+
+class SqliteRecords(SqlRecords):
+    """Records in an SQLite file: no server, one writer at a time, any number of concurrent readers.
+
+    The journal is a write-ahead log, so that readers and the writer do not wait for each other, and a change is on the
+    disk when it is acknowledged (`synchronous=FULL`). A writer says so at the beginning of its transaction, because a
+    transaction that begins as a reader could not wait for its turn. A new file is readable by its owner only.
+
+    Raises `FailedError` (`store.missing`) where there is no file and none is to be made, and `file.unwritable`.
+    """
+
+    def __init__(self, path: Path, *, create: bool = False, limits: StoreLimits = STORE_LIMITS) -> None:
+        url = f"sqlite:{path}"
+        _find(path, url, create=create)
+        engine = create_engine(
+            URL.create("sqlite", database=str(path)),
+            connect_args={"timeout": limits.store_wait / 1000, "check_same_thread": False},
+            hide_parameters=True,
+        )
+        event.listen(engine, "connect", _prepare)
+        event.listen(engine, "begin", _begin)
+        super().__init__(engine, url, limits=limits)
+
+    def reason(self, error: DBAPIError) -> str:
+        """Say why SQLite failed."""
+        if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _BUSY:
+            return ""
+        known = isinstance(error, OperationalError) or type(error.orig) is sqlite3.DatabaseError
+        return printable(str(error.orig)) if known else type(error.orig).__name__
+
+
+def _find(path: Path, url: str, *, create: bool) -> None:
+    if path.exists():
+        return
+    if not create:
+        raise FailedError(
+            "store.missing", f"there is no file `{path}`", hint=f"`penstock store migrate {url}` makes one"
+        )
+    try:
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise FailedError("file.unwritable", f"`{path}` cannot be written: {reason(error)}") from error
+
+
+def _prepare(connection: sqlite3.Connection, _entry: ConnectionPoolEntry) -> None:
+    # Transactions are begun below; the driver would begin its own, later and as readers.
+    connection.isolation_level = None
+    for pragma in ("journal_mode=WAL", "synchronous=FULL", "trusted_schema=OFF"):
+        connection.execute(f"PRAGMA {pragma}")
+
+
+def _begin(connection: Connection) -> None:
+    writing = connection.get_execution_options().get(WRITING)
+    connection.exec_driver_sql("BEGIN IMMEDIATE" if writing else "BEGIN")

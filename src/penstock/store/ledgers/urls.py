@@ -10,7 +10,7 @@ from sqlalchemy.exc import ArgumentError
 from penstock.errors import FailedError, MalformedError
 from penstock.store.ledgers.ledgers import Store
 from penstock.store.ledgers.memory import MemoryRecords
-from penstock.store.ledgers.sqlite import SqliteRecords
+from penstock.store.ledgers.sql import SqliteRecords
 from penstock.store.limits import STORE_LIMITS, StoreLimits
 
 if TYPE_CHECKING:

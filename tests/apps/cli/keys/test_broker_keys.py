@@ -8,7 +8,7 @@ from tests.apps.conftest import Shell
 from tests.apps.node_kit import Running, ask, eventually, grant, node_file, running
 
 from penstock.apps.cli.keys import broker_keys as keys_asking
-from penstock.store.files.key_rings import read_kek, read_key_ring
+from penstock.store.files.key_files import read_kek, read_key_ring
 
 TYPE = "london/org.london.Sighting"
 KEYS = '[keys]\nkek = "keys.kek"\n'

@@ -5,7 +5,7 @@ import json
 import pytest
 from tests.apps.conftest import Shell
 
-from penstock.policy.combining.tuples import PREFIX
+from penstock.policy.combining import PREFIX
 from penstock.policy.language.results import Obligation, Response, Result, XacmlDecision
 from penstock.policy.syntax.json import requests as json_written
 from penstock.policy.syntax.xml import requests as xml_requests

@@ -30,28 +30,31 @@ from penstock.policy.language.datatypes import (
     DataType,
     XPathExpression,
 )
-from penstock.policy.language.expressions import Apply, ContentSelector, Designator, Expression, PolicyLiteral, apply
 from penstock.policy.language.functions import FUNCTIONS, V1, V3
 from penstock.policy.language.policies import (
+    Apply,
     Assignment,
+    ContentSelector,
+    Designator,
     Duties,
     Duty,
+    Expression,
     Policy,
+    PolicyLiteral,
     PolicyReference,
     PolicySet,
     Root,
     Rule,
     RuleEffect,
+    apply,
 )
 from penstock.policy.language.requests import RESOURCE, SUBJECT
 from penstock.policy.limits import PolicyLimits
-from penstock.policy.syntax.text.layout import lay_out
 from penstock.policy.syntax.text.lint import lint_document
 from penstock.policy.syntax.text.policies import read_document, read_text_policy
-from penstock.policy.syntax.text.policy_writer import write_text
+from penstock.policy.syntax.text.policy_writer import lay_out, write_text
 from penstock.policy.syntax.text.tokens import PolicyTextError
-from penstock.policy.syntax.xml.policies import read_policy
-from penstock.policy.syntax.xml.policy_writer import write_policy
+from penstock.policy.syntax.xml.policies import read_policy, write_policy
 
 FIRST = "urn:oasis:names:tc:xacml:1.0:rule-combining-algorithm:first-applicable"
 CLINIC = """\

@@ -35,7 +35,7 @@ from penstock.model.instants import parse_instant
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import EventType, Sealing
-from penstock.store.files.key_rings import read_key_ring, write_key_ring
+from penstock.store.files.key_files import read_key_ring, write_key_ring
 from penstock.trust.key_statements import KeyGroup
 from penstock.trust.limits import POLICY_NUMBER
 

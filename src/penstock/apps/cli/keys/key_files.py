@@ -29,7 +29,7 @@ from penstock.errors import FailedError, MalformedError, PenstockError, RefusedE
 from penstock.model.principals import Principal
 from penstock.model.types import EventType, Sealing
 from penstock.store.files.files import reason
-from penstock.store.files.key_rings import create_kek, kek_of, read_stored_kek, write_key_ring
+from penstock.store.files.key_files import create_kek, kek_of, read_stored_kek, write_key_ring
 from penstock.store.files.name_book import read_party
 from penstock.trust.certificates import Threshold, subject_to_sexp
 

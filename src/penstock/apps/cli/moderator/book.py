@@ -45,7 +45,7 @@ from penstock.moderator.files.rule_file import RuleFile, principal_of, write_rul
 from penstock.moderator.rules.steps import RuleStatus
 from penstock.moderator.settlement.undo import undone
 from penstock.store.files.strict_tables import check_petname
-from penstock.store.ledgers.records import EMPTY
+from penstock.store.ledgers.ledgers import EMPTY
 from penstock.trust.signed import sign_value
 
 _MANY = 50

@@ -53,8 +53,7 @@ from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.moderator.base.base import RuleBase
-from penstock.moderator.descriptions import outcome
-from penstock.moderator.rules.notation import parse_function
+from penstock.moderator.descriptions import outcome, parse_function
 from penstock.moderator.rules.rules import PublishRule, Rule, SubscribeRule
 from penstock.moderator.rules.steps import (
     CLOCK,
@@ -77,8 +76,7 @@ from penstock.moderator.rules.steps import (
     WithdrawRule,
 )
 from penstock.moderator.settlement.addition import Plan
-from penstock.moderator.settlement.consents import Consent, subject_of
-from penstock.moderator.settlement.proposals import find
+from penstock.moderator.settlement.proposals import Consent, find, subject_of
 from penstock.moderator.settlement.type_changes import collisions, propose_move
 from penstock.selector import ALWAYS, Selector, conjunction
 from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed, sign_value

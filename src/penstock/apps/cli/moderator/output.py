@@ -12,6 +12,7 @@ from penstock.moderator.descriptions import (
     by_event,
     conflict_facts,
     conflict_sentences,
+    function_text,
     outcome,
     plan_facts,
     proposal_facts,
@@ -20,10 +21,9 @@ from penstock.moderator.descriptions import (
     resolution_sentence,
     returning,
     rule_sentence,
+    rule_text,
 )
-from penstock.moderator.rules.conflicts import Conflict
-from penstock.moderator.rules.notation import function_text, rule_text
-from penstock.moderator.rules.rules import PublishRule, Rule
+from penstock.moderator.rules.rules import Conflict, PublishRule, Rule
 from penstock.moderator.rules.steps import Add, Rooted, RuleChange, RuleState, RuleStatus, Step, SubscriberRule
 from penstock.moderator.settlement.addition import Plan
 from penstock.moderator.settlement.proposals import Resolution, Revision

@@ -50,8 +50,7 @@ from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.moderator.base.base import RuleBase
 from penstock.moderator.descriptions import request_sentence, rule_sentence, standing_sentence
-from penstock.moderator.detection.detector import CheckedRule, check_rules
-from penstock.moderator.detection.naive import find_conflicts
+from penstock.moderator.detection.detector import CheckedRule, check_rules, find_conflicts
 from penstock.moderator.detection.subscribers import Allowance, PublishRules, Subscriptions
 from penstock.moderator.rules.rules import PublishRule
 from penstock.moderator.rules.steps import RuleState, RuleStatus, Step

@@ -24,8 +24,7 @@ from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import parse_instant
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
-from penstock.moderator.rules.conflicts import Mode
-from penstock.moderator.rules.rules import PublishRule
+from penstock.moderator.rules.rules import Mode, PublishRule
 from penstock.moderator.rules.vocabulary import Vocabulary
 from penstock.pipeline.conflicts.forms import RuleTerms
 from penstock.pipeline.conflicts.input import (

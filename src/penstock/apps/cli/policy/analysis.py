@@ -19,12 +19,12 @@ from penstock.guard.policies import Residuals
 from penstock.guard.restriction import Restriction
 from penstock.model.types import EventType
 from penstock.policy.analysis.questions import Analysis, AnalysisResult, DecisionChange, IdleRule, RuleContradiction
-from penstock.policy.engine.repository import Repository, check_policies
+from penstock.policy.engine.lookup import Repository, check_policies
 from penstock.policy.language.datatypes import STRING
 from penstock.policy.language.event_attributes import action_facts, event_names, type_facts
 from penstock.policy.language.requests import ENVIRONMENT, SUBJECT, Attributes, Facts, Key, Request, key_of
 from penstock.policy.syntax.json.requests import write_request
-from penstock.policy.syntax.text.names import CATEGORY_NAME
+from penstock.policy.syntax.text.tokens import CATEGORY_NAME
 from penstock.selector.analysis import AnalysisVerdict
 from penstock.trust.capabilities import Right
 

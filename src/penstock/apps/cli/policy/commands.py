@@ -33,11 +33,10 @@ from penstock.apps.http.journal import Journal
 from penstock.apps.http.process import RunningService, ServiceConfig, tls_context
 from penstock.apps.http.service import DecisionService, ServiceSettings, read_callers
 from penstock.errors import MalformedError, RefusedError
-from penstock.policy.combining.registry import POLICY_COMBINING, combined, combined_responses
-from penstock.policy.combining.tuples import PREFIX, DecisionTuple
+from penstock.policy.combining import POLICY_COMBINING, PREFIX, DecisionTuple, combined, combined_responses
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.decide import decide
-from penstock.policy.engine.repository import Repository, check_policies
+from penstock.policy.engine.lookup import Repository, check_policies
 from penstock.policy.language.results import PolicyOutcome, Response, Result, XacmlDecision
 from penstock.policy.syntax.json import requests as json_requests
 from penstock.policy.syntax.json import requests as json_written

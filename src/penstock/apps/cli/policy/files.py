@@ -16,21 +16,18 @@ from penstock.apps.cli.shared.terminal import show
 from penstock.errors import MalformedError, RefusedError
 from penstock.policy.engine.cases import failures, read_cases
 from penstock.policy.engine.compiler import CompiledPolicy
-from penstock.policy.engine.repository import Repository, check_policies
-from penstock.policy.language.expressions import Designator
-from penstock.policy.language.policies import PolicySet, Root, designators
+from penstock.policy.engine.lookup import Repository, check_policies
+from penstock.policy.language.policies import Designator, PolicySet, Root, designators
 from penstock.policy.language.requests import Request
 from penstock.policy.syntax import forms
 from penstock.policy.syntax.forms import PolicyForm, form_of, read_policies, text_of
 from penstock.policy.syntax.json import requests as json_requests
 from penstock.policy.syntax.json.policies import write_json_policy
-from penstock.policy.syntax.text.layout import lay_out
 from penstock.policy.syntax.text.lint import Finding, lint, lint_document
 from penstock.policy.syntax.text.policies import Document, read_document
-from penstock.policy.syntax.text.policy_writer import write_text
+from penstock.policy.syntax.text.policy_writer import lay_out, write_text
 from penstock.policy.syntax.xml import requests as xml_requests
-from penstock.policy.syntax.xml.policies import Repair, read_leniently
-from penstock.policy.syntax.xml.policy_writer import write_policy
+from penstock.policy.syntax.xml.policies import Repair, read_leniently, write_policy
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Requests of XACML in files, in either form.

@@ -11,20 +11,26 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from penstock.errors import MalformedError
-from penstock.policy.combining.registry import RULE_COMBINING
+from penstock.policy.combining import RULE_COMBINING
 from penstock.policy.language.datatypes import STRING, XPATH, DataType, Function, Value, XPathExpression, data_type
-from penstock.policy.language.expressions import (
+from penstock.policy.language.policies import (
     Apply,
     ApplyEach,
     ApplyPath,
     ContentSelector,
     Designator,
+    Duty,
     Expression,
+    Match,
+    Policy,
     PolicyLiteral,
+    PolicyReference,
     Reference,
+    Root,
+    Rule,
+    RuleEffect,
     function_of,
 )
-from penstock.policy.language.policies import Duty, Match, Policy, PolicyReference, Root, Rule, RuleEffect
 from penstock.policy.limits import POLICY_LIMITS, PolicyLimits
 from penstock.policy.syntax.builder import (
     ApplyNode,
@@ -47,7 +53,7 @@ from penstock.policy.syntax.builder import (
 )
 from penstock.policy.syntax.json.requests import Json, read_json
 from penstock.policy.syntax.text.policy_writer import in_order
-from penstock.policy.syntax.xml.policy_writer import function_id
+from penstock.policy.syntax.xml.policies import function_id
 
 _FIRST: Final = RULE_COMBINING["first-applicable"]
 _RULES, _POLICIES = ":rule-combining-algorithm:", ":policy-combining-algorithm:"

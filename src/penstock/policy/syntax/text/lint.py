@@ -7,10 +7,8 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from penstock.policy.combining.registry import RULE_COMBINING, split_priorities
-from penstock.policy.combining.tuples import PREFIX, DecisionTuple
-from penstock.policy.language.expressions import PolicyLiteral, Reference
-from penstock.policy.language.policies import Policy, Root, Rule, inner_policies
+from penstock.policy.combining import PREFIX, RULE_COMBINING, DecisionTuple, split_priorities
+from penstock.policy.language.policies import Policy, PolicyLiteral, Reference, Root, Rule, inner_policies
 from penstock.policy.syntax.text.policies import RULE, VARIABLE, Document
 from penstock.policy.syntax.text.policy_writer import inner
 

@@ -1,1 +1,5 @@
-"""The forms that a database had, and the steps between them: a file for each in `versions`, run by Alembic."""
+"""The steps from one form of a database to the next, run by Alembic in the order of their numbers.
+
+- `r0001_changes` creates the tables of ledgers and changes.
+- `r0002_snapshots` creates the table of snapshots.
+"""

@@ -1,5 +1,0 @@
-"""One step each, in the order of their numbers.
-
-- `r0001_changes` creates the tables of ledgers and changes.
-- `r0002_snapshots` creates the table of snapshots.
-"""
