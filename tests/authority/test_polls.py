@@ -119,7 +119,7 @@ def test_votes_that_have_no_effect_are_not_kept() -> None:
     with refused("poll.not-asked"):
         polls.hear(stranger(poll).unverified(), at(1))
     with refused("key.bad-signature"):
-        polls.hear(replace(cast(poll.question, K2, Ballot(frozenset([ADD]))).unverified(), octets=bytes(64)), at(1))
+        polls.hear(replace(cast(poll.question, K2, Ballot(frozenset([ADD]))).unverified(), signature=bytes(64)), at(1))
     other = contested()
     with refused("poll.unknown"):
         polls.hear(
@@ -325,7 +325,7 @@ def test_a_settlement_that_nobody_signed_is_none() -> None:
     agree(polls, poll, K1, K2, K4)
     written(store, "outcome", polls.kept[poll.id].poll.sum_up(MODERATOR, DEADLINE))
     signed = sign_value(SettledPoll(MODERATOR.principal, poll.id, Settlement(999)), MODERATOR)
-    written(store, "settled", replace(signed, octets=bytes(64)))
+    written(store, "settled", replace(signed, signature=bytes(64)))
     finds(store, "key.bad-signature")
 
 

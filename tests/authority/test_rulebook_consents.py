@@ -118,7 +118,7 @@ def test_a_consent_counts_in_one_book(book: RuleBook) -> None:
 def test_a_consent_that_was_forged_is_none(book: RuleBook) -> None:
     chosen = colliding(book)
     good = agreed(book, K1, planned(book, chosen))
-    forged = UnverifiedValue(good.value, good.digest, good.body, STRANGER.public, good.octets)
+    forged = UnverifiedValue(good.value, good.digest, good.body, STRANGER.public, good.signature)
     refuses(book, "evolution.wrong-key", K2, chosen, forged)
 
 

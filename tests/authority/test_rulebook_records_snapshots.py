@@ -72,7 +72,10 @@ def test_a_snapshot_that_the_moderator_did_not_sign_does_not_count(place: Ledger
 def test_a_signature_of_somebody_else_does_not_count(place: Ledger) -> None:
     data = made_up(place)
     said = sign_value(Vouched.of(RuleBook.open(place).founding, place.head(), data), MODERATOR)
-    for forged in (replace(said, key=K2.public, octets=K2.sign(canonical(said.body))), replace(said, octets=bytes(64))):
+    for forged in (
+        replace(said, key=K2.public, signature=K2.sign(canonical(said.body))),
+        replace(said, signature=bytes(64)),
+    ):
         with pytest.raises(MalformedError):
             Snapshots(place).unwrap(place.head(), canonical((b"kept", data, forged.to_sexp())))
     assert Snapshots(place).unwrap(place.head(), canonical((b"kept", data, said.to_sexp()))) == data

@@ -50,13 +50,13 @@ def book() -> RuleBook:
 def test_a_request_that_somebody_changed_is_none(book: RuleBook) -> None:
     signed = book.sign(K1, Add(rule("r1", "A1")), NOW).unverified()
     other = book.sign(K1, Add(rule("r1", "A2")), NOW).unverified()
-    forged = UnverifiedValue(other.value, other.digest, other.body, other.key, signed.octets)
+    forged = UnverifiedValue(other.value, other.digest, other.body, other.key, signed.signature)
     with refused("key.bad-signature"):
         book.take(forged, NOW)
     stranger = ModeratorRequest(book.id, P1, 1, NOW, Add(rule("r1", "A1")))
     body = sign_value(ModeratorRequest(book.id, STRANGER.principal, 1, NOW, Pass()), STRANGER)
     with refused("evolution.wrong-key"):
-        book.take(UnverifiedValue(stranger, body.digest, body.body, body.key, body.octets), NOW)
+        book.take(UnverifiedValue(stranger, body.digest, body.body, body.key, body.signature), NOW)
 
 
 def test_a_request_counts_once(book: RuleBook) -> None:

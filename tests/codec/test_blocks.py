@@ -117,8 +117,8 @@ def test_a_block_is_of_one_type_and_one_length() -> None:
 
 
 def test_names_are_short_where_they_can_be() -> None:
-    assert NAMES.octets == f"{TYPE} {PARENT} {INHERITED} #1".encode()
-    assert read_names(NAMES.octets) == NAMES
+    assert NAMES.written == f"{TYPE} {PARENT} {INHERITED} #1".encode()
+    assert read_names(NAMES.written) == NAMES
     assert len({names(TYPE, (PARENT,), ids).digest for ids in ((OWN,), (INHERITED,), (OWN, INHERITED))}) == 3
 
 
@@ -162,7 +162,7 @@ def test_attributes_are_given_by_their_ids() -> None:
 
 def test_names_are_bounded() -> None:
     many = tuple(f"{TYPE}#{place}" for place in range(1_025))
-    assert read_names(names(TYPE, (), many[:-1]).octets).attributes == many[:-1]
+    assert read_names(names(TYPE, (), many[:-1]).written).attributes == many[:-1]
     assert code_of(names, TYPE, (), many) == "block.limit"
     assert (
         code_of(read_names, " ".join([str(TYPE), *(f"#{place}" for place in range(1_025))]).encode()) == "block.limit"

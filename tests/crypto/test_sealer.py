@@ -50,7 +50,7 @@ def test_blocks_are_what_everybody_would_write() -> None:
     sender = BROKER.principal.digest
     fixed = bytes((1, 0, 1, 0, 0, 4)) + sender + incarnation + (7).to_bytes(8, "big") * 4
     counts = (1).to_bytes(8, "big") + microseconds(NOW).to_bytes(8, "big") + (2).to_bytes(4, "big")
-    assert small().names.octets == NAMES
+    assert small().names.written == NAMES
     bound = fixed + counts + hashlib.sha256(b"penstock-names-1 " + NAMES).digest()
     block, columns = small(), []
     plain = [encode_bundle([encode_column(block.ids), encode_column(block.times)]), *map(encode_column, block.columns)]  # type: ignore[arg-type]  # all are open

@@ -52,7 +52,7 @@ def test_events_are_proven(block: Block, level: Level, data: st.DataObject) -> N
     assert (found.block, found.sender) == (block, BROKER.principal)
     place = data.draw(st.integers(0, len(block.ids) - 1))
     shown = data.draw(st.sets(st.sampled_from(block.names.attributes)) if block.columns else st.just(set[str]()))
-    proof = EventProof.from_octets(found.prove(place, shown).to_octets())
+    proof = EventProof.from_bytes(found.prove(place, shown).to_bytes())
     proven = verify_proof(proof)
     whole = block.events()[place]
     assert (proven.sender, proven.sealed, proven.event.key) == (BROKER.principal, NOW, TYPE)
@@ -160,18 +160,18 @@ def test_any_bit_that_is_flipped_is_refused(level: Level) -> None:
 def test_a_changed_proof_proves_nothing_else(data: st.DataObject) -> None:
     octets = bytearray(PROOF)
     octets[data.draw(st.integers(0, len(octets) - 1))] ^= 1 << data.draw(st.integers(0, 7))
-    code = code_of(lambda: verify_proof(EventProof.from_octets(bytes(octets))))
+    code = code_of(lambda: verify_proof(EventProof.from_bytes(bytes(octets))))
     assert code in {"seal.bad-proof", "wire.malformed", "wire.limit"}
 
 
 @settings(max_examples=examples(100), deadline=None)
 @given(st.binary(max_size=100))
 def test_octets_of_any_kind_prove_nothing(octets: bytes) -> None:
-    assert code_of(lambda: verify_proof(EventProof.from_octets(octets))) in {"seal.bad-proof", "wire.malformed"}
+    assert code_of(lambda: verify_proof(EventProof.from_bytes(octets))) in {"seal.bad-proof", "wire.malformed"}
 
 
 FOUND = signed(block_of([str(row) for row in range(5)], [*range(5)]))
-PROOF = FOUND.prove(3, ALL[:2]).to_octets()
+PROOF = FOUND.prove(3, ALL[:2]).to_bytes()
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ PROOF = FOUND.prove(3, ALL[:2]).to_octets()
     ],
 )
 def test_what_proves_nothing(change: Callable[[EventProof], EventProof]) -> None:
-    proof = EventProof.from_octets(PROOF)
+    proof = EventProof.from_bytes(PROOF)
     assert verify_proof(proof).event.values == {ALL[0]: "3", ALL[1]: 3}
     assert code_of(verify_proof, change(proof)) == "seal.bad-proof"
 

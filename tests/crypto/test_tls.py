@@ -9,7 +9,6 @@ from pathlib import Path
 import pytest
 
 from penstock.crypto.tls import (
-    FINGERPRINT_BYTES,
     ServerCertificate,
     client_context,
     fingerprint,
@@ -42,7 +41,7 @@ def test_the_client_sees_the_certificate_that_the_server_has() -> None:
     client, server = shake(client_context(), server_context(certificate))
     assert client.version() == server.version() == "TLSv1.3"
     assert peer_fingerprint(client) == certificate.fingerprint == fingerprint(certificate.certificate)
-    assert len(certificate.fingerprint) == FINGERPRINT_BYTES
+    assert len(certificate.fingerprint) == 32
 
 
 def test_every_start_has_another_certificate_and_the_randomness_decides_which() -> None:

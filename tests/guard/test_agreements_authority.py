@@ -266,4 +266,4 @@ def test_agreements_are_their_owners() -> None:
     with refused("evolution.foreign-agreement"):
         read_agreement(signed.to_sexp(), who(2))
     with refused("key.bad-signature"):
-        read_agreement(replace(signed, octets=bytes(64)).to_sexp(), OWNER)
+        read_agreement(replace(signed, signature=bytes(64)).to_sexp(), OWNER)

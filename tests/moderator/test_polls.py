@@ -188,7 +188,7 @@ def _consents(signed: SignedValue[Vote]) -> tuple[UnverifiedValue, ...]:  # type
 def test_a_consent_with_a_signature_of_another_is_none() -> None:
     mine = vote(ASKING, K1, consents=[DELETE])
     consent = mine.value.consents[0]
-    wrong = sign_value(replace(mine.value, consents=(replace(consent, octets=bytes(64)),)), K1)
+    wrong = sign_value(replace(mine.value, consents=(replace(consent, signature=bytes(64)),)), K1)
     with refused("key.bad-signature"):
         check_vote(ASKING, wrong)
 
@@ -240,7 +240,7 @@ def test_whoever_counts_the_votes_of_an_outcome_comes_to_the_same() -> None:
     with refused("poll.outcome"):
         verify_outcome(ASKING, altered(time=IN_TIME))
     with refused("key.bad-signature"):
-        verify_outcome(ASKING, replace(outcome.unverified(), octets=bytes(64)))
+        verify_outcome(ASKING, replace(outcome.unverified(), signature=bytes(64)))
     with refused("evolution.wrong-key"):
         verify_outcome(ASKING, altered(votes=(forged(P1).unverified(),)))
 
@@ -348,7 +348,7 @@ def hostile(random: Random) -> SignedValue[Vote]:
     return random.choice(
         [
             forged(random.choice(VOTERS)),
-            replace(made, octets=bytes(64)),
+            replace(made, signature=bytes(64)),
             sign_value(Vote(ASKING.digest, STRANGER.principal, 9, frozenset([FOLLOW, ADD, DELETE])), STRANGER),
             sign_value(Vote(OTHER.digest, P1, 9, frozenset([DELETE])), K1),
             sign_value(replace(made.value, voter=P3, number=9), K3) if made.value.consents else forged(P3),

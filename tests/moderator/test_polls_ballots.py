@@ -78,7 +78,7 @@ def test_numbers_of_votes_are_bounded() -> None:
 def test_whatever_is_read_is_refused_or_signed(said: SignedValue[Claim], data: st.DataObject) -> None:
     """Parts of a statement are taken out, doubled or replaced: nothing but an error of Penstock comes of it."""
     body = mangled(said.body, data)
-    signature = (b"signature", (b"hash", b"sha256", digest(body)), said.key.to_sexp(), said.octets)
+    signature = (b"signature", (b"hash", b"sha256", digest(body)), said.key.to_sexp(), said.signature)
     try:
         read = read_signed((b"sequence", body, signature), PollQuestion, Vote, PollOutcome)
     except PenstockError:

@@ -193,7 +193,7 @@ def test_another_signature_on_the_same_type_is_verified_on_its_own(registry: Reg
     with refused("key.bad-signature"):
         cache.verify(read_type_parts(signed.body, signed.key, bytes(64)), NOW)
     with refused("key.bad-signature"):
-        cache.verify(read_type_parts(signed.body, key(2).public, signed.octets), NOW)
+        cache.verify(read_type_parts(signed.body, key(2).public, signed.signature), NOW)
     # The same definition, truly signed by someone who has no right to it.
     with refused("type.forged"):
         cache.verify(registry.sign(PLATE, CLERK), NOW)

@@ -40,10 +40,10 @@ def test_names_cannot_be_forged(registry: Registry) -> None:
         registry.verify(registry.sign(PLATE, OTHER, grant(OTHER, OTHER), passing(OTHER, PITO)))
     signed = registry.sign(PLATE)
     with refused("key.bad-signature"):
-        registry.verify(read_type_parts(signed.body, key(OTHER).public, signed.octets))
+        registry.verify(read_type_parts(signed.body, key(OTHER).public, signed.signature))
     other = define(called="uk.gov.pito.Other")
     with refused("key.bad-signature"):
-        registry.verify(read_type_parts(registry.sign(other).body, signed.key, signed.octets))
+        registry.verify(read_type_parts(registry.sign(other).body, signed.key, signed.signature))
     with refused("key.bad-signature"):
         registry.verify(read_type_parts(signed.body, signed.key, b""))
 

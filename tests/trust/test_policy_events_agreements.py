@@ -96,7 +96,7 @@ def test_a_checkpoint_says_them_too() -> None:
 
 
 def test_a_profile_that_does_not_verify_spoils_the_whole_event() -> None:
-    forged = replace(claim(20).unverified(), octets=bytes(64))
+    forged = replace(claim(20).unverified(), signature=bytes(64))
     event = PolicyEvent(who(OWNER), 1, BEGINNING, NOW, (agreement(), PublishProfiles((forged,))))
     with refused("key.bad-signature"):
         PolicyState().after(event)

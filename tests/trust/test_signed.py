@@ -86,9 +86,9 @@ def signature(body: SExp, hashed: bytes, public: PublicKey, octets: bytes) -> SE
 def test_a_signature_of_another_statement_is_refused() -> None:
     one, other = STATEMENTS[0], STATEMENTS[1]
     with refused("evolution.signature-mismatch"):
-        read_signed(signature(one.body, other.digest, other.key, other.octets), *KINDS)
+        read_signed(signature(one.body, other.digest, other.key, other.signature), *KINDS)
     with refused("key.bad-signature"):
-        read_signed(signature(one.body, one.digest, other.key, other.octets), *KINDS).verify()
+        read_signed(signature(one.body, one.digest, other.key, other.signature), *KINDS).verify()
 
 
 @EACH
@@ -97,7 +97,7 @@ def test_a_statement_has_one_written_form(signed: SignedValue[Claim]) -> None:
     assert isinstance(body, tuple)
     for other in ((*body, (b"more",)), (body[0], *reversed(body[1:])), (*body, body[-1]), body[:-1]):
         with refused("evolution.malformed", "sexp.duplicate") if other != body[:-1] else suppress(PenstockError):
-            found = read_signed(signature(other, digest(other), signed.key, signed.octets), *KINDS)
+            found = read_signed(signature(other, digest(other), signed.key, signed.signature), *KINDS)
             # Without its last part it may be another statement, which nobody signed.
             found.verify()
             pytest.fail("read in another form")
@@ -109,7 +109,7 @@ def test_a_time_is_a_date(signed: SignedValue[Claim]) -> None:
     for time in ((b"time", ()), (b"time", b"noon")):
         body = tuple(time if head(part) == b"time" else part for part in signed.body)
         with refused("evolution.malformed", "date.malformed"):
-            read_signed(signature(body, digest(body), signed.key, signed.octets), *KINDS)
+            read_signed(signature(body, digest(body), signed.key, signed.signature), *KINDS)
 
 
 def test_a_quorum_has_no_key_to_sign_with() -> None:

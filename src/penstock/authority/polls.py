@@ -181,16 +181,16 @@ class PollsFold:
         raise _malformed("there are no snapshots of polls")
 
     def _take(self, state: State, change: Change) -> None:
-        octets = change.after or b""
+        data = change.after or b""
         match change.kind:
             case PollRecordKind.POLL:
-                poll = Poll(signed_octets(octets, PollQuestion))
+                poll = Poll(read_verified(data, PollQuestion))
                 self._check(poll.question.value)
                 if poll.id in state:
                     raise _malformed("a question is asked twice")
                 state[poll.id] = Kept(poll)
             case PollRecordKind.VOTE:
-                vote = signed_octets(octets, Vote)
+                vote = read_verified(data, Vote)
                 kept = _known(state, vote.value.poll)
                 try:
                     state[vote.value.poll] = replace(kept, poll=kept.poll.hear(vote, change.when))
@@ -199,11 +199,11 @@ class PollsFold:
                     if error.code != "poll.closed":
                         raise
             case PollRecordKind.OUTCOME:
-                outcome = signed_octets(octets, PollOutcome)
+                outcome = read_verified(data, PollOutcome)
                 kept = _known(state, outcome.value.poll)
                 state[outcome.value.poll] = replace(kept, poll=kept.poll.close(outcome))
             case PollRecordKind.SETTLED | PollRecordKind.UNSETTLED:
-                settled = signed_octets(octets, SettledPoll)
+                settled = read_verified(data, SettledPoll)
                 kept = _known(state, settled.value.poll)
                 if (settled.value.moderator, settled.value.kind) != (self._moderator, change.kind):
                     raise _malformed("a poll is settled by the moderator that asked")
@@ -221,9 +221,9 @@ class PollsFold:
             raise _malformed("a question is about another rule book")
 
 
-def signed_octets(octets: bytes, kind: type[V]) -> SignedValue[V]:
+def read_verified(data: bytes, kind: type[V]) -> SignedValue[V]:
     """Read and verify a statement of one kind. Raises what `read_signed` and `UnverifiedValue.verify` raise."""
-    return read_signed(parse_canonical(octets), kind).verify()
+    return read_signed(parse_canonical(data), kind).verify()
 
 
 def _known(state: State, poll_id: bytes) -> Kept:

@@ -140,15 +140,15 @@ async def listen(fabric: Fabric, topic: str, take: Take, note: Note, pause: floa
     taken: Recent[bytes, bool] = Recent(FABRIC_KEYS)
 
     async def heed(sample: Sample) -> None:
-        octets = sha256(sample.data).digest()
-        if taken.get(octets):
+        key = sha256(sample.data).digest()
+        if taken.get(key):
             return
         try:
             await take(sample)
         except PenstockError as error:
             note(error)
         else:
-            taken.put(octets, value=True)
+            taken.put(key, value=True)
 
     while True:
         try:

@@ -156,12 +156,12 @@ def begin(ledger: Ledger, founding: Founding, whole: Whole, limits: AuthorityLim
 
 # The same bytes are read from the ledger and from its snapshots, and have long lists of types and attributes.
 @lru_cache(maxsize=4)
-def read_found(octets: bytes) -> Founding:
+def read_found(data: bytes) -> Founding:
     """Return the founding of a rule book; it is signed if requests must be.
 
     Raises `MalformedError` (`moderator.record`, and what its parts raise), and what `UnverifiedValue.verify` raises.
     """
-    body = parse_canonical(octets, limits=wide(len(octets)))
+    body = parse_canonical(data, limits=wide(len(data)))
     if not (isinstance(body, tuple) and body and body[0] == Founding.HEAD):
         return read_signed(body, Founding).verify().value
     founding = Founding.from_sexp(body)
@@ -351,11 +351,11 @@ class Snapshots:
         vouched = Vouched.of(founding, head, data, self._own if self._keeps_own() else None)
         return canonical((b"kept", data, sign_value(vouched, self._key).to_sexp()))
 
-    def unwrap(self, head: LedgerHead, octets: bytes) -> bytes:
+    def unwrap(self, head: LedgerHead, data: bytes) -> bytes:
         """Return a state that was kept. Raises `MalformedError` where neither the moderator nor oneself signed it."""
         try:
             founding = self._founding
-            match parse_canonical(octets, limits=wide(len(octets))):
+            match parse_canonical(data, limits=wide(len(data))):
                 case (b"kept", bytes(data)) if founding.unsafe_unsigned:
                     return data
                 case (b"kept", bytes(data), signed):

@@ -77,7 +77,7 @@ class BlockNames:
     ancestors: tuple[TypeKey, ...]
     attributes: tuple[str, ...]
     #: the written form, and its digest
-    octets: bytes = field(repr=False, compare=False)
+    written: bytes = field(repr=False, compare=False)
     digest: bytes = field(repr=False, compare=False)
     #: what an event is while nothing but its type is known
     blank: TransitEvent = field(repr=False, compare=False)
@@ -98,21 +98,21 @@ def names(event_type: TypeKey, ancestors: tuple[TypeKey, ...], attributes: tuple
     written = [
         attribute.removeprefix(own) if attribute.startswith(f"{own}#") else attribute for attribute in attributes
     ]
-    octets = " ".join([own, *map(str, ancestors), *written]).encode()
+    data = " ".join([own, *map(str, ancestors), *written]).encode()
     if len({event_type, *ancestors}) != 1 + len(ancestors) or len({*attributes}) != len(attributes):
         raise malformed("a name stands twice in a block")
     blank = TransitEvent(event_type, ancestors, MappingProxyType({}))
-    return BlockNames(event_type, ancestors, attributes, octets, hashlib.sha256(_DIGEST + octets).digest(), blank)
+    return BlockNames(event_type, ancestors, attributes, data, hashlib.sha256(_DIGEST + data).digest(), blank)
 
 
-def read_names(octets: bytes) -> BlockNames:
+def read_names(data: bytes) -> BlockNames:
     """Read written names. Raises `MalformedError` and `LimitError`, codes as `names`, and those of names."""
-    return _read_short_names(octets) if len(octets) <= _SHORT_NAMES else _read_names(octets)
+    return _read_short_names(data) if len(data) <= _SHORT_NAMES else _read_names(data)
 
 
-def _read_names(octets: bytes) -> BlockNames:
+def _read_names(data: bytes) -> BlockNames:
     try:
-        own, *others = octets.decode("ascii").split(" ")
+        own, *others = data.decode("ascii").split(" ")
     except UnicodeDecodeError:
         raise malformed("names that are not ASCII") from None
     line = [other for other in others if "#" not in other]
@@ -121,7 +121,7 @@ def _read_names(octets: bytes) -> BlockNames:
     attributes = tuple(str(AttributeId.parse(own + name if name.startswith("#") else name)) for name in written)
     found = names(_type_key(own), tuple(map(_type_key, line)), attributes)
     # One written form: an id is short where it can be, and ancestors come before attributes.
-    if found.octets != octets:
+    if found.written != data:
         raise malformed("names that are not written in their one form")
     return found
 
@@ -161,19 +161,19 @@ Route: TypeAlias = PlainNames | Blinded
 def write_route(route: Route) -> bytes:
     """Return a route as it is written in a block."""
     if isinstance(route, PlainNames):
-        return ROUTE_HEAD.pack(0, len(route.names.octets)) + route.names.octets
+        return ROUTE_HEAD.pack(0, len(route.names.written)) + route.names.written
     labels = b"".join((route.type, *route.ancestors, *route.attributes))
     return ROUTE_HEAD.pack(1, 1 + len(labels)) + bytes((len(route.ancestors),)) + labels
 
 
-def read_route(octets: bytes) -> Route:
+def read_route(data: bytes) -> Route:
     """Read a route. Raises `MalformedError` (`block.malformed` and codes of names) and `LimitError` (`block.limit`)."""
-    return _read_short_route(octets) if len(octets) <= _SHORT_NAMES else _read_route(octets)
+    return _read_short_route(data) if len(data) <= _SHORT_NAMES else _read_route(data)
 
 
-def _read_route(octets: bytes) -> Route:
-    kind, length = ROUTE_HEAD.unpack_from(octets)
-    content = octets[ROUTE_HEAD.size : ROUTE_HEAD.size + length]
+def _read_route(data: bytes) -> Route:
+    kind, length = ROUTE_HEAD.unpack_from(data)
+    content = data[ROUTE_HEAD.size : ROUTE_HEAD.size + length]
     if kind == 0:
         return PlainNames(read_names(content))
     above = 1 + content[0] if content else 0
@@ -426,19 +426,19 @@ def write_fixed(fixed: Fixed) -> bytes:
     return head + Struct(f">{count}Q").pack(*fixed.epochs)
 
 
-def read_fixed(octets: bytes) -> Fixed:
+def read_fixed(data: bytes) -> Fixed:
     """Read the fixed part of a header. Raises `MalformedError` (`block.malformed`)."""
-    return _read_short(octets) if len(octets) <= _SHORT else _read_fixed(octets)
+    return _read_short(data) if len(data) <= _SHORT else _read_fixed(data)
 
 
-def _read_fixed(octets: bytes) -> Fixed:
-    version, flags, algorithm, padding, count, sender, incarnation = _FIXED.unpack_from(octets)
+def _read_fixed(data: bytes) -> Fixed:
+    version, flags, algorithm, padding, count, sender, incarnation = _FIXED.unpack_from(data)
     if version != VERSION or flags > _EVENT_LEVEL | _SIGNED or padding not in Padding.__members__.values():
         raise malformed("a block of a version that is not known")
     level = Level(flags & _EVENT_LEVEL)
     if not count or (level is Level.EVENT and count != 1):
         raise malformed("a block with too few columns, or too many")
-    epochs = Struct(f">{count}Q").unpack_from(octets, _FIXED.size)
+    epochs = Struct(f">{count}Q").unpack_from(data, _FIXED.size)
     return Fixed(level, bool(flags & _SIGNED), algorithm, Padding(padding), sender, incarnation, epochs)
 
 
@@ -495,13 +495,13 @@ def write_bound(fixed: bytes, number: int, time: int, rows: int) -> bytes:
     return fixed + _COUNTS.pack(number, time, rows)
 
 
-def read_bound(octets: bytes) -> tuple[Fixed, int, int, int]:
+def read_bound(data: bytes) -> tuple[Fixed, int, int, int]:
     """Read what columns are bound to. Raises `MalformedError` (`block.malformed`)."""
-    end = len(octets) - _COUNTS.size
-    if end < _FIXED.size or end != _FIXED.size + _EPOCH_BYTES * _columns(octets):
+    end = len(data) - _COUNTS.size
+    if end < _FIXED.size or end != _FIXED.size + _EPOCH_BYTES * _columns(data):
         raise malformed("a header of another length")
-    number, time, rows = _COUNTS.unpack_from(octets, end)
-    return read_fixed(octets), number, time, rows
+    number, time, rows = _COUNTS.unpack_from(data, end)
+    return read_fixed(data), number, time, rows
 
 
 def write_block(bound: bytes, route: bytes, signature: bytes, columns: Sequence[bytes]) -> bytes:
@@ -703,8 +703,8 @@ def encode_block(block: Block) -> EncodedBlock:
 
 def decode_block(encoded: EncodedBlock) -> Block:
     """Read the columns of a block. Raises `MalformedError` (`block.column`)."""
-    found, rows, ids, times, octets = encoded
-    return Block(found, decode_column(ids, rows), decode_column(times, rows), decode_columns(octets, rows))
+    found, rows, ids, times, columns = encoded
+    return Block(found, decode_column(ids, rows), decode_column(times, rows), decode_columns(columns, rows))
 
 
 def encode_events(events: Sequence[TransitEvent]) -> EncodedBlock:

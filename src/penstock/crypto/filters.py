@@ -52,11 +52,11 @@ class FilterKey(NamedTuple):
 
 def filter_key(key: Secret, scope: str) -> FilterKey:
     """Return what belongs to the epoch key of a scope."""
-    hint, mac, octets = (
+    hint, mac, sealing_key = (
         derive(key, _NOBODY, _NEVER, scope, f"{Purpose.FILTER} {use}")
         for use in ("hint", "identity", CipherAlgorithm.AES_GCM_SIV.name)
     )
-    cipher = CipherAlgorithm.AES_GCM_SIV.cipher(octets)
+    cipher = CipherAlgorithm.AES_GCM_SIV.cipher(sealing_key)
 
     def identity(content: bytes) -> bytes:
         return hmac.digest(mac, content, "sha256")[:IDENTITY_BYTES]

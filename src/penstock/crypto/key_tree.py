@@ -248,8 +248,8 @@ class KeyTree:
             case (b"tree", bytes(epoch), bytes(nobody), (b"leaves", *leaves), (b"inner", *inner)):
                 tree.epoch = int.from_bytes(epoch, "big")
                 tree._nobody = Secret(nobody) if nobody else None
-                tree._inner = {node: _secret(octets) for node, octets in enumerate(inner, ROOT)}
-                placed = [(place, _secret(octets)) for place, octets in enumerate(leaves, len(leaves))]
+                tree._inner = {node: _secret(raw) for node, raw in enumerate(inner, ROOT)}
+                placed = [(place, _secret(raw)) for place, raw in enumerate(leaves, len(leaves))]
             case _:
                 raise unopened()
         if len(inner) != max(0, len(leaves) - 1):
@@ -335,10 +335,10 @@ class KeyPath:
     def from_bytes(cls, group: bytes, leaf: Secret, data: bytes) -> "KeyPath":
         """Read what `to_bytes` wrote. Raises `RefusedError` (`keys.unopened`)."""
         place = int.from_bytes(data[:_PLACE_BYTES], "big")
-        octets, nodes = data[_PLACE_BYTES:], list(above(place))
-        if len(octets) != SECRET_BYTES * len(nodes) or not place:
+        raw, nodes = data[_PLACE_BYTES:], list(above(place))
+        if len(raw) != SECRET_BYTES * len(nodes) or not place:
             raise unopened()
-        secrets = (octets[at : at + SECRET_BYTES] for at in range(0, len(octets), SECRET_BYTES))
+        secrets = (raw[at : at + SECRET_BYTES] for at in range(0, len(raw), SECRET_BYTES))
         return cls(group, place, leaf, dict(zip(nodes, map(Secret, secrets), strict=True)))
 
     def _known(self, node: int) -> Secret:
@@ -363,10 +363,10 @@ def _check(root: Secret, group: bytes, epoch: int) -> bytes:
     return root.derive(_CHECK, group, _number(epoch)).expose()[:CHECK_BYTES]
 
 
-def _secret(octets: SExp) -> Secret:
-    if not isinstance(octets, bytes):
+def _secret(raw: SExp) -> Secret:
+    if not isinstance(raw, bytes):
         raise unopened()
-    return Secret(octets)
+    return Secret(raw)
 
 
 def _number(value: int) -> bytes:

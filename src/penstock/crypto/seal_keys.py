@@ -89,8 +89,8 @@ def derive(key: Secret, sender: bytes, incarnation: bytes, scope: str, purpose: 
 def derive_cipher(key: Secret, fixed: Fixed, scope: str, purpose: Purpose) -> Aead:
     """Return the cipher for the columns of one scope."""
     algorithm = CipherAlgorithm(fixed.algorithm)
-    octets = derive(key, fixed.sender, fixed.incarnation, scope, f"{purpose} {algorithm.name}")
-    return algorithm.cipher(octets)
+    raw = derive(key, fixed.sender, fixed.incarnation, scope, f"{purpose} {algorithm.name}")
+    return algorithm.cipher(raw)
 
 
 def scopes(names: BlockNames, level: Level) -> tuple[tuple[str, Purpose], ...]:

@@ -96,7 +96,7 @@ class Sealer:
         self._keys, self._sender, self._settings = keys, sender, settings
         self._signing, self._limits = signing, limits
         self._numbers = count()
-        self._octets = 0
+        self._byte_count = 0
         self._ways: dict[tuple[bytes, Level], _Way] = {}
         self._version = keys.version
 
@@ -153,12 +153,12 @@ class Sealer:
 
     def _next(self, rows: int, columns: int, plain: Sequence[bytes]) -> int:
         """Return the number of the next block, which nobody gets twice, whatever becomes of the block."""
-        limits, octets = self._limits, sum(map(len, plain))
+        limits, size = self._limits, sum(map(len, plain))
         if rows > limits.block_rows or rows * columns > limits.block_cells:
             raise _too_large()
         number = next(self._numbers)
-        self._octets += octets
-        if number >= limits.seal_blocks or self._octets > limits.seal_bytes:
+        self._byte_count += size
+        if number >= limits.seal_blocks or self._byte_count > limits.seal_bytes:
             raise RefusedError(
                 "seal.exhausted",
                 "this sealer has sealed as much as its keys are good for",
@@ -170,11 +170,11 @@ class Sealer:
         if self._version != self._keys.version:
             self._version = self._keys.version
             self._ways.clear()
-        way = self._ways.get((names.octets, level))
+        way = self._ways.get((names.written, level))
         if way is None:
             if len(self._ways) >= self._limits.seal_streams:
                 self._ways.pop(next(iter(self._ways)))
-            way = self._ways[names.octets, level] = self._new_way(names, level)
+            way = self._ways[names.written, level] = self._new_way(names, level)
         return way
 
     def _new_way(self, names: BlockNames, level: Level) -> _Way:

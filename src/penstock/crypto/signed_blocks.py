@@ -178,7 +178,7 @@ class SignedBlock:
             raise bad_proof()
         columns = [0, *(i for i, name in enumerate(names.attributes, 1) if name in attributes)]
         shown = tuple(_show(self._trees[column], column, place) for column in columns)
-        return EventProof(self._bound, names.octets, self._section, place, shown)
+        return EventProof(self._bound, names.written, self._section, place, shown)
 
 
 class Shown(NamedTuple):
@@ -201,28 +201,28 @@ class EventProof:
     place: int
     shown: tuple[Shown, ...] = field(repr=False)
 
-    def to_octets(self) -> bytes:
+    def to_bytes(self) -> bytes:
         """Return the form in bytes."""
         return encode([self.bound, self.names, self.section, self.place, [list(value) for value in self.shown]])
 
     @classmethod
-    def from_octets(cls, octets: bytes) -> "EventProof":
+    def from_bytes(cls, data: bytes) -> "EventProof":
         """Read the form in bytes. Raises `MalformedError`, `LimitError` and `RefusedError` (`seal.bad-proof`)."""
-        match decode(octets):
+        match decode(data):
             case [bytes(bound), bytes(names), bytes(section), int(place), list(shown)]:
                 return cls(bound, names, section, place, tuple(map(_read_shown, shown)))
         raise bad_proof()
 
     def to_sexp(self) -> SExp:
         """Return the form in which it is kept in a file, and handed on."""
-        return (_PROOF, (b"version", b"1"), self.to_octets())
+        return (_PROOF, (b"version", b"1"), self.to_bytes())
 
     @classmethod
     def from_sexp(cls, value: SExp) -> "EventProof":
-        """Read that form. Raises what `from_octets` raises."""
+        """Read that form. Raises what `from_bytes` raises."""
         match value:
-            case (head, (b"version", b"1"), bytes(octets)) if head == _PROOF:
-                return cls.from_octets(octets)
+            case (head, (b"version", b"1"), bytes(data)) if head == _PROOF:
+                return cls.from_bytes(data)
         raise bad_proof()
 
 
@@ -249,7 +249,7 @@ def verify_signature(parts: Parts, names: BlockNames, block: Block, seeds: Seque
     # (1) The signature is the sender's, over this header, these names, and these roots.
     section = _verify_section(parts.signature, bound, names)
     # (2) What was opened gives the signed roots. Nothing is believed of what cannot be checked.
-    if block.names.octets != names.octets or len(block.ids) != parts.rows:
+    if block.names.written != names.written or len(block.ids) != parts.rows:
         raise _bad_signature()
     trees = _trees(block, parts.number, seeds)
     for column, (tree, values) in enumerate(zip(trees, (block.ids, *block.columns), strict=True)):
@@ -292,11 +292,11 @@ def _verify_proof(proof: EventProof) -> ProvenEvent:
     return ProvenEvent(Principal(header.sender), instant(sealed), event, tuple(values), hidden)
 
 
-def _verify_section(octets: bytes, bound: bytes, names: BlockNames) -> _Section:
+def _verify_section(data: bytes, bound: bytes, names: BlockNames) -> _Section:
     body = KEY_BYTES + SIGNATURE_BYTES
-    if len(octets) != body + ROOT_BYTES * (1 + len(names.attributes)):
+    if len(data) != body + ROOT_BYTES * (1 + len(names.attributes)):
         raise _bad_signature()
-    section = _Section(PublicKey(octets[:KEY_BYTES]), octets[KEY_BYTES:body], octets[body:])
+    section = _Section(PublicKey(data[:KEY_BYTES]), data[KEY_BYTES:body], data[body:])
     if section.public.principal.digest != read_bound(bound)[0].sender:
         raise _bad_signature()
     try:

@@ -23,7 +23,6 @@ from cryptography.x509.oid import NameOID
 from penstock.crypto.keys import KEY_BYTES, RandomBytes
 from penstock.errors import FailedError, MalformedError
 
-FINGERPRINT_BYTES: Final = 32
 _SERIAL_BYTES: Final = 16
 # RFC 5280, 4.1.2.5: the certificate has no well-defined end. Nobody looks at its dates; the process is its validity.
 _FIRST_DAY: Final = datetime(2000, 1, 1, tzinfo=UTC)

@@ -61,32 +61,32 @@ _NONCE: Final = bytes(12)
 class Secret:
     """See the module. Raises `MalformedError` (`keys.malformed`) when it is not 32 bytes."""
 
-    __slots__ = ("_octets",)
+    __slots__ = ("_raw",)
 
-    def __init__(self, octets: bytes) -> None:
-        if len(octets) != SECRET_BYTES:
+    def __init__(self, raw: bytes) -> None:
+        if len(raw) != SECRET_BYTES:
             raise MalformedError("keys.malformed", f"a secret has {SECRET_BYTES} bytes")
-        self._octets = octets
+        self._raw = raw
 
     def __repr__(self) -> str:
         return "Secret(…)"
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Secret) and compare_digest(self._octets, other._octets)
+        return isinstance(other, Secret) and compare_digest(self._raw, other._raw)
 
     def __hash__(self) -> int:
-        return hash(self._octets)
+        return hash(self._raw)
 
     def __reduce__(self) -> NoReturn:
         raise TypeError("a secret is neither pickled nor copied: wrap it")
 
     def derive(self, label: bytes, *context: bytes) -> "Secret":
         """Return the secret for one purpose; nobody gets from it to this one."""
-        return Secret(expand(self._octets, canonical((_LABEL, label, *context)), SECRET_BYTES))
+        return Secret(expand(self._raw, canonical((_LABEL, label, *context)), SECRET_BYTES))
 
     def expose(self) -> bytes:
         """Return the bytes themselves: for what is sealed or wrapped immediately, and for ciphers."""
-        return self._octets
+        return self._raw
 
 
 def wrap(under: Secret, content: bytes, salt: bytes, *context: bytes) -> bytes:
@@ -174,8 +174,8 @@ def parse_kek(value: SExp) -> StoredKek:
     message.
     """
     match value:
-        case (b"kek", (b"id", bytes(id_)), (b"k", bytes(octets))) if len(octets) == SECRET_BYTES:
-            kek = Secret(octets)
+        case (b"kek", (b"id", bytes(id_)), (b"k", bytes(raw))) if len(raw) == SECRET_BYTES:
+            kek = Secret(raw)
             if not compare_digest(kek_id(kek), id_):
                 raise _malformed_kek("a key-encryption key that was changed: its id is that of another one")
             return kek

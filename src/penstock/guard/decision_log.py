@@ -236,7 +236,7 @@ class RevocationRecord:
 
 
 def read_revocation(text: str | bytes) -> RevocationRecord:
-    """Read a record of a revocation from JSON. Raises as `decision_log.read_record`."""
+    """Read a record of a revocation from JSON, as programs do that follow the log. Raises as `read_record`."""
     envelope, data = open_envelope(parsed(text), REVOKED)
     check_names(data, _REVOCATION)
     with named_field():

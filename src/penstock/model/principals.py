@@ -154,7 +154,7 @@ class Domain:
 
     @property
     def is_broker_group(self) -> bool:
-        """True unless the domain contains sub-domains."""
+        """Whether the domain has no sub-domains. Only programs ask this: it is part of the public API."""
         return not self.subdomains
 
     def members(self) -> Iterator[Principal]:

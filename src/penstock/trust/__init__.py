@@ -51,9 +51,7 @@ from penstock.trust.credentials import read_credentials as read_credentials
 from penstock.trust.discovery import Findings as Findings
 from penstock.trust.discovery import FiveTuple as FiveTuple
 from penstock.trust.discovery import FourTuple as FourTuple
-from penstock.trust.discovery import ReductionCache as ReductionCache
 from penstock.trust.discovery import discover as discover
-from penstock.trust.discovery import reduce_chain as reduce_chain
 from penstock.trust.event_types import UnverifiedType as UnverifiedType
 from penstock.trust.event_types import VerifiedType as VerifiedType
 from penstock.trust.event_types import read_type as read_type

@@ -92,8 +92,8 @@ def read_principal(value: SExp) -> Principal:
     match value:
         case (b"public-key", *_):
             return PublicKey.from_sexp(value).principal
-        case (b"hash", b"sha256", bytes(octets)) if len(octets) == DIGEST_BYTES:
-            return Principal(octets)
+        case (b"hash", b"sha256", bytes(raw)) if len(raw) == DIGEST_BYTES:
+            return Principal(raw)
         case (b"hash", bytes(algorithm), bytes(), *_) if algorithm != b"sha256":
             raise MalformedError("subject.weak-hash", f"hash `{algorithm[:20]!r}` is not accepted", hint="use sha256")
     raise MalformedError("subject.malformed", "not a principal", hint="expected `(public-key …)` or `(hash sha256 …)`")
@@ -298,7 +298,7 @@ class UnverifiedCertificate:
     statement: Statement
     body: SExp = field(repr=False)
     key: PublicKey
-    octets: bytes = field(repr=False)
+    signature: bytes = field(repr=False)
     #: what a cache may know it by: the digest of body, key and signature together
     fingerprint: bytes = field(repr=False)
     #: the canonical form, where it is known: to write it takes as long as to read it
@@ -316,7 +316,7 @@ class UnverifiedCertificate:
 
     def signature_sexp(self) -> SExp:
         """Return the `(signature …)` as it stands in a sequence."""
-        return (b"signature", (b"hash", b"sha256", sha256(self.written).digest()), self.key.to_sexp(), self.octets)
+        return (b"signature", (b"hash", b"sha256", sha256(self.written).digest()), self.key.to_sexp(), self.signature)
 
 
 def read_certificate(body: SExp, signature: SExp) -> UnverifiedCertificate:
@@ -327,7 +327,7 @@ def read_certificate(body: SExp, signature: SExp) -> UnverifiedCertificate:
     """
     statement = read_statement(body)
     match signature:
-        case (b"signature", (b"hash", b"sha256", bytes(hashed)), tuple(key), bytes(octets)):
+        case (b"signature", (b"hash", b"sha256", bytes(hashed)), tuple(key), bytes(signature)):
             written = canonical(body)
             if hashed != sha256(written).digest():
                 raise RefusedError(
@@ -335,8 +335,8 @@ def read_certificate(body: SExp, signature: SExp) -> UnverifiedCertificate:
                     "the signature belongs to another certificate, or the certificate was changed",
                     hint="ask the issuer for the original",
                 )
-            fingerprint = sha256(written + canonical((key, octets))).digest()
-            return UnverifiedCertificate(statement, body, PublicKey.from_sexp(key), octets, fingerprint, written)
+            fingerprint = sha256(written + canonical((key, signature))).digest()
+            return UnverifiedCertificate(statement, body, PublicKey.from_sexp(key), signature, fingerprint, written)
     raise MalformedError(
         "cert.signature", "not a signature", hint="expected `(signature (hash sha256 …) (public-key …) …)`"
     )
@@ -357,7 +357,7 @@ def verify_certificate(unverified: UnverifiedCertificate) -> Certificate:
             hint="only the issuer can sign it",
         )
     # (2) RFC 2693: the signature is over the canonical form and nothing else.
-    unverified.key.verify(unverified.written, unverified.octets)
+    unverified.key.verify(unverified.written, unverified.signature)
     return Certificate(unverified.id, unverified.statement, unverified.body, unverified.signature_sexp())
 
 
@@ -370,7 +370,7 @@ def issue(statement: Statement, key: SigningKey) -> Certificate:
             hint="sign with the issuer's own key",
         )
     body = statement.to_sexp()
-    octets = key.sign(canonical(body))
+    signed = key.sign(canonical(body))
     hashed = digest(body)
-    signature = (b"signature", (b"hash", b"sha256", hashed), key.public.to_sexp(), octets)
+    signature = (b"signature", (b"hash", b"sha256", hashed), key.public.to_sexp(), signed)
     return Certificate(certificate_id(hashed), statement, body, signature)

@@ -261,8 +261,8 @@ class BagReading:
         written: list[bytes] = []
 
         def objects() -> Iterator[SExp]:
-            for value, octets in parse_elements(self._data, limits=self._limits):
-                written.append(octets)
+            for value, data in parse_elements(self._data, limits=self._limits):
+                written.append(data)
                 yield value
 
         for item in _pairs(objects()):

@@ -9,7 +9,7 @@ or if following them all would have been too much work.
 The order of checks: dates and on-line tests first, then names, then authority. `now` comes in as an argument.
 """
 
-from collections import OrderedDict, deque
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -18,12 +18,11 @@ from typing import Final, TypeAlias
 
 from penstock.errors import LimitError, PenstockError, RefusedError
 from penstock.model.instants import instant_key
-from penstock.model.limits import CACHE_ENTRIES
 from penstock.model.principals import Principal
-from penstock.trust.certificates import Authorisation, Certificate, Name, Subject, Threshold, describe
+from penstock.trust.certificates import Authorisation, Certificate, Name, Subject, Threshold
 from penstock.trust.credentials import Credentials
-from penstock.trust.limits import CHAIN_LENGTH, TRUST_LIMITS, TrustLimits
-from penstock.trust.tags import ANY, NOTHING, Tag, TagBudget, covers, intersect
+from penstock.trust.limits import TRUST_LIMITS, TrustLimits
+from penstock.trust.tags import ANY, Tag, TagBudget, covers, intersect
 from penstock.trust.validity import ALWAYS, OnlineTest, State, Validity
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -69,89 +68,6 @@ def reduce_pair(upper: FiveTuple, lower: FiveTuple, room: TagBudget | None = Non
     if tag is None or validity is None:
         return None
     return FiveTuple(upper.issuer, lower.subject, lower.propagate, tag, validity, upper.because + lower.because)
-
-
-def reduce_chain(chain: Sequence[Certificate]) -> FiveTuple:
-    """Collapse a chain of authorisations, from the root's to the last, into one 5-tuple.
-
-    The certificates are verified, and stand in order; `discover` finds such a chain in a bag. Raises
-    `RefusedError` that names the link at fault: `chain.empty`, `chain.not-linked`, `chain.no-propagate`,
-    `chain.no-authority`, `chain.no-validity`; `LimitError` (`chain.limit`).
-    """
-    if not chain or len(chain) > CHAIN_LENGTH:
-        raise _bad_length(len(chain))
-    first = _authorisation(chain[0], 0)
-    subject, propagate, tag, validity = first.subject, first.propagate, first.tag, first.validity
-    if tag == NOTHING:
-        raise _broken("chain.no-authority", 0, "gives no right at all", chain)
-    for position in range(1, len(chain)):
-        link = _authorisation(chain[position], position)
-        if subject != link.issuer:
-            raise _broken(
-                "chain.not-linked", position, f"is issued by {link.issuer.short}, not by {describe(subject)}", chain
-            )
-        if not propagate:
-            raise _broken("chain.no-propagate", position, "follows one that may not be passed on", chain)
-        narrowed = intersect(tag, link.tag)
-        if narrowed is None:
-            raise _broken("chain.no-authority", position, "has no right in common with those above it", chain)
-        period = validity.intersect(link.validity)
-        if period is None:
-            raise _broken("chain.no-validity", position, "is valid at no time at which those above it are", chain)
-        subject, propagate, tag, validity = link.subject, link.propagate, narrowed, period
-    return FiveTuple(first.issuer, subject, propagate, tag, validity, tuple([link.id for link in chain]))
-
-
-def _authorisation(certificate: Certificate, position: int) -> Authorisation:
-    statement = certificate.statement
-    if isinstance(statement, Authorisation):
-        return statement
-    raise RefusedError(
-        "chain.not-linked",
-        f"certificate {position + 1} of the chain is a name certificate",
-        hint="resolve names with `discover`",
-    )
-
-
-def _bad_length(length: int) -> RefusedError | LimitError:
-    if not length:
-        return RefusedError("chain.empty", "a chain of no certificates authorises nothing")
-    return LimitError("chain.limit", f"a chain of {length} certificates is longer than {CHAIN_LENGTH}")
-
-
-def _broken(code: str, position: int, what: str, chain: Sequence[Certificate]) -> RefusedError:
-    return RefusedError(
-        code,
-        f"certificate {position + 1} of the chain {what}",
-        hint="`penstock explain` shows which link is missing",
-        certificate=chain[position].id,
-    )
-
-
-class ReductionCache:
-    """Remembers what chains reduce to. Bounded; what was used least recently goes first.
-
-    A reduction does not depend on the time: dates are part of the result and are asked at each use.
-    """
-
-    def __init__(self, entries: int = CACHE_ENTRIES) -> None:
-        self._entries: Final = entries
-        self._known: OrderedDict[tuple[str, ...], FiveTuple] = OrderedDict()
-
-    def reduce(self, chain: Sequence[Certificate]) -> FiveTuple:
-        """Return `reduce_chain(chain)`, computed once. Raises what it raises; failures are not remembered."""
-        key = tuple([link.id for link in chain])
-        known = self._known.get(key)
-        if known is None:
-            known = self._known[key] = reduce_chain(chain)
-            if len(self._known) > self._entries:
-                self._known.popitem(last=False)
-        else:
-            self._known.move_to_end(key)
-        return known
-
-    def __len__(self) -> int:
-        return len(self._known)
 
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -168,13 +168,17 @@ class UnverifiedType:
     credentials: UnverifiedCredentials
     body: SExp = field(repr=False)
     key: PublicKey
-    octets: bytes = field(repr=False)
+    signature: bytes = field(repr=False)
     fingerprint: bytes = field(repr=False)
 
     def to_sexp(self) -> SExp:
         """Return definition and signature as one sequence."""
         hashed = digest(self.body)
-        return (b"sequence", self.body, (b"signature", (b"hash", b"sha256", hashed), self.key.to_sexp(), self.octets))
+        return (
+            b"sequence",
+            self.body,
+            (b"signature", (b"hash", b"sha256", hashed), self.key.to_sexp(), self.signature),
+        )
 
     def to_bytes(self) -> bytes:
         """Return the signed definition in canonical form."""
@@ -230,7 +234,7 @@ def read_type(data: bytes, *, limits: TrustLimits = TRUST_LIMITS) -> UnverifiedT
         case (
             b"sequence",
             tuple(body),
-            (b"signature", (b"hash", b"sha256", bytes(hashed)), tuple(key), bytes(octets)),
+            (b"signature", (b"hash", b"sha256", bytes(hashed)), tuple(key), bytes(signature)),
         ):
             if hashed != digest(body):
                 raise RefusedError(
@@ -238,7 +242,7 @@ def read_type(data: bytes, *, limits: TrustLimits = TRUST_LIMITS) -> UnverifiedT
                     "the signature belongs to another definition, or the definition was changed",
                     hint="fetch the original definition from its owner",
                 )
-            return read_type_parts(body, PublicKey.from_sexp(key), octets, limits=limits)
+            return read_type_parts(body, PublicKey.from_sexp(key), signature, limits=limits)
     raise MalformedError(
         "type.malformed",
         "not a signed event type",
@@ -246,10 +250,12 @@ def read_type(data: bytes, *, limits: TrustLimits = TRUST_LIMITS) -> UnverifiedT
     )
 
 
-def read_type_parts(body: SExp, key: PublicKey, octets: bytes, *, limits: TrustLimits = TRUST_LIMITS) -> UnverifiedType:
+def read_type_parts(
+    body: SExp, key: PublicKey, signature: bytes, *, limits: TrustLimits = TRUST_LIMITS
+) -> UnverifiedType:
     """Read a definition whose signature stands apart; raises as `read_type` does."""
     definition, credentials = read_definition(body, limits)
-    return UnverifiedType(definition, credentials, body, key, octets, digest((body, key.raw, octets)))
+    return UnverifiedType(definition, credentials, body, key, signature, digest((body, key.raw, signature)))
 
 
 def verify_type(  # noqa: PLR0913  # each argument is one of the facts that a decision rests on
@@ -301,7 +307,7 @@ class _Verification:
     def _verify(self, unverified: UnverifiedType, depth: int) -> VerifiedType:
         definition = unverified.definition
         # (1) section 4.2.2: authenticity and integrity.
-        unverified.key.verify(canonical(unverified.body), unverified.octets)
+        unverified.key.verify(canonical(unverified.body), unverified.signature)
         signer = unverified.key.principal
         credentials = unverified.credentials.verify(self.verifier)
         proof = _Proof(credentials, sift(credentials, self.now, self.online), signer, self.limits)

@@ -109,15 +109,15 @@ class _Ring:
             data = canonical(value)
             for algorithm in _HASHES:
                 # Not for security: the cases name keys by these hashes.
-                octets = hashlib.new(algorithm.decode(), data, usedforsecurity=False).digest()
-                self._hashed[algorithm, octets] = _modern(value, SEXP_DEPTH)
+                hashed = hashlib.new(algorithm.decode(), data, usedforsecurity=False).digest()
+                self._hashed[algorithm, hashed] = _modern(value, SEXP_DEPTH)
 
     def principal(self, value: SExp) -> Principal:
         match value:
             case (b"public-key", _, *_):
                 return self._note(Principal(digest(value)), value)
-            case (b"hash", bytes(algorithm), bytes(octets)) if algorithm in _HASHES:
-                meant = self._hashed.get((algorithm, octets))
+            case (b"hash", bytes(algorithm), bytes(hashed)) if algorithm in _HASHES:
+                meant = self._hashed.get((algorithm, hashed))
                 if meant is None:
                     return self._note(Principal(digest(value)), value)
                 return self._quorum(meant) if head(meant) == b"k-of-n" else self.principal(meant)

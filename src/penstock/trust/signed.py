@@ -121,13 +121,13 @@ class SignedValue(Generic[V_co]):
     digest: bytes = field(repr=False)
     body: SExp = field(repr=False)
     key: PublicKey = field(repr=False)
-    octets: bytes = field(repr=False)
+    signature: bytes = field(repr=False)
     #: its canonical form, once somebody has asked for it: a chain is written down whenever it grows
     _written: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def to_sexp(self) -> SExp:
         """Return statement and signature as one sequence."""
-        return _to_sexp(self.body, self.digest, self.key, self.octets)
+        return _to_sexp(self.body, self.digest, self.key, self.signature)
 
     def to_bytes(self) -> bytes:
         """Return the signed statement in canonical form."""
@@ -137,7 +137,7 @@ class SignedValue(Generic[V_co]):
 
     def unverified(self) -> "UnverifiedValue[V_co]":
         """Return the statement as others get it."""
-        return UnverifiedValue(self.value, self.digest, self.body, self.key, self.octets)
+        return UnverifiedValue(self.value, self.digest, self.body, self.key, self.signature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,11 +148,11 @@ class UnverifiedValue(Generic[V_co]):
     digest: bytes = field(repr=False)
     body: SExp = field(repr=False)
     key: PublicKey = field(repr=False)
-    octets: bytes = field(repr=False)
+    signature: bytes = field(repr=False)
 
     def to_sexp(self) -> SExp:
         """Return statement and signature as one sequence."""
-        return _to_sexp(self.body, self.digest, self.key, self.octets)
+        return _to_sexp(self.body, self.digest, self.key, self.signature)
 
     def verify(self) -> SignedValue[V_co]:
         """Verify the statement.
@@ -166,8 +166,8 @@ class UnverifiedValue(Generic[V_co]):
         if self.key.principal != signer or signer.scheme != KEY:
             raise _wrong_key(self.key.principal, signer)
         # (2) What is signed is the canonical form and nothing else.
-        self.key.verify(canonical(self.body), self.octets)
-        return SignedValue(self.value, self.digest, self.body, self.key, self.octets)
+        self.key.verify(canonical(self.body), self.signature)
+        return SignedValue(self.value, self.digest, self.body, self.key, self.signature)
 
 
 def sign_value(value: V, key: SigningKey) -> SignedValue[V]:
@@ -189,8 +189,8 @@ def _wrong_key(found: Principal, wanted: Principal) -> RefusedError:
     )
 
 
-def _to_sexp(body: SExp, hashed: bytes, key: PublicKey, octets: bytes) -> SExp:
-    return (b"sequence", body, (b"signature", (b"hash", b"sha256", hashed), key.to_sexp(), octets))
+def _to_sexp(body: SExp, hashed: bytes, key: PublicKey, signature: bytes) -> SExp:
+    return (b"sequence", body, (b"signature", (b"hash", b"sha256", hashed), key.to_sexp(), signature))
 
 
 def signed_form(*kinds: type[V]) -> Form[UnverifiedValue[V]]:
@@ -208,7 +208,7 @@ def read_signed(value: SExp, *kinds: type[V]) -> UnverifiedValue[V]:
         case (
             b"sequence",
             tuple(body),
-            (b"signature", (b"hash", b"sha256", bytes(hashed)), tuple(key), bytes(octets)),
+            (b"signature", (b"hash", b"sha256", bytes(hashed)), tuple(key), bytes(signature)),
         ):
             kind = next((kind for kind in kinds if sexp_head(body) == kind.HEAD), None)
             if kind is None:
@@ -219,7 +219,7 @@ def read_signed(value: SExp, *kinds: type[V]) -> UnverifiedValue[V]:
                     "the signature belongs to another statement, or the statement was changed",
                     hint="ask for the original",
                 )
-            return UnverifiedValue(_read_body(body, kind), hashed, body, PublicKey.from_sexp(key), octets)
+            return UnverifiedValue(_read_body(body, kind), hashed, body, PublicKey.from_sexp(key), signature)
     raise malformed("not a signed statement")
 
 
@@ -241,11 +241,6 @@ def _read_body(body: SExp, kind: type[V]) -> V:
 def statements_to_sexp(statements: Iterable[SignedValue[Claim]]) -> SExp:
     """Return statements as one."""
     return (b"statements", *(statement.to_sexp() for statement in statements))
-
-
-def write_statements(statements: Iterable[SignedValue[Claim]]) -> bytes:
-    """Return statements in canonical form."""
-    return canonical(statements_to_sexp(statements))
 
 
 def read_statements(data: bytes, *kinds: type[V], limits: TrustLimits = TRUST_LIMITS) -> tuple[UnverifiedValue[V], ...]:

@@ -26,9 +26,9 @@ GLOB_BYTES: Final = 256
 
 @dataclass(frozen=True, slots=True)
 class Prefix:
-    """Atoms that begin with `octets`."""
+    """Atoms that begin with `start`."""
 
-    octets: bytes
+    start: bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +50,7 @@ def make_glob(pattern: bytes) -> Glob | bytes:
 
 def parts_of(pattern: Prefix | Glob) -> tuple[bytes, ...]:
     """Return the literal parts, with a wildcard between each two."""
-    return pattern.parts if isinstance(pattern, Glob) else (pattern.octets, b"")
+    return pattern.parts if isinstance(pattern, Glob) else (pattern.start, b"")
 
 
 def glob_matches(glob: Glob, atom: bytes) -> bool:
@@ -288,7 +288,7 @@ def contains(pattern: Pattern, atom: bytes) -> bool:
     if isinstance(pattern, Glob):
         return glob_matches(pattern, atom)
     if isinstance(pattern, Prefix):
-        return atom.startswith(pattern.octets)
+        return atom.startswith(pattern.start)
     if isinstance(pattern, Range):
         return in_range(pattern, atom)
     return all(contains(member, atom) for member in pattern.members)
@@ -376,7 +376,7 @@ def check_members(patterns: Collection[Simple]) -> None:
 def form(pattern: Pattern) -> tuple[SExp, ...]:
     """Return a pattern as an S-expression."""
     if isinstance(pattern, Prefix):
-        return (b"*", b"prefix", pattern.octets)
+        return (b"*", b"prefix", pattern.start)
     if isinstance(pattern, Glob):
         return (b"*", b"glob", pattern.pattern)
     if isinstance(pattern, AllPatterns):

@@ -130,7 +130,7 @@ def test_owners_do_not_mix() -> None:
 def test_only_the_owner_changes_its_policy() -> None:
     node = PolicyNode()
     signed = author().change(NOW, publish(*RIGHTS))
-    forged = SignedValue(signed.value, signed.digest, signed.body, key(OTHER).public, signed.octets)
+    forged = SignedValue(signed.value, signed.digest, signed.body, key(OTHER).public, signed.signature)
     with refused("evolution.wrong-key"):
         node.event(forged)
     assert not list(node.keeper.owners())

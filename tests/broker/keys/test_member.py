@@ -195,7 +195,7 @@ def test_only_managers_are_believed() -> None:
     with refused("evolution.wrong-key"):
         member.receive(NOW, replace(genuine.unverified(), key=key(99).public))
     with refused("key.bad-signature"):
-        member.receive(NOW, replace(genuine.unverified(), octets=bytes(64)))
+        member.receive(NOW, replace(genuine.unverified(), signature=bytes(64)))
     with refused("keys.wrong-group"):
         Broker(20, PLATES).member.receive(NOW, genuine.unverified())
 

@@ -74,17 +74,17 @@ def test_two_rules_of_one_id() -> None:
 
 def test_a_signature_of_somebody_else_does_not_count() -> None:
     first, *rest = WHOLE.rules
-    forged = replace(first, key=key(99).public, octets=key(99).sign(canonical(first.body)))
+    forged = replace(first, key=key(99).public, signature=key(99).sign(canonical(first.body)))
     with pytest.raises(RefusedError) as raised:
         replace(WHOLE, rules=(forged, *rest)).verify()
     assert raised.value.code == "evolution.wrong-key"
-    bent = replace(first, octets=flipped(first.octets))
+    bent = replace(first, signature=flipped(first.signature))
     with pytest.raises(RefusedError) as raised:
         replace(WHOLE, rules=(bent, *rest)).verify()
     assert raised.value.code == "key.bad-signature"
     assert WHOLE.founding is not None
     with pytest.raises(RefusedError):
-        replace(WHOLE, founding=replace(WHOLE.founding, octets=first.octets)).verify()
+        replace(WHOLE, founding=replace(WHOLE.founding, signature=first.signature)).verify()
 
 
 def test_one_form_alone() -> None:

@@ -25,6 +25,7 @@ from tests.moderator.kit import event, rule
 from tests.pipeline.rows import collected
 from tests.trust.kit import NOW, key, refused
 
+from penstock.codec.sexp import canonical
 from penstock.guard import AgreementMode, Agreements, Branch, Restriction
 from penstock.guard.agreements import Agreement
 from penstock.model.tree import TreeScope
@@ -39,7 +40,7 @@ from penstock.pipeline.whatif import compare
 from penstock.selector import ALWAYS, parse
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
-from penstock.trust.signed import sign_value, write_statements
+from penstock.trust.signed import sign_value, statements_to_sexp
 
 NAMES = ("X", "A1")
 VERIFIED = {name: types()[event(name)] for name in NAMES}
@@ -123,7 +124,7 @@ def test_policy_files_name_agreements(tmp_path: Path) -> None:
     for name, one in signed_types(told=True).items():
         (tmp_path / f"{name.name}.type").write_bytes(one.to_bytes())
     signed = sign_value(agreement(*RULES, LAST), OWNING)
-    (tmp_path / "plant.agreement").write_bytes(write_statements([signed, *PROFILES]))
+    (tmp_path / "plant.agreement").write_bytes(canonical(statements_to_sexp([signed, *PROFILES])))
     text = 'types = ["*.type"]\nagreements = ["plant.agreement"]\n'
     (tmp_path / "policy.toml").write_text(text)
     loaded = load_policy(str(tmp_path / "policy.toml"), NOW)
@@ -137,8 +138,8 @@ def test_policy_files_name_agreements(tmp_path: Path) -> None:
     # What its owner did not sign, or another one under the same name.
     other = sign_value(agreement(), OWNING)
     for data, code in (
-        (replace(signed, octets=bytes(64)).to_bytes(), "key.bad-signature"),
-        (write_statements([signed, other]), "policy.twice"),
+        (replace(signed, signature=bytes(64)).to_bytes(), "key.bad-signature"),
+        (canonical(statements_to_sexp([signed, other])), "policy.twice"),
         (b"(other)", "evolution.malformed"),
         (sign_value(agreement(), key(1)).to_bytes()[:-3], "sexp.truncated"),
     ):

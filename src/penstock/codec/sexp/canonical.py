@@ -20,10 +20,10 @@ from penstock.errors import LimitError, MalformedError
 
 @dataclass(frozen=True, slots=True)
 class Hinted:
-    """An atom with a display hint, `[hint]octets`; equal only to one with the same hint (RFC 9804, 4.7)."""
+    """An atom with a display hint, `[hint]data`; equal only to one with the same hint (RFC 9804, 4.7)."""
 
     hint: bytes
-    octets: bytes
+    data: bytes
 
 
 SExp: TypeAlias = bytes | Hinted | tuple["SExp", ...]
@@ -195,8 +195,8 @@ def _read(data: bytes, position: int, limits: CodecLimits) -> tuple[SExp, int]:
                 continue
             if octet == _HINT:
                 hint, position = _hint(data, position)
-                octets, position = _verbatim(data, position)
-                items.append(Hinted(hint, octets))
+                atom, position = _verbatim(data, position)
+                items.append(Hinted(hint, atom))
             # Inlined from `_verbatim` for lengths of one digit: most atoms of certificates have one.
             elif _ZERO <= octet <= _NINE and data.startswith(b":", position + 1):
                 start = position + 2
@@ -205,8 +205,8 @@ def _read(data: bytes, position: int, limits: CodecLimits) -> tuple[SExp, int]:
                     raise truncated(size, "an atom")
                 items.append(data[start:position])
             else:
-                octets, position = _verbatim(data, position)
-                items.append(octets)
+                atom, position = _verbatim(data, position)
+                items.append(atom)
         if not stack:
             return items[0], position
     raise truncated(size, "a list" if stack else "the value")
@@ -232,7 +232,7 @@ def canonical(value: SExp) -> bytes:
         elif node is None:
             out.append(b")")
         else:
-            out.append(b"[%d:%b]%d:%b" % (len(node.hint), node.hint, len(node.octets), node.octets))
+            out.append(b"[%d:%b]%d:%b" % (len(node.hint), node.hint, len(node.data), node.data))
     return b"".join(out)
 
 

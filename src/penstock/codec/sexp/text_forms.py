@@ -121,7 +121,7 @@ def _one_line(words: list[str], starts: list[int], first: int, last: int) -> str
 
 def _atom(atom: bytes | Hinted) -> str:
     if isinstance(atom, Hinted):
-        return f"[{_atom(atom.hint)}]{_atom(atom.octets)}"
+        return f"[{_atom(atom.hint)}]{_atom(atom.data)}"
     if _TOKEN.fullmatch(atom):
         return atom.decode("ascii")
     if _TEXT.fullmatch(atom):
@@ -253,8 +253,8 @@ def _hinted(data: bytes, position: int) -> tuple[Hinted, int]:
         raise truncated(position, "a display hint")
     if data[position : position + 1] != b"]":
         raise syntax(position, "a display hint is not closed", "write a display hint as `[hint]`")
-    octets, position = _string(data, _skip(data, position + 1))
-    return Hinted(hint, octets), position
+    found, position = _string(data, _skip(data, position + 1))
+    return Hinted(hint, found), position
 
 
 def _string(data: bytes, position: int) -> tuple[bytes, int]:
@@ -274,20 +274,20 @@ def _string(data: bytes, position: int) -> tuple[bytes, int]:
             raise truncated(len(data), "an atom")
         return data[position + 1 : end], end
     if kind == b'"':
-        octets, end = _quoted(data, position + 1)
+        found, end = _quoted(data, position + 1)
     elif kind in (b"#", b"|"):
         close = data.find(kind, position + 1)
         if close < 0:
             raise truncated(len(data), "a hexadecimal string" if kind == b"#" else "a base64 string")
         body, end = data[position + 1 : close], close + 1
-        octets = _hexadecimal(body, position) if kind == b"#" else _base64(body, position)
+        found = _hexadecimal(body, position) if kind == b"#" else _base64(body, position)
     elif not kind:
         raise truncated(position, "an atom")
     else:
         raise syntax(position, f"unexpected byte 0x{kind[0]:02x}", _VALUE_HINT)
-    if length is not None and length != len(octets):
-        raise syntax(start, f"the length {length} is not that of the string, {len(octets)},", "drop the length")
-    return octets, end
+    if length is not None and length != len(found):
+        raise syntax(start, f"the length {length} is not that of the string, {len(found)},", "drop the length")
+    return found, end
 
 
 def _quoted(data: bytes, position: int) -> tuple[bytes, int]:
@@ -338,7 +338,7 @@ def _base64(body: bytes, position: int) -> bytes:
     missing = -len(digits) % 4
     if missing == 3 or len(padding) > missing:
         raise syntax(position, "base64 of an impossible length", "check for lost or added characters")
-    octets = binascii.a2b_base64(digits + b"=" * missing)
-    if binascii.b2a_base64(octets, newline=False)[: len(digits)] != digits:
+    found = binascii.a2b_base64(digits + b"=" * missing)
+    if binascii.b2a_base64(found, newline=False)[: len(digits)] != digits:
         raise syntax(position, "base64 with stray bits before its padding", "encode the bytes again")
-    return octets
+    return found

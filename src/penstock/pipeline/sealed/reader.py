@@ -382,14 +382,14 @@ class _Reader:
 
     def _version(self, names: BlockNames) -> int:
         """Return which version events are shown in: that with the same attributes, or one with more."""
-        found = self._versions.get(names.octets)
+        found = self._versions.get(names.written)
         if found is None:
             ids = {*names.attributes}
             own = [(n, {str(a.id) for a in t.attributes}) for n, t in enumerate(self._types) if t.key == names.type]
             fitting = [n for n, known in own if known == ids] or [n for n, known in own if known > ids]
             if not fitting:
                 raise _unknown_type()
-            found = self._versions[names.octets] = fitting[0]
+            found = self._versions[names.written] = fitting[0]
         return found
 
 
