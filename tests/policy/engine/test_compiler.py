@@ -17,7 +17,7 @@ from penstock.apps.cli.conformance import run_suite
 from penstock.errors import EvaluationError, MalformedError, PenstockError
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.evaluate import evaluate
-from penstock.policy.engine.index import Index, necessary
+from penstock.policy.engine.index import Index, IndexEntry
 from penstock.policy.engine.lookup import Context, NoSources
 from penstock.policy.language.datatypes import INTEGER, STRING, Value
 from penstock.policy.language.functions import V1
@@ -96,9 +96,9 @@ def one_of(*names: str) -> tuple[tuple[tuple[Match, ...], ...], ...]:
 
 
 def test_of_many_only_those_are_looked_at_that_can_apply() -> None:
-    children = [f"child {number}" for number in range(100)]
-    needs = [necessary(one_of(f"n{number}", f"n{number + 1}")) for number in range(100)]
-    index = Index.of(needs, children, [one_of(f"n{number}", f"n{number + 1}") for number in range(100)], str.upper)
+    numbers = range(100)
+    entries = [IndexEntry.of(f"child {number}", one_of(f"n{number}", f"n{number + 1}")) for number in numbers]
+    index = Index.of(entries, str.upper)
     assert index is not None
 
     def found(*names: str) -> list[str]:

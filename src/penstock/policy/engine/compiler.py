@@ -16,7 +16,16 @@ from typing import Final
 from penstock.errors import EvaluationError, PenstockError
 from penstock.policy.combining import Child, CombiningAlgorithm, policy_algorithm, rule_algorithm, standard
 from penstock.policy.engine.evaluate import EvaluationScope, doubted, duties_told, status_of, target_matches
-from penstock.policy.engine.index import Index, Leads, Needs, leads_of_policy, leads_of_rule, necessary
+from penstock.policy.engine.index import (
+    Index,
+    IndexEntry,
+    Leads,
+    Needs,
+    leads_of_policy,
+    leads_of_rule,
+    necessary,
+    no_leads,
+)
 from penstock.policy.engine.lookup import Context, NoSources, PolicySources
 from penstock.policy.engine.programs import Program, condition_program, target_program
 from penstock.policy.language.policies import (
@@ -48,7 +57,7 @@ class CompiledPolicy:
         check_issuers(root)
         self._sources = sources or NoSources()
         with _uncollected():
-            self._ask = _compile(root, ()).evaluate
+            self._ask = _compile(root, ()).child.evaluate
 
     def evaluate(self, context: Context) -> PolicyOutcome:
         """Return what the policy says about a request: just what `evaluate` returns."""
@@ -81,17 +90,11 @@ def _uncollected() -> Iterator[None]:
 class _Unit(ABC):
     """A rule, a policy or a policy set that was compiled. `matched` is for who knows that its target matches."""
 
-    __slots__ = ("_program", "leads", "needs", "reach", "target", "variables")
+    __slots__ = ("_program", "target", "variables")
 
     def __init__(self, target: Target, variables: Mapping[str, Expression]) -> None:
         self.target = target
         self.variables = variables
-        #: equalities without which it is not applicable
-        self.needs: Needs = necessary(target)
-        #: a target without which it is not applicable
-        self.reach = target
-        #: the tests without which it is not applicable, where there are any
-        self.leads: Callable[[], Leads | None] = no_leads
         self._program = target_program(target)
 
     def scope(self, context: Context) -> EvaluationScope:
@@ -150,7 +153,6 @@ class _Rule(_Unit):
 
     def __init__(self, rule: Rule, policy: Policy, programs: dict[str, Program]) -> None:
         super().__init__(rule.target, policy.variables)
-        self.leads = partial(leads_of_rule, rule, policy.variables)
         self._effect = rule.effect
         self._decided = _PERMITTED if rule.effect is RuleEffect.PERMIT else _DENIED
         self._duties = rule.duties if _told(rule.duties, rule.effect) else None
@@ -180,10 +182,14 @@ class _Container(_Unit):
     __slots__ = ("_children", "_combine", "_duties", "_index", "_name", "_single")
 
     def __init__(
-        self, root: Root, children: Sequence[_Unit], combine: CombiningAlgorithm, variables: Mapping[str, Expression]
+        self,
+        root: Root,
+        children: Sequence[IndexEntry[_Unit]],
+        combine: CombiningAlgorithm,
+        variables: Mapping[str, Expression],
     ) -> None:
         super().__init__(root.target, variables)
-        self._children = children
+        self._children = tuple(entry.child for entry in children)
         self._combine = combine
         known = standard(root.combining)
         #: what a single child says is what it says alone
@@ -196,8 +202,7 @@ class _Container(_Unit):
     def _combined(self, context: Context) -> PolicyOutcome:
         children: Sequence[Child[Context]] = self._children
         if self._index is not None:
-            # Who wants the names of policies wants all of them.
-            children = self._index.candidates(context, whole=context.names)
+            children = self._index.candidates(context)
         if self._single and len(children) == 1:
             return children[0].evaluate(context)
         return self._combine(children, context)
@@ -248,7 +253,7 @@ class _Referred(_Unit):
             raise EvaluationError("xacml.cycle", f"policy set `{self._reference.id[:120]}` is within itself")
         known = self._known
         if known is None or known[0] is not policy:
-            known = self._known = (policy, _compile(policy, self._around))
+            known = self._known = (policy, _compile(policy, self._around).child)
         return known[1]
 
     def applies(self, context: Context, /) -> bool | PolicyOutcome:
@@ -272,34 +277,35 @@ class _Referred(_Unit):
 # --- compiling -------------------------------------------------------------------------------------------------------
 
 
-def _compile(member: Policy | PolicySet | PolicyReference, around: tuple[str, ...]) -> _Unit:
+def _compile(member: Policy | PolicySet | PolicyReference, around: tuple[str, ...]) -> IndexEntry[_Unit]:
     match member:
         case Policy():
             return _compile_policy(member)
         case PolicySet():
             children = [_compile(one, (*around, versioned(member))) for one in member.members]
-            return _Container(member, children, policy_algorithm(member.combining), {})
+            return IndexEntry.of(_Container(member, children, policy_algorithm(member.combining), {}), member.target)
         case PolicyReference():
-            return _Referred(member, around)
+            return IndexEntry.of(_Referred(member, around), ())
 
 
-def _compile_policy(policy: Policy) -> _Unit:
+def _compile_policy(policy: Policy) -> IndexEntry[_Unit]:
     programs: dict[str, Program] = {}
-    children = [_Rule(rule, policy, programs) for rule in policy.rules]
+    children: list[IndexEntry[_Unit]] = [
+        IndexEntry.of(_Rule(rule, policy, programs), rule.target, partial(leads_of_rule, rule, policy.variables))
+        for rule in policy.rules
+    ]
     unit = _Container(policy, children, rule_algorithm(policy.combining), policy.variables)
-    unit.needs = needs_of_policy(policy, unit.needs, [child.needs for child in children])
-    unit.leads = leads_where(policy)
-    if len(children) == 1 and children[0].target and _plain(policy.combining):
-        unit.reach = (*policy.target, *children[0].target)
-    return unit
+    reach = policy.target
+    if len(children) == 1 and _plain(policy.combining):
+        reach = (*reach, *children[0].target)
+    return IndexEntry(
+        unit, policy.target, needs_of_policy(policy, [child.needs for child in children]), reach, leads_where(policy)
+    )
 
 
-def _indexed(children: Sequence[_Unit], *, by_target: bool) -> "Index[_Unit | _Found] | None":
-    needs = [necessary(child.target) if by_target else child.needs for child in children]
-    targets = [child.target for child in children]
-    reaches = targets if by_target else [child.reach for child in children]
-    leads = None if by_target else lambda: [child.leads() for child in children]
-    return Index.of(needs, children, targets, _Found, reaches, leads=leads)
+def _indexed(children: Sequence[IndexEntry[_Unit]], *, by_target: bool) -> "Index[_Unit | _Found] | None":
+    entries = [IndexEntry.of(one.child, one.target) for one in children] if by_target else children
+    return Index.of(entries, _Found)
 
 
 def _told(duties: Duties, effect: RuleEffect) -> bool:
@@ -315,17 +321,14 @@ def _plain(combining: str) -> bool:
     return known is not None and known.plain
 
 
-def no_leads() -> None:
-    """Say nothing about how rules begin."""
-
-
 def leads_where(policy: Policy) -> Callable[[], Leads | None]:
     """Return what says how the rules of a policy begin, where it is not applicable if none of them is."""
     return partial(leads_of_policy, policy) if _plain(policy.combining) else no_leads
 
 
-def needs_of_policy(policy: Policy, needs: Needs, of_rules: Sequence[Needs]) -> Needs:
-    """Add what all rules need, where a policy whose rules are not applicable is not applicable itself."""
+def needs_of_policy(policy: Policy, of_rules: Sequence[Needs]) -> Needs:
+    """Return the equalities that a policy needs: its target's, and those of all rules if it needs one of its rules."""
+    needs = necessary(policy.target)
     if not of_rules or not _plain(policy.combining):
         return needs
     common = set(of_rules[0]).intersection(*of_rules[1:])

@@ -17,8 +17,8 @@ from typing import Final, NoReturn, TypeAlias
 
 from penstock.errors import EvaluationError, PenstockError
 from penstock.policy.combining import standard
-from penstock.policy.engine.compiler import leads_where, needs_of_policy, no_leads
-from penstock.policy.engine.index import Index, Leads, Needs, leads_of_rule, necessary
+from penstock.policy.engine.compiler import leads_where, needs_of_policy
+from penstock.policy.engine.index import Index, IndexEntry, Leads, Needs, leads_of_rule, necessary, no_leads
 from penstock.policy.engine.lookup import Context, Repository, is_clock
 from penstock.policy.engine.programs import Program, Writer, built
 from penstock.policy.language.datatypes import Value, failed
@@ -126,14 +126,20 @@ class _Unit:
 
 
 def _needs(target: Target) -> Needs:
-    """Return the equalities without which something is not applicable; what time it is, facts need not say."""
-    return {one: values for one, values in necessary(target).items() if not is_clock(one)}
+    """Return the equalities without which something is not applicable."""
+    return _without_clock(necessary(target))
+
+
+def _without_clock(needs: Needs) -> Needs:
+    """Leave out equalities with the current time: facts need not contain it."""
+    return {one: values for one, values in needs.items() if not is_clock(one)}
 
 
 class _Alone:
     """What an index asks for: bags, and no others."""
 
     __slots__ = ("_bags", "_places", "facts")
+    names = False
 
     def __init__(self, facts: Facts, bags: Bags, places: Mapping[Key, int]) -> None:
         self.facts = facts
@@ -278,7 +284,7 @@ class _Compiler:
             rules = [self._rule(rule, policy) for rule in policy.rules]
             unit = self._many(policy, rules, combining)
             needs = [rule.needs for rule in rules]
-        unit.needs = needs_of_policy(policy, unit.needs, needs)
+        unit.needs = _without_clock(needs_of_policy(policy, needs))
         unit.leads = leads_where(policy)
         return unit
 
@@ -394,14 +400,10 @@ class _Many:
     __slots__ = ("_all", "_asks", "_index", "_otherwise", "_places", "_strong")
 
     def __init__(self, children: Sequence[_Unit], combining: _Combining, places: dict[Key, int]) -> None:
-        found = Index.of(
-            [child.needs for child in children],
-            children,
-            [child.target for child in children],
+        self._index = Index.of(
+            [IndexEntry(child, child.target, child.needs, child.target, child.leads) for child in children],
             _target_known,
-            leads=lambda: [child.leads() for child in children],
         )
-        self._index = found
         keys = {attribute.key for child in children for attribute in child.needs}
         #: where the index finds what it asks for always, and where else it may look
         self._all = places

@@ -9,6 +9,7 @@ import operator
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import compress, product
 from math import prod
 from operator import contains
@@ -53,6 +54,10 @@ class Bags(Protocol):
     """Where the values of attributes are."""
 
     facts: Facts
+
+    @property
+    def names(self) -> bool:
+        """Whether the policies that apply are to be named."""
 
     def bag(self, wanted: Designator, /) -> tuple[Value, ...]:
         """Return the bag of an attribute that is not among the facts. Raises `EvaluationError`."""
@@ -523,6 +528,29 @@ def _needed(any_of: AnyOf) -> dict[Designator, frozenset[Value]]:
     return {attribute: frozenset().union(*(side[attribute] for side in sides)) for attribute in common}
 
 
+def no_leads() -> None:
+    """Return None: nothing is known about the tests that a child begins with."""
+
+
+@dataclass(frozen=True, slots=True)
+class IndexEntry(Generic[U]):
+    """A child and the facts by which it is indexed. They are not kept: they are larger than the compiled child."""
+
+    child: U
+    target: Target
+    #: equalities without which the child is not applicable
+    needs: Needs
+    #: a target without which the child is not applicable
+    reach: Target
+    #: computes the tests without which the child is not applicable; called only if many children have equal targets
+    leads: Callable[[], Leads | None] = no_leads
+
+    @classmethod
+    def of(cls, child: U, target: Target, leads: Callable[[], Leads | None] = no_leads) -> "IndexEntry[U]":
+        """Return an entry for a child of which only the target, and perhaps its tests, are known."""
+        return cls(child, target, necessary(target), target, leads)
+
+
 class Index(Generic[T]):
     """Children that are found by what they need."""
 
@@ -541,25 +569,16 @@ class Index(Generic[T]):
         self._groups = (*groups, always) if isinstance(always, Ranges) else tuple(groups)
 
     @classmethod
-    def of(  # noqa: PLR0913  # one argument for each thing that is known of children
-        cls,
-        needs: Sequence[Needs],
-        children: Sequence[U],
-        targets: Sequence[Target],
-        known: Callable[[U], T],
-        reaches: Sequence[Target] | None = None,
-        *,
-        leads: Callable[[], Sequence[Leads | None]] | None = None,
-    ) -> "Index[T | U] | None":
-        """Return an index, or none where there is nothing to gain.
+    def of(cls, entries: Sequence[IndexEntry[U]], known: Callable[[U], T]) -> "Index[T | U] | None":
+        """Return an index, or None if it would not help.
 
-        A child that is found by all that its target wants is given as `known`: its target need not be asked again.
-        `reaches` are targets without which children are not applicable, where more is known about that. `leads` says
-        how their conditions begin: it is asked where many are found by their targets.
+        A child that is found by everything that its target requires is returned as `known(child)`: its target need not
+        be evaluated again.
         """
-        if len(children) < _FEWEST:
+        if len(entries) < _FEWEST:
             return None
-        kinds = [_kind(one) for one in needs]
+        children = [entry.child for entry in entries]
+        kinds = [_kind(entry.needs) for entry in entries]
         if len(set(kinds)) > _MOST_KINDS:
             usual = Counter(attribute for kind in kinds for attribute in kind)
             kinds = [(max(kind, key=lambda one: (usual[one], one.id)),) if kind else () for kind in kinds]
@@ -572,20 +591,20 @@ class Index(Generic[T]):
                 continue
             if kind not in groups:
                 groups[kind] = _Group(kind)
-            groups[kind].enter(place, [needs[place][attribute] for attribute in kind])
-            if _covered(targets[place], kind):
+            groups[kind].enter(place, [entries[place].needs[attribute] for attribute in kind])
+            if _covered(entries[place].target, kind):
                 found[place] = known(children[place])
-        ranged = targets if reaches is None else reaches
+        ranged = [entry.reach for entry in entries]
         for group in groups.values():
             group.range(ranged)
         rest = Ranges.of(always, ranged) or always
         many = max([len(always), *(group.most for group in groups.values())]) >= _MANY
-        compared = Comparisons.of(leads()) if many and leads is not None else None
+        compared = Comparisons.of([entry.leads() for entry in entries]) if many else None
         gained = groups or isinstance(rest, Ranges) or compared is not None
         return Index(children, found, rest, [*groups.values()], compared) if gained else None
 
-    def candidates(self, context: Bags, *, whole: bool = False) -> Sequence[T]:
-        """Return the children that may apply, in their order; `whole` with those that say what others say anyway."""
+    def candidates(self, context: Bags) -> Sequence[T]:
+        """Return the children that may apply, in their order. Redundant ones are left out if no names are wanted."""
         try:
             if len(self._groups) == 1 and not self._always:
                 places = self._groups[0].places(context)
@@ -596,7 +615,7 @@ class Index(Generic[T]):
                 places = several[0] if len(several) == 1 else sorted({place for places in several for place in places})
             compared = self._compared
             if compared is not None and len(places) >= _MANY and len(places) * _CHEAPER > compared.size:
-                left = compared.places(context, whole=whole)
+                left = compared.places(context, whole=context.names)
                 places = left if len(places) == len(self._children) else sorted({*places}.intersection(left))
         except _Unknown:
             # Whether they apply is for each of them to find out.
