@@ -17,7 +17,7 @@ from conflicts_parts import expected, planted, write
 from harness import Result, at_most
 from penstock.apps.cli.pipeline.spark_session import SparkMeter
 from penstock.pipeline.jobs.job import run as run_job
-from penstock.pipeline.outputs.outputs import counts_of
+from penstock.pipeline.outputs import counts_of
 from spark_parts import spark_session
 
 RULES = int(os.environ.get("PENSTOCK_BENCH_RULES", "1000000"))

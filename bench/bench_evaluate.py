@@ -16,10 +16,8 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 
 from bench_policy import DOES_KEY, KIND_KEY, LEVEL_KEY, NOW, ROLE_KEY, Line, lines, root
 from harness import Result, at_least, observed
-from penstock.pipeline.evaluate.evaluate import TablePolicies, evaluate
-from penstock.pipeline.evaluate.mapping import RequestColumn
-from penstock.pipeline.evaluate.vectors import DECISION
-from penstock.pipeline.frames.frames import quoted
+from penstock.pipeline.evaluate import DECISION, RequestColumn, TablePolicies, evaluate
+from penstock.pipeline.frames import quoted
 from penstock.policy.engine.compiler import CompiledPolicy
 from spark_parts import medians, spark_session
 

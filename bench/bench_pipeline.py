@@ -33,12 +33,12 @@ from penstock.pipeline.enforce.layout import ROWS as ROWS_FOLDER
 from penstock.pipeline.enforce.layout import write_views
 from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
 from penstock.pipeline.enforce.restrict import deliver_one, environment_sources, mask
-from penstock.pipeline.frames.frames import ID, SOURCE, TIME, to_transit, transit_sources
+from penstock.pipeline.frames import ID, SOURCE, TIME, to_transit, transit_sources
 from penstock.pipeline.ingest.event_frames import TYPE as TYPE_COLUMN
 from penstock.pipeline.jobs.enforce import Admit, DeliverJob, RecordingPolicy
 from penstock.pipeline.jobs.ingest import EVENTS
 from penstock.pipeline.jobs.job import run as run_job
-from penstock.pipeline.outputs.outputs import BATCH, commit
+from penstock.pipeline.outputs import BATCH, commit
 from penstock.pipeline.whatif import compare, compare_publishers
 from penstock.selector import parse
 from penstock.trust.capabilities import Right

@@ -22,7 +22,7 @@ from penstock.crypto.seal_keys import KeyRing
 from penstock.crypto.wrapping import Secret, new_kek
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, Principal, TypeDefinition, TypeName
 from penstock.model.types import Sealing
-from penstock.pipeline.frames.frames import ID, SOURCE, TIME
+from penstock.pipeline.frames import ID, SOURCE, TIME
 from penstock.pipeline.ingest.event_frames import TYPE
 from penstock.pipeline.sealed.log import FILES, KeyFiles, map_arrow
 from penstock.pipeline.sealed.reader import BlockReader, sealed_columns

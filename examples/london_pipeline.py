@@ -16,8 +16,7 @@ from penstock.model import Event, EventType, Principal
 from penstock.pipeline.enforce.admit import admit
 from penstock.pipeline.enforce.deliver import Delivered, deliver
 from penstock.pipeline.enforce.policy import PipelinePolicy
-from penstock.pipeline.frames.columns import micros
-from penstock.pipeline.frames.frames import ID, SOURCE, TIME, quoted, typed_schema
+from penstock.pipeline.frames import ID, SOURCE, TIME, micros, quoted, typed_schema
 from penstock.pipeline.ingest.records import ORIGINAL
 from penstock.pipeline.jobs.session_settings import EVERYWHERE
 from penstock.pipeline.sealed.log import KeyFiles, columns_of

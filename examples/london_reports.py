@@ -14,8 +14,8 @@ from penstock.errors import MalformedError
 from penstock.model import Principal
 from penstock.pipeline.audit import audit, read_log, reason
 from penstock.pipeline.enforce.policy import PipelinePolicy
-from penstock.pipeline.jobs.report_pages import audit_html, whatif_html
-from penstock.pipeline.outputs.pages import number_text
+from penstock.pipeline.jobs.reports import audit_html, whatif_html
+from penstock.pipeline.pages import number_text
 from penstock.pipeline.whatif import AffectedReader, compare
 from penstock.trust import Credentials, Right, VerifiedType, event_tag
 

@@ -24,7 +24,7 @@ from penstock.crypto import SigningKey
 from penstock.model import AttributeDefinition, AttributeSpec, Enumerated, Kind, TypeDefinition, TypeName
 from penstock.pipeline.enforce.deliver import SUBSCRIBER, deliver
 from penstock.pipeline.enforce.policy import PipelinePolicy, load_policy
-from penstock.pipeline.frames.frames import quoted
+from penstock.pipeline.frames import quoted
 from penstock.pipeline.ingest.ingest import Ingested, RecordTally, ingest_table, read_csv, reconcile
 from penstock.pipeline.ingest.mapping import read_mapping
 from penstock.trust import Authorisation, Certificate, Credentials, Right, Validity, event_tag, issue, sign_type

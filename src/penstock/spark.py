@@ -32,11 +32,11 @@ from penstock.pipeline.enforce.policy import Subscriber as Subscriber
 from penstock.pipeline.enforce.policy import load_policy as load_policy
 from penstock.pipeline.enforce.restrict import deliver_one as deliver_one
 from penstock.pipeline.enforce.restrict import mask as mask
-from penstock.pipeline.evaluate.evaluate import TablePolicies as TablePolicies
-from penstock.pipeline.evaluate.mapping import read_request_mapping as read_request_mapping
-from penstock.pipeline.frames.frames import to_transit as to_transit
-from penstock.pipeline.frames.frames import transit_sources as transit_sources
-from penstock.pipeline.frames.frames import typed_schema as typed_schema
+from penstock.pipeline.evaluate import TablePolicies as TablePolicies
+from penstock.pipeline.evaluate import read_request_mapping as read_request_mapping
+from penstock.pipeline.frames import to_transit as to_transit
+from penstock.pipeline.frames import transit_sources as transit_sources
+from penstock.pipeline.frames import typed_schema as typed_schema
 from penstock.pipeline.ingest.ingest import Ingested as Ingested
 from penstock.pipeline.ingest.ingest import StoredRecords as StoredRecords
 from penstock.pipeline.ingest.ingest import ingest_envelopes as ingest_envelopes
@@ -48,8 +48,8 @@ from penstock.pipeline.ingest.records import read_lines as read_lines
 from penstock.pipeline.ingest.records import read_parquet as read_parquet
 from penstock.pipeline.jetstream.source import register_jetstream as register_jetstream
 from penstock.pipeline.jobs.conflicts import Conflicts as Conflicts
-from penstock.pipeline.jobs.report_pages import audit_html as audit_html
-from penstock.pipeline.jobs.report_pages import whatif_html as whatif_html
+from penstock.pipeline.jobs.reports import audit_html as audit_html
+from penstock.pipeline.jobs.reports import whatif_html as whatif_html
 from penstock.pipeline.sealed.log import KeyFiles as KeyFiles
 from penstock.pipeline.sealed.reader import BlockReader as BlockReader
 from penstock.pipeline.sealed.reader import events_schema as events_schema

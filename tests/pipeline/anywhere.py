@@ -45,9 +45,8 @@ from penstock.pipeline.conflicts.report import opened
 from penstock.pipeline.enforce.admit import REASON, admit
 from penstock.pipeline.enforce.deliver import deliver
 from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
-from penstock.pipeline.evaluate.evaluate import TablePolicies
-from penstock.pipeline.evaluate.mapping import read_request_mapping
-from penstock.pipeline.frames.frames import ID
+from penstock.pipeline.evaluate import TablePolicies, read_request_mapping
+from penstock.pipeline.frames import ID
 from penstock.pipeline.ingest.ingest import (
     Ingested,
     RecordTally,

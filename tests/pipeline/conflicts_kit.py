@@ -16,7 +16,7 @@ from penstock.pipeline.conflicts.forms import RuleTerms
 from penstock.pipeline.conflicts.input import RULES, TYPES, TableNames, rules_frame, types_frame
 from penstock.pipeline.jobs.conflicts import Conflicts
 from penstock.pipeline.jobs.job import run
-from penstock.pipeline.outputs.outputs import Said
+from penstock.pipeline.outputs import Said
 from penstock.selector import Selector
 
 NAMING = TableNames(what=lambda event: event.name)

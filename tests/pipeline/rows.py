@@ -8,8 +8,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 from pyspark.sql.types import LongType, StructField, StructType, TimestampType
 
 from penstock.model import EventType, Scalar, TransitEvent
-from penstock.pipeline.frames.columns import micros
-from penstock.pipeline.frames.frames import ID, SOURCE, TIME, quoted, transit_schema
+from penstock.pipeline.frames import ID, SOURCE, TIME, micros, quoted, transit_schema
 
 
 def frame(spark: SparkSession, schema: StructType, rows: Sequence[Mapping[str, object]]) -> DataFrame:

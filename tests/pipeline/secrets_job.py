@@ -35,9 +35,8 @@ from penstock.model import (
 from penstock.pipeline.enforce.admit import admit
 from penstock.pipeline.enforce.deliver import deliver
 from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
-from penstock.pipeline.frames.columns import micros
-from penstock.pipeline.frames.frames import ID, SOURCE, TIME, quoted, typed_schema
-from penstock.pipeline.outputs.task_errors import raised_by_task
+from penstock.pipeline.frames import ID, SOURCE, TIME, micros, quoted, typed_schema
+from penstock.pipeline.outputs import raised_by_task
 from penstock.pipeline.sealed.log import FIRST
 from penstock.pipeline.sealed.reader import BlockReader, events_schema, sealed_columns
 from penstock.pipeline.sealed.signers import SignerPolicy

@@ -50,7 +50,7 @@ from penstock.model import NetworkName
 from penstock.pipeline import audit as room
 from penstock.pipeline.audit import audit, log_frame, read_log, within
 from penstock.pipeline.enforce.policy import PipelinePolicy
-from penstock.pipeline.frames.columns import micros
+from penstock.pipeline.frames import micros
 from penstock.policy.language.results import MISSING_ATTRIBUTE, XacmlDecision
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials

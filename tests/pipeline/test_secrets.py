@@ -18,8 +18,7 @@ from tests.pipeline import secrets_job as job
 from penstock.errors import PenstockError
 from penstock.pipeline.enforce.admit import admit
 from penstock.pipeline.enforce.deliver import deliver
-from penstock.pipeline.frames.columns import micros
-from penstock.pipeline.frames.frames import ID, quoted
+from penstock.pipeline.frames import ID, micros, quoted
 from penstock.pipeline.whatif import compare
 
 TYPES = [job.TYPE.event_type]

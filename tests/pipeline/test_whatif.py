@@ -49,7 +49,7 @@ from penstock.model import (
     TypeName,
 )
 from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
-from penstock.pipeline.frames.frames import ID, quoted
+from penstock.pipeline.frames import ID, quoted
 from penstock.pipeline.whatif import AffectedReader, PolicyComparison, VisibilityChange, compare, fails_on
 from penstock.selector import ALWAYS, parse
 from penstock.trust.capabilities import Right

@@ -19,7 +19,7 @@ from tests.pipeline.rows import frame
 from penstock.guard import Branch, Restriction
 from penstock.guard.restriction import When
 from penstock.model import Event, EventType, Principal, Scalar, TransitEvent
-from penstock.pipeline.frames.frames import ID, SOURCE, TIME, typed_schema
+from penstock.pipeline.frames import ID, SOURCE, TIME, typed_schema
 from penstock.pipeline.whatif import Admissions, compare_admission
 from penstock.selector import parse
 from penstock.trust.capabilities import Right

@@ -40,7 +40,7 @@ from penstock.guard.decision_log import ANSWERED, DECIDED, ENFORCED, REVOKED, De
 from penstock.model.instants import in_utc
 from penstock.model.values import Kind
 from penstock.pipeline.enforce.policy import PipelinePolicy
-from penstock.pipeline.frames.columns import literal, micros
+from penstock.pipeline.frames import literal, micros
 from penstock.pipeline.ingest.records import is_one_json
 from penstock.policy.language.results import XacmlDecision
 from penstock.trust.capabilities import Right, describe_tag

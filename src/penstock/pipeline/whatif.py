@@ -26,12 +26,11 @@ from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.model.values import Kind
 from penstock.pipeline.enforce.admit import Judging, Publishers, publishers
+from penstock.pipeline.enforce.deliver import QUESTION, Finder, SearchQuestion, Words
 from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
 from penstock.pipeline.enforce.programs import Program, answered, table
 from penstock.pipeline.enforce.restrict import WORD, Viewer, any_of, bits, columns, either, in_environment, keep
-from penstock.pipeline.enforce.search import QUESTION, Finder, SearchQuestion, Words
-from penstock.pipeline.frames.columns import ColumnSource
-from penstock.pipeline.frames.frames import ID, SOURCE, attributes_of, quoted, transit_sources
+from penstock.pipeline.frames import ID, SOURCE, ColumnSource, attributes_of, quoted, transit_sources
 from penstock.selector.ast import AttributeReference, walk
 from penstock.trust.capabilities import Right
 

@@ -17,7 +17,7 @@ from penstock.guard import Publication, Restriction, environment
 from penstock.model import Event, EventType, Principal, TransitEvent
 from penstock.pipeline.enforce.admit import REASON, admit
 from penstock.pipeline.enforce.policy import PipelinePolicy
-from penstock.pipeline.frames.frames import ID, SOURCE, TIME, typed_schema
+from penstock.pipeline.frames import ID, SOURCE, TIME, typed_schema
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 

@@ -34,7 +34,7 @@ from penstock.pipeline.enforce.admit import admit
 from penstock.pipeline.enforce.deliver import SUBSCRIBER, ByType, deliver
 from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber, load_policy
 from penstock.pipeline.enforce.programs import Program
-from penstock.pipeline.frames.frames import ID, attributes_of, metadata, quoted, typed_schema
+from penstock.pipeline.frames import ID, attributes_of, metadata, quoted, typed_schema
 from penstock.pipeline.ingest.event_frames import TYPE
 from penstock.pipeline.whatif import compare
 from penstock.selector import ALWAYS, parse

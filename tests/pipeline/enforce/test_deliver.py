@@ -32,7 +32,7 @@ from penstock.model import (
 from penstock.pipeline.enforce.deliver import SUBSCRIBER, Delivered, deliver
 from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
 from penstock.pipeline.enforce.programs import Program, equality, shape_of, span
-from penstock.pipeline.frames.frames import ID, quoted
+from penstock.pipeline.frames import ID, quoted
 from penstock.pipeline.ingest.event_frames import TYPE
 from penstock.selector import ALWAYS, Selector, parse
 from penstock.trust.capabilities import Right

@@ -19,7 +19,7 @@ from penstock.model import Domain, Event, Scalar, TransitEvent
 from penstock.pipeline.enforce.admit import admit
 from penstock.pipeline.enforce.deliver import SUBSCRIBER, deliver
 from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber, load_policy
-from penstock.pipeline.frames.frames import ID, typed_schema
+from penstock.pipeline.frames import ID, typed_schema
 from penstock.pipeline.ingest.event_frames import TYPE as OF_TYPE
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials

@@ -25,7 +25,7 @@ from penstock.pipeline.enforce.layout import (
     stored_rows,
     write_views,
 )
-from penstock.pipeline.outputs.outputs import clear, commits
+from penstock.pipeline.outputs import clear, commits
 from penstock.selector import ALWAYS, Selector
 
 Readers = Sequence[tuple[EventType, Restriction, Selector]]

@@ -9,7 +9,7 @@ from penstock.guard.policies import Residuals
 from penstock.model import TransitEvent
 from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.enforce.restrict import deliver_one, mask
-from penstock.pipeline.frames.frames import ID, transit_sources
+from penstock.pipeline.frames import ID, transit_sources
 from penstock.policy.engine.evaluate import evaluate
 from penstock.policy.engine.lookup import Context, NoSources
 from penstock.policy.language.datatypes import STRING

@@ -28,8 +28,7 @@ from penstock.model import (
 )
 from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.enforce.restrict import deliver_one, environment_sources, mask
-from penstock.pipeline.frames.columns import micros
-from penstock.pipeline.frames.frames import ID, TIME, quoted, transit_sources
+from penstock.pipeline.frames import ID, TIME, micros, quoted, transit_sources
 from penstock.selector import ALWAYS, Selector, parse
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials

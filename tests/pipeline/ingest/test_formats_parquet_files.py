@@ -17,8 +17,7 @@ from penstock.pipeline.ingest.formats import Seen, files_lacking
 from penstock.pipeline.ingest.mapping import read_mapping
 from penstock.pipeline.jobs.ingest import Ingest, MappedTables
 from penstock.pipeline.jobs.job import run, start
-from penstock.pipeline.outputs.files import Streaming
-from penstock.pipeline.outputs.outputs import totals
+from penstock.pipeline.outputs import Streaming, totals
 
 MAPPING = PARQUET_MAPPING + 'sensor = "s"'
 

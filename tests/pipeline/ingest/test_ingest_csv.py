@@ -12,7 +12,7 @@ from tests.budget import examples
 from tests.pipeline.ingest_reference import SOURCE, Found, Record, define, split, table
 from tests.pipeline.rows import collected, same
 
-from penstock.pipeline.frames.columns import micros
+from penstock.pipeline.frames import micros
 from penstock.pipeline.ingest.event_frames import REASON
 from penstock.pipeline.ingest.ingest import Ingested, ingest_table, read_csv, run_ingest
 from penstock.pipeline.ingest.mapping import BoundMapping, CsvLayout, read_mapping

@@ -13,8 +13,7 @@ from tests.pipeline.ingest_reference import SOURCE, Found, define, envelope
 from tests.pipeline.rows import collected, same
 
 from penstock.errors import FailedError, MalformedError
-from penstock.pipeline.frames.columns import micros
-from penstock.pipeline.frames.frames import quoted, transit_schema, typed_schema
+from penstock.pipeline.frames import micros, quoted, transit_schema, typed_schema
 from penstock.pipeline.ingest.event_frames import INGESTED, REASON, WORDS
 from penstock.pipeline.ingest.ingest import Ingested, ingest_envelopes, reconcile
 from penstock.pipeline.ingest.records import ORIGINAL

@@ -22,7 +22,7 @@ from tests.pipeline.jobs_plant import interpreted
 from tests.pipeline.rows import collected
 
 from penstock.errors import MalformedError
-from penstock.pipeline.frames.columns import micros
+from penstock.pipeline.frames import micros
 from penstock.pipeline.ingest.event_frames import REASON
 from penstock.pipeline.ingest.ingest import (
     Ingested,

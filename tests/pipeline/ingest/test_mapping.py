@@ -7,8 +7,7 @@ import pytest
 from tests.pipeline.ingest_reference import SOURCE, define
 
 from penstock.errors import MalformedError
-from penstock.pipeline.ingest.mapping import ConstantColumn, FromColumn, MappedFormat, read_mapping
-from penstock.pipeline.ingest.time_formats import time_format
+from penstock.pipeline.ingest.mapping import ConstantColumn, FromColumn, MappedFormat, read_mapping, time_format
 
 FIRST, _ = define()
 HEAD = 'type = "t.type"\nformat = "csv"\n'

@@ -21,7 +21,7 @@ from tests.pipeline.ingest.test_ingest_envelopes import AT, CASES, WHOLE
 from tests.pipeline.rows import collected, frame
 from tests.trust.kit import refused, who
 
-from penstock.pipeline.frames.frames import ID, SOURCE, TIME, typed_schema
+from penstock.pipeline.frames import ID, SOURCE, TIME, typed_schema
 from penstock.pipeline.ingest.event_frames import REASON
 from penstock.pipeline.ingest.ingest import Ingested, RecordTally, each_batch, ingest_envelopes, run_ingest
 from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION

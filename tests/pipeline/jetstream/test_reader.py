@@ -20,11 +20,13 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows
 from penstock.errors import PenstockError
 from penstock.pipeline.jetstream.link import JetStreamLink
 from penstock.pipeline.jetstream.options import parse_options
-from penstock.pipeline.jetstream.ranges import RangeReader, SequenceGap, _split
 from penstock.pipeline.jetstream.reader import (
     JetStreamReader,
     JetStreamStreamReader,
+    RangeReader,
+    SequenceGap,
     SequenceRange,
+    _split,
     read_range,
     schema_of,
 )

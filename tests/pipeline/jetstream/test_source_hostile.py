@@ -13,13 +13,12 @@ from nats.aio.msg import Msg
 from penstock.errors import PenstockError
 from penstock.fabric.nats_api import AnswerError
 from penstock.fabric.nats_login import NatsLogin
-from penstock.pipeline.jetstream import ledger as jetstream_ledger
 from penstock.pipeline.jetstream import link as jetstream_link
-from penstock.pipeline.jetstream.ledger import Attempt, BatchRecord, LedgerBucket
+from penstock.pipeline.jetstream import writer as jetstream_writer
 from penstock.pipeline.jetstream.link import JetStreamLink, stream_state
 from penstock.pipeline.jetstream.options import Options
-from penstock.pipeline.jetstream.ranges import RangeReader
-from penstock.pipeline.jetstream.writer import _Publisher
+from penstock.pipeline.jetstream.reader import RangeReader
+from penstock.pipeline.jetstream.writer import Attempt, BatchRecord, LedgerBucket, _Publisher
 
 OPTIONS = Options(NatsLogin(("nats://nowhere:1",)), "log")
 JUNK = [b"", b"[]", b"{", b"[" * 100_000, b'{"error": 3}', b'{"error": {"code": []}}', b'{"stream": "other", "seq": 1}']
@@ -106,7 +105,7 @@ def test_a_record_of_the_ledger_that_does_not_read_is_refused(value: str, monkey
     async def request(*_: object, **__: object) -> dict[str, Any]:
         return {"message": {"data": base64.b64encode(value.encode()).decode(), "seq": 1}}
 
-    monkeypatch.setattr(jetstream_ledger, "request", request)
+    monkeypatch.setattr(jetstream_writer, "request", request)
     with pytest.raises(PenstockError) as caught:
         asyncio.run(LedgerBucket(OPTIONS).batch(None, "sink"))  # type: ignore[arg-type]  # nobody is asked
     assert caught.value.code == "jetstream.state"
@@ -118,5 +117,5 @@ def test_a_record_of_the_ledger_reads(monkeypatch: pytest.MonkeyPatch) -> None:
     async def request(*_: object, **__: object) -> dict[str, Any]:
         return {"message": {"data": base64.b64encode(json.dumps(asdict(record)).encode()).decode(), "seq": 4}}
 
-    monkeypatch.setattr(jetstream_ledger, "request", request)
+    monkeypatch.setattr(jetstream_writer, "request", request)
     assert asyncio.run(LedgerBucket(OPTIONS).batch(None, "sink")) == (record, 4)  # type: ignore[arg-type]  # nobody is asked

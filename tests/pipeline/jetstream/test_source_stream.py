@@ -17,7 +17,7 @@ from tests.pipeline import jetstream_driver
 
 from penstock.pipeline.jetstream.link import JetStreamLink, stream_state
 from penstock.pipeline.jetstream.options import Options, parse_options
-from penstock.pipeline.jetstream.ranges import RangeReader
+from penstock.pipeline.jetstream.reader import RangeReader
 from penstock.pipeline.jetstream.source import NAME
 from penstock.testing.nats import NatsServer
 

@@ -12,11 +12,10 @@ import nats
 import pytest
 
 from penstock.errors import PenstockError
-from penstock.pipeline.jetstream.ledger import Attempt, commit_batch
 from penstock.pipeline.jetstream.link import JetStreamLink
 from penstock.pipeline.jetstream.options import Options, parse_options
-from penstock.pipeline.jetstream.ranges import RangeReader
-from penstock.pipeline.jetstream.writer import Outgoing, PublishCounts, publish_rows
+from penstock.pipeline.jetstream.reader import RangeReader
+from penstock.pipeline.jetstream.writer import Attempt, Outgoing, PublishCounts, commit_batch, publish_rows
 from penstock.testing.nats import NatsServer
 
 WINDOW = 0.3

@@ -28,6 +28,7 @@ from tests.trust.kit import NOW, grant, refused, who
 from penstock.errors import PenstockError
 from penstock.guard.decision_log import EventCounts, read_record
 from penstock.model import EventType
+from penstock.pipeline import outputs as commits
 from penstock.pipeline.enforce.layout import Layout, open_view
 from penstock.pipeline.enforce.policy import PipelinePolicy, load_policy
 from penstock.pipeline.jetstream.messages import Messages, check_stream
@@ -38,9 +39,7 @@ from penstock.pipeline.jobs.enforce import Admit, DeliverJob, RecordingPolicy
 from penstock.pipeline.jobs.ingest import Envelopes, Ingest
 from penstock.pipeline.jobs.job import Job, run, start
 from penstock.pipeline.jobs.reports import Audit, WhatIf, audit_at_once, audited, compared
-from penstock.pipeline.outputs import outputs as commits
-from penstock.pipeline.outputs.files import Streaming
-from penstock.pipeline.outputs.outputs import Output, Said, totals
+from penstock.pipeline.outputs import Output, Said, Streaming, totals
 from penstock.testing.nats import NatsServer
 from penstock.trust import Credentials, Right, event_tag
 

@@ -14,7 +14,7 @@ from tests.apps.conftest import Shell
 from tests.pipeline.jobs.test_job import RECORDS, Plant, check
 from tests.pipeline.jobs_plant import build, interpreted, write_events
 
-from penstock.pipeline.outputs.outputs import totals
+from penstock.pipeline.outputs import totals
 
 FILES = 14
 ROOT = Path(__file__).resolve().parents[3]

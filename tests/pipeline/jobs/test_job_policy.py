@@ -23,12 +23,11 @@ from penstock.pipeline.enforce.deliver import deliver
 from penstock.pipeline.enforce.layout import open_view
 from penstock.pipeline.enforce.policy import PipelinePolicy, load_policy
 from penstock.pipeline.enforce.restrict import deliver_one, mask
-from penstock.pipeline.frames.frames import ID, SOURCE, TIME, quoted, transit_sources
+from penstock.pipeline.frames import ID, SOURCE, TIME, quoted, transit_sources
 from penstock.pipeline.jobs.enforce import DeliverJob, RecordingPolicy
 from penstock.pipeline.jobs.ingest import Envelopes, Ingest
 from penstock.pipeline.jobs.job import ByPolicy, Watched, start
-from penstock.pipeline.outputs.files import Streaming
-from penstock.pipeline.outputs.outputs import Output, Said, commits
+from penstock.pipeline.outputs import Output, Said, Streaming, commits
 from penstock.pipeline.whatif import compare, compare_admission
 from penstock.trust import Credentials, Right, event_tag
 

@@ -37,8 +37,7 @@ from penstock.model.types import Sealing
 from penstock.pipeline.jobs.enforce import OfEvents
 from penstock.pipeline.jobs.job import run, start
 from penstock.pipeline.jobs.sealed import Compact, LogBlocks, Seal, Unseal
-from penstock.pipeline.outputs.files import Streaming
-from penstock.pipeline.outputs.outputs import Output, commit, commits
+from penstock.pipeline.outputs import Output, Streaming, commit, commits
 from penstock.pipeline.sealed.log import ATTRIBUTES, FIRST, HEADER, sealed_schema
 from penstock.pipeline.sealed.reader import events_schema
 from penstock.pipeline.sealed.writer import Compacting, Writing

@@ -7,7 +7,7 @@ from pyspark.sql import SparkSession
 from tests.pipeline.sealed_kit import BROKER, CAR, NOW, batch, ring, seal, sealer
 
 from penstock.crypto.sealer import Sealer
-from penstock.pipeline.frames.columns import micros
+from penstock.pipeline.frames import micros
 from penstock.pipeline.sealed import log as sealed_replays
 from penstock.pipeline.sealed.log import FIRST, HEADER, ROWS, count_blocks, sealed_schema
 

@@ -30,7 +30,7 @@ from tests.spoiled import flipped
 from tests.trust.kit import refused
 
 from penstock.crypto.wrapping import Secret
-from penstock.pipeline.outputs.task_errors import raised_by_task
+from penstock.pipeline.outputs import raised_by_task
 from penstock.pipeline.sealed.log import FIRST, KeyFiles, sealed_schema
 from penstock.pipeline.sealed.messages import Blinding, _Messages
 from penstock.pipeline.sealed.reader import BlockReader, events_schema, sealed_columns

@@ -1,16 +1,12 @@
 """The decision service: AuthZEN 1.0 and XACML REST over HTTP, by a bundle of policies that may change at any time.
 
-`server` is HTTP, `service` answers, `decisions` decides, `authzen` translates questions and answers,
-`question_reader` is the fast path.
-
 - `server` reads HTTP/1.1 requests from sockets and writes responses.
-- `service` turns an HTTP request into a response, without sockets.
+- `service` turns an HTTP request into a response, and runs as a process: it listens, reloads the bundle and stops.
 - `decisions` decides one question, several, or a search under one bundle, and says what to log.
-- `authzen` translates AuthZEN 1.0 questions to XACML attributes, and decisions to AuthZEN answers.
-- `question_reader` answers one AuthZEN question directly if the policy is simple enough.
+- `authzen` translates AuthZEN 1.0 questions to XACML attributes and decisions to AuthZEN answers, and answers one
+  question directly if the policy is simple enough.
 - `bundles` loads a policy bundle and computes its revision.
 - `entities` reads `entities.json`, a bundle's facts about subjects, resources and actions.
 - `journal` writes the decision log.
 - `openapi` describes the service in OpenAPI 3.1.
-- `process` runs the service: it listens, reloads the bundle and stops.
 """

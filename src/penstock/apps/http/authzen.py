@@ -12,13 +12,18 @@ an object have its name before theirs, with a dot. What a bundle knows of an ent
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from functools import lru_cache
-from typing import Final
+from typing import Annotated, Final, TypeAlias
 
-from penstock.apps.http.entities import RESOURCE_TYPE, SUBJECT_TYPE, Entities, Properties, flattened
-from penstock.errors import MalformedError
+from msgspec import UNSET, Meta, MsgspecError, Struct, UnsetType
+from msgspec.json import Decoder, Encoder
+
+from penstock.apps.http.entities import RESERVED, RESOURCE_TYPE, SUBJECT_TYPE, Entities, Properties, flattened
+from penstock.errors import MalformedError, PenstockError
+from penstock.policy.engine.fast_path import Bags, FastPolicy, NoFastAnswer
 from penstock.policy.language.datatypes import BOOLEAN, DOUBLE, INTEGER, STRING, DataType, Value
 from penstock.policy.language.requests import (
     ACTION,
@@ -33,7 +38,7 @@ from penstock.policy.language.requests import (
     key_of,
 )
 from penstock.policy.language.results import Obligation, PolicyOutcome, XacmlDecision
-from penstock.policy.syntax.json.requests import OBJECT, Json, JsonObject
+from penstock.policy.syntax.json.requests import OBJECT, Json, JsonObject, read_json
 
 KEY_SUBJECT_ID: Final = key_of(SUBJECT, SUBJECT_ID, STRING)
 KEY_SUBJECT_TYPE: Final = key_of(SUBJECT, SUBJECT_TYPE, STRING)
@@ -178,3 +183,206 @@ def _text(found: Mapping[str, Json], name: str, of: str) -> str:
 
 def _wrong(message: str) -> MalformedError:
     return MalformedError(_CODE, message)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Answer one AuthZEN question by a fast policy (`penstock.policy.engine.fast_path`): read it straight into bags.
+
+
+_Text: TypeAlias = Annotated[str, Meta(min_length=1)]
+_Flat: TypeAlias = dict[str, str | bool | int | float | list[str] | None] | UnsetType | None
+
+
+class PlainEntity(Struct, gc=False, forbid_unknown_fields=True):
+    """A subject or a resource."""
+
+    type: _Text
+    id: _Text
+    properties: _Flat = UNSET
+
+
+class PlainAction(Struct, gc=False, forbid_unknown_fields=True):
+    """Obligations and advice."""
+
+    name: _Text
+    properties: _Flat = UNSET
+
+
+class PlainQuestion(Struct, gc=False, forbid_unknown_fields=True):
+    """A question without anything unusual."""
+
+    subject: PlainEntity
+    action: PlainAction
+    resource: PlainEntity
+    context: _Flat = UNSET
+
+
+_decode: Final[Callable[[bytes], PlainQuestion]] = Decoder(PlainQuestion).decode
+_encode: Final[Callable[[PlainQuestion], bytes]] = Encoder().encode
+#: a byte is looked for more quickly than bytes
+_ESCAPE: Final = ord("\\")
+_BLANK: Final = ord(" ")
+_SPACES: Final = b" \t\r\n"
+#: what is asked of each question, by its place among the bags
+ALWAYS: Final = (KEY_SUBJECT_ID, KEY_SUBJECT_TYPE, KEY_RESOURCE_ID, KEY_RESOURCE_TYPE, KEY_ACTION_ID)
+_Known: TypeAlias = Mapping[int, tuple[Value, ...]]
+_NOTHING: Final[_Known] = {}
+_NOWHERE: Final[Mapping[type, int]] = {}
+_NO_NAMES: Final[frozenset[str]] = frozenset()
+
+
+class _Side:
+    """What policies may want to know of the subjects, resources, actions or circumstances of questions."""
+
+    __slots__ = ("_all", "_category", "_names", "_places", "entities", "known")
+
+    def __init__(self, category: str, places: Mapping[Key, int], entities: Entities) -> None:
+        kinds = {of_type: kind for kind, of_type in TYPES.items()}
+        #: places by names, and by what the values are in JSON; names that no property may have have none
+        self._names: dict[str, dict[type, int]] = {name: {} for name in RESERVED}
+        for key, place in places.items():
+            if key.category == category and key.of in kinds and key.id not in RESERVED:
+                self._names.setdefault(key.id, {})[kinds[key.of]] = place
+        self._category = category
+        self._places = places
+        self._all = entities
+        self.entities = entities.by_category.get(category, {})
+        #: what the bundle knows, by type and id, as far as it was wanted already
+        self.known: dict[tuple[str, str], _Known] = {}
+
+    def find(self, of_type: str, name: str) -> _Known:
+        """Return what the bundle knows of an entity."""
+        properties = self.entities[of_type].get(name)
+        if properties is None:
+            return _NOTHING
+        facts: dict[Key, tuple[Value, ...]] = {}
+        tell(facts, self._category, properties)
+        known = {self._places[key]: values for key, values in facts.items() if key in self._places}
+        self.known[of_type, name] = known
+        return known
+
+    def tell(self, bags: Bags, of_type: str, name: str, properties: _Flat) -> bool:
+        """Put what is known and what a question says among the bags, and say whether it has floats.
+
+        Raises `NoFastAnswer`.
+        """
+        for place, values in (self.known.get((of_type, name)) or self.find(of_type, name)).items():
+            bags[place] = values
+        return self.add(bags, of_type, name, properties)
+
+    def add(self, bags: Bags, of_type: str, name: str, properties: _Flat) -> bool:
+        """Put what a question says beside what is known, and say whether it has floats. Raises `NoFastAnswer`."""
+        if self._all.trust_properties:
+            # What is known is taken back where a question says something else, of whatever type.
+            for one in properties or ():
+                for place in self._names.get(one, _NOWHERE).values():
+                    bags[place] = ()
+        return self.say(bags, properties, self._all.owned(self._category, of_type, name) if properties else _NO_NAMES)
+
+    def say(self, bags: Bags, properties: _Flat, owned: frozenset[str] = _NO_NAMES) -> bool:
+        """Put what a question says among the bags, and say whether it has floats. Raises `NoFastAnswer`.
+
+        Of names that are the bundle's, what a question says does not count.
+        """
+        if not properties:
+            return False
+        floats, names = False, self._names
+        for name, value in properties.items():
+            kind: type = type(value)
+            values: tuple[Value, ...] = (value,)
+            if isinstance(value, list):
+                values, kind = tuple(value), str
+            elif kind is float:
+                floats = True
+            if name in names:
+                places = names[name]
+                if not places:
+                    raise NoFastAnswer
+                if kind in places and name not in owned:
+                    bags[places[kind]] = values
+        return floats
+
+
+Answer: TypeAlias = Callable[[bytes, datetime], tuple[XacmlDecision, PlainQuestion] | None]
+"""Returns the decision and the question, if both are plain ones.
+
+The decision is Permit, Deny or NotApplicable, and nothing comes with it. For any other question there is nothing, and
+`Deciding.evaluation` has to be asked.
+"""
+
+
+def fast_answers(fast: FastPolicy, entities: Entities) -> Answer:
+    """Return what answers questions by a policy, which has the places of `ALWAYS` first, and by what is known."""
+    places = fast.places
+    subjects, resources, actions, context = (
+        _Side(category, places, entities) for category in (SUBJECT, RESOURCE, ACTION, ENVIRONMENT)
+    )
+    #: whether anything is known of actions but their names
+    acts = any(entities.actions.values())
+    #: bags after those of `ALWAYS`, where nothing is known, and for subjects who are and have asked before
+    nothing: Bags = [()] * (len(places) - len(ALWAYS))
+    of_subjects: dict[tuple[str, str], Bags] = {}
+    known_subjects, known_resources = subjects.entities, resources.entities
+    rest_of, say_of_resource, ask = of_subjects.get, resources.say, fast.ask
+
+    def first_rest(of_type: str, name: str) -> Bags:
+        """Return the bags after those of `ALWAYS`, with what is known of a subject; subjects ask again and again."""
+        rest = nothing.copy()
+        known = subjects.find(of_type, name)
+        for place, values in known.items():
+            rest[place - len(ALWAYS)] = values
+        if known:
+            of_subjects[of_type, name] = rest
+        return rest
+
+    def more(bags: Bags, question: PlainQuestion) -> bool:
+        """Add what is said of subjects and circumstances, and of actions, and say whether it has floats."""
+        subject, action = question.subject, question.action
+        if subject.type in known_subjects:
+            floats = subjects.add(bags, subject.type, subject.id, subject.properties)
+        else:
+            floats = subjects.say(bags, subject.properties)
+        floats = context.say(bags, question.context) or floats
+        if acts:
+            return actions.tell(bags, "", action.name, action.properties) or floats
+        return actions.say(bags, action.properties) or floats
+
+    def answer(data: bytes, now: datetime) -> tuple[XacmlDecision, PlainQuestion] | None:
+        if _ESCAPE in data:
+            return None
+        try:
+            question = _decode(data)
+            subject, action, resource = question.subject, question.action, question.resource
+            who, of_subject, of_resource = subject.id, subject.type, resource.type
+            rest, properties, floats = nothing, resource.properties, False
+            if of_subject in known_subjects:
+                rest = rest_of((of_subject, who)) or first_rest(of_subject, who)
+            bags = [(who,), (of_subject,), (resource.id,), (of_resource,), (action.name,), *rest]
+            if of_resource in known_resources:
+                floats = resources.tell(bags, of_resource, resource.id, properties)
+            elif properties is not UNSET:
+                floats = say_of_resource(bags, properties)
+            if (
+                acts
+                or action.properties is not UNSET
+                or question.context is not UNSET
+                or subject.properties is not UNSET
+            ):
+                floats = more(bags, question) or floats
+            if floats:
+                # Written again they may be longer: that no member is there twice, another reader says.
+                read_json(data)
+            else:
+                # The decoder takes the last of members that are there twice. What was read is written again without
+                # spaces around values. Nothing in it is longer than it was, since no characters are escaped. So it is
+                # as long as the data but for spaces, or something was left out.
+                again = _encode(question)
+                if (_BLANK in again or len(again) != len(data) - data.count(_BLANK)) and (
+                    len(again.translate(None, _SPACES)) != len(data.translate(None, _SPACES))
+                ):
+                    return None
+            return ask(bags, now), question
+        except (MsgspecError, UnicodeDecodeError, RecursionError, OverflowError, PenstockError, NoFastAnswer):
+            return None
+
+    return answer

@@ -15,10 +15,10 @@ from itertools import chain
 from pathlib import Path
 from typing import Final, TypeAlias
 
+from penstock.apps.http.authzen import ALWAYS, Answer, fast_answers
 from penstock.apps.http.entities import Entities, read_entities
 from penstock.apps.http.journal import Decided
 from penstock.apps.http.limits import SERVICE_LIMITS, ServiceLimits
-from penstock.apps.http.question_reader import ALWAYS, Answer, fast_answers
 from penstock.errors import EvaluationError, FailedError, MalformedError
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.fast_path import FastPolicy, NoFastAnswer

@@ -1,18 +1,22 @@
-"""The decision service without its sockets: a request of HTTP in, an answer out.
+"""The decision service: answer HTTP requests by the policies of a bundle.
 
 The order is the same for all questions: (1) what it is about, (2) who asks, both by the head alone (`admit`), before
-anything of the body is read, (3) the kind of content, (4) the question itself, (5) the decision, under the one bundle
-that was there when it began, (6) the record, and only then (7) the answer. Whatever fails before (7) ends in an answer
-that permits nothing.
+anything of the body is read, (3) the kind of content, (4) the question itself, (5) the decision, under the bundle that
+was loaded when it began, (6) the record, and only then (7) the answer. Whatever fails before (7) ends in an answer that
+permits nothing. `DecisionService` has no sockets; `RunningService` is the process.
 """
 
+import asyncio
 import hashlib
 import hmac
 import json
+import signal
+import ssl
 import time
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from http import HTTPStatus
@@ -24,12 +28,12 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 from prometheus_client.registry import Collector
 
-from penstock.apps.http.bundles import Bundle
+from penstock.apps.http.authzen import PlainQuestion
+from penstock.apps.http.bundles import Bundle, Stamp, load, stamp
 from penstock.apps.http.decisions import NOT_NOW, Deciding
 from penstock.apps.http.journal import Decided, DecisionContext, Journal
 from penstock.apps.http.limits import SERVICE_LIMITS, ServiceLimits
 from penstock.apps.http.openapi import document
-from penstock.apps.http.question_reader import PlainQuestion
 from penstock.apps.http.server import (
     AUTHORIZE,
     DISCOVERY,
@@ -42,13 +46,15 @@ from penstock.apps.http.server import (
     XACML_JSON,
     XACML_XML,
     XML,
+    Bounds,
     HttpRequest,
     HttpResponse,
     HttpService,
     Refusal,
     refused,
 )
-from penstock.errors import MalformedError, PenstockError
+from penstock.errors import FailedError, MalformedError, PenstockError
+from penstock.fabric.tasks import keep_running
 from penstock.policy.language.results import XacmlDecision
 from penstock.policy.syntax.json import requests as json_requests
 from penstock.policy.syntax.json.requests import Json, read_json, write_response
@@ -56,9 +62,9 @@ from penstock.policy.syntax.xml import requests as xml_requests
 from penstock.store.files.files import read_file
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Who may ask the decision service: names and bearer tokens (RFC 6750), one pair a line of a file.
+# Callers of the decision service: names and bearer tokens (RFC 6750), one pair in each line of a file.
 #
-# Tokens are kept as digests and compared in constant time, with all that there are: how long it takes tells nothing.
+# Tokens are kept as digests and compared with all of them in constant time, so the time reveals nothing.
 
 
 #: characters of a token at least
@@ -111,7 +117,7 @@ def _wrong(message: str) -> MalformedError:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What the decision service counts, for Prometheus. Nothing here names anybody; numbers are made ready when asked.
+# Metrics for Prometheus. Nothing here names anybody; numbers are computed when they are requested.
 
 
 _SECONDS: Final = (0.000005, 0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005, 0.001, 0.005, 0.025, 0.1, 1.0)
@@ -181,7 +187,7 @@ def _of_server(service: HttpService) -> Iterator[Metric]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The decision service without its sockets: a request of HTTP in, an answer out.
+# The service: an HTTP request in, a response out.
 
 
 #: XACML REST profile, section 2.2: where the decisions are
@@ -467,3 +473,127 @@ def _json(told: dict[str, Json], status: HTTPStatus = HTTPStatus.OK, headers: by
 
 def _failed(status: HTTPStatus, code: str, message: str, headers: bytes = b"") -> HttpResponse:
     return Refusal(code, message).answer(status, headers)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The decision service as a process: listen, reload the bundle when it changes, and stop on a signal.
+
+
+_SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
+Notes: TypeAlias = Callable[[str], None]
+"""Where a line of the log goes."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceConfig:
+    """Where a service listens, which bundle it serves, and after how many seconds it looks whether that changed."""
+
+    host: str
+    port: int
+    bundle: Path
+    watch: float
+    tls: ssl.SSLContext | None = None
+
+
+def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
+    """Return what a server needs for TLS. Raises `FailedError` (`pdp.tls`)."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    try:
+        # A key with a passphrase would ask at the terminal.
+        context.load_cert_chain(certificate, key, password=lambda: b"")
+    except (OSError, ValueError) as error:
+        hint = "both are PEM, and the key has no passphrase"
+        raise FailedError("pdp.tls", f"`{certificate}` and its key cannot be used", hint=hint) from error
+    return context
+
+
+class RunningService:
+    """A service that runs."""
+
+    def __init__(self, service: DecisionService, place: ServiceConfig, note: Notes) -> None:
+        self.service = service
+        self._place = place
+        self._note = note
+        self.http = HttpService(
+            service.answer, Bounds.of_questions(service.settings.limits), "pdp.listen", service.admit
+        )
+        service.counting.service = self.http
+        #: none at first: what was changed since the bundle was read is found by the first look
+        self._seen: Stamp | None = None
+        self._wake = asyncio.Event()
+        self._ended = asyncio.Event()
+
+    async def run(self, ready: Callable[[int], None]) -> None:
+        """Run until a signal ends it. Raises `FailedError` (`pdp.listen`)."""
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(self._unexpected)
+        await self.http.start(self._place.host, self._place.port, self._place.tls)
+        for number in _SIGNALS:
+            loop.add_signal_handler(number, self._ended.set)
+        loop.add_signal_handler(signal.SIGHUP, self._look_again)
+        tasks = [keep_running("reading the bundle", self._watch), keep_running("writing the journal", self._sync)]
+        try:
+            ready(self.http.port)
+            await self._ended.wait()
+        finally:
+            for number in (*_SIGNALS, signal.SIGHUP):
+                loop.remove_signal_handler(number)
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await self.http.stop()
+            if self.service.settings.journal is not None:
+                self.service.settings.journal.sync()
+                self.service.settings.journal.close()
+
+    def _look_again(self) -> None:
+        self._seen = None
+        self._wake.set()
+
+    async def _watch(self) -> None:
+        while True:
+            with suppress(TimeoutError):
+                async with asyncio.timeout(self._place.watch or None):
+                    await self._wake.wait()
+            self._wake.clear()
+            await self.look()
+
+    async def look(self) -> None:
+        """Take the bundle if it has changed; where it cannot be used, the one before goes on."""
+        try:
+            seen = stamp(self._place.bundle)
+            if seen == self._seen:
+                return
+            # Read beside the decisions; what is taken is whole, in one step.
+            bundle = await asyncio.to_thread(self._load)
+        except PenstockError as error:
+            if self.service.stale is None or self.service.stale.code != error.code:
+                self._note(f"the bundle cannot be used, revision {self.service.bundle.revision} goes on: {error}")
+            self.service.stale = error
+            self.service.counting.loads["failed"] += 1
+            return
+        self._seen = seen
+        changed = bundle.revision != self.service.bundle.revision
+        self.service.take(bundle)
+        self.service.counting.loads["taken"] += 1
+        if changed:
+            self._note(f"revision {bundle.revision} decides")
+
+    def _load(self) -> Bundle:
+        trusted = self.service.bundle.entities.trust_properties
+        return load(self._place.bundle, self.service.settings.limits, trust_properties=trusted)
+
+    async def _sync(self) -> None:
+        journal = self.service.settings.journal
+        while journal is not None:
+            await asyncio.sleep(1)
+            try:
+                journal.sync()
+            except PenstockError as error:
+                self.service.unrecorded = error
+                self._note(str(error))
+
+    def _unexpected(self, _loop: asyncio.AbstractEventLoop, what: dict[str, object]) -> None:
+        error = what.get("exception")
+        self._note(f"unexpected: {type(error).__name__ if error else what.get('message')}")

@@ -1,6 +1,6 @@
 """All conflicts in a rule base of any size.
 
-`input` reads rules and types, `forms` compares functions, `detection` and `literal` find conflicts, `tables` writes
-them, `report` opens what a run has found.
-May import from `penstock.pipeline`: `audit`, `sealed`, `jetstream`, `enforce`, `ingest`, `outputs`, `frames`.
+`input` reads rules and types, `forms` compares functions, `detection` finds conflicts, `tables` writes them, `report`
+opens what a run has found.
+May import from `penstock.pipeline`: `audit`, `sealed`, `jetstream`, `enforce`, `ingest`, `outputs`, `frames`, `pages`.
 """

@@ -25,12 +25,11 @@ from penstock.model.values import Kind
 from penstock.moderator.limits import MODERATOR_ID_LENGTH, MODERATOR_PUBLISHERS
 from penstock.moderator.rules.rules import PublishRule
 from penstock.pipeline.conflicts.forms import key_of
-from penstock.pipeline.frames.columns import literal
-from penstock.pipeline.frames.frames import quoted
+from penstock.pipeline.frames import literal, quoted
 from penstock.pipeline.ingest.mapping import CsvLayout
 from penstock.pipeline.ingest.records import ORIGINAL as RECORD
 from penstock.pipeline.ingest.records import PROBLEM, csv_columns, csv_rows, is_one_json, place_text, read_csv
-from penstock.pipeline.outputs.files import reading
+from penstock.pipeline.outputs import reading
 from penstock.selector import ALWAYS
 from penstock.selector.limits import SELECTOR_LENGTH
 

@@ -22,12 +22,12 @@ from penstock.model.profiles import Profile
 from penstock.moderator.descriptions import person, plain_values
 from penstock.moderator.detection.judge import QuickJudge, differences
 from penstock.moderator.rules.rules import ConflictKind, Mode, Party, PublishRule, RuleFunction
+from penstock.pipeline import pages
 from penstock.pipeline.audit import ReportTable
+from penstock.pipeline.conflicts.detection import BOTH, each_function, members, pairs
 from penstock.pipeline.conflicts.forms import ANYWHERE, RuleTerms
-from penstock.pipeline.conflicts.literal import BOTH, each_function, members, pairs
 from penstock.pipeline.conflicts.tables import PARTS, planned_for
-from penstock.pipeline.outputs import pages
-from penstock.pipeline.outputs.outputs import Said, commits, counts_of, job_of, read_part
+from penstock.pipeline.outputs import Said, commits, counts_of, job_of, read_part
 from penstock.selector import ALWAYS, Selector, parse
 
 _PLACE: Final = ["node", "function"]

@@ -37,6 +37,7 @@ from pyspark.sql.types import (
 from penstock.model.limits import TYPE_DEPTH
 from penstock.moderator.rules.rules import Mode
 from penstock.pipeline.conflicts.detection import (
+    CONFLICTS,
     EQUAL,
     GROUPS,
     SAME,
@@ -45,15 +46,18 @@ from penstock.pipeline.conflicts.detection import (
     candidates,
     decided,
     failing_edges,
+    joint_statements,
+    literal_groups,
+    literal_same,
     same_type,
     summaries,
     suspects,
+    told,
     unsettled,
 )
 from penstock.pipeline.conflicts.forms import FUNCTIONS, RuleTerms, read_functions
 from penstock.pipeline.conflicts.input import QUARANTINE, check_rules, check_types
-from penstock.pipeline.conflicts.literal import CONFLICTS, joint_statements, literal_groups, literal_same, told
-from penstock.pipeline.outputs.outputs import Output, check_sum, read_part
+from penstock.pipeline.outputs import Output, check_sum, read_part
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The tree of event types as a table, however many they are: numbers, and the types above each that have rules.

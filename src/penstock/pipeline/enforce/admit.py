@@ -22,8 +22,7 @@ from penstock.model.values import Kind, Value
 from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.enforce.programs import Constants, ShapeBranch, Slots, shape_branch, table
 from penstock.pipeline.enforce.restrict import any_of, holds, in_environment, keep
-from penstock.pipeline.frames.columns import ColumnSource, literal
-from penstock.pipeline.frames.frames import SOURCE, attributes_of, metadata, quoted
+from penstock.pipeline.frames import SOURCE, ColumnSource, attributes_of, literal, metadata, quoted
 from penstock.selector.ast import Literal
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType

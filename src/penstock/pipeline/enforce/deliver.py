@@ -1,12 +1,21 @@
-"""Delivery to a whole set of readers in one pass over the events.
+"""Deliver events to a whole set of readers in one pass over the events.
 
-The programs that show an event are found (`search`), each with the words of bits (`restrict`) that mask its attributes.
+A question is one program, for delivery, or a reader's programs before and after a change, for what-if. Questions that
+differ only in their constants have one form. If a form has few questions, they are expressions over the event. If it
+has many, they are rows of a broadcast table, which the event finds by a key: an equality, or a bin of a range, in a
+restriction or in a reader's own filter. What the key finds is then evaluated exactly, so the join affects only speed.
+
+No constant of a policy stands in an expression, because expressions are printed: in plans, in the UI, in logs. All
+constants are data of broadcast tables.
 """
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 from difflib import get_close_matches
-from typing import Final
+from itertools import chain
+from math import isfinite
+from typing import Final, TypeAlias
 
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
@@ -14,14 +23,371 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.guard.restriction import Branch, Restriction
 from penstock.model.types import EventType
-from penstock.model.values import Kind
+from penstock.model.values import Kind, Value
 from penstock.pipeline.enforce.policy import PipelinePolicy
-from penstock.pipeline.enforce.programs import Program, programs_of, table, unfiltered
-from penstock.pipeline.enforce.restrict import Viewer, in_environment
-from penstock.pipeline.enforce.search import QUESTION, Finder, SearchQuestion
-from penstock.pipeline.frames.columns import ColumnSource
-from penstock.pipeline.frames.frames import metadata, quoted, transit_sources
+from penstock.pipeline.enforce.programs import (
+    Constants,
+    OneRow,
+    Program,
+    Shape,
+    Slots,
+    equality,
+    programs_of,
+    shape_of,
+    span,
+    table,
+    unfiltered,
+)
+from penstock.pipeline.enforce.restrict import Viewer, bits, either, in_environment, is_always, keep
+from penstock.pipeline.frames import ColumnSource, metadata, micros, quoted, transit_sources
 from penstock.pipeline.ingest.event_frames import TYPE
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Keys by which events find rows of a table of constants: a value, or the bin of a range that it lies in.
+
+
+KEY: Final[Mapping[str, Kind]] = {"@text": Kind.STRING, "@whole": Kind.INTEGER, "@real": Kind.FLOAT}
+"""The columns in which a key stands in a table, to be hashed together. What is null does not count in a hash."""
+_BINS: Final = 4_096
+_BINS_PER_SPAN: Final = 256
+
+
+def key_of(source: ColumnSource) -> Column:
+    """Return a value as it goes into the hash of a key; equal values have one form."""
+    if source.kind is Kind.TIMESTAMP:
+        return F.unix_micros(source.column)
+    if source.kind is Kind.BOOLEAN:
+        return source.column.cast("bigint")
+    # Zero has two signs, and both are equal.
+    return source.column + F.lit(0.0) if source.kind is Kind.FLOAT else source.column
+
+
+def stored_key(key: Value | None) -> tuple[str | None, int | None, float | None]:
+    """Return a constant as it stands in the columns of a key, as `key_of` has it."""
+    if isinstance(key, str):
+        return key, None, None
+    if isinstance(key, float):
+        return None, None, key + 0.0
+    return None, micros(key) if isinstance(key, datetime) else None if key is None else int(key), None
+
+
+@dataclass(frozen=True, slots=True)
+class Bins:
+    """Bins of equal width over some spans, as integers: numbers as they are, times in microseconds."""
+
+    low: float
+    width: float
+    last: int
+    kind: Kind
+
+    @classmethod
+    def of(cls, groups: Sequence[Sequence[tuple[Value, Value]]], kind: Kind) -> "Bins | None":
+        """Choose bins for groups of spans, or None where they would not help.
+
+        That is where an end is infinite, a span covers most of everything, or all of them together are longer than the
+        largest number or too short for bins to have a width.
+        """
+        spans = [(_number(low), _number(high)) for group in groups for low, high in group]
+        if not spans or not all(isfinite(low) and isfinite(high) for low, high in spans):
+            return None
+        low, high = min(s[0] for s in spans), max(s[1] for s in spans)
+        width = (high - low) / min(_BINS, 2 * len(spans))
+        if not (isfinite(width) and width > 0):
+            return None
+        bins = cls(low, width, int((high - low) / width) + 1, kind)
+        return bins if all(len(bins._covered(*span)) <= _BINS_PER_SPAN for span in spans) else None
+
+    def touched(self, spans: Sequence[tuple[Value, Value]]) -> set[int]:
+        """Return the bins that some spans touch."""
+        return {place for low, high in spans for place in self._covered(_number(low), _number(high))}
+
+    def _covered(self, low: float, high: float) -> range:
+        # One more on each side because of rounding.
+        if high < low:
+            return range(0)
+        first, last = int((low - self.low) / self.width) - 1, int((high - self.low) / self.width) + 1
+        return range(max(-1, first), min(self.last, last) + 1)
+
+    def column(self, value: Column, constants: OneRow) -> Column:
+        """Return the bin of an event's value; what lies outside of all spans has a bin that no span covers."""
+        number = F.unix_micros(value) if self.kind is Kind.TIMESTAMP else value
+        low, width = (constants.source(bound, Kind.FLOAT).column for bound in (self.low, self.width))
+        place = F.try_divide(number.cast("double") - low, width)
+        return F.floor(F.greatest(F.least(place, F.lit(float(self.last + 1))), F.lit(-3.0))).try_cast("bigint")
+
+
+def _number(value: Value) -> float:
+    if isinstance(value, datetime):
+        return float(micros(value))
+    return float(value)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Find the questions that concern an event.
+
+
+QUESTION: Final = "@question"
+_SLOT, _ENTRY, _KEY, _OF = "@slot", "@entry", "@key", "@of"
+_FEW: Final = 4
+"""Questions of one form that are cheaper as expressions than as a join."""
+_SOME: Final = 16
+"""Questions of one form without a key that are better rows of a table, on all of which every event is tried."""
+
+Words: TypeAlias = Sequence[Column]
+Relevant: TypeAlias = Callable[[Sequence[Words]], Column]
+"""Says from the words of all parts of a question whether its answer is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class SearchQuestion:
+    """What is evaluated for an event: for each part the programs any of which may show it."""
+
+    number: int
+    parts: tuple[tuple[Program, ...], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Form:
+    """What questions that differ only in their constants have in common."""
+
+    parts: tuple[tuple[Shape, ...], ...]
+
+    @property
+    def shapes(self) -> tuple[Shape, ...]:
+        return tuple(chain.from_iterable(self.parts))
+
+    @property
+    def kinds(self) -> tuple[Kind, ...]:
+        return tuple(kind for shape in self.shapes for kind in shape.kinds)
+
+    def each(self, parameters: Mapping[str, ColumnSource]) -> Iterator[tuple[Shape, dict[str, ColumnSource]]]:
+        """Yield each shape with its own part of the parameters."""
+        start = 0
+        for shape in self.shapes:
+            yield shape, {f"@p{n}": parameters[f"@p{start + n}"] for n in range(len(shape.kinds))}
+            start += len(shape.kinds)
+
+    def joined(self, words: Sequence[Words]) -> list[list[Column]]:
+        """Return the words of each part, of those of each shape."""
+        found, left = [], iter(words)
+        for part in self.parts:
+            views = [next(left) for _ in part]
+            found.append([either(list(word)) for word in zip(*views, strict=True)] if views else [])
+        return found
+
+
+Members: TypeAlias = Sequence[tuple[SearchQuestion, tuple[Value, ...]]]
+
+
+@dataclass(frozen=True, slots=True)
+class _Inline:
+    """A question that is an expression."""
+
+    question: SearchQuestion
+    form: _Form
+    parameters: Mapping[str, ColumnSource]
+
+
+@dataclass(frozen=True, slots=True)
+class _Probe:
+    """A form whose questions are rows of a table: the key of an event, and the questions under each key."""
+
+    form: _Form
+    key: tuple[Column, ...]
+    table: Mapping[Value | None, Members]
+
+
+class Finder:
+    """Finds the questions that an event is relevant to.
+
+    Each question that is an expression and each probe is a *slot*. An event is repeated for every slot in which it has
+    something: an answer, or a key to look up.
+    """
+
+    def __init__(self, events: DataFrame, viewer: Viewer, relevant: Relevant, *, parts: int = 1) -> None:
+        self._events = events
+        self._kinds = {name: source.kind for name, source in viewer.sources.items()}
+        self._viewer = viewer
+        self._relevant = relevant
+        self._constants = OneRow("@i")
+        self._parts = parts
+
+    def find(self, questions: Iterable[SearchQuestion]) -> DataFrame:
+        """Return the events, once for each question that they are relevant to: its number, and the words of it."""
+        inline: list[_Inline] = []
+        probes: list[_Probe] = []
+        for form, members in self._forms(questions).items():
+            probe = self._probe(form, members) if len(members) > _FEW else None
+            if probe is not None:
+                probes.append(probe)
+            else:
+                inline += [self._inline(question) for question, _ in members]
+        frame = self._slots(self._expressions(inline), inline, probes)
+        frame = self._found(frame, inline, probes) if probes else self._chosen(frame, inline)
+        words = [quoted(name) for part in self.words() for name in part]
+        passed = [quoted(name) for name in self._events.columns]
+        answers = [[quoted(name) for name in part] for part in self.words()]
+        return keep(frame, self._relevant(answers), [*passed, quoted(QUESTION), *words])
+
+    def words(self) -> list[list[str]]:
+        """Return the names of the words of each part, in the frame that `find` returns."""
+        return [[f"@w{part}_{word}" for word in range(self._viewer.words)] for part in range(self._parts)]
+
+    def _forms(
+        self, questions: Iterable[SearchQuestion]
+    ) -> dict[_Form, list[tuple[SearchQuestion, tuple[Value, ...]]]]:
+        found: dict[_Form, list[tuple[SearchQuestion, tuple[Value, ...]]]] = {}
+        for question in questions:
+            made = [[self._erased(*shape_of(program, self._kinds)) for program in part] for part in question.parts]
+            form, values = _joined(made)
+            found.setdefault(form, []).append((question, values))
+        return found
+
+    def _erased(self, shape: Shape, values: tuple[Value, ...]) -> tuple[Shape, tuple[Value, ...]]:
+        """Return a shape with what its branches show among the constants: it is more of the same shape then."""
+        constants = Constants(list(values))
+        branches = tuple(
+            replace(branch, attributes=None, bits=tuple(map(constants.name, self._viewer.mask(shape, branch))))
+            for branch in shape.branches
+        )
+        return replace(shape, branches=branches, kinds=constants.kinds), tuple(constants.values)
+
+    def _inline(self, question: SearchQuestion) -> _Inline:
+        form, values = _joined([[shape_of(program, self._kinds) for program in part] for part in question.parts])
+        return _Inline(question, form, self._constants.parameters(Constants(list(values))))
+
+    def _probe(self, form: _Form, members: Members) -> _Probe | None:
+        if (key := equality(form.shapes, self._kinds)) is not None:
+            return _Probe(form, (key_of(self._viewer.sources[key[0]]),), _by_key(members, key[1]))
+        spanned = span(form.shapes, self._kinds)
+        if spanned is not None:
+            name, keys = spanned
+            spans = [[(values[low], values[high]) for low, high in keys] for _, values in members]
+            if (bins := Bins.of(spans, self._kinds[name])) is not None:
+                under: dict[Value | None, list[tuple[SearchQuestion, tuple[Value, ...]]]] = {}
+                for member, touched in zip(members, map(bins.touched, spans), strict=True):
+                    for place in touched:
+                        under.setdefault(place, []).append(member)
+                return _Probe(form, (bins.column(quoted(name), self._constants),), {**under})
+        return _Probe(form, (), {None: members}) if len(members) > _SOME else None
+
+    def _expressions(self, inline: Sequence[_Inline]) -> DataFrame:
+        """Return the events with the words of each shape of each question that is an expression beside them."""
+        frame = self._constants.join(self._viewer.hoist(self._events))
+        asked: dict[str, Column] = {}
+        shown: dict[str, Column] = {}
+        for number, one in enumerate(inline):
+            for place, (shape, known) in enumerate(one.form.each(one.parameters)):
+                names = self._names(number, place)
+                shown |= zip(names, self._viewer.shown(shape, known), strict=True)
+                if not is_always(shape.selector):
+                    asked |= zip(names, self._viewer.asked(shape, known, list(map(quoted, names))), strict=True)
+        frame = frame.withColumns(shown) if shown else frame
+        return frame.withColumns(asked) if asked else frame
+
+    def _names(self, number: int, place: int) -> list[str]:
+        return [f"@v{number}_{place}_{word}" for word in range(self._viewer.words)]
+
+    def _answer(self, number: int, form: _Form) -> list[list[Column]]:
+        """Return the words of the parts of a question that is an expression."""
+        views = [list(map(quoted, self._names(number, place))) for place in range(len(form.shapes))]
+        return [part or [bits(0)] * self._viewer.words for part in form.joined(views)]
+
+    def _slots(self, frame: DataFrame, inline: Sequence[_Inline], probes: Sequence[_Probe]) -> DataFrame:
+        """Repeat each event for the slots in which it has something."""
+        wanted = [self._relevant(self._answer(number, one.form)) for number, one in enumerate(inline)]
+        entries = [F.when(answer, bits(1)) for answer in wanted]
+        entries += [F.xxhash64(F.lit(n), *probe.key) for n, probe in enumerate(probes, start=len(inline))]
+        if len(entries) == 1:
+            # Where there is one slot, Spark folds every choice of a slot away.
+            return frame.withColumns({_SLOT: F.lit(0), _ENTRY: entries[0]})
+        array = F.array(*entries) if entries else F.array().cast("array<bigint>")
+        return frame.select("*", F.posexplode(array).alias(_SLOT, _ENTRY)).where(quoted(_ENTRY).isNotNull())
+
+    def _chosen(self, frame: DataFrame, inline: Sequence[_Inline]) -> DataFrame:
+        """Name the questions of a frame whose slots are all expressions."""
+        answers = {number: self._answer(number, one.form) for number, one in enumerate(inline)}
+        numbers = {number: F.lit(one.question.number) for number, one in enumerate(inline)}
+        return frame.withColumns({QUESTION: _case(numbers, F.lit(0)), **self._by_slot(answers)})
+
+    def _by_slot(self, answers: Mapping[int, Sequence[Words]]) -> dict[str, Column]:
+        return {
+            column: _case({slot: answer[part][word] for slot, answer in answers.items()}, bits(0))
+            for part, columns in enumerate(self.words())
+            for word, column in enumerate(columns)
+        }
+
+    def _found(self, frame: DataFrame, inline: Sequence[_Inline], probes: Sequence[_Probe]) -> DataFrame:
+        """Look the keys up, and evaluate what is found exactly: two keys may have one hash."""
+        slots = Slots("@s")
+        known = [slots.take(probe.form.kinds) for probe in probes]
+        rows = self._table(slots, inline, probes)
+        sought = quoted(_ENTRY)
+        if inline:
+            sought = F.when(quoted(_SLOT) < len(inline), quoted(_SLOT).cast("bigint")).otherwise(sought)
+        # A difference, because Spark would make an equation a part of the key, and a key of two columns is slower.
+        found = frame.join(F.broadcast(rows), sought == quoted(_KEY)).where(quoted(_OF) - quoted(_SLOT) == 0)
+        shown: dict[str, dict[int, Column]] = {}
+        asked: dict[str, dict[int, Column]] = {}
+        answers: dict[int, Sequence[Words]] = {n: self._answer(n, one.form) for n, one in enumerate(inline)}
+        for slot, (probe, parameters) in enumerate(zip(probes, known, strict=True), start=len(inline)):
+            for place, (shape, own) in enumerate(probe.form.each(parameters)):
+                names = self._names(len(inline), place)
+                for name, word in zip(names, self._viewer.shown(shape, own), strict=True):
+                    shown.setdefault(name, {})[slot] = word
+                if not is_always(shape.selector):
+                    for name, word in zip(names, self._viewer.asked(shape, own, list(map(quoted, names))), strict=True):
+                        asked.setdefault(name, {})[slot] = word
+            answers[slot] = self._answer(len(inline), probe.form)
+        found = found.withColumns({name: _case(cases, bits(0)) for name, cases in shown.items()})
+        if asked:
+            found = found.withColumns({name: _case(cases, quoted(name)) for name, cases in asked.items()})
+        return found.withColumns(self._by_slot(answers))
+
+    def _table(self, slots: Slots, inline: Sequence[_Inline], probes: Sequence[_Probe]) -> DataFrame:
+        kinds = {_OF: Kind.INTEGER, QUESTION: Kind.INTEGER, **KEY, **slots.kinds}
+        rows: list[list[Value | None]] = [
+            [slot, one.question.number, *stored_key(None), *slots.row((), ())] for slot, one in enumerate(inline)
+        ]
+        for slot, probe in enumerate(probes, start=len(inline)):
+            for key, members in probe.table.items():
+                stored = stored_key(key)
+                rows += [[slot, q.number, *stored, *slots.row(probe.form.kinds, values)] for q, values in members]
+        made = table(self._events.sparkSession, kinds, rows)
+        hashed = F.xxhash64(quoted(_OF).cast("int"), *map(quoted, KEY))
+        return made.select(
+            F.when(quoted(_OF) < len(inline), quoted(_OF)).otherwise(hashed).alias(_KEY),
+            quoted(_OF).cast("int").alias(_OF),
+            quoted(QUESTION).cast("int").alias(QUESTION),
+            *map(quoted, slots.kinds),
+        )
+
+
+def _case(cases: Mapping[int, Column], otherwise: Column) -> Column:
+    """Return the value in the slot of a row."""
+    found = otherwise
+    for slot, column in cases.items():
+        found = F.when(quoted(_SLOT) == slot, column).otherwise(found)
+    return found
+
+
+def _joined(made: Sequence[Sequence[tuple[Shape, tuple[Value, ...]]]]) -> tuple[_Form, tuple[Value, ...]]:
+    form = _Form(tuple(tuple(shape for shape, _ in part) for part in made))
+    return form, tuple(value for part in made for _, values in part for value in values)
+
+
+def _by_key(members: Members, keys: Sequence[int]) -> dict[Value | None, Members]:
+    found: dict[Value | None, list[tuple[SearchQuestion, tuple[Value, ...]]]] = {}
+    for question, values in members:
+        for key in dict.fromkeys(values[number] for number in keys):
+            found.setdefault(key, []).append((question, values))
+    return {**found}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Delivery. Each program that shows an event is found together with the words of bits (`restrict`) that mask its
+# attributes.
+
 
 PROGRAM: Final = "@program"
 SUBSCRIBER: Final = "@subscriber"

@@ -31,9 +31,8 @@ from penstock.model.types import EventType
 from penstock.model.values import Kind
 from penstock.pipeline.enforce.deliver import PROGRAM, SUBSCRIBER, Delivered, no_view
 from penstock.pipeline.enforce.programs import Program
-from penstock.pipeline.frames.frames import ID, METADATA, SOURCE, TIME, metadata, quoted, spark_type
-from penstock.pipeline.outputs.files import is_not_found, reading, replacing
-from penstock.pipeline.outputs.outputs import BATCH, commit, commits, withdraw
+from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, metadata, quoted, spark_type
+from penstock.pipeline.outputs import BATCH, commit, commits, is_not_found, reading, replacing, withdraw
 
 POLICY: Final = "@policy"
 ROWS: Final = "rows"

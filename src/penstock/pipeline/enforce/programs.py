@@ -20,8 +20,7 @@ from penstock.guard.restriction import Branch, Restriction
 from penstock.model.types import EventType
 from penstock.model.values import Kind, Value, kind_of
 from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
-from penstock.pipeline.frames.columns import ColumnSource, ParameterLike, PlainColumn, form_of, micros
-from penstock.pipeline.frames.frames import quoted
+from penstock.pipeline.frames import ColumnSource, ParameterLike, PlainColumn, form_of, micros, quoted
 from penstock.selector import ALWAYS, Selector
 from penstock.selector.ast import (
     And,

@@ -17,16 +17,19 @@ from penstock.model.types import Attribute, EventType
 from penstock.model.values import Enumerated, Kind, kind_of
 from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.enforce.programs import Constants, OneRow, Shape, ShapeBranch, answered, look_up, shape_branch
-from penstock.pipeline.frames.columns import (
+from penstock.pipeline.frames import (
     EARLIEST,
     LATEST,
+    TIME,
     ColumnSource,
+    attributes_of,
     compile_condition,
     condition,
     hoist,
     literal,
+    metadata,
+    quoted,
 )
-from penstock.pipeline.frames.frames import TIME, attributes_of, metadata, quoted
 from penstock.selector import ALWAYS as TRUE
 from penstock.selector import Selector
 from penstock.selector.ast import Condition, Literal

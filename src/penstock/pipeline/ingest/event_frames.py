@@ -15,10 +15,8 @@ from penstock.errors import MalformedError
 from penstock.model.names import AttributeId
 from penstock.model.types import EventType
 from penstock.model.values import Kind
-from penstock.pipeline.frames.columns import literal
-from penstock.pipeline.frames.frames import ID, METADATA, SOURCE, TIME, attributes_of, quoted
-from penstock.pipeline.ingest.conversion import Converted, RecordProblem
-from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION
+from penstock.pipeline.frames import ID, METADATA, SOURCE, TIME, attributes_of, literal, quoted
+from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION, Converted, RecordProblem
 
 TYPE: Final = "@type"
 REASON: Final = "@reason"

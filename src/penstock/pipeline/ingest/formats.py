@@ -31,17 +31,7 @@ from pyspark.sql.types import (
 from penstock.errors import LimitError, MalformedError
 from penstock.model.types import EventType
 from penstock.model.values import AttributeSpec, Kind
-from penstock.pipeline.frames.columns import literal
-from penstock.pipeline.frames.frames import quoted
-from penstock.pipeline.ingest.conversion import (
-    Converted,
-    RecordProblem,
-    constant,
-    from_column,
-    from_json,
-    from_text,
-    given,
-)
+from penstock.pipeline.frames import literal, quoted
 from penstock.pipeline.ingest.event_frames import CheckedRecords, Version
 from penstock.pipeline.ingest.mapping import BoundMapping, FromColumn, MappedFormat, Origin
 from penstock.pipeline.ingest.records import (
@@ -51,12 +41,19 @@ from penstock.pipeline.ingest.records import (
     ORIGINAL,
     PLACE,
     ROW,
+    Converted,
+    RecordProblem,
+    constant,
     csv_problems,
+    from_column,
+    from_json,
+    from_text,
+    given,
     is_empty,
     line_text,
 )
 from penstock.pipeline.limits import TABLE_FILES
-from penstock.pipeline.outputs.files import reading
+from penstock.pipeline.outputs import reading
 
 # ----------------------------------------------------------------------------------------------------------------------
 # CloudEvents 1.0 in structured JSON, one a line, as typed events.

@@ -27,7 +27,7 @@ from pyspark.sql import functions as F  # noqa: N812  # the name that everybody 
 
 from penstock.errors import FailedError, MalformedError
 from penstock.model.types import EventType
-from penstock.pipeline.frames.frames import METADATA, attributes_of, quoted
+from penstock.pipeline.frames import METADATA, attributes_of, quoted
 from penstock.pipeline.ingest.event_frames import QUARANTINE, REASON, TYPE, tag
 from penstock.pipeline.ingest.formats import check_envelopes, check_table
 from penstock.pipeline.ingest.formats import files_lacking as files_lacking

@@ -9,13 +9,13 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
 from penstock.model.types import EventType
-from penstock.pipeline.frames.frames import ID, SOURCE, TIME, quoted
+from penstock.pipeline.frames import ID, SOURCE, TIME, quoted
 from penstock.pipeline.ingest.ingest import Ingested, ingest_envelopes
 from penstock.pipeline.ingest.records import FILE, ORIGINAL, POSITION
 from penstock.pipeline.jetstream.link import JetStreamLink, StreamState, stream_state
 from penstock.pipeline.jetstream.options import Options, parse_options
 from penstock.pipeline.jetstream.source import NAME, register_jetstream
-from penstock.pipeline.outputs.files import Reader, Streaming
+from penstock.pipeline.outputs import Reader, Streaming
 from penstock.trust.event_types import VerifiedType
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -12,8 +12,7 @@ from penstock.moderator.rules.rules import Mode
 from penstock.pipeline.conflicts.forms import RuleTerms
 from penstock.pipeline.conflicts.input import check_rules
 from penstock.pipeline.conflicts.tables import PARTS, bench, planned_for
-from penstock.pipeline.outputs.files import Streaming
-from penstock.pipeline.outputs.outputs import Output, Said, check_sum
+from penstock.pipeline.outputs import Output, Said, Streaming, check_sum
 
 Source = Callable[[SparkSession], DataFrame]
 """How a table is got from a session."""

@@ -17,13 +17,11 @@ from penstock.pipeline.enforce.admit import REASON, admit
 from penstock.pipeline.enforce.deliver import PROGRAM, Delivered, deliver, is_known
 from penstock.pipeline.enforce.layout import ROWS, VIEWS, Layout, store_rows, stored_rows
 from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
-from penstock.pipeline.frames.columns import literal
-from penstock.pipeline.frames.frames import SOURCE, attributes_of, metadata, quoted, transit_schema
+from penstock.pipeline.frames import SOURCE, attributes_of, literal, metadata, quoted, transit_schema
 from penstock.pipeline.ingest.event_frames import TYPE
 from penstock.pipeline.jobs.ingest import EVENTS
 from penstock.pipeline.limits import RECORD_PRINCIPALS
-from penstock.pipeline.outputs.files import Streaming
-from penstock.pipeline.outputs.outputs import Output, Said, check_sum, commits, complete, follow, named, read_part
+from penstock.pipeline.outputs import Output, Said, Streaming, check_sum, commits, complete, follow, named, read_part
 from penstock.pipeline.sealed.log import ATTRIBUTES, CLOSED, SEALED, KeyFiles, closed, names_said, read_log
 from penstock.pipeline.sealed.reader import sealed_events
 from penstock.pipeline.sealed.signers import SignerPolicy

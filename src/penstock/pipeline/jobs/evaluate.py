@@ -21,10 +21,8 @@ from pyspark.sql.types import StringType, StructField, StructType
 from penstock.errors import FailedError
 from penstock.guard.decision_log import ANSWERED
 from penstock.pipeline.conflicts.input import InputTable, StorageFormat
-from penstock.pipeline.evaluate.evaluate import TablePolicies, evaluate
-from penstock.pipeline.evaluate.mapping import RequestColumn
-from penstock.pipeline.evaluate.vectors import DECISION, POLICIES, STATUS
-from penstock.pipeline.frames.frames import quoted
+from penstock.pipeline.evaluate import DECISION, POLICIES, STATUS, RequestColumn, TablePolicies, evaluate
+from penstock.pipeline.frames import quoted
 from penstock.pipeline.ingest.mapping import CsvLayout
 from penstock.pipeline.ingest.records import (
     ORIGINAL,
@@ -38,9 +36,18 @@ from penstock.pipeline.ingest.records import (
     read_lines,
 )
 from penstock.pipeline.jobs.enforce import DECISIONS
-from penstock.pipeline.outputs.files import STRICT, Reader, Streaming, arriving, reading
-from penstock.pipeline.outputs.outputs import Output, Said, check_sum
-from penstock.pipeline.outputs.task_errors import NO_ROW, raise_in_task
+from penstock.pipeline.outputs import (
+    NO_ROW,
+    STRICT,
+    Output,
+    Reader,
+    Said,
+    Streaming,
+    arriving,
+    check_sum,
+    raise_in_task,
+    reading,
+)
 from penstock.policy.language.requests import ACTION, ACTION_ID, RESOURCE, RESOURCE_ID, SUBJECT, SUBJECT_ID
 from penstock.policy.language.results import XacmlDecision
 

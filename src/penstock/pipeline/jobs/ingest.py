@@ -22,8 +22,7 @@ from penstock.pipeline.ingest.ingest import (
     run_ingest,
 )
 from penstock.pipeline.ingest.mapping import BoundMapping, MappedFormat
-from penstock.pipeline.outputs.files import Reader, Streaming, arriving, reading
-from penstock.pipeline.outputs.outputs import Output, Said, read_part
+from penstock.pipeline.outputs import Output, Reader, Said, Streaming, arriving, read_part, reading
 from penstock.trust.event_types import VerifiedType
 
 EVENTS = "events"

@@ -27,18 +27,19 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.pipeline.enforce.policy import PipelinePolicy, load_policy, policy_digest
-from penstock.pipeline.outputs.files import Streaming, is_not_found
-from penstock.pipeline.outputs.outputs import (
+from penstock.pipeline.outputs import (
     CHECKPOINT,
     Followed,
     Output,
     Said,
+    Streaming,
     check_apart,
     commit,
     commits,
     committed,
+    is_not_found,
+    raised_by_task,
 )
-from penstock.pipeline.outputs.task_errors import raised_by_task
 
 Progress: TypeAlias = Callable[[Said], None]
 """Receives the description of each complete batch."""

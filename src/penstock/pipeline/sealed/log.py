@@ -32,8 +32,8 @@ from penstock.crypto.seal_keys import KeyRing, column_scope
 from penstock.errors import MalformedError
 from penstock.model.principals import DIGEST_BYTES, Principal
 from penstock.model.types import EventType, Sealing
-from penstock.pipeline.frames.frames import attributes_of, quoted
-from penstock.pipeline.outputs.outputs import Output, Said, commits, read_part
+from penstock.pipeline.frames import attributes_of, quoted
+from penstock.pipeline.outputs import Output, Said, commits, read_part
 from penstock.store.crash_dumps import withhold_memory
 from penstock.store.files.files import check_secret, read_file, within
 from penstock.store.files.key_files import read_kek, read_key_ring

@@ -22,7 +22,7 @@ from penstock.pipeline.ingest.records import ORIGINAL
 from penstock.pipeline.jetstream.messages import Stream, check_stream
 from penstock.pipeline.jetstream.options import parse_options
 from penstock.pipeline.jetstream.source import NAME, register_jetstream
-from penstock.pipeline.outputs.files import Streaming
+from penstock.pipeline.outputs import Streaming
 from penstock.pipeline.sealed.log import (
     BLOCK,
     FIRST,

@@ -27,9 +27,9 @@ from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.model.values import Kind
-from penstock.pipeline.frames.frames import ID, SOURCE, TIME, attributes_of, in_quotes, quoted, transit_schema
+from penstock.pipeline.frames import ID, SOURCE, TIME, attributes_of, in_quotes, quoted, transit_schema
 from penstock.pipeline.ingest.event_frames import REASON, TYPE
-from penstock.pipeline.outputs.task_errors import closed_log
+from penstock.pipeline.outputs import closed_log
 from penstock.pipeline.sealed.columns import ARROW_TYPES, Group, OpenedGroup, decode_array, groups, open_group, places
 from penstock.pipeline.sealed.log import (
     AGAIN,

@@ -27,7 +27,7 @@ from penstock.model.types import EventType
 from penstock.model.values import Kind
 from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.enforce.programs import table
-from penstock.pipeline.frames.columns import micros
+from penstock.pipeline.frames import micros
 from penstock.pipeline.sealed.log import BLOCK, HEADER, KeyFiles, map_arrow
 from penstock.selector import ALWAYS as TRUE
 from penstock.trust.capabilities import Right

@@ -40,7 +40,7 @@ from penstock.errors import LimitError, PenstockError, RefusedError
 from penstock.model.principals import Principal
 from penstock.model.types import EventType, Sealing
 from penstock.model.values import Kind
-from penstock.pipeline.frames.frames import ID, TIME, quoted
+from penstock.pipeline.frames import ID, TIME, quoted
 from penstock.pipeline.ingest.event_frames import REASON, TYPE
 from penstock.pipeline.sealed.columns import ARROW_TYPES, CODES, EARLIEST, LATEST, decode_array, encode_array
 from penstock.pipeline.sealed.log import (

@@ -24,7 +24,7 @@ from penstock.codec.sexp import advanced
 from penstock.crypto import private_key_to_sexp
 from penstock.crypto.seal_keys import KeyRing, label_scope
 from penstock.model.events import TransitEvent
-from penstock.pipeline.outputs.outputs import commit
+from penstock.pipeline.outputs import commit
 from penstock.pipeline.sealed.log import ATTRIBUTES, BLOCK, ROWS, sealed_arrow
 from penstock.store.files.key_files import read_kek, read_key_ring, write_key_ring
 from penstock.store.files.sealed_files import write_sealed

@@ -38,7 +38,7 @@ from penstock.pipeline.conflicts.input import (
 )
 from penstock.pipeline.conflicts.report import ConflictReport, Pair, conflicts_html, opened
 from penstock.pipeline.jobs.conflicts import Conflicts
-from penstock.pipeline.outputs.pages import number_text
+from penstock.pipeline.pages import number_text
 
 _ALL: Final = "all"
 

@@ -52,11 +52,9 @@ from penstock.model.instants import parse_end, parse_instant
 from penstock.pipeline.audit import AuditReport
 from penstock.pipeline.conflicts.input import InputTable, StorageFormat
 from penstock.pipeline.enforce.layout import Layout
-from penstock.pipeline.evaluate.evaluate import TablePolicies
-from penstock.pipeline.evaluate.mapping import read_request_mapping
+from penstock.pipeline.evaluate import TablePolicies, read_request_mapping
 from penstock.pipeline.jobs.evaluate import Evaluate
-from penstock.pipeline.jobs.quarantine import open_quarantine
-from penstock.pipeline.jobs.reports import ReportOptions
+from penstock.pipeline.jobs.reports import ReportOptions, open_quarantine
 from penstock.pipeline.limits import RECORD_HOURS
 from penstock.pipeline.whatif import fails_on
 

@@ -14,7 +14,7 @@ from penstock.apps.cli.shared.commands import CommandAnswer, option, option_clas
 from penstock.errors import MalformedError
 from penstock.pipeline.jobs.job import Job
 from penstock.pipeline.limits import BATCH_FILES
-from penstock.pipeline.outputs.files import Streaming
+from penstock.pipeline.outputs import Streaming
 from penstock.pipeline.sealed.log import KeyFiles
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -18,9 +18,8 @@ from penstock.pipeline.audit import AuditReport, ReportTable
 from penstock.pipeline.enforce.policy import PipelinePolicy
 from penstock.pipeline.jobs.ingest import Ingest, MappedTables
 from penstock.pipeline.jobs.job import Job
-from penstock.pipeline.jobs.quarantine import QuarantinedRecord, QuarantineSummary
-from penstock.pipeline.jobs.report_pages import audit_html, whatif_html
-from penstock.pipeline.outputs.pages import number_text
+from penstock.pipeline.jobs.reports import QuarantinedRecord, QuarantineSummary, audit_html, whatif_html
+from penstock.pipeline.pages import number_text
 from penstock.pipeline.whatif import PolicyComparison, VisibilityChange, listed
 from penstock.trust.capabilities import Right
 

@@ -28,14 +28,13 @@ from penstock.model.types import EventType
 from penstock.pipeline.audit import AuditReport
 from penstock.pipeline.enforce.layout import WITHOUT_RIGHTS, Layout, open_view
 from penstock.pipeline.enforce.policy import PipelinePolicy, load_policy
-from penstock.pipeline.frames.frames import ID, TIME, quoted
+from penstock.pipeline.frames import ID, TIME, quoted
 from penstock.pipeline.ingest.mapping import BoundMapping, read_mapping
 from penstock.pipeline.jobs.enforce import Admit, DeliverJob, RecordingPolicy
 from penstock.pipeline.jobs.ingest import Envelopes, Ingest, MappedTables, RecordSource
 from penstock.pipeline.jobs.job import ByPolicy, Job, Watched, run, start
 from penstock.pipeline.jobs.reports import Audit, ReportOptions, WhatIf, audit_at_once, audited, compared
-from penstock.pipeline.outputs.files import Streaming
-from penstock.pipeline.outputs.outputs import Output, Said, add_up, check_apart, commits, files_of
+from penstock.pipeline.outputs import Output, Said, Streaming, add_up, check_apart, commits, files_of
 from penstock.pipeline.sealed.log import CLOSED, KeyFiles, names_said
 from penstock.pipeline.whatif import PolicyComparison
 from penstock.trust.event_types import VerifiedType

@@ -30,8 +30,14 @@ from penstock.apps.cli.shared.session import CommandSession, Verbs
 from penstock.apps.cli.shared.terminal import show
 from penstock.apps.http.bundles import load
 from penstock.apps.http.journal import Journal
-from penstock.apps.http.process import RunningService, ServiceConfig, tls_context
-from penstock.apps.http.service import DecisionService, ServiceSettings, read_callers
+from penstock.apps.http.service import (
+    DecisionService,
+    RunningService,
+    ServiceConfig,
+    ServiceSettings,
+    read_callers,
+    tls_context,
+)
 from penstock.errors import MalformedError, RefusedError
 from penstock.policy.combining import POLICY_COMBINING, PREFIX, DecisionTuple, combined, combined_responses
 from penstock.policy.engine.compiler import CompiledPolicy

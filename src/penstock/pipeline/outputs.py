@@ -1,34 +1,138 @@
-"""The output of a job: where it writes, and what others read.
+"""The output of a job: where it writes, what is complete, and how the next job follows it.
 
-Each part of it is a folder with a folder `@batch=N` for each batch. `job/` says whose output it is, `commits/` which
-batches are complete.
+Each part of an output is a folder with a folder `@batch=N` for each batch. `job/` says which job's output it is,
+`commits/` which batches are complete.
 """
 
 import json
 import os
+import re
 import uuid
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Final, TypeAlias
 
-from pyspark.errors import AnalysisException
-from pyspark.sql import Column, DataFrame, SparkSession
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql import Column, DataFrame, DataFrameReader, DataFrameWriter, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
-from pyspark.sql.types import IntegerType, StructField, StructType
+from pyspark.sql.streaming.readwriter import DataStreamReader
+from pyspark.sql.types import IntegerType, StringType, StructField, StructType
 
-from penstock.errors import FailedError, MalformedError, RefusedError
-from penstock.pipeline.frames.frames import quoted
-from penstock.pipeline.outputs.files import (
-    LINE,
-    STRICT,
-    Streaming,
-    arriving,
-    is_not_found,
-    read_lines,
-    reading,
-    replacing,
-    write_lines,
+from penstock.errors import FailedError, LimitError, MalformedError, PenstockError, RefusedError
+from penstock.pipeline.frames import quoted
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Read and replace files, independently of a cluster's settings.
+#
+# Some settings of Spark let a job skip files that are broken or missing, or leave rows of an earlier run in a folder
+# that is overwritten. The output would not show that it is incomplete, or not of this policy. Options of a reader or a
+# writer take precedence over such settings.
+
+
+Reader: TypeAlias = DataFrameReader | DataStreamReader
+"""`spark.read`, or `spark.readStream` for files that arrive while it runs."""
+
+STRICT: Final = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
+
+
+def reading(spark: SparkSession) -> DataFrameReader:
+    """Return what reads files, and fails where one of them cannot be read."""
+    return spark.read.options(**STRICT)
+
+
+def replacing(frame: DataFrame) -> DataFrameWriter:
+    """Return what writes into a folder, of which nothing else is left: other partitions neither."""
+    return frame.write.mode("overwrite").option("partitionOverwriteMode", "static")
+
+
+def is_not_found(error: PySparkException) -> bool:
+    """Say whether Spark failed because there is nothing at a path."""
+    return error.getCondition() == "PATH_NOT_FOUND"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Lines of text that an output keeps: what is said of it and of its batches.
+#
+# They go through Spark, so that a path may be any that Spark can write.
+
+
+LINE: Final = StructType([StructField("value", StringType())])
+
+
+def read_lines(spark: SparkSession, path: str) -> list[str]:
+    """Return the lines of all files below a path, and none where there is nothing."""
+    try:
+        lines = reading(spark).schema(LINE).option("recursiveFileLookup", "true").text(path).collect()
+    except AnalysisException as error:
+        if not is_not_found(error):
+            raise
+        return []
+    return [str(line[0]) for line in lines]
+
+
+def write_lines(spark: SparkSession, lines: Iterable[str], path: str) -> None:
+    """Write lines into one file of a folder, replacing earlier ones."""
+    frame = spark.createDataFrame([(line,) for line in lines], LINE).coalesce(1)
+    frame.write.mode("overwrite").text(path)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# How a stream reads files as they arrive.
+
+
+_FOREVER: Final = "36500d"
+"""Spark forgets files that are a week older than the newest one, and would not read such a file that comes late."""
+
+
+@dataclass(frozen=True, slots=True)
+class Streaming:
+    """How a stream runs: at most so many files, or batches of another job, at a time; and whether it ends with them."""
+
+    files: int = 100
+    drain: bool = False
+
+
+def arriving(streaming: Streaming) -> dict[str, str]:
+    """Return the options with which files are read as they arrive."""
+    return {"maxFilesPerTrigger": str(streaming.files), "maxFileAge": _FOREVER}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Recover errors that tasks raised on purpose: Spark passes on only their text.
+
+
+CLOSED_LOG: Final = "seal.closed-log"
+NO_ROW: Final = "evaluate.row"
+_KINDS: Final = {kind.__name__: kind for kind in (FailedError, LimitError, MalformedError, RefusedError)}
+#: as Python writes an error below what led to it
+_WORDS: Final = re.compile(
+    rf"^\s*penstock\.errors\.({'|'.join(_KINDS)}): (.*) \[([a-z0-9-]+(?:\.[a-z0-9-]+)+)\]\s*$", re.MULTILINE
 )
+_HINTS: Final = {
+    CLOSED_LOG: "`penstock pipeline unseal` sets aside what does not open",
+    NO_ROW: "correct the line or take it out, and run the job again",
+}
+
+
+def closed_log(code: str) -> FailedError:
+    """Return the error for a log that is to be read as a whole, and has a block that is not."""
+    return FailedError(CLOSED_LOG, f"a block of the sealed log does not open: {code}", hint=_HINTS[CLOSED_LOG])
+
+
+def raise_in_task(code: str, words: Column) -> Column:
+    """Return a column that fails whatever asks for its value, as a task that raises `MalformedError` does."""
+    kind = MalformedError.__name__
+    return F.raise_error(F.concat(F.lit(f"\npenstock.errors.{kind}: "), words, F.lit(f" [{code}]\n")))
+
+
+def raised_by_task(error: PySparkException) -> PenstockError | None:
+    """Return the error that a task raised on purpose, if Spark failed because of it."""
+    found = _WORDS.findall(str(error))
+    if not found:
+        return None
+    kind, message, code = found[-1]
+    return _KINDS[kind](code, message, hint=_HINTS.get(code, "its log says more: give a file with --spark-log"))
+
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Commits: what is said of the batches of an output that are complete, each in `commits/@batch=N/`.

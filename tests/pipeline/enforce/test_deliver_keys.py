@@ -6,7 +6,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from penstock.model.values import Kind
-from penstock.pipeline.enforce.search import Bins
+from penstock.pipeline.enforce.deliver import Bins
 
 FLOATS = st.floats(allow_nan=False)
 SPANS = st.lists(st.tuples(FLOATS, FLOATS), max_size=6)

@@ -12,7 +12,7 @@ import pytest
 from penstock.errors import MalformedError
 from penstock.model import AttributeId, Petnames, Principal, TypeKey
 from penstock.pipeline.audit import AuditReport, ReportTable
-from penstock.pipeline.jobs.report_pages import audit_html, whatif_html
+from penstock.pipeline.jobs.reports import audit_html, whatif_html
 from penstock.pipeline.whatif import AffectedReader, PolicyComparison, VisibilityChange
 
 OWNER, READER = Principal(bytes(32)), Principal(b"\1" * 32)

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from tests.trust.kit import refused
 
-from penstock.pipeline.outputs.outputs import check_apart
+from penstock.pipeline.outputs import check_apart
 
 
 @pytest.mark.parametrize(

@@ -13,9 +13,8 @@ from tests.trust.kit import NOW, refused
 from penstock.pipeline.enforce.policy import load_policy
 from penstock.pipeline.jobs.ingest import Envelopes, Ingest
 from penstock.pipeline.jobs.job import run
-from penstock.pipeline.jobs.quarantine import open_quarantine, safe_text
-from penstock.pipeline.jobs.reports import Audit
-from penstock.pipeline.outputs.outputs import Output
+from penstock.pipeline.jobs.reports import Audit, open_quarantine, safe_text
+from penstock.pipeline.outputs import Output
 
 
 @pytest.fixture(autouse=True)

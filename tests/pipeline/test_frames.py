@@ -7,7 +7,7 @@ from tests.trust.kit import who
 
 from penstock.errors import MalformedError
 from penstock.model import AttributeDefinition, AttributeSpec, EventType, Kind, TypeDefinition, TypeName
-from penstock.pipeline.frames.frames import attributes_of, transit_schema, transit_sources, typed_schema
+from penstock.pipeline.frames import attributes_of, transit_schema, transit_sources, typed_schema
 
 
 def made(name: str, *attributes: tuple[str, str]) -> EventType:

@@ -12,7 +12,7 @@ from tests.selector.strategies import SCHEMA, conditions, rows
 
 from penstock.errors import EvaluationError
 from penstock.model.values import Kind, Scalar
-from penstock.pipeline.frames.columns import SPARK_TYPES, ColumnSource, condition, micros
+from penstock.pipeline.frames import SPARK_TYPES, ColumnSource, condition, micros
 from penstock.selector import Selector, evaluate, parse
 
 NAMES = list(SCHEMA)

@@ -13,7 +13,7 @@ from penstock.pipeline.enforce.layout import ROWS
 from penstock.pipeline.ingest.ingest import read_csv, read_lines, read_parquet
 from penstock.pipeline.ingest.mapping import CsvLayout
 from penstock.pipeline.jobs.reports import Audit
-from penstock.pipeline.outputs.outputs import read_part
+from penstock.pipeline.outputs import read_part
 
 SETTINGS = ("spark.sql.files.ignoreCorruptFiles", "spark.sql.files.ignoreMissingFiles")
 READERS: dict[str, Callable[[SparkSession, str], DataFrame]] = {

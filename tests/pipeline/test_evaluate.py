@@ -27,17 +27,23 @@ from tests.trust.kit import refused
 from penstock.guard.decision_log import ANSWERED
 from penstock.pipeline.audit import read_log
 from penstock.pipeline.conflicts.input import InputTable, StorageFormat
-from penstock.pipeline.evaluate.columns import column
-from penstock.pipeline.evaluate.evaluate import TablePolicies
-from penstock.pipeline.evaluate.mapping import RequestColumn, read_request_mapping
-from penstock.pipeline.evaluate.vectors import COLUMNS, UNREADABLE, Decider, RequestDecision, answer_of
+from penstock.pipeline.evaluate import (
+    COLUMNS,
+    UNREADABLE,
+    Decider,
+    RequestColumn,
+    RequestDecision,
+    TablePolicies,
+    answer_of,
+    column,
+    read_request_mapping,
+)
 from penstock.pipeline.jobs import evaluate as evaluate_job
 from penstock.pipeline.jobs.enforce import DECISIONS
 from penstock.pipeline.jobs.evaluate import DECIDED, Evaluate
 from penstock.pipeline.jobs.job import run, spark_errors, start
 from penstock.pipeline.limits import PIPELINE_LIMITS, PipelineLimits
-from penstock.pipeline.outputs.files import Streaming
-from penstock.pipeline.outputs.outputs import totals
+from penstock.pipeline.outputs import Streaming, totals
 from penstock.policy.engine.compiler import CompiledPolicy
 from penstock.policy.engine.evaluate import evaluate
 from penstock.policy.engine.lookup import Context, NoSources, PolicySources, Repository

@@ -6,7 +6,7 @@ from pathlib import Path
 from pyspark.sql import SparkSession
 from tests.trust.kit import refused
 
-from penstock.pipeline.outputs.outputs import commit, totals
+from penstock.pipeline.outputs import commit, totals
 
 
 def test_commits_that_were_edited_are_refused(spark: SparkSession, tmp_path: Path) -> None:
