@@ -25,10 +25,10 @@ from itertools import count
 from penstock import connect
 from penstock.broker.core.settings import NodeSettings, TrustSettings
 from penstock.broker.keys.log import MemoryLog
-from penstock.broker.keys.managed_groups import Managing
+from penstock.broker.keys.node_keys import Managing
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.node.node import Node
-from penstock.broker.sealing.block_builder import LINGERING, Lingering
+from penstock.broker.sealing.blocks import LINGERING, Lingering
 from penstock.broker.wire.transports import PeerAddress
 from penstock.crypto import SigningKey
 from penstock.crypto.wrapping import Secret

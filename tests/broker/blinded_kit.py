@@ -8,9 +8,7 @@ from itertools import pairwise
 
 from tests.broker.network import NUMBER, TEXT, filter_of, principal
 
-from penstock.broker.blinding.labels import Labels
-from penstock.broker.blinding.router import BlindingRouter
-from penstock.broker.blinding.vault import BlindedVault
+from penstock.broker.blinding import BlindedVault, BlindingRouter, Labels
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.type_library import Library
 from penstock.broker.routing.messages import Hop

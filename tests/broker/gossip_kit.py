@@ -14,8 +14,7 @@ from tests.broker.sports import AGENCY, NOW
 from penstock.broker.evolution.gossip import PolicyGossip
 from penstock.broker.evolution.statements import PolicyBook
 from penstock.broker.limits import BrokerLimits
-from penstock.broker.node.policies import NodePolicies
-from penstock.broker.node.snapshot_writer import Forgetful, Keep
+from penstock.broker.node.policies import Forgetful, Keep, NodePolicies
 from penstock.codec.wire import Wire, Writable, decode, encode
 from penstock.crypto import SigningKey
 from penstock.errors import PenstockError

@@ -9,11 +9,10 @@ from typing import TypeVar
 from tests.trust.kit import CURRENT, NOW, grant, key, who
 from tests.trust.types_kit import PITO, PLATE, Registry
 
-from penstock.broker.keys import log as key_log
+from penstock.broker.keys import node_keys
 from penstock.broker.keys.group import Refreshing
 from penstock.broker.keys.log import MemoryLog
-from penstock.broker.keys.manager import KeyManager
-from penstock.broker.keys.manager_outputs import Noted, Output, Reply, Sent, Tell
+from penstock.broker.keys.manager import KeyManager, Noted, Output, Reply, Sent, Tell
 from penstock.broker.keys.member import Ask, ForgetKey, Hold, KeyMember, Opened, Resume
 from penstock.broker.keys.member import Output as MemberOutput
 from penstock.broker.limits import BrokerLimits
@@ -59,13 +58,13 @@ def at_once(coroutine: Coroutine[object, object, T]) -> T:
 
 def carry_out(now: datetime, manager: KeyManager, log: MemoryLog, outputs: Iterable[Output]) -> list[Tell | Reply]:
     sent: list[Sent] = []
-    at_once(key_log.carry_out(lambda: now, manager, log, outputs, sent.append))
+    at_once(node_keys.carry_out(lambda: now, manager, log, outputs, sent.append))
     return [output for output in sent if not isinstance(output, Noted)]
 
 
 def catch_up(now: datetime, manager: KeyManager, log: MemoryLog) -> list[Output]:
     said: list[Output] = []
-    at_once(key_log.catch_up(lambda: now, manager, log, said.extend))
+    at_once(node_keys.catch_up(lambda: now, manager, log, said.extend))
     return said
 
 

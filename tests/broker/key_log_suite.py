@@ -8,9 +8,9 @@ from typing import ClassVar
 from tests.broker.key_kit import GROUP, LANES, grounds, joining, manager, right
 from tests.trust.kit import NOW, refused, who
 
-from penstock.broker.keys.log import KeyLog, carry_out, catch_up
-from penstock.broker.keys.manager import KeyManager
-from penstock.broker.keys.manager_outputs import Output
+from penstock.broker.keys.log import KeyLog
+from penstock.broker.keys.manager import KeyManager, Output
+from penstock.broker.keys.node_keys import carry_out, catch_up
 from penstock.broker.limits import BrokerLimits
 
 Opens = Callable[[], Awaitable[KeyLog]]

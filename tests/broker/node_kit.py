@@ -14,12 +14,12 @@ from penstock.broker.client.client import Client, Feed, Subscription, connect
 from penstock.broker.core.reports import LinkReport
 from penstock.broker.core.settings import NodeSettings, TrustSettings
 from penstock.broker.fabric.network import FabricSettings
-from penstock.broker.keys.managed_groups import Managing
+from penstock.broker.keys.node_keys import Managing
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.decisions import AuthoritySources
 from penstock.broker.local.requests import RequestReport
 from penstock.broker.node.node import Node
-from penstock.broker.node.snapshot_writer import Keep
+from penstock.broker.node.policies import Keep
 from penstock.broker.wire.link import Endpoint, Link
 from penstock.broker.wire.link import connect as open_link
 from penstock.broker.wire.protocol import Hello, PeerRole

@@ -4,7 +4,7 @@ import pytest
 from tests.broker.node_kit import BROKERS, Broker, client_of, ending, peer, refused, run, running, until
 from tests.broker.sports import AGENCY, NEWS, PDA, STRANGER, grant
 
-from penstock.broker.keys.claims import KeyClaims
+from penstock.broker.keys.rights import KeyClaims
 from penstock.broker.wire.protocol import PeerRole
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import BROKER_RIGHTS, Right

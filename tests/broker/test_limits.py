@@ -29,7 +29,7 @@ from tests.trust.policy_kit import author
 from penstock.broker.core.admission import Admission, MemberPace
 from penstock.broker.keys.client_requests import Asker, KeyDesk
 from penstock.broker.keys.log import MemoryLog
-from penstock.broker.keys.managed_groups import Managing
+from penstock.broker.keys.node_keys import Managing
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.sealing.blocks import SealedIndex, SealedPublications
 from penstock.broker.sealing.filters import KeyFilters

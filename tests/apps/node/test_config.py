@@ -7,10 +7,10 @@ import pytest
 from tests.apps.conftest import Shell
 from tests.apps.node_kit import lay_out, node_file
 
-from penstock.apps.node.config import Brokers, FabricKind, NatsFile, Stamps, read_node_file
-from penstock.apps.node.key_managers import LogKind, find_kek
-from penstock.broker.evolution.stamp_issuer import StampSettings
-from penstock.broker.sealing.block_builder import LINGERING
+from penstock.apps.node.config import Brokers, FabricKind, LogKind, NatsFile, Stamps, read_node_file
+from penstock.apps.node.load import find_kek
+from penstock.broker.evolution.policy_keeper import StampSettings
+from penstock.broker.sealing.blocks import LINGERING
 from penstock.codec.blocks import Padding
 from penstock.crypto.aead import CipherAlgorithm
 from penstock.crypto.passphrases import Cost

@@ -6,8 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from penstock.apps.node.config import Stamps
-from penstock.apps.node.metrics import Metrics
-from penstock.apps.node.process import RunningNode
+from penstock.apps.node.process import Metrics, RunningNode
 from penstock.fabric.tasks import failing, keep_running
 
 

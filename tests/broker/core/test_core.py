@@ -12,7 +12,7 @@ from penstock.broker.core.core import Core
 from penstock.broker.core.exchange import Outward
 from penstock.broker.local.requests import Unadvertise
 from penstock.broker.routing.outputs import Cut
-from penstock.broker.sealing.block_builder import Lingering
+from penstock.broker.sealing.blocks import Lingering
 from penstock.errors import RefusedError
 from penstock.model.events import TransitEvent
 

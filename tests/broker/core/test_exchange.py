@@ -9,7 +9,7 @@ from penstock.broker.core.exchange import Exchange, ExchangePorts
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.requests import Publish
 from penstock.broker.routing.outputs import Send
-from penstock.broker.sealing.block_builder import BlockBuilder, Lingering
+from penstock.broker.sealing.blocks import BlockBuilder, Lingering
 from penstock.broker.wire.publications import Publications
 from penstock.model.events import Event
 

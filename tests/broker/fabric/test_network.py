@@ -14,7 +14,7 @@ from tests.broker.node_kit import BROKERS, Broker, client_of, flow, headlines, r
 from tests.broker.sports import AGENCY, LIVE, NEWS, NUMBER, PDA, REPORTER, TENNIS, definition, grant, signed
 
 from penstock.broker.fabric.network import FabricSettings
-from penstock.broker.node.snapshot_writer import Keep
+from penstock.broker.node.policies import Keep
 from penstock.crypto import SigningKey
 from penstock.fabric import EmbeddedFabric, Fabric
 from penstock.fabric.nats import NatsFabric

@@ -1,6 +1,8 @@
 """Blinded types on a fabric: topics are named by labels, and both old and new ones are read while labels change."""
 
-from tests.broker.blinding.test_blinded_nodes import (
+from tests.broker.node_kit import client_of, refused, run, running, until
+from tests.broker.sports import PDA, REPORTER
+from tests.broker.test_blinding_nodes import (
     LABELS,
     PLATE,
     POLICY,
@@ -12,8 +14,6 @@ from tests.broker.blinding.test_blinded_nodes import (
     managing,
     plates,
 )
-from tests.broker.node_kit import client_of, refused, run, running, until
-from tests.broker.sports import PDA, REPORTER
 
 from penstock.broker.fabric.network import FabricSettings, topic_of
 from penstock.fabric import EmbeddedFabric

@@ -9,9 +9,9 @@ from tests.broker.key_kit import GROUP, KEK, LANES, MANAGER, REPLICA, SECOND, at
 from tests.broker.key_log_suite import KeyLogSuite, Opens
 from tests.trust.kit import NOW, who
 
-from penstock.broker.keys.log import KeyLog, KeyScribe, MemoryLog, SealedLog
-from penstock.broker.keys.manager import KeyManager
-from penstock.broker.keys.manager_outputs import Append, Reply, Tell
+from penstock.broker.keys.log import KeyLog, MemoryLog, SealedLog
+from penstock.broker.keys.manager import Append, KeyManager, Reply, Tell
+from penstock.broker.keys.node_keys import KeyScribe
 from penstock.errors import FailedError, PenstockError
 from penstock.fabric.nats_log import NatsLog
 from penstock.testing.nats import NatsServer

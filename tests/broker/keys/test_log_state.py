@@ -20,7 +20,7 @@ from tests.broker.keys.test_manager import request
 from tests.trust.kit import DAY, NOW, key, refused, who
 
 from penstock.broker.keys.log import MemoryLog
-from penstock.broker.keys.manager_outputs import Append, Noted, Reply, Tell
+from penstock.broker.keys.manager import Append, Noted, Reply, Tell
 from penstock.broker.limits import BrokerLimits
 from penstock.codec.sexp import canonical, parse_canonical
 from penstock.trust.capabilities import Right

@@ -8,8 +8,7 @@ from tests.broker.key_kit import GROUP, KEK, MANAGER, REPLICA, World, at, carry_
 from tests.trust.kit import NOW, key, refused, who
 
 from penstock.broker.keys.log import MemoryLog, read_record
-from penstock.broker.keys.manager import KeyManager
-from penstock.broker.keys.manager_outputs import Append, Output, TruncateLog
+from penstock.broker.keys.manager import Append, KeyManager, Output, TruncateLog
 from penstock.broker.limits import BrokerLimits
 from penstock.crypto.wrapping import Secret
 from penstock.trust.capabilities import Right

@@ -23,7 +23,7 @@ from tests.broker.key_kit import (
 from tests.trust.kit import DAY, NOW, key, refused, who
 
 from penstock.broker.keys.log import MemoryLog
-from penstock.broker.keys.manager_outputs import Append, Output, Reply
+from penstock.broker.keys.manager import Append, Output, Reply
 from penstock.broker.keys.rights import Grounds
 from penstock.broker.limits import BrokerLimits
 from penstock.codec.sexp import parse_canonical

@@ -4,8 +4,7 @@ from datetime import datetime
 
 from tests.broker.key_kit import GROUP, LANES, REPLICA, World, at, carry_out, catch_up, manager
 
-from penstock.broker.keys.manager import KeyManager, KeyNotices
-from penstock.broker.keys.manager_outputs import Tell
+from penstock.broker.keys.manager import KeyManager, KeyNotices, Tell
 from penstock.broker.limits import BrokerLimits
 from penstock.trust.key_statements import KeyNotice
 

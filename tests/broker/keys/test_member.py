@@ -6,7 +6,7 @@ from typing import cast
 from tests.broker.key_kit import GROUP, MANAGER, PLATES, REPLICA, Broker, World, at, catch_up, manager
 from tests.trust.kit import NOW, key, refused, who
 
-from penstock.broker.keys.manager_outputs import Reply, Tell
+from penstock.broker.keys.manager import Reply, Tell
 from penstock.broker.keys.member import Ask, KeyRefused
 from penstock.broker.limits import BrokerLimits
 from penstock.trust.key_statements import (

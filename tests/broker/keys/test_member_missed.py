@@ -4,7 +4,7 @@ from tests.broker.key_kit import GROUP, SECOND, Broker, World, right
 from tests.broker.keys.test_member import deaf, hear, told
 from tests.trust.kit import DAY, NOW, key, refused, who
 
-from penstock.broker.keys.manager_outputs import Reply
+from penstock.broker.keys.manager import Reply
 from penstock.broker.keys.member import Opened
 from penstock.broker.keys.sealing import open_missed
 from penstock.broker.limits import BrokerLimits

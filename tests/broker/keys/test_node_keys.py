@@ -14,7 +14,7 @@ from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant, signed
 from penstock.broker.core.settings import TrustSettings
 from penstock.broker.keys.group import Refreshing
 from penstock.broker.keys.log import MemoryLog
-from penstock.broker.keys.managed_groups import Managing
+from penstock.broker.keys.node_keys import Managing
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.decisions import AuthoritySources
 from penstock.broker.routing.carrier import Carried

@@ -15,9 +15,8 @@ from tests.broker.node_kit import Broker, client_of, run, running, until
 from tests.broker.sports import AGENCY, NEWS, signed
 from tests.trust.kit import NOW, key, who
 
-from penstock.broker.keys.log import read_record
-from penstock.broker.keys.log_state import Archive
-from penstock.broker.keys.managed_groups import Managing
+from penstock.broker.keys.log import Archive, read_record
+from penstock.broker.keys.node_keys import Managing
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.protocol import KeyWord
 from penstock.crypto.wrapping import Secret

@@ -12,7 +12,7 @@ from tests.broker.node_kit import BROKERS, Broker, client_of, headlines, refused
 from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant, signed
 
 from penstock.broker.routing.outputs import Unopened
-from penstock.broker.sealing.block_builder import Lingering
+from penstock.broker.sealing.blocks import Lingering
 from penstock.codec.blocks import VERSION
 from penstock.errors import RefusedError
 from penstock.model.events import TransitEvent

@@ -27,7 +27,7 @@ from tests.broker.sports import (
 
 from penstock.broker.client.client import Client
 from penstock.broker.core.settings import TrustSettings
-from penstock.broker.evolution.stamp_issuer import StampSettings
+from penstock.broker.evolution.policy_keeper import StampSettings
 from penstock.errors import FailedError, RefusedError
 from penstock.guard import DecisionRecord
 from penstock.model.names import TypeName

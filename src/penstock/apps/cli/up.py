@@ -24,8 +24,7 @@ from penstock.apps.cli.shared.describe import counted
 from penstock.apps.cli.shared.options import open_key, passphrase_option
 from penstock.apps.cli.shared.session import CommandSession, Warned, say, warn
 from penstock.apps.cli.shared.terminal import fact_table, show
-from penstock.apps.node.config import FabricKind, Stamps
-from penstock.apps.node.example import EXAMPLE, NODE_FILE
+from penstock.apps.node.config import EXAMPLE, NODE_FILE, FabricKind, Stamps
 from penstock.apps.node.load import LoadedNode, load_node
 from penstock.apps.node.logs import Log
 from penstock.apps.node.process import WITHOUT_STAMPS, Ready, World, run_node

@@ -1,11 +1,9 @@
 """A broker as a process: its file, its log, what it tells of itself over HTTP, and how it starts and stops.
 
-- `config` reads and checks the node file, in TOML.
-- `load` reads the files that a node file names and makes the settings of a node from them.
-- `process` runs a node until it is stopped, and reloads its files.
-- `key_managers` reads the table `[keys]` and starts the key manager.
+- `config` reads and checks the node file, in TOML, and has the file that `penstock up --example` prints.
+- `load` reads the files that a node file names, and makes the settings of a node and its key manager from them.
+- `process` runs a node until it is stopped, reloads its files, and counts for Prometheus.
 - `logs` writes the log, for people or as JSON.
-- `metrics` counts for Prometheus.
 - `starter` has the network that `penstock init` creates.
-- `example` has the node file that `penstock up --example` prints.
+- `limits` are the bounds that a node file can set.
 """

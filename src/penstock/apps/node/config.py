@@ -6,17 +6,17 @@ names. The keys are described in docs/reference/node-file.md.
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, timedelta, tzinfo
 from enum import StrEnum
 from types import MappingProxyType
 from typing import Final, TypeVar
 
-from penstock.apps.node.key_managers import KeysFile, read_keys
 from penstock.apps.node.limits import FIXED, SETTABLE, NodeLimits, node_limits
-from penstock.broker.evolution.stamp_issuer import StampSettings
+from penstock.broker.evolution.policy_keeper import StampSettings
+from penstock.broker.keys.group import Refreshing
 from penstock.broker.limits import BrokerLimits
-from penstock.broker.sealing.block_builder import LINGERING, Lingering
+from penstock.broker.sealing.blocks import LINGERING, Lingering
 from penstock.broker.wire.transports import PeerAddress
 from penstock.codec.limits import ROUTE_BLOCK_EVENTS
 from penstock.crypto.sealer import ALGORITHMS, PADDINGS
@@ -27,7 +27,11 @@ from penstock.model.principals import Principal
 from penstock.model.values import Value
 from penstock.store.files.named_files import PoliciesTable, read_policies_table
 from penstock.store.files.strict_tables import Strict
-from penstock.trust.limits import STAMP_PERIOD
+from penstock.trust.limits import KEY_BLOCKS, STAMP_PERIOD
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Node files: the configuration of one broker, in TOML.
+
 
 HELP: Final = "see docs/reference/node-file.md, or `penstock up --example`"
 _FILE: Final = Strict(
@@ -108,6 +112,28 @@ class NatsFile:
     #: what this user's inboxes begin with, where the servers' permissions tell users apart by it
     inbox: str = "_INBOX"
     listen: bool = True
+
+
+class LogKind(StrEnum):
+    """Where a key manager keeps its log: in a folder, or in a stream of the NATS servers."""
+
+    FILE = "file"
+    NATS = "nats"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class KeysFile:
+    """A key manager, as a node file describes it. Times are in milliseconds, as limits are."""
+
+    log: LogKind = LogKind.FILE
+    #: of a log in a folder; without one, `keys` in the folder for state
+    folder: str = ""
+    #: of a log in a stream, which replicas share, and on how many servers it is
+    name: str = "keys"
+    copies: int = 1
+    kek: str
+    replicas: tuple[str, ...] = ()
+    refreshing: Refreshing
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -346,3 +372,152 @@ def _choice(where: str, value: object, kind: type[_CHOICE]) -> _CHOICE:
         return kind(_FILE.text(where, value))
     except ValueError:
         raise _FILE.wrong(where, " or ".join(f"`{one}`" for one in kind)) from None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The table `[keys]` of a node file: a key manager that runs with the broker, its log, and what secrets lie under.
+
+
+_MANAGER_KEYS: Final = frozenset(
+    ("log", "folder", "name", "copies", "kek", "replicas", "epoch_seconds", "epoch_blocks", "longest_seconds")
+)
+_NAME_LENGTH: Final = 32
+#: servers that a stream can be on
+_MOST_COPIES: Final = 5
+
+
+def read_keys(file: Strict, table: Mapping[str, object], *, nats: bool, limits: BrokerLimits) -> KeysFile:
+    """Read the table. Raises `MalformedError` (`node.unknown-key`, `node.missing`, `node.value`)."""
+    file.known("`keys`", table, _MANAGER_KEYS)
+    kind = file.text(_in("log"), table.get("log", LogKind.FILE))
+    if kind not in tuple(LogKind):
+        raise file.wrong(_in("log"), " or ".join(f"`{one}`" for one in LogKind))
+    if kind == LogKind.NATS and not nats:
+        raise MalformedError(file.missing, "a log of keys on NATS lacks `[nats]` with its servers", hint=file.help)
+    name = file.text(_in("name"), table.get("name", "keys"))
+    if not (name.isascii() and name.isalnum() and len(name) <= _NAME_LENGTH):
+        raise file.wrong(_in("name"), f"at most {_NAME_LENGTH} letters and digits")
+    return KeysFile(
+        log=LogKind(kind),
+        folder=file.text(_in("folder"), table["folder"]) if "folder" in table else "",
+        name=name,
+        copies=_whole(file, "copies", table.get("copies", 1), _MOST_COPIES),
+        kek=file.text(_in("kek"), file.needed("`keys`", table, "kek")),
+        replicas=file.texts(_in("replicas"), table.get("replicas", [])),
+        refreshing=_refreshing(file, table, limits),
+    )
+
+
+def _refreshing(file: Strict, table: Mapping[str, object], limits: BrokerLimits) -> Refreshing:
+    most = STAMP_PERIOD // 1000
+    period = _whole(file, "epoch_seconds", table.get("epoch_seconds", limits.key_epoch // 1000), most)
+    longest = _whole(file, "longest_seconds", table.get("longest_seconds", limits.key_longest // 1000), most)
+    if longest < period:
+        raise file.wrong(_in("longest_seconds"), "no less than `keys.epoch_seconds`")
+    blocks = _whole(file, "epoch_blocks", table.get("epoch_blocks", limits.key_blocks), KEY_BLOCKS)
+    return replace(Refreshing.by(limits), period=period * 1000, blocks=blocks, longest=longest * 1000)
+
+
+def _in(name: str) -> str:
+    return f"keys.{name}"
+
+
+def _whole(file: Strict, name: str, value: object, most: int) -> int:
+    if type(value) is not int or not 0 < value <= most:
+        raise file.wrong(_in(name), f"a whole number from 1 to {most}")
+    return value
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The node file that `penstock up --example` prints: every key, with what it is for.
+
+
+#: the name of a broker's file in a folder that `penstock init` has written
+NODE_FILE: Final = "broker.toml"
+EXAMPLE: Final = """\
+# A broker of Penstock. Paths are relative to the folder of this file; what is commented out shows its default.
+
+network = "london/London"       # owner/name; the owner is a principal (ed25519:…) or one of the names below
+key = "broker.key"              # the broker's private key, as `penstock key new` makes it
+listen = "127.0.0.1:7600"       # where clients and other brokers connect; port 0 takes any that is free
+http = "127.0.0.1:7680"         # /health, /ready and /metrics; without it there are none
+names = "names.toml"            # petnames, as `penstock name` keeps them, or a table
+
+# Rights come from here alone: files, patterns, or folders. All signatures are verified.
+credentials = ["certs/*.cert"]  # what the broker uses, and shows to everybody
+types = ["types/"]              # signed event types that it serves
+
+operators = ["operator"]        # who may ask for its state with `penstock net show`
+# decisions = "decisions.jsonl" # the decision log: nothing is allowed that cannot be written there
+# state = "state"               # a folder for what has to outlive the process
+# zone = "UTC"                  # of `hour`, `minute` and `weekday` in conditions
+
+# Other brokers, which are called until they answer. With a principal, it is that one and no other; with a principal
+# and no address, it is called across the servers in [nats].
+# [[peers]]
+# address = "broker.example.org:7600"
+# principal = "their-broker"
+
+# NATS servers across which clients and brokers may reach this broker too. They are not trusted: sessions are sealed
+# from end to end. Files: credentials, nkey, token_file, tls_ca, tls_cert, tls_key.
+# [nats]
+# servers = ["nats://127.0.0.1:4222"]
+# credentials = "broker.creds"
+# listen = true                 # false: only this broker uses them, to call others, or as its fabric
+
+# What is between brokers: "routed", links of their own; or "nats", the servers in [nats], and then no peers. Whoever
+# reaches the servers could read types that nobody seals: they do not cross them unless you say `unsafe`.
+# [fabric]
+# kind = "routed"
+# plaintext = "unsafe"
+# durable = 0                   # seconds for which events are kept for brokers that are away
+
+# Which brokers carry the events of a type: "route-right", those that its owner gives the right to; or "open", all that
+# may connect to the network, who then read every event.
+[trust]
+brokers = "route-right"
+# stamps = "required"           # or "optional": a broker that is cut off goes on for owners without time-stamps
+# skew = 1.0                    # seconds by which any two clocks of the network may differ
+
+# Time-stamps that this broker signs for owners that grant it `stamp`, and for its own principal's types.
+# [stamps]
+# period = 30                   # seconds for which one is good: brokers that are cut off stop after that
+# every = 10                    # seconds between two of them; a change of policy is stamped immediately
+
+# [sealing]                     # events of sealed types are sealed together, which costs less
+# linger = 0.002                # seconds for which one waits for others; 0 seals each client's message immediately
+# events = 128                  # so many go without waiting
+# algorithm = "aes-gcm"         # or "aes-gcm-siv", "aes-eax"
+# padding = "none"              # hide lengths: by "powers" of two, or by few "sizes"
+
+# A key manager that runs with this broker, for types of its own principal, and of owners who grant it `keys`.
+# [keys]
+# log = "file"                  # or "nats": a stream of the servers in [nats]
+# folder = "state/keys"         # of a log in a folder, which replicas on one machine may share
+# name = "keys"                 # of a log on NATS, which all replicas name alike
+# copies = 1                    # servers that keep a log on NATS
+# kek = "keys.kek"              # what keys lie under, of `penstock key new-kek`; or "env:NAME", "credential:NAME"
+# replicas = ["other-broker"]   # other key managers that write to the same log
+# epoch_seconds = 3600          # how long the key of an epoch is used
+# epoch_blocks = 4294967296     # how many blocks may be sealed under it
+# longest_seconds = 86400       # after which time nobody seals under it, if there is no new one
+
+# [domains]                     # where principals and names are at home; decisions are recorded with it
+# operator = "London"
+
+# [policies]                    # what the domain says about its clients, besides certificates: XACML, or as text
+# files = ["plates.policy"]     # each decides; several are combined by `apply`
+# refer = ["shared/"]           # policies that they refer to
+# apply = "deny-overrides"
+# rights = "both"               # or "restrict", "alone", "either": see docs/how-to/write-policies-over-events.md
+# owners = ["london"]           # whose types they are about; everybody's, unless they give rights by themselves
+
+# [facts]                       # what conditions may ask for besides the time
+# on_duty = true
+
+# [guards]                      # predicates that rights name, by their Python functions
+# within-zone = "package.module:function"
+
+# [limits]                      # bounds, see docs/reference/node-file.md
+# client_rate = 6_000_000
+"""

@@ -8,15 +8,26 @@ from importlib import import_module
 from pathlib import Path
 from typing import Final
 
-from penstock.apps.node.config import HELP, Brokers, FabricKind, NodeFile, PeerConfig, Stamps, read_node_file
-from penstock.apps.node.key_managers import find_kek
+from penstock.apps.node.config import (
+    HELP,
+    Brokers,
+    FabricKind,
+    KeysFile,
+    LogKind,
+    NodeFile,
+    PeerConfig,
+    Stamps,
+    read_node_file,
+)
 from penstock.broker.core.settings import NodeSettings, TrustSettings
+from penstock.broker.keys.log import KeyLog
 from penstock.broker.local.requests import settled
 from penstock.broker.local.type_library import Library
 from penstock.broker.routing.overlay import Overlay, UnsafeOpen
 from penstock.broker.wire.transports import Address, NatsAddress
+from penstock.codec.sexp import parse
 from penstock.crypto import SigningKey
-from penstock.crypto.wrapping import Secret
+from penstock.crypto.wrapping import Secret, parse_kek
 from penstock.errors import FailedError, MalformedError, RefusedError
 from penstock.fabric.nats_login import NatsLogin
 from penstock.guard import (
@@ -36,12 +47,17 @@ from penstock.model.types import Sealing
 from penstock.model.values import AttributeSpec, kind_of
 from penstock.policy.limits import POLICY_BYTES
 from penstock.store.files.files import read_file, within
+from penstock.store.files.key_files import KeyFolder, read_kek
 from penstock.store.files.named_files import NamedFiles, NamedPrincipals, NameErrors, load_policies
 from penstock.store.limits import StoreLimits
 from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType
 from penstock.trust.policy_state import Revocations
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a node file names: read, verified, and put together into the settings of a node.
+
 
 _NAMING: Final = NameErrors(
     file="node file",
@@ -299,3 +315,56 @@ def _rests_on(one: UnverifiedType) -> set[TypeName]:
     made = one.definition
     previous = None if made.previous is None else TypeName(made.name.owner, made.name.name, made.previous)
     return {name for name in (made.extends, previous) if name is not None}
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a key manager needs at its start: the key-encryption key, and its log.
+
+
+_ENVIRONMENT: Final = "env:"
+_CREDENTIAL: Final = "credential:"
+#: where systemd puts credentials
+_CREDENTIALS: Final = "CREDENTIALS_DIRECTORY"
+
+
+def find_kek(word: str, folder: Path) -> Secret:
+    """Return the key-encryption key that `kek` means: a file, a variable of the environment, or a credential.
+
+    Raises as `read_kek`, and `FailedError` (`keys.no-kek`).
+    """
+    if word.startswith(_ENVIRONMENT):
+        return _from_environment(word.removeprefix(_ENVIRONMENT))
+    if word.startswith(_CREDENTIAL):
+        given = os.environ.get(_CREDENTIALS)
+        if given is None:
+            raise FailedError(
+                "keys.no-kek",
+                "there are no credentials: this process was not started with any",
+                hint="have the service manager load it, or name a file",
+            )
+        return read_kek(Path(given) / word.removeprefix(_CREDENTIAL))
+    return read_kek(folder / word)
+
+
+def _from_environment(name: str) -> Secret:
+    text = os.environ.get(name)
+    if text is None:
+        raise FailedError("keys.no-kek", f"the variable `{name[:80]}` is not set", hint="set it, or name a file")
+    with within(f"${name}"):
+        stored = parse_kek(parse(text.encode("utf-8", "surrogateescape")))
+    if not isinstance(stored, Secret):
+        raise RefusedError(
+            "keys.kek-passphrase",
+            "this key-encryption key lies under a passphrase",
+            hint="nobody can be asked here: give a key without one",
+        )
+    return stored
+
+
+async def open_log(file: KeysFile, state: Path, folder: Path, nats: NatsLogin | None, prefix: str) -> KeyLog:
+    """Open the log of a key manager. Raises, for one on NATS, as `NatsLog.open`."""
+    if file.log is LogKind.FILE or nats is None:
+        return KeyFolder(folder / file.folder if file.folder else state / "keys")
+    from penstock.fabric.nats_log import NatsLog  # noqa: PLC0415  # nats-py is an extra
+
+    return await NatsLog.open(nats, file.name, prefix=prefix, copies=file.copies)

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Final
 
-from penstock.apps.node.example import NODE_FILE
+from penstock.apps.node.config import NODE_FILE
 from penstock.broker.wire.transports import PeerAddress
 from penstock.codec.sexp import SExp, advanced
 from penstock.crypto import SigningKey, new_key, private_key_to_sexp

@@ -8,9 +8,7 @@ from datetime import datetime
 from itertools import count
 from typing import Any, Final, Protocol, TypeAlias
 
-from penstock.broker.blinding.labels import Labels
-from penstock.broker.blinding.router import BlindingRouter
-from penstock.broker.blinding.vault import BlindedVault
+from penstock.broker.blinding import BlindedVault, BlindingRouter, Labels
 from penstock.broker.core.admission import Admission, CredentialBudget
 from penstock.broker.core.clock import Clock, SteadyClock
 from penstock.broker.core.event_path import EventPath, PathPorts, WriteBudget
@@ -27,7 +25,7 @@ from penstock.broker.local.type_library import Library
 from penstock.broker.routing.membership import SignedProof
 from penstock.broker.routing.outputs import Laid, RouterSettings, Unopened
 from penstock.broker.routing.overlay import Overlay
-from penstock.broker.sealing.block_builder import BlockBuilder
+from penstock.broker.sealing.blocks import BlockBuilder
 from penstock.broker.sealing.vault import KeyVault, Nowhere, Quarantine, Signatures
 from penstock.broker.wire.transports import PeerAddress as PeerAddress
 from penstock.codec.sexp import SExp

@@ -18,7 +18,7 @@ from penstock.broker.local.requests import RequestReport, ToClient, carry_out
 from penstock.broker.routing.outputs import Cut, Deliver, Disclosed, Interested, Laid, Send, Unopened, Unsent
 from penstock.broker.routing.outputs import Output as Routed
 from penstock.broker.routing.router import Router
-from penstock.broker.sealing.block_builder import BlockBuilder
+from penstock.broker.sealing.blocks import BlockBuilder
 from penstock.errors import PenstockError, RefusedError
 from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey

@@ -4,10 +4,10 @@ import secrets
 from dataclasses import dataclass, field
 from datetime import UTC, timedelta, tzinfo
 
-from penstock.broker.evolution.stamp_issuer import StampSettings
+from penstock.broker.evolution.policy_keeper import StampSettings
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.overlay import CLOSED, UnsafeOpen
-from penstock.broker.sealing.block_builder import LINGERING, Lingering
+from penstock.broker.sealing.blocks import LINGERING, Lingering
 from penstock.broker.wire.transports import Address
 from penstock.crypto.keys import RandomBytes, SigningKey
 from penstock.crypto.sealer import SealerSettings as SealSettings

@@ -26,7 +26,7 @@ from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final
 
-from penstock.broker.blinding.vault import renamed
+from penstock.broker.blinding import renamed
 from penstock.broker.core.core import Core
 from penstock.broker.core.event_path import WriteBudget
 from penstock.broker.evolution.statements import (

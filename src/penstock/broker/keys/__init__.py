@@ -1,9 +1,9 @@
 """Key groups of sealed types: who holds which key, and when it changes.
 
-`manager` decides and proposes, `group` has the rule when an epoch must begin. `manager_outputs` has the actions that a
-manager returns, `log` and `log_state` are the managers' replicated log. `member` is a broker in a group, `rights` and
-`claims` decide who may hold a key. `sealing` protects keys in messages, `transport` carries them,
-`managed_groups`, `node_keys` and `client_requests` connect all this to a node.
+`manager` decides who is in a group and proposes records, `group` has the rule when an epoch must begin, `log` is the
+managers' replicated log and the state that follows from it. `member` is a broker in a group. `rights` decides who may
+hold a key. `sealing` protects keys in messages and records. `node_keys` connects all this to a node, and
+`client_requests` answers clients.
 May import from `penstock.broker`: `core`, `blinding`, `local`, `routing`, `sealing`, `matching`, `evolution`,
 `wire`.
 """

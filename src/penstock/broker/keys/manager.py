@@ -12,20 +12,19 @@ A plain state machine. Whoever drives it tells it what comes, and carries out wh
    joins who had no right when it began, by age and by volume. It does not end where the credentials show that it need
    not: who joins with a right that is older than the epoch gets its key, and who leaves keeps a key that it has a right
    to (section 7.6.2). Both take effect in the tree with the next epoch, together.
-4. Now and then all state goes into the log as a checkpoint (`log_state`), and what came before is forgotten.
+4. Now and then all state goes into the log as a checkpoint (`log`), and what came before is forgotten.
 
 Seeds in the log, and keys of epochs that are over, are wrapped under a key that replicas share (`kek`).
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Final, NamedTuple, TypeAlias
 
 from penstock.broker.evolution.policy_keeper import NO_SKEW
 from penstock.broker.keys.group import Applicant, GroupState, Holder, Refreshing, Wishes
-from penstock.broker.keys.log_state import Condensing, KeyFold
-from penstock.broker.keys.manager_outputs import Append, Noted, Output, Record, Reply, Tell, TruncateLog
+from penstock.broker.keys.log import Condensing, KeyFold, Record
 from penstock.broker.keys.rights import MEMBERS, READERS, Grounds, entitlement
 from penstock.broker.keys.sealing import seal_history, seal_welcome, wrap_missed, wrap_path, wrap_seed
 from penstock.broker.limits import BrokerLimits
@@ -34,7 +33,7 @@ from penstock.crypto.hpke import check_public
 from penstock.crypto.key_tree import Rekey
 from penstock.crypto.keys import RandomBytes
 from penstock.crypto.wrapping import SALT_BYTES, SECRET_BYTES, Secret
-from penstock.errors import LimitError, RefusedError
+from penstock.errors import LimitError, PenstockError, RefusedError
 from penstock.model.instants import in_utc
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.principals import Principal
@@ -42,6 +41,7 @@ from penstock.trust.capabilities import Right
 from penstock.trust.key_statements import (
     EpochStatement,
     KeyCheckpoint,
+    KeyEpoch,
     KeyGroup,
     KeyHistory,
     KeyNotice,
@@ -54,6 +54,56 @@ from penstock.trust.key_statements import (
 )
 from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
 from penstock.trust.validity import earliest
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a key manager wants done, in the order in which it returns it.
+
+
+Told: TypeAlias = KeyEpoch | KeyNotice
+Answer: TypeAlias = KeyWelcome | KeyPathAnswer | KeyHistory
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """To be written to the log at a place, if it ends there. What the log has from there on is then to be taken."""
+
+    number: int
+    record: SignedValue[Record]
+
+
+@dataclass(frozen=True, slots=True)
+class TruncateLog:
+    """All records of the log before a place are to be forgotten: a checkpoint begins there."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tell:
+    """To be sent to all members of a group. Anybody may hear it."""
+
+    group: KeyGroup
+    value: SignedValue[Told]
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """To be sent to one broker."""
+
+    broker: Principal
+    value: SignedValue[Answer]
+
+
+@dataclass(frozen=True, slots=True)
+class Noted:
+    """A report to operators: something is wrong, and everything continues."""
+
+    reason: PenstockError
+
+
+Sent: TypeAlias = Tell | Reply | Noted
+Output: TypeAlias = Append | TruncateLog | Sent
+
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What a key manager says to brokers: signed, and sealed where it is for one of them.

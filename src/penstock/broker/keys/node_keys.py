@@ -1,41 +1,411 @@
 """The keys of a node: it joins the key groups of what it may read, and seals and opens with what it gets.
 
 A broker asks to join the groups of which it has a right by what it shows itself (`rights`); the manager decides for
-itself (`managed_groups`). What can neither be sealed nor opened yet waits, within bounds.
+itself (`ManagedGroups`). What can neither be sealed nor opened yet waits, within bounds.
 """
 
-from collections import Counter
+import asyncio
+from collections import Counter, deque
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import partial
 from types import MappingProxyType
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, cast
 
 from penstock.broker.core.core import Core
-from penstock.broker.keys.claims import KeyClaims, KeyEvidence, KeyLook, groups_of
-from penstock.broker.keys.managed_groups import ManagedGroups, Managing
-from penstock.broker.keys.manager import KeyManager
+from penstock.broker.core.exchange import OWN
+from penstock.broker.evolution.statements import KEYS
+from penstock.broker.keys.group import Refreshing
+from penstock.broker.keys.log import KeyLog, SealedLog, read_record
+from penstock.broker.keys.manager import Append, KeyManager, Noted, Output, Reply, Sent, Tell, TruncateLog
 from penstock.broker.keys.member import Ask, ForgetKey, Heard, Hold, KeyMember, KeyRefused, Opened, Resume
 from penstock.broker.keys.member import Output as MemberOutput
-from penstock.broker.keys.transport import KeyTransport
+from penstock.broker.keys.rights import Grounds, KeyClaims, KeyEvidence, KeyLook, groups_of
+from penstock.broker.local.requests import Publish
+from penstock.codec.sexp import head as sexp_head
+from penstock.codec.sexp import parse, transport
 from penstock.codec.wire import Wire
 from penstock.crypto.seal_keys import LiveKeys
-from penstock.errors import FailedError, PenstockError, RefusedError
+from penstock.crypto.wrapping import Secret
+from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
+from penstock.fabric.tasks import keep_running
 from penstock.model.events import TransitEvent
-from penstock.model.names import TypeKey
+from penstock.model.instants import in_utc
+from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import Sealing
 from penstock.trust.key_statements import (
+    ANSWERED,
     NO_PLACE,
     NOT_BROKER,
     NOT_MEMBER,
+    KeyEpoch,
     KeyGroup,
     KeyHistory,
+    KeyNotice,
     KeyPathAnswer,
     KeyRefusal,
     KeyRequest,
     KeyWelcome,
+    KeyWish,
 )
-from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
+from penstock.trust.signed import SignedValue, UnverifiedValue, malformed, read_signed, sign_value
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Statements about keys on their way: events of a type that every owner has and no client may name (`penstock.keys`).
+#
+# They reach the brokers that follow the owner: what members ask, what a manager answers, and what it tells all of them.
+# Everything in them that is secret is wrapped for its recipients.
+
+
+_UID: Final = "statement"
+_KEY: Final = f"{OWN}keys "
+_TOLD: Final = {kind.HEAD: kind for kind in (KeyEpoch, KeyWelcome, KeyPathAnswer, KeyHistory, KeyNotice)}
+
+Statement: TypeAlias = KeyRequest | KeyEpoch | KeyWelcome | KeyPathAnswer | KeyHistory | KeyNotice | KeyRefusal
+OnAsked: TypeAlias = Callable[[datetime, UnverifiedValue[KeyRequest]], None]
+OnTold: TypeAlias = Callable[[datetime, UnverifiedValue[Heard]], None]
+OnRefused: TypeAlias = Callable[[datetime, UnverifiedValue[KeyRefusal]], None]
+
+
+class KeyTransport:
+    """See the module. Messages are passed on unverified; operators see later refusals."""
+
+    def __init__(self, core: Core, *, asked: OnAsked, told: OnTold, refused: OnRefused) -> None:
+        self._core = core
+        self._asked = asked
+        self._told = told
+        self._refused = refused
+        self._followed: set[Principal] = set()
+
+    def follow(self, owner: Principal) -> None:
+        """Hear what is said about the keys of an owner's types."""
+        if owner in self._followed:
+            return
+        self._followed.add(owner)
+        core, of_type = self._core, TypeKey(owner, KEYS)
+        core.settle(core.router.advertise(f"{_KEY}{owner}", of_type))
+        core.settle(core.router.subscribe(f"{_KEY}{owner}", of_type))
+
+    def publish(self, group: KeyGroup, value: SignedValue[Statement]) -> None:
+        """Say something about the keys of a group."""
+        owner = group.type.owner
+        self.follow(owner)
+        text = transport(value.to_sexp()).decode("ascii")
+        key = TypeKey(owner, KEYS)
+        values = MappingProxyType({str(AttributeId(owner, KEYS, _UID)): text})
+        event = TransitEvent(key, (), values, value.digest.hex(), self._core.now())
+        self._core.settle((Publish(f"{_KEY}{owner}", (event,)),))
+
+    def arrived(self, now: datetime, event: TransitEvent) -> None:
+        """Take an event that the broker itself has subscribed to. What does not count is passed over, and noted."""
+        if event.key.name != KEYS:
+            # A type that says that it extends the one of statements about keys.
+            return
+        held = event.values.get(AttributeId(event.key.owner, KEYS, _UID))
+        try:
+            self._hear(now, held)
+        except (RefusedError, MalformedError) as error:
+            self._core.note(error)
+
+    def _hear(self, now: datetime, held: object) -> None:
+        if not isinstance(held, str) or not held.isascii():
+            raise malformed("an event about keys has one attribute, which is a text")
+        written = parse(held.encode("ascii"))
+        head = sexp_head(written[1]) if isinstance(written, tuple) and len(written) > 1 else None
+        kind = _TOLD.get(head or b"")
+        if head == KeyRefusal.HEAD:
+            self._refused(now, read_signed(written, KeyRefusal))
+        elif kind is None:
+            self._asked(now, read_signed(written, KeyRequest))
+        else:
+            self._told(now, cast("UnverifiedValue[Heard]", read_signed(written, kind)))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Write what a key manager wants written to its log, while everything else goes on.
+
+
+Clock: TypeAlias = Callable[[], datetime]
+Put: TypeAlias = Callable[[Iterable[Output]], None]
+"""Takes what a manager wants done."""
+
+
+async def catch_up(clock: Clock, manager: KeyManager, log: KeyLog, put: Put) -> None:
+    """Let a manager take in what it has not read, from the beginning where it starts; `put` gets what it says to each.
+
+    Raises what `take` and the log raise. What was said to the records before stands.
+    """
+    for record in await log.read(manager.position):
+        unverified = read_record(record)
+        if unverified.value.number >= manager.position:
+            put(manager.take(clock(), unverified))
+
+
+async def carry_out(
+    clock: Clock, manager: KeyManager, log: KeyLog, outputs: Iterable[Output], send: Callable[[Sent], None]
+) -> None:
+    """Write what a manager wants written, as often as it takes, and send the rest.
+
+    What follows from a record is sent when it has come back, and does not wait for the next: that may fail. Raises what
+    `take` and the log raise.
+    """
+    waiting: deque[Append | TruncateLog] = deque()
+
+    def put(outputs: Iterable[Output]) -> None:
+        for output in outputs:
+            if isinstance(output, Append | TruncateLog):
+                waiting.append(output)
+            else:
+                send(output)
+
+    put(outputs)
+    while waiting:
+        match waiting.popleft():
+            case Append(number, record):
+                # Taken or not: what stands in that place now is in the log.
+                await log.append(number, record.to_bytes())
+                await catch_up(clock, manager, log, put)
+            case TruncateLog(number) if number > manager.forgotten:
+                await log.forget(number)
+                manager.forgot(number)
+
+
+class KeyScribe:
+    """Writes what a manager wants written, one after another, while everybody goes on; see the module.
+
+    `send` receives messages to send, `failed` receives errors: the manager proposes again what was not written.
+    """
+
+    def __init__(  # noqa: PLR0913  # the manager, the log, and its callbacks
+        self,
+        manager: KeyManager,
+        log: KeyLog,
+        clock: Clock,
+        *,
+        send: Callable[[Tell | Reply], None],
+        failed: Callable[[PenstockError], None],
+        period: float,
+    ) -> None:
+        self._manager = manager
+        self._log = log
+        self._clock = clock
+        self._send = send
+        self._failed = failed
+        self._period = period
+        self._waiting: list[Append | TruncateLog] = []
+        self._more = asyncio.Event()
+        self._wrong = ""
+        self._writing: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Read the log, and begin.
+
+        Raises what `take` and the log raise, and `RefusedError` (`keys.wrong-kek`).
+        """
+        try:
+            await catch_up(self._clock, self._manager, self._log, self.put)
+        except RefusedError as error:
+            if error.code != "keys.unopened":
+                raise
+            raise RefusedError(
+                "keys.wrong-kek",
+                "the log of keys does not open: it was written under another key-encryption key, or changed",
+                hint="give the key that it was written with; without it, begin with another log",
+            ) from error
+        self._writing = keep_running("writing the key log", self._write)
+
+    async def stop(self) -> None:
+        """Write nothing more. What is being written may be in the log or not, as after a crash."""
+        if self._writing is not None:
+            self._writing.cancel()
+            await asyncio.gather(self._writing, return_exceptions=True)
+        await self._log.close()
+
+    def put(self, outputs: Iterable[Output]) -> None:
+        """Send the messages, and have the rest written."""
+        for output in outputs:
+            if isinstance(output, Append | TruncateLog):
+                self._waiting.append(output)
+                self._more.set()
+            else:
+                self._say(output)
+
+    def _say(self, output: Sent) -> None:
+        if isinstance(output, Noted):
+            self._failed(output.reason)
+        else:
+            self._send(output)
+
+    async def _write(self) -> None:
+        while True:
+            # Other replicas write too: what they wrote is read now and then, when there is nothing to write.
+            try:
+                async with asyncio.timeout(self._period):
+                    await self._more.wait()
+            except TimeoutError:
+                pass
+            self._more.clear()
+            waiting, self._waiting = self._waiting, []
+            try:
+                await carry_out(self._clock, self._manager, self._log, waiting, self._say)
+                await catch_up(self._clock, self._manager, self._log, self.put)
+                self._wrong = ""
+            except PenstockError as error:
+                # Once, until it works again or something else is wrong.
+                if error.code != self._wrong:
+                    self._wrong = error.code
+                    self._failed(error)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The key groups that a node manages: what brokers ask, what policy changes, and what operators want.
+
+
+@dataclass(frozen=True, slots=True)
+class Managing:
+    """What a node needs to manage key groups: a log that replicas share, and the key under which secrets lie in it.
+
+    It manages the types of its own principal, and those on which owners have granted it `keys`.
+    """
+
+    log: KeyLog
+    kek: Secret
+    replicas: frozenset[Principal] = frozenset()
+    refreshing: Refreshing | None = None
+
+
+class ManagedGroups:
+    """See the module. `evidence` is what holders of keys have shown."""
+
+    def __init__(
+        self, core: Core, claims: KeyClaims, transport: KeyTransport, evidence: KeyEvidence, managing: Managing
+    ) -> None:
+        self._core = core
+        self._claims = claims
+        self._transport = transport
+        self._evidence = evidence
+        settings = core.settings
+        self.manager = KeyManager(
+            settings.key,
+            managing.kek,
+            claims.served,
+            settings.random,
+            replicas=managing.replicas,
+            refreshing=managing.refreshing,
+            skew=settings.trust.skew,
+            limits=settings.limits,
+        )
+        self._scribe = KeyScribe(
+            self.manager,
+            SealedLog(managing.log, managing.kek, settings.random),
+            core.now,
+            send=self._send,
+            failed=core.note,
+            period=settings.limits.key_follow / 1000,
+        )
+
+    async def start(self) -> None:
+        """Read the log. Raises what the log raises."""
+        await self._scribe.start()
+
+    async def stop(self) -> None:
+        """Write nothing more to the log."""
+        await self._scribe.stop()
+
+    def tick(self, now: datetime) -> None:
+        """Do what is due."""
+        if self._evidence.due:
+            self.review(now, None)
+        self.tell(self.manager.tick(now)[0])
+
+    def tell(self, outputs: Iterable[Output]) -> None:
+        """Carry out what the manager wants done, in order."""
+        self._scribe.put(outputs)
+
+    def _send(self, output: Tell | Reply) -> None:
+        group = output.group if isinstance(output, Tell) else output.value.value.word.group
+        self._transport.publish(group, output.value)
+
+    # What policy and operators say.
+
+    def review(self, now: datetime, news: frozenset[Principal] | None) -> None:
+        """Judge those who hold keys that are managed here: all of them, or those alone who show something else."""
+        news = None if self._evidence.due else news
+        holders = {group: self.manager.holders(group) for group in self.manager.groups()}
+        everybody = frozenset().union(*holders.values())
+        self._evidence.look(everybody)
+        spared = self._evidence.unseen(everybody) | (frozenset() if news is None else everybody - news)
+        look = KeyLook(self._claims)
+        for group in holders:
+            self.tell(self.manager.review(now, group, partial(self._grounds, look, group), spared))
+
+    def _grounds(self, look: KeyLook, group: KeyGroup, broker: Principal) -> Grounds:
+        return look.grounds(group, broker, self._evidence.of(broker))
+
+    def groups(self) -> list[KeyGroup]:
+        """Return the groups that have begun."""
+        served = (group for group in self.manager.groups() if self._claims.served(group.type))
+        return sorted(served, key=lambda group: group.scope)
+
+    def rotate(self, group: KeyGroup) -> None:
+        """Begin an epoch."""
+        self.tell(self.manager.rotate(self._core.now(), group))
+
+    def evict(self, group: KeyGroup, broker: Principal) -> None:
+        """Take the key from a broker."""
+        self.tell(self.manager.evict(self._core.now(), group, broker))
+
+    def forget(self, before: datetime) -> None:
+        """Forget epochs that were over before an instant, and begin the log again."""
+        self.tell(self.manager.condense(self._core.now(), in_utc(before)))
+
+    def status(self) -> dict[str, Wire]:
+        """Return how many hold the keys of each group, as plain data."""
+        return {group.scope: len(self.manager.holders(group)) for group in self.manager.groups()}
+
+    # What brokers ask.
+
+    def asked(self, now: datetime, request: UnverifiedValue[KeyRequest]) -> None:
+        """Answer a request for keys that are managed here. Raises what the manager raises, if answered too."""
+        value = request.value
+        if not self._claims.served(value.group.type):
+            return
+        try:
+            self.tell(self._answer(now, request))
+        except PenstockError as error:
+            # A replica that is behind does not know who is a member.
+            certain = value.wish is not KeyWish.PATH or self.manager.was_evicted(value)
+            if certain and error.code in ANSWERED.get(value.wish, ()):
+                self._refuse(now, request, error.code)
+            raise
+
+    def _answer(self, now: datetime, request: UnverifiedValue[KeyRequest]) -> list[Output]:
+        manager, value = self.manager, request.value
+        match value.wish:
+            case KeyWish.JOIN:
+                said = manager.join(now, request, self._claims.joining(value.broker, value.group))
+                self._evidence.joined(value.broker)
+                return said
+            case KeyWish.LEAVE:
+                return manager.leave(now, request)
+            case KeyWish.PATH:
+                return manager.path(now, request)
+            case KeyWish.REFRESH:
+                return manager.refresh(now, request)
+            case KeyWish.HISTORY:
+                rights = manager.history_rights(now, value)
+                grounds = self._claims.decided(value.broker, value.group, rights, value.credentials)
+                return manager.history(now, request, grounds)
+
+    def _refuse(self, now: datetime, request: UnverifiedValue[KeyRequest], code: str) -> None:
+        """Tell whoever asked why it does not get it; a request that was not verified is refused for something else."""
+        value, me = request.value, self._core.principal
+        about = value.public or request.digest
+        refusal = KeyRefusal(me, value.group, value.broker, about, code, in_utc(now))
+        self._transport.publish(value.group, sign_value(refusal, self._core.settings.key))
+
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Whether events of a type can be sealed now, by the keys that a broker holds; telling operators what waits for keys.

@@ -10,19 +10,31 @@ both question and answer. What counts here:
 3. A right on every version of the type that is served, since they share their keys.
 """
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
+from penstock.broker.core.core import Core
+from penstock.broker.local.requests import settled
+from penstock.broker.wire.protocol import LABELS
 from penstock.errors import RefusedError
-from penstock.guard.decision import Decision, EventRequest
+from penstock.guard import EventRequest, Recorded
+from penstock.guard.decision import Decision
+from penstock.guard.environment import environment_schema
 from penstock.guard.restriction import Branch
-from penstock.model.names import TypeName
+from penstock.model.names import AttributeId, TypeKey, TypeName
 from penstock.model.principals import Principal
+from penstock.model.types import Sealing
 from penstock.selector import ALWAYS as TRUE
 from penstock.trust.capabilities import Right
-from penstock.trust.key_statements import KeyGroup
+from penstock.trust.credentials import Credentials
+from penstock.trust.event_types import VerifiedType
+from penstock.trust.key_statements import NOT_BROKER, KeyGroup
+
+# ----------------------------------------------------------------------------------------------------------------------
+# Who may hold the key of a group, and for how long: decided by `decide()` alone.
+
 
 Grounds: TypeAlias = Iterable[tuple[EventRequest, Decision]]
 """What was asked about a broker, and what the answers were: for each version, one of the rights at least."""
@@ -101,3 +113,247 @@ def _longest(branches: Iterable[Branch]) -> KeyEntitlement:
     ends = [validity.ends for validity in validities]
     since = None if None in begins else min(filter(None, begins))
     return KeyEntitlement(since, None if None in ends else max(filter(None, ends)))
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What the holders of keys have shown for their rights, for as long as they hold them.
+#
+# A manager judges holders when policy changes, by what they show. One that cannot be reached for a while has not lost
+# its right by that: what it has shown last counts until it shows something else, its dates are over or policy says
+# otherwise. A manager that has only just started knows of its holders by its log, which says that they had a right and
+# until when. They are given some time to show themselves: little where policy is another one than at the start, and
+# else as long as an epoch can last. Who is silent for longer than that is judged by what policy says without it: its
+# right may have been withdrawn while no manager was there to notice.
+#
+# Judging somebody costs some decisions, and in a network that comes up everybody shows something. Where nothing else
+# has changed, those alone are judged who do.
+
+
+class KeyEvidence:
+    """See the module. It begins again when the log has been read."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self.begin()
+
+    def begin(self) -> None:
+        """Begin: nothing has been shown."""
+        core = self._core
+        self._sources = core.sources
+        limits, now = core.settings.limits, core.now()
+        self._until = now + timedelta(milliseconds=limits.key_grace)
+        self._longest = timedelta(milliseconds=limits.key_longest)
+        self._shown: dict[Principal, Credentials] = {}
+        self._disclosed: dict[Principal, Credentials] = {}
+        self._by: tuple[object, int] | None = None
+        #: holders that have shown nothing, and since when that is known; and when the first of them is to be judged
+        self._silent: dict[Principal, datetime] = {}
+        self._due: datetime | None = now
+
+    def news(self) -> frozenset[Principal] | None:
+        """Return who shows something else than when this was asked last; None where everybody is to be judged again."""
+        core, before = self._core, self._disclosed
+        by, self._disclosed = (core.sources, core.library.changes), dict(core.disclosed)
+        changed = {who for who in {*before, *self._disclosed} if before.get(who) is not self._disclosed.get(who)}
+        # Where nothing has changed, it is a date.
+        everybody = by != self._by or not changed
+        self._by = by
+        return None if everybody else frozenset(changed)
+
+    def look(self, holders: Iterable[Principal]) -> None:
+        """Take in what holders show now, and forget about those who hold nothing any more."""
+        disclosed, known = self._core.disclosed, self._shown
+        shown = {broker: disclosed.get(broker, known.get(broker)) for broker in holders}
+        self._shown = {broker: bag for broker, bag in shown.items() if bag is not None}
+
+    def joined(self, broker: Principal) -> None:
+        """Take in what somebody shows who joins: it may have gone when others are looked at."""
+        shown = self._core.disclosed.get(broker)
+        if shown is not None:
+            self._shown[broker] = shown
+
+    def of(self, broker: Principal) -> Credentials:
+        """Return what a broker has shown last."""
+        return self._shown.get(broker, Credentials())
+
+    def unseen(self, holders: Iterable[Principal]) -> frozenset[Principal]:
+        """Return the holders that are not judged yet: they have shown nothing since the start, and have time to."""
+        core, now, before = self._core, self._core.now(), self._silent
+        silent = (broker for broker in holders if broker not in self._shown and broker != core.principal)
+        self._silent = {broker: before.get(broker, now) for broker in silent}
+        changed = core.sources != self._sources
+        ends = {broker: self._until if changed else since + self._longest for broker, since in self._silent.items()}
+        spared = {broker: until for broker, until in ends.items() if now < until}
+        self._due = min(spared.values(), default=None)
+        return frozenset(spared)
+
+    @property
+    def due(self) -> bool:
+        """Whether it is time to judge somebody who has shown nothing."""
+        return self._due is not None and self._core.now() >= self._due
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a node decides about keys, by its sources and what others show it: who manages, who holds, who reads old ones.
+
+
+_NOTHING: Final = Credentials()
+#: the rights of members, in the order in which they are asked about
+_IN_ORDER: Final = (Right.PUBLISH, Right.SUBSCRIBE)
+
+
+class KeyClaims:
+    """See the module."""
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+
+    def sealed(self, of_type: TypeKey | None = None) -> Iterator[VerifiedType]:
+        """Yield all versions of types that are sealed, or of one of them."""
+        core = self._core
+        for key in list(core.library) if of_type is None else [of_type]:
+            for verified in core.library.below(key, core.now()):
+                if verified.event_type.key == key and verified.event_type.sealing is not Sealing.NONE:
+                    yield verified
+
+    def attributes(self, of_type: TypeKey, name: str) -> set[AttributeId]:
+        """Return the ids that an attribute has in the versions of a sealed type."""
+        types = [one.event_type for one in self.sealed(of_type)]
+        return {one.by_name[name].id for one in types if name in one.by_name}
+
+    def attribute_name(self, group: KeyGroup) -> str:
+        """Return what people call the attribute of a group; nothing for groups of a whole type."""
+        if group.labels:
+            return LABELS
+        for verified in self.sealed(group.type):
+            for attribute in verified.event_type.attributes:
+                if attribute.id == group.attribute:
+                    return attribute.name
+        return "" if group.attribute is None else str(group.attribute)
+
+    def served(self, of_type: TypeKey) -> tuple[TypeName, ...]:
+        """Return the versions of a type whose groups are managed here."""
+        core = self._core
+        if not self.manages(core.now(), of_type, core.principal):
+            return ()
+        return tuple(one.event_type.name for one in self.sealed(of_type))
+
+    def manages(self, _now: datetime, of_type: TypeKey, manager: Principal, shown: Credentials = _NOTHING) -> bool:
+        """Say whether somebody may manage the keys of a type: its owner, or who has `keys` on all versions."""
+        if manager == of_type.owner:
+            return True
+        versions = list(self.sealed(of_type))
+        now = self._core.now()
+        asked = (EventRequest(manager, Right.KEYS, verified, now) for verified in versions)
+        return bool(versions) and all(settled(self._ask(request, shown).decision) for request in asked)
+
+    def is_broker(self, broker: Principal, of_type: TypeKey, shown: Credentials = _NOTHING) -> bool:
+        """Say whether a principal is a broker of the network that a type's owner trusts to carry its events (`route`).
+
+        By what it shows now, and `shown` before. Clients have no such rights, and no key: brokers decide for them.
+        """
+        core = self._core
+        if not core.is_broker(broker, shown):
+            return False
+        if broker == core.principal or core.overlay.may_route(core.now(), of_type, broker):
+            return True
+        asked = (EventRequest(broker, Right.ROUTE, verified, core.now()) for verified in self.sealed(of_type))
+        return bool(len(shown)) and all(settled(self._ask(request, shown).decision) for request in asked)
+
+    def joining(self, broker: Principal, group: KeyGroup) -> Grounds:
+        """Decide about a broker that asks to join, and record it.
+
+        Raises `RefusedError`: `keys.not-broker`, and `keys.not-managed` for a group that the type does not have. Who
+        has a right to everything would have it to attributes that do not exist, of which there is no end.
+        """
+        if not self.is_broker(broker, group.type):
+            raise RefusedError(
+                NOT_BROKER,
+                f"{broker.short} is not a broker that may carry `{group.type.name}`, and others get no keys",
+                hint="the coordinator grants `broker`, and the type's owner grants `route` to brokers that it trusts",
+            )
+        if not any(group in groups_of(verified) for verified in self.sealed(group.type)):
+            raise RefusedError(
+                "keys.not-managed",
+                f"`{group.type.name}` has no such keys, as far as is known here",
+                hint="a manager has to know the version of the type that has the attribute",
+            )
+        yield from self.decided(broker, group, _IN_ORDER)
+
+    def grounds_of(self, group: KeyGroup, broker: Principal, shown: Credentials = _NOTHING) -> Grounds:
+        """Consider the rights of a broker, by what it shows now, and `shown` before; nobody has asked."""
+        if not self.is_broker(broker, group.type, shown):
+            return
+        for found, request in self._considered(broker, group, _IN_ORDER, shown):
+            yield request, found.decision
+
+    def decided(self, broker: Principal, group: KeyGroup, rights: Iterable[Right], shown: bytes = b"") -> Grounds:
+        """Decide about a broker that asks for a key, and record it. Raises what reading `shown` raises."""
+        for found, request in self._considered(broker, group, rights, self._core.read_bag(shown)):
+            self._core.recorder.write(found.record)
+            yield request, found.decision
+
+    def may_hold(self, broker: Principal, group: KeyGroup, look: "KeyLook | None" = None) -> bool:
+        """Say whether a broker may hold the key of a group."""
+        grounds = (look or KeyLook(self)).grounds(group, broker)
+        return self._is_entitled(broker, group, grounds, MEMBERS)
+
+    def may_publish(self, broker: Principal, of_type: TypeKey, attributes: Iterable[str]) -> bool:
+        """Say whether a broker may publish all events of a type with these attributes."""
+        whole = KeyGroup(of_type)
+        grounds = [(request, found.decision) for found, request in self._considered(broker, whole, PUBLISHERS)]
+        groups = (whole, *(KeyGroup(of_type, AttributeId.parse(attribute)) for attribute in attributes))
+        return all(self._is_entitled(broker, group, grounds, PUBLISHERS) for group in groups)
+
+    def has_history(self, group: KeyGroup, who: Principal) -> bool:
+        """Decide whether somebody has the right to keys of old epochs, and record it."""
+        return self._is_entitled(who, group, self.decided(who, group, (Right.HISTORY,)), READERS)
+
+    def _is_entitled(self, who: Principal, group: KeyGroup, grounds: Grounds, rights: frozenset[Right]) -> bool:
+        served = {one.event_type.name for one in self.sealed(group.type)}
+        try:
+            entitlement(grounds, who, group, served, self._core.now(), rights=rights)
+        except RefusedError:
+            return False
+        return True
+
+    def _considered(
+        self, broker: Principal, group: KeyGroup, rights: Iterable[Right], shown: Credentials = _NOTHING
+    ) -> Iterator[tuple[Recorded, EventRequest]]:
+        for verified in self.sealed(group.type):
+            for right in rights:
+                request = EventRequest(broker, right, verified, self._core.now())
+                yield self._ask(request, shown), request
+
+    def _ask(self, request: EventRequest, shown: Credentials) -> Recorded:
+        core = self._core
+        # What this broker shows itself is among the sources already.
+        shown = core.disclosed.get(request.principal, _NOTHING) + shown
+        authorities = core.sources.authorities(shown, environment_schema())
+        return core.recorder.consider(request, authorities, core.sources.revision)
+
+
+def groups_of(verified: VerifiedType) -> Iterator[KeyGroup]:
+    """Yield the key groups of a sealed type."""
+    event_type = verified.event_type
+    yield KeyGroup(event_type.key)
+    if event_type.blinded:
+        yield KeyGroup(event_type.key, labels=True)
+    if event_type.sealing is Sealing.ATTRIBUTE:
+        for attribute in event_type.attributes:
+            yield KeyGroup(event_type.key, attribute.id)
+
+
+class KeyLook:
+    """One look at the rights of brokers: what they may do with a type is asked once for all of its groups."""
+
+    def __init__(self, claims: KeyClaims) -> None:
+        self._claims = claims
+        self._grounds: dict[tuple[TypeKey, Principal], Grounds] = {}
+
+    def grounds(self, group: KeyGroup, broker: Principal, shown: Credentials = _NOTHING) -> Grounds:
+        """Return what `KeyClaims.grounds_of` finds."""
+        about = group.type, broker
+        if about not in self._grounds:
+            self._grounds[about] = list(self._claims.grounds_of(group, broker, shown))
+        return self._grounds[about]

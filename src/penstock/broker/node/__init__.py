@@ -1,7 +1,7 @@
 """A running broker: links to clients and to other brokers, and everything that happens on them.
 
 `node` starts and stops it, `clients` serves clients, `neighbours` talks to other brokers. `policies` applies
-owners' policy events, `snapshot_writer` writes down what must survive a restart.
+owners' policy events, and writes down what must survive a restart.
 May import from `penstock.broker`: `fabric`, `keys`, `core`, `blinding`, `local`, `routing`, `sealing`, `matching`,
 `evolution`, `wire`.
 """

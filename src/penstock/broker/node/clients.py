@@ -15,7 +15,7 @@ from penstock.broker.keys.client_requests import Answer, Asker, Outcome
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.local import requests
 from penstock.broker.local.requests import Detail, ToClient
-from penstock.broker.node.snapshot_writer import Told
+from penstock.broker.node.policies import Told
 from penstock.broker.wire import protocol
 from penstock.broker.wire.link import Link, Rate
 from penstock.broker.wire.protocol import AskKeys, FetchKeys, is_publication, read_request

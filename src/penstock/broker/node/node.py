@@ -24,13 +24,11 @@ from penstock.broker.evolution.gossip import PolicyGossip
 from penstock.broker.evolution.statements import PolicyBook, PolicyNetwork
 from penstock.broker.fabric.network import FabricNetwork, FabricSettings
 from penstock.broker.keys.client_requests import KeyDesk
-from penstock.broker.keys.managed_groups import Managing
-from penstock.broker.keys.node_keys import Keys
+from penstock.broker.keys.node_keys import Keys, Managing
 from penstock.broker.local.requests import Accepted, Answered, Closed, Quenched, Refused
 from penstock.broker.node.clients import Clients
 from penstock.broker.node.neighbours import NeighbourLinks, Neighbours
-from penstock.broker.node.policies import NodePolicies
-from penstock.broker.node.snapshot_writer import Forgetful, Keep
+from penstock.broker.node.policies import Forgetful, Keep, NodePolicies
 from penstock.broker.routing.outputs import Cut, Disclosed, Send, Unsent
 from penstock.broker.sealing.vault import Quarantine
 from penstock.broker.wire.link import Endpoint, Link, Listener, listen

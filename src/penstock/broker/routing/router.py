@@ -18,7 +18,6 @@ from typing import Any, NamedTuple
 
 from penstock.broker.matching.matcher import Matcher
 from penstock.broker.routing.carrier import Carried, Carrier
-from penstock.broker.routing.confirmations import Confirmations
 from penstock.broker.routing.filters import Advertised, check_known, check_new, check_passing, outside
 from penstock.broker.routing.membership import Membership, NetworkView
 from penstock.broker.routing.messages import (
@@ -43,7 +42,7 @@ from penstock.broker.routing.outputs import (
     Size,
     Unsent,
 )
-from penstock.broker.routing.peers import Heard, Hops, LostNeighbours, Neighbour, Peers
+from penstock.broker.routing.peers import Confirmations, Heard, Hops, LostNeighbours, Neighbour, Peers
 from penstock.broker.routing.trees import Forest
 from penstock.broker.sealing.blocks import SealedPublications
 from penstock.broker.wire.entries import Entry, Filter, SubscriptionEntry

@@ -14,12 +14,12 @@ import pytest
 from pyarrow import parquet
 from pyspark.sql import SparkSession
 from tests.apps.conftest import Shell
-from tests.broker.blinding.test_blinded_nodes import PLATE, POLICY, PUB, SIGNED, TYPE, labels, managing, may
 from tests.broker.node_kit import HOST, LIMITS, Broker, running, until
 from tests.broker.sports import NETWORK, PDA
+from tests.broker.test_blinding_nodes import PLATE, POLICY, PUB, SIGNED, TYPE, labels, managing, may
 from tests.pipeline.jobs_plant import interpreted
 
-from penstock.broker.blinding.vault import renamed
+from penstock.broker.blinding import renamed
 from penstock.codec.sexp import advanced
 from penstock.crypto import private_key_to_sexp
 from penstock.crypto.seal_keys import KeyRing, label_scope

@@ -5,7 +5,7 @@ from datetime import datetime, timedelta
 from tests.trust.kit import NOW, key, who
 from tests.trust.policy_kit import BROKER, OTHER, OWNER, at
 
-from penstock.broker.evolution.stamp_issuer import StampIssuer, StampSettings
+from penstock.broker.evolution.policy_keeper import StampIssuer, StampSettings
 from penstock.trust.policy_events import BEGINNING
 
 SKEW = timedelta(seconds=1)

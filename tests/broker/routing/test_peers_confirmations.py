@@ -10,9 +10,9 @@ from tests.broker.node_kit import BROKERS, LIMITS, client_of, run, running, unti
 from tests.broker.sports import NEWS, PDA, REPORTER, TENNIS, grant
 
 from penstock.broker.limits import BrokerLimits
-from penstock.broker.routing.confirmations import Confirmations
 from penstock.broker.routing.messages import Confirm, Confirmed, Enter
 from penstock.broker.routing.outputs import Laid, Output, RouterSettings
+from penstock.broker.routing.peers import Confirmations
 from penstock.broker.wire.entries import InterestEntry
 from penstock.broker.wire.entries import SubscriptionEntry as Entered
 from penstock.model.types import EventType

@@ -7,7 +7,7 @@ import pytest
 from tests.broker.network import NUMBER, make_type
 
 from penstock.broker.limits import BrokerLimits
-from penstock.broker.sealing.block_builder import BlockBuilder, Lingering
+from penstock.broker.sealing.blocks import BlockBuilder, Lingering
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.events import Event, TransitEvent
 from penstock.model.names import TypeKey

@@ -6,7 +6,7 @@ from datetime import timedelta
 import pytest
 from tests.broker.blinded_kit import CAR, CAR_MADE, LIMITS, LORRY, NOW, OVERLAP, SIGNED, label_key, version
 
-from penstock.broker.blinding.labels import Labels
+from penstock.broker.blinding import Labels
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.type_library import Library
 from penstock.codec.blocks import PlainNames, names, write_route

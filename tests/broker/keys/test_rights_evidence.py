@@ -6,7 +6,7 @@ from tests.broker.node_kit import BROKERS, Broker, bag, settings
 from tests.broker.sports import NEWS, grant
 
 from penstock.broker.core.core import Core
-from penstock.broker.keys.claims import KeyEvidence
+from penstock.broker.keys.rights import KeyEvidence
 from penstock.broker.local.decisions import AuthoritySources
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials

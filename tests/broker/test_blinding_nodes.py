@@ -12,7 +12,7 @@ from tests.broker.sports import AGENCY, NUMBER, PDA, REPORTER, TEXT, grant
 
 from penstock.broker.client.client import Subscription
 from penstock.broker.keys.log import MemoryLog
-from penstock.broker.keys.managed_groups import Managing
+from penstock.broker.keys.node_keys import Managing
 from penstock.broker.wire.link import Link
 from penstock.broker.wire.protocol import LABELS as ASKED
 from penstock.broker.wire.protocol import KeyWord

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from penstock.apps.node.config import read_node_file
-from penstock.apps.node.key_managers import KeysFile, open_log
+from penstock.apps.node.config import KeysFile, read_node_file
+from penstock.apps.node.load import open_log
 from penstock.fabric.nats_log import NatsLog
 from penstock.fabric.nats_login import NatsLogin
 from penstock.store.files.key_files import KeyFolder

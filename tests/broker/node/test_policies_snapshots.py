@@ -7,7 +7,7 @@ import pytest
 from tests.broker.node_kit import LONG, run, until
 from tests.trust.kit import who
 
-from penstock.broker.node.snapshot_writer import Forgetful, SnapshotWriter
+from penstock.broker.node.policies import Forgetful, SnapshotWriter
 from penstock.errors import FailedError, PenstockError
 from penstock.model.principals import Principal
 

@@ -1,0 +1,572 @@
+"""Types whose names the network must not learn: neighbours see labels only (dissertation, section 8.2).
+
+`Labels` computes the labels of a broker, `BlindedVault` seals and opens blocks under labels, and `BlindingRouter`
+translates between names and labels around the plain router.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Final, TypeAlias
+
+from penstock.broker.limits import BrokerLimits
+from penstock.broker.local.type_library import Library
+from penstock.broker.routing.filters import check_new, check_passing, passing_of
+from penstock.broker.routing.outputs import Deliver, Deliveries, Interested, Output, RouterSettings
+from penstock.broker.routing.router import Router
+from penstock.broker.sealing.blocks import Vault
+from penstock.broker.sealing.filters import Filters, NoFilters, OpenedFilter
+from penstock.broker.wire.entries import AnyFilter, Filter, SealedFilter
+from penstock.codec.blocks import (
+    Blinded,
+    BlockHeader,
+    BlockNames,
+    PlainNames,
+    Route,
+    read_route,
+    says_labels,
+    with_route,
+    write_route,
+    written_route,
+)
+from penstock.crypto.blinding import Directory, blind, blinded_key, is_blinded, label, unknown_label
+from penstock.crypto.wrapping import Secret
+from penstock.errors import RefusedError
+from penstock.model.events import TransitEvent
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.selector import Compiled
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The labels that a broker uses for blinded types when it talks to other brokers.
+#
+# A label is derived from a key that the brokers of the type share (`KeyGroup.labels`). When that key changes, all
+# brokers that have it advertise and subscribe under both labels for a while (`BrokerLimits.label_overlap`). They
+# publish under the old label for the first half of that time, and then under the new one. So each event is sent once,
+# and a broker that receives the new key within the first half misses nothing. A broker that starts in between also
+# asks for the old key.
+
+
+_EVER: Final = datetime.min.replace(tzinfo=UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class _Label:
+    """One label of a type: the name that is made of it, its key, and when that began."""
+
+    type: TypeKey
+    tree: TypeKey
+    key: Secret = field(repr=False)
+    begun: datetime
+
+
+class Labels:
+    """See the module."""
+
+    def __init__(self, library: Library, clock: Callable[[], datetime], limits: BrokerLimits) -> None:
+        self._library = library
+        self._clock = clock
+        self._limits = limits
+        self._overlap = timedelta(milliseconds=limits.label_overlap)
+        #: by type and epoch, the oldest first
+        self._held: dict[TypeKey, dict[int, _Label]] = {}
+        self._trees: dict[TypeKey, _Label] = {}
+        self._used: dict[TypeKey, TypeKey] = {}
+        self._directory = Directory()
+        #: routes that were written again, with labels and without
+        self._routes: dict[tuple[TypeKey, bytes], bytes] = {}
+        self._named: dict[bytes, tuple[TypeKey, bytes]] = {}
+        self._revision = -1
+        self._changes = 0
+
+    def __repr__(self) -> str:
+        return f"Labels({len(self._trees)})"
+
+    @property
+    def version(self) -> int:
+        """Changes when labels or blinded types come or go, and when other labels are to be used."""
+        return self._changes + self._library.revision
+
+    # Keys.
+
+    def put(self, of_type: TypeKey, epoch: int, key: Secret, begun: datetime | None = None) -> None:
+        """Take the key of labels in an epoch, and when that began; None for one that is over."""
+        found = _Label(of_type, blinded_key(label(key, str(of_type))), key, begun or _EVER)
+        self._held[of_type] = dict(sorted({**self._held.get(of_type, {}), epoch: found}.items()))
+        self._changed()
+
+    def drop(self, of_type: TypeKey, epoch: int) -> None:
+        """Forget a key, if it was there. Who loses the newest loses all: it has no right to any of them."""
+        held = self._held.get(of_type, {})
+        if epoch not in held:
+            return
+        gone = list(held) if epoch == max(held) else [epoch]
+        self._held[of_type] = {number: one for number, one in held.items() if number not in gone}
+        if not self._held[of_type]:
+            del self._held[of_type]
+        self._changed()
+
+    def tick(self) -> None:
+        """Go over to labels that all others should know by now, and forget those that nobody uses any more."""
+        over = [(of_type, epoch) for of_type in self._held for epoch in self._over(of_type)]
+        for of_type, epoch in over:
+            self.drop(of_type, epoch)
+        if self._used != self._in_use():
+            self._changed()
+
+    def missing(self, of_type: TypeKey) -> int | None:
+        """Return the epoch whose labels are still in use and not known here; None where there is none."""
+        held = self._held.get(of_type)
+        if not held:
+            return None
+        newest = max(held)
+        recent = newest > 1 and self._clock() < held[newest].begun + self._overlap
+        return newest - 1 if recent and newest - 1 not in held else None
+
+    def _over(self, of_type: TypeKey) -> list[int]:
+        held, now = self._held[of_type], self._clock()
+        newest = max(held)
+        return [epoch for epoch in held if epoch != newest and now >= held[newest].begun + self._overlap]
+
+    def _in_use(self) -> dict[TypeKey, TypeKey]:
+        """Return the label of each type under which events go: the newest one that is not too new."""
+        settled = self._clock() - self._overlap / 2
+        used: dict[TypeKey, TypeKey] = {}
+        for of_type, held in self._held.items():
+            known = [one.tree for one in held.values() if one.begun <= settled]
+            # Who has only just come to know any has nothing but the oldest of them.
+            used[of_type] = known[-1] if known else next(iter(held.values())).tree
+        return used
+
+    def _changed(self) -> None:
+        self._changes += 1
+        self._trees = {one.tree: one for held in self._held.values() for one in held.values()}
+        self._used = self._in_use()
+        self._routes.clear()
+        self._revision = -1
+
+    def keys(self, of_type: TypeKey) -> list[tuple[int, Secret]]:
+        """Return the keys of labels that are held, by epoch."""
+        return [(epoch, one.key) for epoch, one in self._held.get(of_type, {}).items()]
+
+    # Names.
+
+    def blinds(self, of_type: TypeKey) -> bool:
+        """Say whether the owner of a type wants it blinded."""
+        return of_type in self._library.blinded
+
+    def trees(self, of_type: TypeKey) -> list[TypeKey]:
+        """Return the names under which brokers speak of a type: its labels where it is blinded, or its own."""
+        if not self.blinds(of_type):
+            return [of_type]
+        return [one.tree for one in self._held.get(of_type, {}).values()]
+
+    def line(self, of_type: TypeKey) -> list[TypeKey]:
+        """Return the names under which brokers are asked for a type.
+
+        Of one that is blinded, others are not told what extends it. So that who wants it has its sub-types too, each of
+        them is asked for by its own label, where it is known here.
+        """
+        if not self.blinds(of_type):
+            return [of_type]
+        below = {verified.event_type.key for verified in self._library.below(of_type, self._clock())}
+        return [tree for one in sorted(below | {of_type}) for tree in self.trees(one)]
+
+    def in_use(self, of_type: TypeKey) -> TypeKey:
+        """Return the label under which events of a type go. Raises `RefusedError` (`seal.unknown-label`)."""
+        found = self._used.get(of_type)
+        if found is None:
+            raise unknown_label()
+        return found
+
+    def type_of(self, tree: TypeKey) -> TypeKey | None:
+        """Return the type that has a label, if it is known here."""
+        found = self._trees.get(tree)
+        return None if found is None else found.type
+
+    # Routes of blocks, as they are written.
+
+    def route(self, tree: TypeKey, plain: bytes) -> bytes:
+        """Return the route of a block that goes under a label. Raises `RefusedError` (`seal.unknown-label`)."""
+        found = self._routes.get((tree, plain))
+        if found is None:
+            if tree not in self._trees:
+                raise unknown_label()
+            made = write_route(blind(self._trees[tree].key, self._directory.resolve(read_route(plain))))
+            found = self._routes[tree, plain] = self._bounded(made)
+        return found
+
+    def names(self, blinded: bytes) -> tuple[TypeKey, bytes]:
+        """Return the label of a block, and its route with the names that its labels stand for.
+
+        Raises `RefusedError` (`seal.unknown-label`) and what reading a route raises.
+        """
+        self._learn()
+        found = self._named.get(blinded)
+        if found is None:
+            route = read_route(blinded)
+            names = self.resolve(route)
+            tree = blinded_key(route.type) if isinstance(route, Blinded) else names.type
+            found = self._named[blinded] = tree, self._bounded(write_route(PlainNames(names)))
+        return found
+
+    def resolve(self, route: Route) -> BlockNames:
+        """Return the names of a route. Raises `RefusedError` (`seal.unknown-label`)."""
+        self._learn()
+        return self._directory.resolve(route)
+
+    def _bounded(self, route: bytes) -> bytes:
+        if len(self._routes) + len(self._named) >= self._limits.seal_streams:
+            self._routes.clear()
+            self._named.clear()
+        return route
+
+    def _learn(self) -> None:
+        """Learn the labels of all names again, where types or keys have come or gone."""
+        if self._revision == self._library.revision:
+            return
+        self._revision, self._directory = self._library.revision, Directory()
+        self._named.clear()
+        for one in self._trees.values():
+            for line, attributes in self._names(one.type):
+                self._directory.add(one.key, line, attributes)
+
+    def _names(self, of_type: TypeKey) -> Iterator[tuple[tuple[TypeKey, ...], tuple[str, ...]]]:
+        for verified in self._library.below(of_type, self._clock()):
+            event_type = verified.event_type
+            if event_type.key == of_type:
+                line = (of_type, *event_type.ancestors)
+                yield line, tuple(str(attribute.id) for attribute in event_type.attributes)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# What a broker seals and opens of blinded types: blocks say labels, and the router hears of labels alone.
+#
+# To the vault behind it these are blocks of the type that they are of; only their routes are written again.
+
+
+_CLOSED: Final = NoFilters()
+
+
+class BlindedFilters:
+    """`Filters` for trees with labels, and for all others."""
+
+    def __init__(self, filters: Filters, labels: Labels) -> None:
+        self._filters = filters
+        self._labels = labels
+
+    @property
+    def version(self) -> int:
+        """Changes with keys of either kind."""
+        return self._filters.version + self._labels.version
+
+    def seal(self, of_type: TypeKey, filter_: Filter, /) -> AnyFilter:
+        """Return a filter as neighbours may see it; nothing of it where the type is not known."""
+        found = self._type_of(of_type)
+        return Filter() if found is None else self._filters.seal(found, filter_)
+
+    def open(self, of_type: TypeKey, sealed: SealedFilter, /) -> OpenedFilter:
+        """Open what can be opened."""
+        found = self._type_of(of_type)
+        return _CLOSED.open(of_type, sealed) if found is None else self._filters.open(found, sealed)
+
+    def attributes(self, route: Route, /) -> Sequence[str]:
+        """Return the attributes of a block, if its route or the labels there say them."""
+        try:
+            return self._labels.resolve(route).attributes if isinstance(route, Blinded) else route.names.attributes
+        except RefusedError:
+            return ()
+
+    def _type_of(self, of_type: TypeKey) -> TypeKey | None:
+        return self._labels.type_of(of_type) if is_blinded(of_type) else of_type
+
+
+class BlindedVault:
+    """A `Vault` over another one, which knows nothing of labels."""
+
+    def __init__(self, vault: Vault, labels: Labels) -> None:
+        self._vault = vault
+        self._labels = labels
+        self.filters = BlindedFilters(vault.filters, labels)
+        self.now = vault.now
+
+    def __repr__(self) -> str:
+        return f"BlindedVault({self._vault!r})"
+
+    def seals(self, of_type: TypeKey, /) -> bool:
+        """Say whether events of a type travel sealed. All that go under labels do, also where nothing opens them."""
+        return is_blinded(of_type) or self._vault.seals(of_type)
+
+    def seal(self, events: Sequence[TransitEvent], /) -> bytes:
+        """Seal events of one type, or of one label. Raises `RefusedError` (`seal.*`, `seal.unknown-label`)."""
+        tree = events[0].key
+        if not is_blinded(tree):
+            return self._vault.seal(events)
+        octets = self._vault.seal(self._known(events))
+        return with_route(octets, self._labels.route(tree, written_route(octets)))
+
+    def require(self, events: Sequence[TransitEvent], /) -> None:
+        """Check that there are keys to seal events of one type or label. Raises `RefusedError` as `seal`."""
+        self._vault.require(self._known(events) if is_blinded(events[0].key) else events)
+
+    def _known(self, events: Sequence[TransitEvent]) -> list[TransitEvent]:
+        """Return events of a label under the name of their type. Raises `RefusedError` (`seal.unknown-label`)."""
+        of_type = self._labels.type_of(events[0].key)
+        if of_type is None:
+            raise unknown_label()
+        return renamed(events, of_type)
+
+    def open(self, octets: bytes, /) -> Sequence[TransitEvent]:
+        """Return the events of a block. Raises `RefusedError` (`seal.*`) and `MalformedError`."""
+        if not says_labels(octets):
+            return self._vault.open(octets)
+        tree, plain = self._named(octets)
+        return renamed(self._vault.open(plain), tree)
+
+    def _named(self, octets: bytes) -> tuple[TypeKey, bytes]:
+        """Return the label of a block, and the block with the names that its labels stand for."""
+        try:
+            tree, route = self._labels.names(written_route(octets))
+        except RefusedError:
+            # As with any key that is not there: it may yet come.
+            raise RefusedError(
+                "seal.unknown-key", "no key is held here for a blinded block", hint="carry it on, or wait for the key"
+            ) from None
+        return tree, with_route(octets, route)
+
+    def demands(self, of_type: TypeKey, /) -> bool:
+        """Say whether events of a type have to be signed."""
+        return self._vault.demands(self._type_of(of_type))
+
+    def verify(self, octets: bytes, events: Sequence[TransitEvent], /) -> None:
+        """Check all events of a block against its signature. Raises `RefusedError` (`seal.*`)."""
+        if says_labels(octets):
+            octets = self._named(octets)[1]
+            events = renamed(events, self._type_of(events[0].key))
+        self._vault.verify(octets, events)
+
+    def take(self, header: BlockHeader, of_type: TypeKey, rows: Sequence[int], arrived: datetime, /) -> Sequence[int]:
+        """Take rows of a block that was opened, each once: also where it comes again under another label."""
+        return self._vault.take(header, self._type_of(of_type), rows, arrived)
+
+    def knows(self, header: BlockHeader, of_type: TypeKey, rows: Sequence[int], /) -> bool:
+        """Say whether rows of a block have been taken, under whatever label."""
+        return self._vault.knows(header, self._type_of(of_type), rows)
+
+    def _type_of(self, of_type: TypeKey) -> TypeKey:
+        return (self._labels.type_of(of_type) or of_type) if is_blinded(of_type) else of_type
+
+    def reads_as_much(self, peer: Principal, of_type: TypeKey, /) -> bool:
+        """Say whether a neighbour may read all of a type that is read here."""
+        # No plaintext goes beside a blinded block: it would say what its route does not.
+        return not is_blinded(of_type) and self._vault.reads_as_much(peer, of_type)
+
+
+def renamed(events: Sequence[TransitEvent], key: TypeKey) -> list[TransitEvent]:
+    """Return events as they are, under another name of their type."""
+    return [TransitEvent(key, event.ancestors, event.values, event.id, event.time) for event in events]
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The router of a broker that knows blinded types: clients say their names, neighbours hear labels.
+#
+# A wish of a client (to publish a type, or to have it) stands in the trees of all labels that the type has for now, and
+# of no others. When labels come and go, or an owner begins to blind a type, wishes move: into the new trees first, then
+# out of the old ones. To the router these are wishes under names of their own; what it says about them is put together
+# here.
+
+
+@dataclass(slots=True)
+class _Wish:
+    """What a client wants to publish or to have, and the names under which the router knows it."""
+
+    type: TypeKey
+    filter: Filter | None
+    #: the ancestors of what is published
+    line: tuple[TypeKey, ...] = ()
+    #: whose it is, where that bounds it
+    group: str = ""
+    #: what passes of it, and None where everything does
+    passes: Compiled | None = None
+    placed: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Wishes:
+    """Wishes of one kind: how they are entered in the router and withdrawn, and in which trees they belong."""
+
+    enter: Callable[[str, TypeKey, _Wish], list[Output]]
+    leave: Callable[[str], list[Output]]
+    trees: Callable[[TypeKey], list[TypeKey]]
+    by_key: dict[str, _Wish] = field(default_factory=dict)
+    #: for those that stand under labels, the client's key
+    keys: dict[str, str] = field(default_factory=dict)
+
+    def begin(self, key: str, wish: _Wish) -> list[Output]:
+        """Take in a wish. Raises `RefusedError` (`route.key`)."""
+        check_new(key, self.by_key)
+        self.by_key[key] = wish
+        return self.place(key, wish)
+
+    def end(self, key: str) -> list[Output]:
+        """Take a wish out. Raises `RefusedError` (`route.unknown`)."""
+        wish = self.by_key.pop(key, None)
+        if wish is None:
+            return self.leave(key)
+        return [output for name in wish.placed for output in self._displace(name)]
+
+    def place(self, key: str, wish: _Wish) -> list[Output]:
+        """Let a wish stand where it belongs, and nowhere else."""
+        trees = {name_in(key, tree): tree for tree in self.trees(wish.type)}
+        before, wish.placed = wish.placed, tuple(trees)
+        said: list[Output] = []
+        for name, tree in trees.items():
+            if is_blinded(tree):
+                self.keys[name] = key
+            if name not in before:
+                said += self.enter(name, tree, wish)
+        for name in before:
+            if name not in trees:
+                said += self._displace(name)
+        return said
+
+    def place_all(self) -> list[Output]:
+        """Let all wishes stand where they belong."""
+        return [output for key, wish in self.by_key.items() for output in self.place(key, wish)]
+
+    def _displace(self, name: str) -> list[Output]:
+        said = self.leave(name)
+        self.keys.pop(name, None)
+        return said
+
+
+def name_in(key: str, tree: TypeKey) -> str:
+    """Return the name under which the router knows a client's wish in a tree."""
+    return f"{key} {tree.name}" if is_blinded(tree) else key
+
+
+_Demand: TypeAlias = dict[str, bool]
+
+
+class BlindingRouter(Router):
+    """See the module."""
+
+    def __init__(self, me: Principal, incarnation: int, settings: RouterSettings, labels: Labels) -> None:
+        super().__init__(me, incarnation, settings)
+        self._labels = labels
+        #: the version of the labels under which wishes stand
+        self.labelled = labels.version
+        self._offers = _Wishes(self._offer, self._withdraw, labels.trees)
+        self._requests = _Wishes(self._request, super().unsubscribe, labels.line)
+        #: of each advertisement under labels, under which somebody wants it; and what the client was sent
+        self._demands: dict[str, _Demand] = {}
+        self._told: dict[str, bool] = {}
+
+    # Clients.
+
+    def advertise(
+        self, key: str, of_type: TypeKey, ancestors: Iterable[TypeKey] = (), filter_: Filter | None = None
+    ) -> list[Output]:
+        """Let a client publish events of a type. Raises what the router raises."""
+        line, passing = tuple(ancestors), passing_of(filter_ or Filter())
+        return self._offers.begin(key, _Wish(of_type, filter_, line, passes=passing))
+
+    def unadvertise(self, key: str) -> list[Output]:
+        """Take an advertisement back. Raises what the router raises."""
+        self._demands.pop(key, None)
+        self._told.pop(key, None)
+        return self._offers.end(key)
+
+    def subscribe(self, key: str, of_type: TypeKey, filter_: Filter | None = None, group: str = "") -> list[Output]:
+        """Subscribe a client to a type and its sub-types. Raises errors of the router."""
+        return self._requests.begin(key, _Wish(of_type, filter_, group=group))
+
+    def unsubscribe(self, key: str) -> list[Output]:
+        """Take a subscription back. Raises what the router raises."""
+        return self._requests.end(key)
+
+    def check_events(self, key: str, events: Sequence[TransitEvent]) -> None:
+        """Check that events are what an advertisement announces. Raises what the router raises."""
+        wish = self._offers.by_key.get(key)
+        if wish is None or not self._labels.blinds(wish.type):
+            super().check_events(key, events)
+        else:
+            check_passing(wish.type, wish.passes, events)
+
+    def send(self, events: Sequence[TransitEvent], retain: str = "") -> list[Output]:
+        """Send events that were checked. Raises what the router raises, and `seal.unknown-label`."""
+        of_type = events[0].key
+        if not self._labels.blinds(of_type):
+            return super().send(events, retain)
+        said = self.labels_changed()
+        return [*said, *super().send(renamed(events, self._labels.in_use(of_type)), retain)]
+
+    def wanted(self) -> frozenset[TypeKey]:
+        """Return the types that clients have subscribed to."""
+        return frozenset(wish.type for wish in self._requests.by_key.values())
+
+    def labels_changed(self) -> list[Output]:
+        """Let wishes stand in other trees than before, if labels or blinded types have come or gone."""
+        if self.labelled == self._labels.version:
+            return []
+        self.labelled = self._labels.version
+        return [*self._offers.place_all(), *self._requests.place_all()]
+
+    def _trees_of(self, key: str) -> Iterable[TypeKey]:
+        wishes = (self._requests.by_key.get(key), self._offers.by_key.get(key))
+        names = [name for wish in wishes if wish is not None for name in wish.placed]
+        return [tree for trees in map(super()._trees_of, names) for tree in trees]
+
+    # Calls of the router.
+
+    def _offer(self, name: str, tree: TypeKey, wish: _Wish) -> list[Output]:
+        # Who wants an ancestor asks for this type by its own label: nobody has to hear what it extends.
+        return super().advertise(name, tree, () if is_blinded(tree) else wish.line, wish.filter)
+
+    def _withdraw(self, name: str) -> list[Output]:
+        return [*super().unadvertise(name), *self._interested(name, wanted=False)]
+
+    def _request(self, name: str, tree: TypeKey, wish: _Wish) -> list[Output]:
+        return super().subscribe(name, tree, wish.filter, wish.group)
+
+    # What the router says.
+
+    def _settle(self) -> list[Output]:
+        outputs = super()._settle()
+        if not self._offers.keys and not self._requests.keys:
+            return outputs
+        return [said for output in outputs for said in self._said(output)]
+
+    def _said(self, output: Output) -> list[Output]:
+        match output:
+            case Deliver(deliveries):
+                return [Deliver(self._named(deliveries))]
+            case Interested(name, wanted) if name in self._offers.keys:
+                return self._interested(name, wanted=wanted)
+        return [output]
+
+    def _interested(self, name: str, *, wanted: bool) -> list[Output]:
+        """Tell a client that somebody wants what it advertises, under one label at least, where that is news."""
+        key = self._offers.keys.get(name)
+        if key is None or key not in self._offers.by_key:
+            return []
+        demand = self._demands.setdefault(key, {})
+        demand[name] = wanted
+        if not wanted:
+            del demand[name]
+        if self._told.get(key) is bool(demand):
+            return []
+        self._told[key] = bool(demand)
+        return [Interested(key, bool(demand))]
+
+    def _named(self, deliveries: Deliveries) -> Deliveries:
+        """Return deliveries by the names that clients know; without those of labels that have just gone."""
+        return tuple(named for delivery in deliveries if (named := self._name(*delivery)) is not None)
+
+    def _name(self, names: tuple[str, ...], event: TransitEvent) -> tuple[tuple[str, ...], TransitEvent] | None:
+        if not is_blinded(event.key):
+            return names, event
+        of_type = self._labels.type_of(event.key)
+        if of_type is None:
+            return None
+        return tuple(self._requests.keys[name] for name in names), renamed((event,), of_type)[0]
