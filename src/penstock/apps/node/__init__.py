@@ -4,6 +4,6 @@
 - `load` reads the files that a node file names, and makes the settings of a node and its key manager from them.
 - `process` runs a node until it is stopped, reloads its files, and counts for Prometheus.
 - `logs` writes the log, for people or as JSON.
-- `starter` has the network that `penstock init` creates.
+- `starter` has the network that `penstock init` creates, `dev_network` the one that `penstock dev` runs.
 - `limits` are the bounds that a node file can set.
 """

@@ -56,6 +56,7 @@ class Grantor:
 
     key: SigningKey
     validity: Validity = field(default_factory=Validity)
+    comment: str = ""
 
     def on_network(self, network: NetworkName, who: Principal, *rights: Right) -> Certificate:
         """Grant rights on a network."""
@@ -85,7 +86,7 @@ class Grantor:
         return self._issue(who, tag)
 
     def _issue(self, who: Principal, tag: Tag) -> Certificate:
-        return issue(Authorisation(self.key.principal, who, tag, validity=self.validity), self.key)
+        return issue(Authorisation(self.key.principal, who, tag, False, self.validity, self.comment), self.key)
 
 
 @dataclass(frozen=True, slots=True)

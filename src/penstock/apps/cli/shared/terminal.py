@@ -40,6 +40,29 @@ def showing(text: Callable[[], str]) -> Iterator[None]:
         yield
 
 
+LivePart: TypeAlias = str | Table
+"""A part of what is kept up to date: a line or a table."""
+
+
+class _Parts:
+    """Asks for the parts whenever they are drawn."""
+
+    def __init__(self, parts: Callable[[], Iterable[LivePart]]) -> None:
+        self._parts = parts
+
+    def __rich_console__(self, console: Console, options: ConsoleOptions) -> RenderResult:
+        for part in self._parts():
+            yield _text(part) if isinstance(part, str) else part
+
+
+@contextmanager
+def live(parts: Callable[[], Iterable[LivePart]]) -> Iterator[None]:
+    """Show lines and tables on standard output, which is a terminal, and keep them up to date. The last stay."""
+    console = Console(file=sys.stdout, highlight=False, markup=False, emoji=False)
+    with Live(_Parts(parts), console=console, refresh_per_second=8):
+        yield
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # Tables, trees and ticks on a terminal. `rich` is imported here alone, for answers to people.
 
