@@ -23,12 +23,13 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from math import inf
-from typing import Final, TypeAlias, TypedDict, cast
+from typing import Final, TypeAlias, cast
 from weakref import WeakSet
 
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.channel import CLOSED, Channel
 from penstock.broker.wire.handshake import Accepting, AuthenticatedPeer, Connecting, HandshakeTerms
+from penstock.broker.wire.tls_transport import TlsTransport
 from penstock.codec.wire import Encoded, Wire, decode_messages, raw_frame
 from penstock.crypto.keys import RandomBytes, SigningKey
 from penstock.crypto.tls import client_context, new_certificate, peer_fingerprint, server_context
@@ -203,10 +204,10 @@ async def connect(endpoint: Endpoint, host: str, port: int, expected: Principal 
     channel = Channel(loop, limits, opening=2)
 
     async def shake() -> AuthenticatedPeer:
-        transport, _ = await loop.create_connection(
-            lambda: channel, host, port, ssl=client_context(), server_hostname="", **_times(limits)
-        )
-        shown = peer_fingerprint(transport.get_extra_info("ssl_object"))
+        secured = TlsTransport(channel, client_context(), server_side=False, grace=limits.link_goodbye / 1000)
+        await loop.create_connection(lambda: secured, host, port)
+        await secured.open()
+        shown = peer_fingerprint(secured.get_extra_info("ssl_object"))
         side = Connecting(HandshakeTerms(endpoint.key, endpoint.network, shown), endpoint.random, expected)
         return await introduce(channel, side)
 
@@ -452,9 +453,10 @@ class Listener(Reception):
         self._begun = max(self._begun, loop.time()) + 1 / rate
         if (pause := self._begun - loop.time() - _HANDSHAKE_BURST / rate) > 0:
             await asyncio.sleep(pause)
-        await loop.connect_accepted_socket(
-            lambda: channel, connection, ssl=self._context, **_times(self._endpoint.limits)
-        )
+        grace = self._endpoint.limits.link_goodbye / 1000
+        secured = TlsTransport(channel, self._context, server_side=True, grace=grace)
+        await loop.connect_accepted_socket(lambda: secured, connection)
+        await secured.open()
         side = Accepting(self._terms, self._endpoint.random)
         channel.write(raw_frame(side.open()))
         proof = side.receive(await channel.take_one())
@@ -485,19 +487,6 @@ def _drop(connection: socket.socket, channel: Channel, _task: asyncio.Task[None]
     if not channel.connected:
         # Nobody else closes it: the task was cancelled before it began.
         connection.close()
-
-
-class _Times(TypedDict):
-    ssl_handshake_timeout: float
-    ssl_shutdown_timeout: float
-
-
-def _times(limits: BrokerLimits) -> _Times:
-    """Return asyncio's arguments about TLS. The time of the handshake is ours to keep: it covers TLS and our own."""
-    return {
-        "ssl_handshake_timeout": 2 * limits.handshake_time / 1000,
-        "ssl_shutdown_timeout": limits.link_goodbye / 1000,
-    }
 
 
 def _busy(message: str) -> RefusedError:
