@@ -203,8 +203,8 @@ class Feed(_Held, Generic[T]):
         elif not self._flushing:
             # The first event of a turn goes immediately, and those that follow it in one message.
             self._flushing = True
-            asyncio.get_running_loop().call_soon(self._flush_last)
             self._flush_first()
+            asyncio.get_running_loop().call_soon(self._flush_last)
 
     async def flush(self) -> None:
         """Send what was posted. Raises `FailedError` (`client.*`)."""

@@ -188,11 +188,11 @@ class Channel(asyncio.BufferedProtocol):
         except MalformedError as error:
             self.cut(error)
             return
+        if len(frames) == 1 and self._idle and 0 < len(frames[0]) <= _SMALL and self._handle_alone(frames[0]):
+            return
         self._keepalives += frames.count(memoryview(b""))
         if self._keepalives > self._limits.link_keepalives:
             self.cut(RefusedError("link.flood", "the peer sends nothing, and that too often"))
-            return
-        if len(frames) == 1 and self._idle and 0 < len(frames[0]) <= _SMALL and self._handle_alone(frames[0]):
             return
         for found in filter(None, frames):
             if found[0] in _TEXTS:
@@ -280,9 +280,9 @@ class Channel(asyncio.BufferedProtocol):
                 self._flush()
             elif not self._flush_planned:
                 self._flush_planned = True
-                self._loop.call_soon(self._planned_flush)
                 if eager:
                     self._flush()
+                self._loop.call_soon(self._planned_flush)
         elif self._outbox_size > self._limits.link_outbox:
             raise self.cut(_slow_reader())
 

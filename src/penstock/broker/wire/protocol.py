@@ -453,9 +453,12 @@ def read_request(tree: Wire) -> Request:
 
     Raises `MalformedError` (`protocol.malformed`, `protocol.version`, `name.malformed`, `principal.malformed`).
     """
-    match tree:
-        case ["publish", int(number), str(advertisement), str(name), list(rows)]:
+    # Events are read without `match`: in Python 3.11 it takes 1 µs for each class that it asks for.
+    if type(tree) is list and len(tree) == 5 and tree[0] == "publish":
+        _, number, advertisement, name, rows = tree
+        if type(number) is int and type(advertisement) is str and type(name) is str and type(rows) is list:
             return PublishMessage(_number(number), advertisement, _type(name), read_rows(rows))
+    match tree:
         case ["hello", int(version), str(role), bytes(credentials)]:
             _check_version(version)
             if role not in tuple(PeerRole):
@@ -500,9 +503,12 @@ def is_delivery(tree: Wire) -> bool:
 
 def read_word(tree: Wire) -> Word:
     """Read what a broker says. Raises `MalformedError` (`protocol.malformed`, `protocol.version`)."""
-    match tree:
-        case ["events", str(subscription), list(rows)]:
+    if type(tree) is list and len(tree) == 3 and tree[0] == "events":
+        # Without `match`, as above.
+        _, subscription, rows = tree
+        if type(subscription) is str and type(rows) is list:
             return Events(subscription, read_rows(rows))
+    match tree:
         case ["accepted", int(number)]:
             return AcceptedMessage(_number(number))
         case ["refused", int(number), str(code), str(message), str(hint), detail, int(position)]:
