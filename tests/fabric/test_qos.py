@@ -26,9 +26,8 @@ from penstock.fabric import (
 from penstock.fabric.envelope import decode, encode
 from penstock.fabric.limits import FABRIC_HISTORY, FabricLimits
 from penstock.fabric.nats import NatsFabric
+from penstock.fabric.port import LEASE, SampleReader, contend
 from penstock.fabric.qos import CODES, check_offer
-from penstock.fabric.reader import SampleReader
-from penstock.fabric.writer import LEASE, contend
 
 PAGE = Path(__file__).resolve().parents[2] / "docs" / "reference" / "fabric.md"
 RELIABLE = Qos(reliability=Reliability.RELIABLE)

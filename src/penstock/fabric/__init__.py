@@ -2,11 +2,10 @@
 
 `EmbeddedFabric` needs nothing; `penstock.fabric.nats.NatsFabric` needs the extra `nats` and a server.
 
-- `port` is the interface that the rest of Penstock uses.
+- `port` is the interface that the rest of Penstock uses. Its writers and readers apply quality of service for every
+  adapter; its clock is real or simulated.
 - `qos` compares offered and requested quality of service.
-- `writer` and `reader` apply quality of service when samples are written and read, for every adapter.
 - `envelope` converts samples to bytes and back.
-- `clock` provides time and randomness, real or simulated.
 - `tasks` starts asyncio tasks and reports their failures.
 - `embedded` is the adapter within one process.
 - `nats` is the adapter for NATS servers. `nats_login`, `nats_api`, `nats_link` and `nats_feed` work for it.
@@ -17,15 +16,19 @@
 - `nats_log` keeps the log of key managers as a JetStream stream.
 """
 
-from penstock.fabric.clock import Clock as Clock
-from penstock.fabric.clock import RandomBytes as RandomBytes
-from penstock.fabric.clock import SystemClock as SystemClock
 from penstock.fabric.embedded import EmbeddedFabric as EmbeddedFabric
 from penstock.fabric.embedded import FileKeeper as FileKeeper
 from penstock.fabric.envelope import Sample as Sample
+from penstock.fabric.port import Callback as Callback
+from penstock.fabric.port import Clock as Clock
 from penstock.fabric.port import Fabric as Fabric
 from penstock.fabric.port import Handler as Handler
+from penstock.fabric.port import Publisher as Publisher
+from penstock.fabric.port import RandomBytes as RandomBytes
+from penstock.fabric.port import ReaderCounts as ReaderCounts
 from penstock.fabric.port import Service as Service
+from penstock.fabric.port import SystemClock as SystemClock
+from penstock.fabric.port import TopicSubscription as TopicSubscription
 from penstock.fabric.qos import FOREVER as FOREVER
 from penstock.fabric.qos import KEEP_ALL as KEEP_ALL
 from penstock.fabric.qos import Durability as Durability
@@ -35,7 +38,3 @@ from penstock.fabric.qos import Priority as Priority
 from penstock.fabric.qos import Qos as Qos
 from penstock.fabric.qos import Reliability as Reliability
 from penstock.fabric.qos import agree as agree
-from penstock.fabric.reader import Callback as Callback
-from penstock.fabric.reader import ReaderCounts as ReaderCounts
-from penstock.fabric.reader import TopicSubscription as TopicSubscription
-from penstock.fabric.writer import Publisher as Publisher

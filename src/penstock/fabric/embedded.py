@@ -18,14 +18,34 @@ from types import MappingProxyType
 from typing import Final
 
 from penstock.errors import FailedError, MalformedError, RefusedError
-from penstock.fabric.clock import Clock, RandomBytes, SystemClock
 from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check, decode, encode
 from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
-from penstock.fabric.port import Fabric, Handler, Service, answer, check_name, differs, no_reply, no_responder, unknown
+from penstock.fabric.port import (
+    Callback,
+    Clock,
+    DeadlineMissed,
+    Fabric,
+    Handler,
+    Publisher,
+    RandomBytes,
+    SampleReader,
+    Service,
+    SystemClock,
+    TopicOwnership,
+    TopicSubscription,
+    answer,
+    check_name,
+    closed,
+    contend,
+    differs,
+    full,
+    no_reply,
+    no_responder,
+    not_owner,
+    unknown,
+)
 from penstock.fabric.qos import CODES, KEEP_ALL, Durability, Ownership, Priority, Qos, agree, check_offer
-from penstock.fabric.reader import Callback, DeadlineMissed, SampleReader, TopicSubscription
 from penstock.fabric.tasks import waited_for
-from penstock.fabric.writer import Publisher, TopicOwnership, closed, contend, full, not_owner
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Where an embedded fabric keeps what must outlive it: one SQLite file, written before a publisher gets its answer.

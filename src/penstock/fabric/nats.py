@@ -20,27 +20,37 @@ from typing import Any, Final, Self
 from nats.aio.msg import Msg
 
 from penstock.errors import FailedError, LimitError, MalformedError
-from penstock.fabric.clock import Clock, RandomBytes, SystemClock
 from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check, decode, encode
 from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
 from penstock.fabric.nats_api import TRANSIENT
 from penstock.fabric.nats_link import Listening, NatsLink
 from penstock.fabric.port import (
+    Callback,
+    Clock,
+    DeadlineMissed,
     Fabric,
     Handler,
+    Publisher,
+    RandomBytes,
+    SampleReader,
     Service,
+    SystemClock,
+    TopicOwnership,
+    TopicSubscription,
     answer,
     check_name,
+    closed,
+    contend,
     differs,
+    full,
     handler_failed,
     no_reply,
     no_responder,
+    not_owner,
     unknown,
 )
 from penstock.fabric.qos import FOREVER, KEEP_ALL, Order, Ownership, Qos, agree, check_offer
-from penstock.fabric.reader import Callback, DeadlineMissed, SampleReader, TopicSubscription
 from penstock.fabric.tasks import in_background
-from penstock.fabric.writer import Publisher, TopicOwnership, closed, contend, full, not_owner
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Who answers requests over NATS: each answer begins with an byte that says whether there is one.
@@ -199,11 +209,10 @@ class NatsFabric(Fabric):
         self._check_open()
         check_name(topic, self.limits)
         check_offer(qos)
-        subject = f"{self.link.prefix}.topics.{topic}"
         known = await self._known(topic)
         if known is None:
             await self._make_registry()  # a server that lost its store has lost this too
-            if not await self.link.replace(subject, qos.as_dict(), 0):
+            if not await self.register("topics", topic, qos.as_dict(), 0):
                 known = await self._known(topic)
         if known not in (None, qos):
             raise differs(topic)
@@ -228,7 +237,10 @@ class NatsFabric(Fabric):
                 await self.link.ask(f"STREAM.DELETE.{self.link.stream(topic)}")
         for kind in ("topics", "owners"):
             purge = {"filter": f"{self.link.prefix}.{kind}.{topic}"}
-            await self.link.ask(f"STREAM.PURGE.{self.link.registry}", purge)
+            try:
+                await self.link.ask(f"STREAM.PURGE.{self.link.registry}", purge)
+            except ApiError as error:
+                raise _refused(topic, error) from error
 
     async def publisher(self, topic: str, *, strength: int = 0) -> "NatsPublisher":
         """Return a writer of a topic."""
@@ -346,8 +358,25 @@ class NatsFabric(Fabric):
         if self.link.closed:
             raise closed()
 
+    async def registered(self, kind: str, topic: str) -> tuple[bytes, int] | None:
+        """Return what the registry says about a topic, and its revision. Raises as `NatsLink.call`, not `ApiError`."""
+        try:
+            return await self.link.last(self.link.registry, f"{self.link.prefix}.{kind}.{topic}")
+        except ApiError as error:
+            raise _refused(topic, error) from error
+
+    async def register(self, kind: str, topic: str, value: object, revision: int) -> bool:
+        """Put a value into the registry, if it still has this revision; say whether it was stored.
+
+        Raises as `registered`.
+        """
+        try:
+            return await self.link.replace(f"{self.link.prefix}.{kind}.{topic}", value, revision)
+        except ApiError as error:
+            raise _refused(topic, error) from error
+
     async def _known(self, topic: str) -> Qos | None:
-        found = await self.link.last(self.link.registry, f"{self.link.prefix}.topics.{topic}")
+        found = await self.registered("topics", topic)
         if found is None:
             return None
         try:
@@ -405,7 +434,7 @@ class NatsPublisher(Publisher):
                 raise not_owner()
             if current is not None and claim.epoch == current.epoch and current.until - now > (claim.until - now) / 2:
                 return  # ours for a while yet
-            if await self._link.replace(self._owners, claim.as_dict(), revision):
+            if await self._fabric.register("owners", self.topic, claim.as_dict(), revision):
                 self._epoch = claim.epoch
                 return
 
@@ -457,14 +486,10 @@ class NatsPublisher(Publisher):
         if self._epoch and not self._link.closed:
             current, revision = await self._claimed()
             if current is not None and current.writer == self._writer:
-                await self._link.replace(self._owners, replace(current, until=0.0).as_dict(), revision)
-
-    @property
-    def _owners(self) -> str:
-        return f"{self._link.prefix}.owners.{self.topic}"
+                await self._fabric.register("owners", self.topic, replace(current, until=0.0).as_dict(), revision)
 
     async def _claimed(self) -> tuple[TopicOwnership | None, int]:
-        found = await self._link.last(self._link.registry, self._owners)
+        found = await self._fabric.registered("owners", self.topic)
         if found is None:
             return None, 0
         try:

@@ -28,9 +28,8 @@ from penstock.errors import FailedError, MalformedError, PenstockError, RefusedE
 from penstock.fabric.envelope import Sample, decode
 from penstock.fabric.nats_api import NO_STREAM, TRANSIENT, AnswerError, ApiError, ask, text, whole
 from penstock.fabric.nats_link import UNREACHABLE, Listening, NatsLink
-from penstock.fabric.port import unknown
+from penstock.fabric.port import TopicSubscription, slow_consumer, unknown
 from penstock.fabric.qos import FOREVER
-from penstock.fabric.reader import TopicSubscription, slow_consumer
 from penstock.fabric.tasks import heeding, keep_running
 
 _SECOND: Final = 1_000_000_000  # the API counts in nanoseconds

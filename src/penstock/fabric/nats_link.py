@@ -49,9 +49,9 @@ from penstock.fabric.nats_login import (
     NotInstalledError,
     address,
 )
+from penstock.fabric.port import closed
 from penstock.fabric.qos import Priority
 from penstock.fabric.tasks import keep_running, report
-from penstock.fabric.writer import closed
 
 _T = TypeVar("_T")
 _PAUSE: Final = 0.02  # seconds before the first retry; doubles

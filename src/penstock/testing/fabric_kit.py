@@ -11,10 +11,8 @@ from itertools import count
 from typing import Final, TypeVar
 
 from penstock.errors import PenstockError
-from penstock.fabric.clock import Clock
-from penstock.fabric.port import Fabric
+from penstock.fabric.port import Clock, Fabric, TopicSubscription
 from penstock.fabric.qos import KEEP_ALL, Durability, Qos, Reliability
-from penstock.fabric.reader import TopicSubscription
 
 PATIENCE: Final = 60.0
 _MOMENT: Final = 0.05

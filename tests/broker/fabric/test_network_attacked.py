@@ -27,6 +27,7 @@ from penstock.broker.fabric.network import FabricSettings, read_body, topic_of
 from penstock.broker.fabric.topics import STATE, TopicReader
 from penstock.errors import PenstockError
 from penstock.fabric import EmbeddedFabric, Sample
+from penstock.fabric.embedded import EmbeddedPublisher
 from penstock.fabric.nats import NatsFabric
 from penstock.fabric.nats_api import settle
 from penstock.fabric.tasks import failing
@@ -296,6 +297,55 @@ def test_what_the_topics_keep_is_not_written_again() -> None:
                 before = fabric._topics[POLICY_TOPIC].numbers
                 await here.on_fabric._restate()  # type: ignore[union-attr]  # it is on a fabric
                 assert fabric._topics[POLICY_TOPIC].numbers == before
+
+    run(main())
+
+
+class Stumbling(EmbeddedFabric):
+    """A fabric that fails in ways that nobody expects, for the next calls that a test names."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stumbles: list[str] = []
+
+    def _stumble(self, call: str) -> None:
+        if call in self.stumbles:
+            self.stumbles.remove(call)
+            raise ZeroDivisionError(call)
+
+    async def state(self, topic: str, key: str | None = None) -> tuple[Sample, ...]:
+        self._stumble("state")
+        return await super().state(topic, key)
+
+    async def publisher(self, topic: str, *, strength: int = 0) -> EmbeddedPublisher:
+        self._stumble("publisher")
+        return await super().publisher(topic, strength=strength)
+
+
+@pytest.mark.parametrize("call", ["state", "publisher"])
+def test_a_failure_that_nobody_expects_keeps_no_broker_from_delivering_again(call: str) -> None:
+    async def main() -> None:
+        reports: list[str] = []
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(lambda _loop, context: reports.append(str(context["message"])))
+        author = PolicyAuthor(AGENCY)
+        async with Stumbling() as fabric:
+            on_it = FabricSettings(fabric=fabric, unsafe_plaintext=True)
+            async with running(READING, WRITING, fabric=on_it) as here, client_of(here, REPORTER) as writer:
+                found = here.on_fabric
+                assert found is not None
+                await until(lambda: state_at(here) == "fresh")
+                # Policy that is on no topic yet has to be written, to a topic that nobody has written to.
+                with pytest.MonkeyPatch.context() as patch:
+                    patch.setattr(found, "publish", lambda _statement: None)
+                    await writer.evolve(author.change(now(), publish(WRITING)).to_bytes())
+                fabric.stumbles.append(call)
+                found._miss()
+                assert state_at(here) == "unreconciled"
+                await until(lambda: state_at(here) == "fresh")
+                assert len(reports) == 1
+                assert not fabric.stumbles
+                assert len(fabric._topics[POLICY_TOPIC].kept) == 1
 
     run(main())
 

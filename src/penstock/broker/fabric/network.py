@@ -426,17 +426,24 @@ class FabricNetwork:
         while True:
             await self._missed.wait()
             self._missed.clear()
+            done = False
             try:
                 await self._restate()
                 self._members.ask()
                 await self._answers()
                 for reading in list(self._states.values()):
                     await reading.load()
+                done = True
             except PenstockError as error:
                 self._note(error)
-                self._missed.set()
+            finally:
+                # Also after an error that nobody expected, which starts this task again: until it is done, nothing is
+                # delivered.
+                if not done:
+                    self._missed.set()
+            if not done:
                 await asyncio.sleep(_AGAIN)
-            if not self._missed.is_set():
+            elif not self._missed.is_set():
                 self._core.local.hold(held=False)
 
     async def _answers(self) -> None:
@@ -457,6 +464,7 @@ class FabricNetwork:
                 await self._restate()
                 self._members.answer()
             except PenstockError as error:
+                # Who asked asks again until it is answered.
                 self._note(error)
                 self._members.asked.set()
                 await asyncio.sleep(_AGAIN)

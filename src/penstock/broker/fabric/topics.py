@@ -156,7 +156,9 @@ class _Writing(ABC):
     async def _run(self) -> None:
         pause, publisher = _FIRST_PAUSE, None
         while True:
-            await self._wake.wait()
+            # An error that nobody expected starts this task again, with what is not written yet.
+            if self._idle.is_set():
+                await self._wake.wait()
             self._wake.clear()
             try:
                 if publisher is None:
@@ -168,7 +170,6 @@ class _Writing(ABC):
             except PenstockError as error:
                 self._note(error)
                 publisher = None
-                self._wake.set()
                 await asyncio.sleep(pause)
                 pause = min(_LONGEST_PAUSE, 2 * pause)
 
