@@ -44,6 +44,12 @@ class Shell:
         self.now = NOW
         self._drawn = 0
 
+    def at(self, folder: Path) -> "Shell":
+        """Return a shell for a copy of this one's folder, which draws other bytes than were drawn so far."""
+        copied = Shell(folder)
+        copied._drawn = self._drawn
+        return copied
+
     def random(self, size: int) -> bytes:
         """Draw bytes that are different each time and the same in each run."""
         self._drawn += 1

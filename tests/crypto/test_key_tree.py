@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+from tests.budget import examples
 from tests.crypto.key_kit import GROUP, Listening, Secrets
 from tests.trust.kit import refused
 
@@ -238,11 +239,11 @@ class Groups(RuleBasedStateMachine):
 
 
 TestGroups = Groups.TestCase
-TestGroups.settings = settings(max_examples=60, stateful_step_count=15, deadline=None)
+TestGroups.settings = settings(max_examples=examples(60), stateful_step_count=15, deadline=None)
 
 
 @given(st.integers(2, 60), st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_each_secret_is_known_to_those_below_it_alone(size: int, data: st.DataObject) -> None:
     """The invariant of the module: after any change no one who left, and no old path, holds a secret in use."""
     group = Listening(size)

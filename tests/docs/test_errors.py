@@ -1,34 +1,25 @@
 """Every error code is documented, and every documented code can occur."""
 
-import ast
 import re
 from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-CODE = re.compile(r"[a-z]+(?:\.[a-z][a-z0-9-]*)+")
+LITERAL = re.compile(r'"([a-z]+(?:\.[a-z][a-z0-9-]*)+)"')
+RAISED = re.compile(r'(?:Error|\bProblem|\bFlag|\bRefusal)\(\s*"([a-z]+)[."]')
 #: built from the state of a validity
 BUILT = {"cert.expired", "cert.not-yet-valid"}
-#: a file, keys of a mapping file that look like codes, and attributes of attributes
-NOT_CODES = {"broker.toml", "event.id", "event.source", "event.time", "event.name", "event.owner.digest"}
+#: files, keys of a mapping file that look like codes, and attributes of attributes
+NOT_CODES = {"broker.creds", "broker.key", "broker.toml"}
+NOT_CODES |= {"event.id", "event.source", "event.time", "event.name", "event.owner.digest"}
 
 
 @cache
 def codes_in_source() -> set[str]:
     """Collect string literals that look like a code of a family that some error is raised with."""
-    literals: set[str] = set()
-    families: set[str] = set()
-    for path in (ROOT / "src").rglob("*.py"):
-        text = path.read_text(encoding="utf-8")
-        # To read a module as a tree takes long, and not all of them have something that looks like a code.
-        for node in ast.walk(ast.parse(text)) if CODE.search(text) else ():
-            if isinstance(node, ast.Constant) and isinstance(node.value, str) and CODE.fullmatch(node.value):
-                literals.add(node.value)
-            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.args:
-                first = node.args[0]
-                named = node.func.id.endswith("Error") or node.func.id in ("Problem", "Flag", "Refusal")
-                if named and isinstance(first, ast.Constant) and isinstance(first.value, str):
-                    families.add(first.value.split(".")[0])
+    texts = [path.read_text(encoding="utf-8") for path in (ROOT / "src").rglob("*.py")]
+    literals = {code for text in texts for code in LITERAL.findall(text)}
+    families = {family for text in texts for family in RAISED.findall(text)}
     return {literal for literal in literals if literal.split(".")[0] in families} - NOT_CODES
 
 

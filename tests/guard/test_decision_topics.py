@@ -7,6 +7,7 @@ from functools import cache
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tests.budget import examples
 from tests.trust.kit import DAY, NOW, grant, refused, who
 from tests.trust.types_kit import Registry
 
@@ -218,7 +219,7 @@ def naive(grants: Grants, right: Right, path: str) -> bool:
     return all(has(grants, right, levels[:depth]) for depth in range(1, len(levels) + 1))
 
 
-@settings(max_examples=60)
+@settings(max_examples=examples(60))
 @given(GRANTS, st.sampled_from(PATHS), st.sampled_from([Right.PUBLISH, Right.SUBSCRIBE]))
 def test_the_rule_is_its_definition(grants: Grants, path: str, right: Right) -> None:
     certificates = [on(pattern, rights=rights) for pattern, rights in grants]

@@ -11,15 +11,21 @@ from tests.copies import Copy
 PROGRAM = [sys.executable, "-c", "from penstock.apps.cli.main import main; main()"]
 
 
-def complete(**environment: str) -> tuple[int, bytes, bytes]:
-    """Let a shell ask for completions; return the status and what was printed."""
-    told = {**os.environ, "_PENSTOCK_COMPLETE": "bash_complete", **environment}
-    with Copy[bytes]([], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=told) as process:
+def run(*arguments: str, **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the program as a process that has loaded everything."""
+    told = {**os.environ, **environment}
+    with Copy[bytes](arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=told) as process:
         out, err = process.communicate()
-        return process.returncode, out, err
+        return subprocess.CompletedProcess(arguments, process.returncode, out, err)
 
 
-def run(*arguments: str, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
+def complete(**environment: str) -> subprocess.CompletedProcess[bytes]:
+    """Let a shell ask for completions."""
+    return run(**{"_PENSTOCK_COMPLETE": "bash_complete", **environment})
+
+
+def start(*arguments: str, stdin: bytes = b"", **environment: str) -> subprocess.CompletedProcess[bytes]:
+    """Run the program as a process from the beginning."""
     return subprocess.run(
         [*PROGRAM, *arguments], input=stdin, capture_output=True, env={**os.environ, **environment}, check=False
     )
@@ -32,7 +38,7 @@ def test_it_is_installed_under_its_name() -> None:
 
 
 def test_reduce_prints_the_canonical_form_and_nothing_else() -> None:
-    done = run("spki", "reduce", stdin=b"(red-test (acl (entry (subject (public-key k)) (tag (*)))))\n")
+    done = start("spki", "reduce", stdin=b"(red-test (acl (entry (subject (public-key k)) (tag (*)))))\n")
     assert done.returncode == 0
     assert done.stdout == b"(3:acl(5:entry(7:subject(10:public-key1:k))(3:tag(1:*))))"
 
@@ -62,7 +68,7 @@ def test_a_terminal_without_these_characters(tmp_path: Path) -> None:
     key = str(tmp_path / "a.key")
     assert run("key", "new", key).returncode == 0
     network = ("--network", f"{key}/N", "--principal", key, "--right", "connect")
-    done = run("explain", *network, PYTHONIOENCODING="latin-1", PYTHONUTF8="0")
+    done = start("explain", *network, PYTHONIOENCODING="latin-1", PYTHONUTF8="0")
     assert done.returncode == 0
     assert b"\\u2713" in done.stdout
 
@@ -88,7 +94,7 @@ def test_completion(shell: str) -> None:
     assert script.returncode == 0
     assert b"_PENSTOCK_COMPLETE" in script.stdout
     word = "" if shell == "fish" else "2"
-    _, words, _ = complete(COMP_WORDS="penstock cert ", COMP_CWORD=word, _PENSTOCK_COMPLETE=f"{shell}_complete")
+    words = complete(COMP_WORDS="penstock cert ", COMP_CWORD=word, _PENSTOCK_COMPLETE=f"{shell}_complete").stdout
     assert b"issue" in words
     assert b"verify" in words
 
@@ -98,11 +104,11 @@ def test_petnames_are_completed(tmp_path: Path) -> None:
     names.write_text(f'met = "ed25519:{"a" * 52}"\nother = "ed25519:{"a" * 52}"\n')
     for command in ("cert issue --to m", "explain --principal m", "key quorum --member m", "type define x --owner m"):
         line = f"penstock {command}"
-        _, shown, _ = complete(COMP_WORDS=line, COMP_CWORD=str(len(line.split()) - 1), PENSTOCK_NAMES=str(names))
+        shown = complete(COMP_WORDS=line, COMP_CWORD=str(len(line.split()) - 1), PENSTOCK_NAMES=str(names)).stdout
         assert b"plain,met" in shown.splitlines()
         assert b"other" not in shown
-    status, _, err = complete(COMP_WORDS="penstock name remove x", COMP_CWORD="3", PENSTOCK_NAMES="?")
-    assert (status, err) == (0, b"")
+    done = complete(COMP_WORDS="penstock name remove x", COMP_CWORD="3", PENSTOCK_NAMES="?")
+    assert (done.returncode, done.stderr) == (0, b"")
 
 
 def test_completion_without_a_shell_says_which_there_are() -> None:

@@ -12,6 +12,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 from tests.broker.key_kit import GROUP, MANAGER, REPLICA, World, carry_out, catch_up, manager, right
+from tests.budget import examples
 from tests.crypto.test_key_tree import closure
 from tests.trust.kit import DAY, who
 
@@ -153,4 +154,4 @@ class KeyGroups(RuleBasedStateMachine):
 
 
 TestKeyGroups = KeyGroups.TestCase
-TestKeyGroups.settings = settings(max_examples=50, stateful_step_count=20, deadline=None)
+TestKeyGroups.settings = settings(max_examples=examples(50), stateful_step_count=20, deadline=None)

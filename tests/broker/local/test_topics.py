@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from tests.broker.sports import AGENCY, NETWORK, NOW, PDA, REPORTER, Node, grant
+from tests.budget import examples
 from tests.trust.kit import refused
 
 from penstock.broker.limits import BrokerLimits
@@ -171,7 +172,7 @@ def lies_in(patterns: set[str], path: str) -> bool:
     return path in patterns or "**" in patterns or ("news/**" in patterns and path.startswith("news/"))
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(GRANTS, GRANTS, st.sampled_from(PATHS), st.sampled_from(PATHS))
 def test_messages_go_from_those_who_may_to_those_who_may(
     written: set[str], read: set[str], path: str, asked: str
@@ -208,7 +209,7 @@ def means(pattern: list[str], levels: list[str]) -> bool:
     return any(means(pattern[1:], levels[taken:]) for taken in range(1, most + 1))
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(PATTERN, st.lists(WORDS, min_size=1, max_size=5))
 def test_a_pattern_subscribes_to_what_it_means(pattern: list[str], levels: list[str]) -> None:
     name, selector = subscription(AGENCY.principal, "/".join(pattern))

@@ -29,6 +29,7 @@ from tests.broker.node_kit import (
     until,
 )
 from tests.broker.sports import NETWORK, NEWS, NOW, NUMBER, PDA, REPORTER, STRANGER, definition, grant, signed
+from tests.budget import examples
 
 from penstock.broker.client.client import Client, Feed, Subscription
 from penstock.broker.limits import BrokerLimits
@@ -136,7 +137,10 @@ def junk(number: int) -> str:
 
 @pytest.mark.parametrize(
     ("rights", "expected"),
-    [((), {"broker.not-permitted": 1_000}), ((ALL,), {"accepted": 200, "broker.subscriptions": 9_800})],
+    [
+        ((), {"broker.not-permitted": examples(1_000)}),
+        ((ALL,), {"accepted": 200, "broker.subscriptions": examples(9_800)}),
+    ],
     ids=["without rights", "with rights"],
 )
 def test_ten_thousand_junk_subscriptions(rights: tuple[Certificate, ...], expected: dict[str, int]) -> None:

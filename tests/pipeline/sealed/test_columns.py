@@ -8,7 +8,7 @@ import pyarrow as pa  # type: ignore[import-untyped]  # it ships no types
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.budget import USUAL
+from tests.budget import USUAL, examples
 from tests.trust.kit import refused
 
 from penstock.codec.columns import KINDS, decode_column, encode_column
@@ -33,7 +33,7 @@ def columns(draw: st.DrawFn) -> tuple[Kind, list[Any]]:
     return kind, few * draw(st.sampled_from([1, 1, 1, 1_100]))
 
 
-@settings(deadline=None, max_examples=USUAL)
+@settings(deadline=None, max_examples=examples(USUAL))
 @given(columns())
 def test_both_write_and_read_the_same(column: tuple[Kind, list[Any]]) -> None:
     kind, values = column
@@ -47,7 +47,7 @@ def test_both_write_and_read_the_same(column: tuple[Kind, list[Any]]) -> None:
     assert encode_column(found.to_pylist()) == octets
 
 
-@settings(deadline=None, max_examples=USUAL)
+@settings(deadline=None, max_examples=examples(USUAL))
 @given(columns(), st.data())
 def test_both_refuse_the_same(column: tuple[Kind, list[Any]], data: st.DataObject) -> None:
     kind, values = column

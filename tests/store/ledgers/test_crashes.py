@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
+from tests.budget import examples
 from tests.store.writer import LEDGER
 
 from penstock.store.ledgers.urls import open_store
@@ -18,7 +19,10 @@ from penstock.testing.postgres import PostgresServer
 
 PROGRAM = Path(__file__).parents[1] / "writer.py"
 WRITERS = 4
-CHANGES = 1000
+#: changes that are waited for before something is killed
+CHANGES = examples(400)
+#: a goal that nobody reaches before being killed
+ENDLESS = 1_000_000
 PATIENCE = 120.0
 
 
@@ -26,7 +30,6 @@ class Crash:
     """Writers of one store, the files in which they say what was acknowledged, and how often they were killed."""
 
     program: ClassVar = PROGRAM
-    changes: ClassVar = CHANGES
     #: seconds that writers may take
     patience: ClassVar = PATIENCE
 
@@ -37,13 +40,14 @@ class Crash:
         open_store(url, create=True).close()
 
     @contextmanager
-    def writers(self) -> Iterator[subprocess.Popen[bytes]]:
-        """Start writers; at the end those that still run are killed."""
+    def writers(self, goal: int = ENDLESS) -> Iterator[subprocess.Popen[bytes]]:
+        """Start writers that stop at a goal; at the end those that still run are killed."""
         self.round += 1
-        words = (self.url, str(self.round), str(WRITERS), str(self.changes), str(self.folder))
+        words = (self.url, str(self.round), str(WRITERS), str(goal), str(self.folder))
         group = subprocess.Popen([sys.executable, self.program, *words], start_new_session=True)
         try:
             yield group
+            assert goal < ENDLESS or group.poll() is None, "the writers have ended by themselves"
         finally:
             if group.poll() is None:
                 os.killpg(group.pid, signal.SIGKILL)
@@ -81,23 +85,25 @@ class Crash:
 def test_sqlite_survives_its_writers(tmp_path: Path) -> None:
     crash = Crash(f"sqlite:{tmp_path}/rules.db", tmp_path)
     with crash.writers():
-        crash.wait(CHANGES // 2)
-    assert CHANGES // 2 <= crash.verify() < CHANGES
-    with crash.writers() as writers:
+        crash.wait(CHANGES)
+    there = crash.verify()
+    assert there >= CHANGES
+    with crash.writers(there + CHANGES) as writers:
         assert writers.wait(PATIENCE) == 0
-    assert crash.verify() >= CHANGES
+    assert crash.verify() >= there + CHANGES
 
 
 def test_postgresql_survives_its_writers_and_the_server_its_own_end(postgres: PostgresServer, tmp_path: Path) -> None:
     crash = Crash(postgres.url(postgres.new_database()), tmp_path)
     with crash.writers():
-        crash.wait(CHANGES // 3)
-    assert CHANGES // 3 <= crash.verify() < CHANGES
-    with crash.writers() as writers:
-        crash.wait(2 * CHANGES // 3)
+        crash.wait(CHANGES)
+    there = crash.verify()
+    assert there >= CHANGES
+    with crash.writers(there + 2 * CHANGES) as writers:
+        crash.wait(len(crash.acknowledged()) + CHANGES)
         postgres.kill()
         postgres.start()
-        assert crash.verify() >= 2 * CHANGES // 3
+        assert crash.verify() >= there + CHANGES
         assert writers.wait(PATIENCE) == 0
-    assert crash.verify() >= CHANGES
+    assert crash.verify() >= there + 2 * CHANGES
     assert "automatic recovery in progress" in postgres.log

@@ -2,6 +2,7 @@
 
 from datetime import timedelta
 from pathlib import Path
+from shutil import copytree
 
 import pytest
 from tests.apps.cli.moderator.test_commands import RULES
@@ -19,17 +20,29 @@ MORE = (
 )
 
 
+@pytest.fixture(scope="module")
+def begun(tmp_path_factory: pytest.TempPathFactory) -> Shell:
+    """A shell in a folder with a rule book, of which each test takes a copy."""
+    penstock = Shell(tmp_path_factory.mktemp("book"))
+    with pytest.MonkeyPatch.context() as patched:
+        patched.chdir(penstock.folder)
+        patched.delenv("PENSTOCK_NAMES", raising=False)
+        patched.setenv("PENSTOCK_STORE", STORE)
+        Path("rules.yaml").write_text(RULES, encoding="utf-8")
+        for name in ("plant", "acme", "bolt", "ada"):
+            penstock.ok("key", "new", f"{name}.key", "--name", name)
+        penstock.ok("moderator", "init", "rules.yaml", "--key", "plant.key")
+        penstock.ok("moderator", "add", "--from", "rules.yaml", "--key", "acme.key")
+        assert penstock("moderator", "add", "--from", "rules.yaml", "--key", "bolt.key").code == "moderator.rejected"
+    return penstock
+
+
 @pytest.fixture
-def book(penstock: Shell, monkeypatch: pytest.MonkeyPatch) -> Shell:
+def book(penstock: Shell, begun: Shell, monkeypatch: pytest.MonkeyPatch) -> Shell:
     """A rule book with the rules of two companies, one of which was rejected."""
     monkeypatch.setenv("PENSTOCK_STORE", STORE)
-    Path("rules.yaml").write_text(RULES, encoding="utf-8")
-    for name in ("plant", "acme", "bolt", "ada"):
-        penstock.ok("key", "new", f"{name}.key", "--name", name)
-    penstock.ok("moderator", "init", "rules.yaml", "--key", "plant.key")
-    penstock.ok("moderator", "add", "--from", "rules.yaml", "--key", "acme.key")
-    assert penstock("moderator", "add", "--from", "rules.yaml", "--key", "bolt.key").code == "moderator.rejected"
-    return penstock
+    copytree(begun.folder, penstock.folder, dirs_exist_ok=True)
+    return begun.at(penstock.folder)
 
 
 def ask(shell: Shell, verb: str, *arguments: str, by: str) -> Ran:
