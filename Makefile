@@ -61,7 +61,7 @@ soak: setup .tools/spark.jsa ## the property tests with TIMES=20 as many example
 	@$(run) python bench/soak_conflicts.py
 
 hostile: setup ## all attacks on broker processes with their true bounds, and DELIVERIES=1000000 under everything at once (SEED=n)
-	@$(run) LONG=1 python -m pytest -n0 -s -m long -o faulthandler_timeout=0 $(ARGS) $(HOSTILE)
+	@$(run) LONG=1 python -m pytest -s -m long -o faulthandler_timeout=0 $(ARGS) $(HOSTILE)
 
 format: setup ## format the code and apply safe lint fixes
 	@$(run) ruff format .

@@ -192,5 +192,5 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator["SparkSession"]:
 
 def _mark(folder: Path) -> None:
     """Fail where another process of this run has a session: it would warm up a second Java."""
-    shared = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+    shared = folder.parent if "PENSTOCK_TEST_PROCESS" in os.environ else folder
     (shared / "session").touch(exist_ok=False)

@@ -1,8 +1,8 @@
 """Tests in several processes: each is a copy of the one that has found the tests, and runs what it is given.
 
-To find nine thousand tests takes a process ten seconds, and half a minute where nothing is compiled yet; processes that
-are started anew, as pytest-xdist starts them, would each do the same. Reports go back to the first process, which shows
-and counts them as if it had run everything itself.
+To find ten thousand tests takes a process ten seconds, and half a minute if nothing is compiled yet. Processes that do
+not come from this one, as those of pytest-xdist do not, would each do the same. Reports go back to the first process,
+which shows and counts them as if it had run everything itself.
 """
 
 import os
@@ -121,7 +121,7 @@ def _work(session: pytest.Session, name: str, link: "Connection[Any, Any]") -> N
     status = 1
     try:
         config: Any = session.config
-        os.environ["PYTEST_XDIST_WORKER"] = name
+        os.environ["PENSTOCK_TEST_PROCESS"] = name
         config.pluginmanager.unregister(name="terminalreporter")
         config.pluginmanager.register(_Reporter(config, link))
         # The files that keep what is printed are those of the first process as well.
