@@ -98,10 +98,9 @@ def test_a_small_frame_that_arrives_alone_is_handled_without_waking_the_owner() 
             handled.append(message)
             return True
 
-        channel.handle_alone = handle
         arrive(channel, frame([encode("nobody waits")]))
         assert messages(await channel.take()) == ["nobody waits"]
-        taking = asyncio.create_task(channel.take())
+        taking = asyncio.create_task(channel.take(handle))
         await asyncio.sleep(0)
         for number in range(3):
             arrive(channel, frame([encode(number)]))
@@ -121,14 +120,13 @@ def test_a_small_frame_that_arrives_alone_is_handled_without_waking_the_owner() 
 def test_frames_that_are_large_or_together_are_left_to_the_owner() -> None:
     async def main() -> None:
         channel = Channel(asyncio.get_running_loop(), BrokerLimits(), opening=0)
-        channel.handle_alone = lambda _frame: True
         for stream in (frame([encode(1)]) + frame([encode(2)]), frame([encode(bytes(5_000))])):
-            taking = asyncio.create_task(channel.take())
+            taking = asyncio.create_task(channel.take(lambda _frame: True))
             await asyncio.sleep(0)
             arrive(channel, stream)
             assert len(b"".join(await taking)) > 2
         # A goodbye is not a message.
-        taking = asyncio.create_task(channel.take())
+        taking = asyncio.create_task(channel.take(lambda _frame: True))
         await asyncio.sleep(0)
         arrive(channel, raw_frame(encode("link.closed")))
         with pytest.raises(FailedError) as found:
@@ -141,13 +139,12 @@ def test_frames_that_are_large_or_together_are_left_to_the_owner() -> None:
 def test_the_owner_raises_the_error_of_handling_a_frame() -> None:
     async def main() -> None:
         channel = Channel(asyncio.get_running_loop(), BrokerLimits(), opening=0)
-        taking = asyncio.create_task(channel.take())
-        await asyncio.sleep(0)
 
         def fail(_frame: memoryview) -> bool:
             raise ZeroDivisionError
 
-        channel.handle_alone = fail
+        taking = asyncio.create_task(channel.take(fail))
+        await asyncio.sleep(0)
         arrive(channel, frame([encode(1)]))
         with pytest.raises(ZeroDivisionError):
             await taking

@@ -263,6 +263,8 @@ class ServerCounts:
     answers: dict[int, int] = field(default_factory=dict)
     turned_away: int = 0
     timed_out: int = 0
+    #: connections that are open now
+    connections: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,14 +293,24 @@ class Bounds:
 
 
 class HttpService:
-    """See the module. `code` is of the error if it cannot listen; without `admit`, `answer` settles who asks."""
+    """See the module. `code` is of the error if it cannot listen; without `admit`, `answer` settles who asks.
 
-    def __init__(self, answer: Answering, bounds: Bounds, code: str, admit: Admitting | None = None) -> None:
+    `counts` shows what it has seen to others.
+    """
+
+    def __init__(
+        self,
+        answer: Answering,
+        bounds: Bounds,
+        code: str,
+        admit: Admitting | None = None,
+        counts: ServerCounts | None = None,
+    ) -> None:
         self.answer = answer
         self.admit = admit
         self.bounds = bounds
         self._code = code
-        self.counts = ServerCounts()
+        self.counts = counts or ServerCounts()
         self.open: set[_Connection] = set()
         #: those of them that have not shown who they are; the one that has been idle for the longest comes first
         self.strangers: dict[_Connection, None] = {}
@@ -416,11 +428,13 @@ class _Connection(asyncio.Protocol):
             return
         self.since = asyncio.get_running_loop().time()
         service.open.add(self)
+        service.counts.connections = len(service.open)
         service.strangers[self] = None
 
     def leave(self) -> None:
         """Count no more among the open connections."""
         self._service.open.discard(self)
+        self._service.counts.connections = len(self._service.open)
         self._service.strangers.pop(self, None)
         self._service.left.set()
 

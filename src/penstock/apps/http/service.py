@@ -51,6 +51,7 @@ from penstock.apps.http.server import (
     HttpResponse,
     HttpService,
     Refusal,
+    ServerCounts,
     refused,
 )
 from penstock.errors import FailedError, MalformedError, PenstockError
@@ -131,7 +132,8 @@ class Counting(Collector):
         self.loads: Counter[str] = Counter()
         self.refused_callers = 0
         self.revision = ""
-        self.service: HttpService | None = None
+        #: of the server that asks this service
+        self.server = ServerCounts()
         self._took = [0] * (len(_SECONDS) + 1)
         self._sum = 0.0
         self._registry = CollectorRegistry()
@@ -162,8 +164,7 @@ class Counting(Collector):
         info.add_metric((self.revision,), 1)
         yield info
         yield self._times()
-        if self.service is not None:
-            yield from _of_server(self.service)
+        yield from _of_server(self.server)
 
     def _times(self) -> Metric:
         total, buckets = 0, []
@@ -174,16 +175,14 @@ class Counting(Collector):
         return HistogramMetricFamily("penstock_pdp_seconds", words, buckets=buckets, sum_value=self._sum)
 
 
-def _of_server(service: HttpService) -> Iterator[Metric]:
+def _of_server(counts: ServerCounts) -> Iterator[Metric]:
     answers = CounterMetricFamily("penstock_pdp_answers", "Answers by their status.", labels=("status",))
-    for status, number in service.counts.answers.items():
+    for status, number in counts.answers.items():
         answers.add_metric((str(int(status)),), number)
     yield answers
-    yield CounterMetricFamily(
-        "penstock_pdp_connections_refused", "Connections beyond the bound.", service.counts.turned_away
-    )
-    yield CounterMetricFamily("penstock_pdp_timeouts", "Connections that were too slow.", service.counts.timed_out)
-    yield GaugeMetricFamily("penstock_pdp_connections", "Connections.", len(service.open))
+    yield CounterMetricFamily("penstock_pdp_connections_refused", "Connections beyond the bound.", counts.turned_away)
+    yield CounterMetricFamily("penstock_pdp_timeouts", "Connections that were too slow.", counts.timed_out)
+    yield GaugeMetricFamily("penstock_pdp_connections", "Connections.", counts.connections)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -516,9 +515,12 @@ class RunningService:
         self._place = place
         self._note = note
         self.http = HttpService(
-            service.answer, Bounds.of_questions(service.settings.limits), "pdp.listen", service.admit
+            service.answer,
+            Bounds.of_questions(service.settings.limits),
+            "pdp.listen",
+            service.admit,
+            service.counting.server,
         )
-        service.counting.service = self.http
         #: none at first: what was changed since the bundle was read is found by the first look
         self._seen: Stamp | None = None
         self._wake = asyncio.Event()

@@ -176,14 +176,13 @@ class Connection:
 
     async def _listen(self, link: Link, waiting: list[Wire]) -> PenstockError:
         """Take what the broker says, until the link ends; return how."""
-        link.handle_alone(self._take_alone)
         try:
             while True:
                 for tree in waiting:
                     if self._crowded is not None:
                         await self._crowded.wait()
                     self._crowded = self._take(read_word(tree))
-                waiting = await link.receive()
+                waiting = await link.receive(self._take_alone)
         except PenstockError as error:
             await link.close(error.code)
             return error

@@ -124,7 +124,7 @@ class Clients:
         """Handle a client's messages. Nobody else waits for long, however many they are."""
         turns, loop, outbox = Turns(), asyncio.get_running_loop(), self._core.outbox
         pace = self._pace(client.link.peer.principal)
-        client.link.handle_alone(partial(self._take_alone, client))
+        alone = partial(self._take_alone, client)
         while True:
             turns.since = loop.time()
             for tree in waiting:
@@ -149,7 +149,7 @@ class Clients:
                     self._core.counts["slowed"] += pause > _DEAR
                 if pause > 0 or loop.time() - turns.since > TURN:
                     await turns.over(pause)
-            waiting = await client.link.receive()
+            waiting = await client.link.receive(alone)
 
     def _take_alone(self, client: _Client, tree: Wire) -> bool:
         """Handle a publication that has arrived alone; return False for everything else."""

@@ -91,10 +91,8 @@ class Channel(asyncio.BufferedProtocol):
         self._inbox_size = 0
         self._reading = True
         self._arrived = asyncio.Event()
-        #: whether the owner waits for frames, and has handled all that came before
-        self._idle = False
-        #: handles a small frame that arrives alone while the owner is idle, or returns False to leave it to the owner
-        self.handle_alone: Callable[[memoryview], bool] | None = None
+        #: handles a frame that arrives alone, while the owner waits and has handled all that came before (`take`)
+        self._alone: Callable[[memoryview], bool] | None = None
         #: what handling one raised: the owner raises it
         self._failure: Exception | None = None
         #: whether urgent messages overtake others
@@ -188,7 +186,12 @@ class Channel(asyncio.BufferedProtocol):
         except MalformedError as error:
             self.cut(error)
             return
-        if len(frames) == 1 and self._idle and 0 < len(frames[0]) <= _SMALL and self._handle_alone(frames[0]):
+        if (
+            len(frames) == 1
+            and self._alone is not None
+            and 0 < len(frames[0]) <= _SMALL
+            and self._handle_alone(frames[0])
+        ):
             return
         self._keepalives += frames.count(memoryview(b""))
         if self._keepalives > self._limits.link_keepalives:
@@ -238,12 +241,13 @@ class Channel(asyncio.BufferedProtocol):
 
     # What the owner of the channel calls.
 
-    async def take(self) -> list[memoryview]:
+    async def take(self, alone: Callable[[memoryview], bool] | None = None) -> list[memoryview]:
         """Return all frames that have arrived, one at least; urgent ones come first.
 
+        While it waits, `alone` handles a small frame that arrives alone, or returns False to leave it to the owner.
         Raises what the channel ended with, when it has.
         """
-        await self._wait_for_frames()
+        await self._wait_for_frames(alone)
         frames = [*self.take_urgent(), *self._inbox]
         self._inbox.clear()
         self._taken()
@@ -356,24 +360,24 @@ class Channel(asyncio.BufferedProtocol):
             # The same error is raised as often as somebody asks, and must not grow by each of them.
             raise self.ended.with_traceback(None)
 
-    async def _wait_for_frames(self) -> None:
+    async def _wait_for_frames(self, alone: Callable[[memoryview], bool] | None = None) -> None:
         while not self._inbox and not self._urgent_in:
             if self._failure is not None:
                 raise self._failure
             self._check_open()
             self._arrived.clear()
-            self._idle = True
+            self._alone = alone
             try:
                 await self._arrived.wait()
             finally:
-                self._idle = False
+                self._alone = None
 
     def _handle_alone(self, found: memoryview) -> bool:
         """Let a frame be handled immediately: the owner's task would have to be woken up first."""
-        if self.handle_alone is None or found[0] in _TEXTS or self._inbox or self._urgent_in or self._failure:
+        if self._alone is None or found[0] in _TEXTS or self._inbox or self._urgent_in or self._failure:
             return False
         try:
-            return self.handle_alone(found)
+            return self._alone(found)
         except Exception as error:  # noqa: BLE001  # the owner raises it, as if it had handled the frame itself
             self._failure = error
             self._arrived.set()

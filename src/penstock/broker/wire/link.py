@@ -77,10 +77,16 @@ class Endpoint:
 class Link:
     """Messages to and from a peer."""
 
-    def __init__(self, channel: Channel, peer: AuthenticatedPeer, endpoint: Endpoint) -> None:
+    def __init__(
+        self,
+        channel: Channel,
+        peer: AuthenticatedPeer,
+        endpoint: Endpoint,
+        admitted: "Callable[[Link], None]" = lambda _link: None,
+    ) -> None:
         self.peer = peer
         self._channel = channel
-        self._admitted: Callable[[Link], None] = lambda _link: None
+        self._admitted = admitted
         self._limits = endpoint.limits
 
     def __repr__(self) -> str:
@@ -105,10 +111,6 @@ class Link:
         """Let the peer in: it has shown that it may be here."""
         self._channel.widen()
         self._admitted(self)
-
-    def on_admitted(self, admitted: "Callable[[Link], None]") -> None:
-        """Call something when the peer is let in."""
-        self._admitted = admitted
 
     def post(self, message: Encoded, *, urgent: bool = False, eager: bool = False) -> None:
         """Send a message without waiting; a peer that leaves too much unread is cut. An urgent one overtakes others.
@@ -136,33 +138,28 @@ class Link:
         await self._channel.room()
         self._channel.post(message)
 
-    async def receive(self) -> list[Wire]:
+    async def receive(self, alone: Callable[[Wire], bool] | None = None) -> list[Wire]:
         """Return the messages that have arrived since, in their order, as soon as there are any.
+
+        While it waits, `alone` handles a small message that arrives alone. It returns False, before it has done
+        anything, to leave the message to the caller. Whatever it raises is raised here.
 
         Raises what the link ended with, after everything that came before: `FailedError` (`link.closed`, `link.lost`,
         `link.idle`), `RefusedError` (`link.refused`, `link.flood`, `link.slow-reader`) and `MalformedError` for what is
         not a frame or message.
         """
+        handle = None if alone is None else partial(self._handle_alone, alone)
         while True:
-            messages = self._read(await self._channel.take())
+            messages = self._read(await self._channel.take(handle))
             if messages:
                 return messages
 
-    def handle_alone(self, handle: Callable[[Wire], bool]) -> None:
-        """Let a small message that arrives alone be handled while it is read, whenever `receive` waits for one.
-
-        `handle` returns False, before it has done anything, to leave the message to `receive`. Whatever it raises,
-        `receive` raises.
-        """
-
-        def read(found: memoryview) -> bool:
-            try:
-                messages = decode_messages(found, limits=self._limits.codec)
-            except (MalformedError, RefusedError):
-                return False
-            return len(messages) == 1 and handle(messages[0])
-
-        self._channel.handle_alone = read
+    def _handle_alone(self, handle: Callable[[Wire], bool], found: memoryview) -> bool:
+        try:
+            messages = decode_messages(found, limits=self._limits.codec)
+        except (MalformedError, RefusedError):
+            return False
+        return len(messages) == 1 and handle(messages[0])
 
     def urgent(self) -> list[Wire]:
         """Return the urgent messages that have arrived, if any: they go before what was received and is not done."""
@@ -230,7 +227,11 @@ async def introduce(channel: Channel, side: Connecting) -> AuthenticatedPeer:
 
 
 async def meet(
-    endpoint: Endpoint, channel: Channel, shake: Callable[[], Awaitable[AuthenticatedPeer]], address: str = "the peer"
+    endpoint: Endpoint,
+    channel: Channel,
+    shake: Callable[[], Awaitable[AuthenticatedPeer]],
+    address: str = "the peer",
+    admitted: Callable[[Link], None] = lambda _link: None,
 ) -> Link:
     """Run a handshake within its time; a link is what comes of one that held.
 
@@ -245,7 +246,7 @@ async def meet(
     except BaseException:
         channel.abort()
         raise
-    return Link(channel, peer, endpoint)
+    return Link(channel, peer, endpoint, admitted)
 
 
 def _failed(channel: Channel, error: PenstockError | OSError, address: str) -> PenstockError:
@@ -348,11 +349,9 @@ class Reception:
     async def _attend(self, channel: Channel, shake: Callable[[], Awaitable[AuthenticatedPeer]]) -> None:
         task = asyncio.current_task()
         try:
-            link = await meet(self._endpoint, channel, shake)
-            if task in self._greeting:
-                link.on_admitted(partial(self._let_in, task))
-                if not self._endpoint.guarded:
-                    link.admit()
+            link = await meet(self._endpoint, channel, shake, admitted=partial(self._let_in, task))
+            if task in self._greeting and not self._endpoint.guarded:
+                link.admit()
             try:
                 await self._serve(link)
             except PenstockError as error:
@@ -372,8 +371,8 @@ class Reception:
             # What an error remembers of where it was raised holds the connection, and its buffers, for long.
             _forget_frames(channel.ended)
 
-    def _let_in(self, task: asyncio.Task[None], link: Link) -> None:
-        if self._greeting.pop(task, None) is not None:
+    def _let_in(self, task: asyncio.Task[None] | None, link: Link) -> None:
+        if task is not None and self._greeting.pop(task, None) is not None:
             self._links[task] = link
 
     def _check_places(self) -> None:
