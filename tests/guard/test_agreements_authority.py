@@ -67,7 +67,7 @@ def test_a_refusal_says_which_rule_it_is() -> None:
             decision.require()
         assert reason in caught.value.message
     silent = agreed(agreement())
-    assert "has no rule by which" in ask(silent, P1, PUBLISH, A1).errors[0].message
+    assert "has no rule to publish" in ask(silent, P1, PUBLISH, A1).errors[0].message
     assert "nobody may publish `A1`" in ask(silent, ANN, SUBSCRIBE, A1).errors[0].message
     # Certificates alone refuse without a word, and what is allowed has no refusals.
     assert ask(BOTH, ANN, SUBSCRIBE, A1).errors == ()

@@ -130,12 +130,12 @@ class Kept:
 
     @property
     def open(self) -> bool:
-        """Say whether votes may still count."""
+        """Return whether votes may still count."""
         return self.poll.outcome is None
 
     @property
     def pending(self) -> bool:
-        """Say whether the poll needs further action."""
+        """Return whether the poll needs further action."""
         return self.settlement is None
 
 
@@ -294,7 +294,7 @@ class Polls:
     def plan(self, rule_id: str, when: datetime, deadline: datetime) -> PollQuestion:
         """Return what would be asked about a rule that was rejected; nothing is changed.
 
-        Raises what `pose` raises, `LimitError` (`poll.limit`) for a deadline too far away, and `RefusedError`
+        Raises as `pose`, `LimitError` (`poll.limit`) for a deadline too far away, and `RefusedError`
         (`poll.running`) while there is a poll about the rule.
         """
         if deadline - when > timedelta(seconds=self._limits.poll_longest):

@@ -77,7 +77,7 @@ def outcome_key(poll: bytes) -> str:
 
 
 def is_outcome(key: str) -> bool:
-    """Say whether a key is that of an outcome."""
+    """Return whether a key is that of an outcome."""
     return key.endswith(_OUTCOME)
 
 
@@ -196,7 +196,7 @@ class PollModerator:
         await end(*self._tasks)
 
     async def ask(self, rule_id: str, deadline: datetime) -> Poll:
-        """Ask those affected about a rule that was rejected. Raises what `Polls.ask` raises."""
+        """Ask those affected about a rule that was rejected. Raises as `Polls.ask`."""
         poll = await self._do(self._polls.ask, rule_id, instant(self._channel.clock), deadline)
         await self._send()
         return poll

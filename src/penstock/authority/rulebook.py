@@ -79,7 +79,7 @@ class Periods:
         self._seen = -1
 
     def due(self, when: datetime) -> bool:
-        """Say whether a period has ended, or begun, that is not taken in."""
+        """Return whether a period has ended, or begun, that is not taken in."""
         self._follow()
         now = instant_key(when)
         limited = (one for one, due in self._limited.items() if due <= now)
@@ -225,7 +225,7 @@ class RuleBook:
         return self._view.head
 
     def needs_time(self, now: datetime) -> bool:
-        """Say whether its time is so far from now that the moderator has to set it, by any request that it signs."""
+        """Return whether its time is so far from now that the moderator has to set it, by any request that it signs."""
         try:
             self._times.of_step(self._book.time, now, moderator=False)
         except RefusedError:
@@ -386,7 +386,7 @@ class RuleBook:
     ) -> SignedValue[ModeratorRequest]:
         """Sign a request that can be taken next, or after so many others of the same key.
 
-        Raises what `sign_value` raises.
+        Raises as `sign_value`.
         """
         serial = self.next_serial(key.principal) + ahead
         return sign_value(ModeratorRequest(self.id, key.principal, serial, when, request, why), key)
@@ -452,7 +452,7 @@ class RuleBook:
         return None if plan.step.delta == NO_CHANGE else plan
 
     def _sets_time(self, key: SigningKey, when: datetime) -> bool:
-        """Say whether periods have ended or begun, and only this key can say so."""
+        """Return whether periods have ended or begun, and only this key can say so."""
         self.refresh()
         return key.principal == self.founding.moderator and self.needs_time(when) and self._periods.due(when)
 

@@ -159,7 +159,7 @@ def begin(ledger: Ledger, founding: Founding, whole: Whole, limits: AuthorityLim
 def read_found(data: bytes) -> Founding:
     """Return the founding of a rule book; it is signed if requests must be.
 
-    Raises `MalformedError` (`moderator.record`, and what its parts raise), and what `UnverifiedValue.verify` raises.
+    Raises `MalformedError` (`moderator.record`, and what its parts raise), and as `UnverifiedValue.verify`.
     """
     body = parse_canonical(data, limits=wide(len(data)))
     if not (isinstance(body, tuple) and body and body[0] == Founding.HEAD):
@@ -333,7 +333,7 @@ class Snapshots:
         return (*own, fold) if self._keeps_own() else (fold, *own)
 
     def _keeps_own(self) -> bool:
-        """Say whether the key at hand is one's own, and not the moderator's."""
+        """Return whether the key at hand is one's own, and not the moderator's."""
         if self._key is None or self._key.principal != self._own:
             return False
         founding = self._founding

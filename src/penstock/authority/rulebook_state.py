@@ -201,7 +201,7 @@ class Rights:
         (1) The moderator asked, about this rule book. (2) The votes come to this step, (3) which is the moderator's, in
         the name of the poll, and the only one that was taken on it.
 
-        Raises `RefusedError`: `moderator.wrong-book`, `poll.outcome`, and what `verify_outcome` raises.
+        Raises `RefusedError`: `moderator.wrong-book`, `poll.outcome`, and as `verify_outcome`.
         """
         # (1) Nobody else polls.
         question = proof.question.verify()
@@ -302,7 +302,7 @@ def _undone_at_last(base: RuleBase, step: Step) -> Step:
 
 
 def _used_up(base: RuleBase, step: Step, since: int) -> bool:
-    """Say whether a step that rests on the same consents was taken since, or that is later than now."""
+    """Return whether a step that rests on the same consents was taken since, or that is later than now."""
     subject, kind = subject_of(step), type(step.request)
     alike = (later for later in base.since(since) if isinstance(later.request, kind))
     return since >= base.next_number or any(subject_of(later) == subject for later in alike)
@@ -367,7 +367,7 @@ class Times:
 
 
 def is_moderators(founding: Founding, taken: RecordedStep) -> bool:
-    """Say whether a step is signed by the moderator, if it is signed at all."""
+    """Return whether a step is signed by the moderator, if it is signed at all."""
     if taken.word is not None:
         return taken.word.asked.value.by == founding.moderator
     return founding.unsafe_unsigned and taken.step.note.who == founding.moderator
@@ -506,7 +506,7 @@ class RuleBookFold:
 
 
 def same_state(one: BookState, other: BookState) -> bool:
-    """Say whether two states are the same, whatever is read of them so far. Raises what reading rules raises."""
+    """Return whether two states are the same, whatever is read of them so far. Raises what reading rules raises."""
 
     def told(state: BookState) -> tuple[object, ...]:
         if state.book is None:

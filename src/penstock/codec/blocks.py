@@ -593,7 +593,7 @@ def _numbers(count: int) -> Struct:
 
 
 def says_labels(data: bytes) -> bool:
-    """Say whether the route of a block is blinded. The answer is arbitrary for data that is not a block."""
+    """Return whether the route of a block is blinded. The answer is arbitrary for data that is not a block."""
     start = _route_start(data)
     return start < len(data) and data[start] == 1
 

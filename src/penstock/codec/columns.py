@@ -251,7 +251,7 @@ _SWAPPED: Final = sys.byteorder == "big"
 def encode_column(values: Sequence[Scalar]) -> bytes:
     """Return the bytes of a column.
 
-    Raises `MalformedError`: `value.kind` where kinds are mixed, and what `check_value` raises.
+    Raises `MalformedError`: `value.kind` where kinds are mixed, and as `check_value`.
     """
     if len(values) == 1:
         return encode_cell(values[0])
@@ -313,7 +313,7 @@ def decode_columns(columns: Sequence[bytes | None], rows: int) -> list[Column | 
 
 
 def hold_nulls(columns: Iterable[bytes | None]) -> bool:
-    """Say whether some value of columns is null. Those that are closed have none."""
+    """Return whether some value of columns is null. Those that are closed have none."""
     forms = {column[0] for column in columns if column}
     return any(form & NULLS or not form & KINDS for form in forms)
 
@@ -340,7 +340,7 @@ def decode_column(data: bytes, rows: int) -> Column:
 
 
 def are_common(ids: bytes, times: bytes) -> bool:
-    """Say whether columns are such as every block has: strings without a null, and timestamps and nulls."""
+    """Return whether columns are such as every block has: strings without a null, and timestamps and nulls."""
     if not ids or not times:
         return False
     return ids[0] & _STRICTLY == STRING and times[0] & KINDS in _OF_TIMES

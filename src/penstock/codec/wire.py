@@ -118,7 +118,7 @@ def frame(messages: Sequence[Encoded], *, urgent: bool = False) -> bytes:
 
 
 def is_urgent(found: Octets) -> bool:
-    """Say whether a frame may be taken before others."""
+    """Return whether a frame may be taken before others."""
     return bool(found) and found[0] == _URGENT[0]
 
 

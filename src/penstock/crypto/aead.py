@@ -4,9 +4,9 @@ All three have the same two methods, and 16 bytes of tag behind the ciphertext. 
 (RFC 8452) forgives a repeated nonce, at the cost of a second pass. EAX is here for comparison; it is written from AES
 in counter mode and CMAC, as Bellare, Rogaway and Wagner define it.
 
-Whatever does not open raises `InvalidTag` inside this package, and `seal.cannot-open` outside of it. There is one such
-error: who could tell a wrong key from a changed byte, or from padding that is not right, could ask his way to the
-plaintext.
+Data that cannot be opened raises `InvalidTag` inside this package, and `seal.cannot-open` outside of it. There is only
+one such error: an attacker that could distinguish a wrong key from a changed byte or from wrong padding could find out
+the plaintext.
 """
 
 from enum import IntEnum
@@ -38,7 +38,7 @@ class Aead(Protocol):
 
 
 class CipherAlgorithm(IntEnum):
-    """The algorithms, by the number that stands in the header of a block."""
+    """The algorithms, by their number in the header of a block."""
 
     AES_GCM = 1
     AES_GCM_SIV = 2
@@ -62,7 +62,7 @@ class AesEax:
 
     def __init__(self, key: bytes) -> None:
         self._aes = algorithms.AES(key)
-        # OMAC^t begins with the block that holds t; what follows differs, so that this much is done once.
+        # OMAC^t begins with the block that holds t. The rest differs, so only this part is computed once.
         self._macs = tuple(_begun(self._aes, use) for use in range(3))
 
     def encrypt(self, nonce: Octets, data: Octets, associated_data: Octets | None, /) -> bytes:
@@ -103,9 +103,9 @@ def _begun(aes: algorithms.AES, use: int) -> CMAC:
 
 
 def cannot_open() -> RefusedError:
-    """Return the one error for everything that does not open."""
+    """Return the only error for data that cannot be opened."""
     return RefusedError(
         "seal.cannot-open",
-        "this does not open",
-        hint="it was changed or cut, or belongs elsewhere, or was sealed under another key",
+        "the sealed data cannot be opened",
+        hint="it was changed or truncated, belongs elsewhere, or was sealed under another key",
     )

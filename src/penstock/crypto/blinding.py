@@ -1,12 +1,12 @@
-"""Blinded names: labels for types and attributes that nobody computes who was not given the key (paper 5, 8.2).
+"""Blinded names: labels for types and attributes that only holders of a key can compute (paper 5, section 8.2).
 
     label = the first 16 bytes of HMAC-SHA256(key, "penstock-label-1 " ‖ name)
 
-Names of types are few and public, so that a plain hash of them would be found by trying. The key of labels is not an
-epoch key: it stays when keys are refreshed, so that routes do. While it changes, a `Directory` knows both labels.
+Names of types are few and public, so a plain hash of them could be found by trying. The label key is not an epoch key:
+it stays the same when keys are refreshed, and so do routes. While it changes, a `Directory` knows both labels.
 
-Where brokers speak of a type by its label they say a name as of any other type, whose owner is nobody: no key has that
-digest, so that nobody defines such types, and no right can be granted on them.
+Brokers represent a blinded type by a name like any other, whose owner is `NOBODY`: no key has that digest, so no one
+can define such types or grant rights on them.
 """
 
 import base64
@@ -27,17 +27,17 @@ from penstock.model.types import EventType
 
 _LABEL: Final = b"penstock-label-1 "
 NOBODY: Final = Principal(hashlib.sha256(b"penstock: the owner of all labels").digest())
-"""Who owns the names that labels make."""
+"""The owner of the names that are made of labels."""
 
 
 @lru_cache(maxsize=CACHE_ENTRIES)
 def blinded_key(of_label: bytes) -> TypeKey:
-    """Return the name under which brokers speak of a type whose label this is."""
+    """Return the name by which brokers represent the type with this label."""
     return TypeKey(NOBODY, f"l{base64.b32encode(of_label).decode().rstrip('=').lower()}")
 
 
 def is_blinded(key: TypeKey) -> bool:
-    """Say whether a name is made of a label."""
+    """Return whether a name was made of a label."""
     return key.owner.digest == NOBODY.digest
 
 
@@ -47,13 +47,13 @@ def label(key: Secret, name: str) -> bytes:
 
 
 def blind(key: Secret, found: BlockNames) -> Blinded:
-    """Return the route that says labels instead of names."""
+    """Return the route with labels instead of names."""
     types = [label(key, str(name)) for name in (found.type, *found.ancestors)]
     return Blinded(types[0], tuple(types[1:]), tuple(label(key, name) for name in found.attributes))
 
 
 def blind_newest(ring: KeyRing, found: BlockNames) -> Blinded:
-    """Return the route that says labels of the newest key of a ring. Raises `RefusedError` (`seal.unknown-label`)."""
+    """Return the route with labels of a ring's newest key. Raises `RefusedError` (`seal.unknown-label`)."""
     scope = label_scope(found.type)
     epoch = ring.newest(scope)
     key = None if epoch is None else ring.key(scope, epoch)
@@ -63,7 +63,7 @@ def blind_newest(ring: KeyRing, found: BlockNames) -> Blinded:
 
 
 class Directory:
-    """The meaning of known labels. Labels of an old and a new key may both be there.
+    """The names of known labels. It can contain labels of an old and a new key.
 
     `version` changes with every change.
     """
@@ -75,7 +75,7 @@ class Directory:
 
     @classmethod
     def of(cls, ring: KeyRing, types: Iterable[EventType]) -> "Directory":
-        """Return what all labels stand for that the keys of a ring give to some types."""
+        """Return the directory of all labels that a ring's keys give to some types."""
         found = cls()
         versions = [(label_scope(one.key), one) for one in types]
         for scope, _, key in ring.items():
@@ -84,13 +84,13 @@ class Directory:
         return found
 
     def add(self, key: Secret, types: Iterable[TypeKey], attributes: Iterable[str]) -> None:
-        """Learn the labels of some names under a key."""
+        """Add the labels of names under a key."""
         self.version += 1
         self._types |= {label(key, str(name)): name for name in types}
         self._attributes |= {label(key, name): str(name) for name in attributes}
 
     def remove(self, key: Secret, types: Iterable[TypeKey], attributes: Iterable[str]) -> None:
-        """Forget the labels of some names under a key."""
+        """Remove the labels of names under a key."""
         self.version += 1
         for name in types:
             self._types.pop(label(key, str(name)), None)
@@ -113,6 +113,6 @@ def unknown_label() -> RefusedError:
     """Return the error for labels whose key is not held."""
     return RefusedError(
         "seal.unknown-label",
-        "a type is named by a label that is not known here",
-        hint="carry it on, or get the key of its labels; who opens files gives the type too",
+        "the label of a type is not known here",
+        hint="get the label key; to open files, give the type too",
     )

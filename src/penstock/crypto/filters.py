@@ -4,12 +4,12 @@
     identity    which content it is: the first 16 bytes of HMAC-SHA256(HKDF(… "filter identity"), content)
     sealed      hint ‖ identity ‖ AES-256-GCM-SIV(HKDF(… "filter AES_GCM_SIV"), content)
 
-Filters are sealed so that equal ones are equal bytes, whoever seals them: brokers without keys have to find out which
-subscriptions say the same (7.3.1). Hence keys are those of no sender, the nonce is always zero, and the algorithm is
-the one that then tells nothing but equality (RFC 8452). A new epoch makes all of them new.
+Equal filters are sealed to equal bytes, whoever seals them: brokers without keys must find out which subscriptions are
+the same (7.3.1). So the keys do not depend on the sender, the nonce is always zero, and the algorithm is one that then
+reveals only equality (RFC 8452). In a new epoch all filters are sealed again.
 
-All parts of a filter are bound to each other: hints and identities of all of them are authenticated with each. So a
-broker on the way can neither leave a part out nor put parts of two filters together, to see which events match what.
+All parts of a filter are bound to each other: the hints and identities of all parts are authenticated with each part.
+So a broker on the way can neither remove a part nor combine parts of two filters to see which events match.
 """
 
 import hmac
@@ -30,7 +30,7 @@ IDENTITY_BYTES: Final = 16
 NAME_BYTES: Final = HINT_BYTES + IDENTITY_BYTES
 """Bytes of hint and identity, by which parts of filters are distinguished without any key."""
 LEAST_BYTES: Final = NAME_BYTES + TAG_BYTES
-"""No part of a sealed filter is shorter."""
+"""The minimum size of a sealed filter's part."""
 
 _NOBODY: Final = bytes(DIGEST_BYTES)
 _NEVER: Final = bytes(INCARNATION_BYTES)
@@ -39,7 +39,7 @@ _LABEL: Final = b"penstock-filter-1 "
 
 
 class FilterKey(NamedTuple):
-    """What seals and opens the conditions on one attribute in one epoch, or on whole events."""
+    """The keys that seal and open conditions on one attribute, or on whole events, in one epoch."""
 
     hint: bytes
     identity: Callable[[bytes], bytes]
@@ -51,7 +51,7 @@ class FilterKey(NamedTuple):
 
 
 def filter_key(key: Secret, scope: str) -> FilterKey:
-    """Return what belongs to the epoch key of a scope."""
+    """Return the filter keys of a scope, derived from its epoch key."""
     hint, mac, sealing_key = (
         derive(key, _NOBODY, _NEVER, scope, f"{Purpose.FILTER} {use}")
         for use in ("hint", "identity", CipherAlgorithm.AES_GCM_SIV.name)
@@ -65,7 +65,7 @@ def filter_key(key: Secret, scope: str) -> FilterKey:
 
 
 def seal_filter(parts: Iterable[tuple[FilterKey, bytes]]) -> tuple[bytes, ...]:
-    """Return the parts of a filter, each sealed, in the one order that they have. No key may stand twice."""
+    """Return the sealed parts of a filter in canonical order. Each key can occur only once."""
     named = sorted(((key.hint + key.identity(content), key, content) for key, content in parts), key=itemgetter(0))
     bound = _bound([name for name, _, _ in named])
     return tuple(name + key.encrypt(_NONCE, content, bound) for name, key, content in named)
@@ -78,7 +78,7 @@ def open_part(key: FilterKey, part: bytes, parts: Sequence[bytes]) -> bytes:
         content = key.decrypt(_NONCE, part[NAME_BYTES:], bound)
     except InvalidTag:
         raise cannot_open() from None
-    # Brokers without keys use the name: it must not say one thing, and the content another.
+    # Brokers without keys use the name, so it must match the content.
     if not hmac.compare_digest(key.hint + key.identity(content), part[:NAME_BYTES]):
         raise cannot_open()
     return content

@@ -1,8 +1,8 @@
-"""Sealed to a public key: HPKE (RFC 9180), base mode, X25519, HKDF-SHA256 and AES-256-GCM.
+"""Encrypt to a public key: HPKE (RFC 9180), base mode, X25519, HKDF-SHA256 and AES-256-GCM.
 
-Written out over the primitives, because randomness comes in as an argument everywhere in Penstock, and the library's
-own HPKE draws it itself. Both read what the other writes, and the tests say so. A `SealingKey` opens what was sealed to
-its public half; each is made for one request.
+It is implemented with the primitives, because randomness is an argument everywhere in Penstock, and the library's own
+HPKE draws it itself. The tests verify that each reads what the other writes. A `SealingKey` opens data sealed to its
+public half. Each is made for one request.
 """
 
 import hmac
@@ -24,12 +24,12 @@ _SUITE: Final = b"HPKE\x00\x20\x00\x01\x00\x02"
 _VERSION: Final = b"HPKE-v1"
 _BASE_MODE: Final = b"\x00"
 _NONCE_BYTES: Final = 12
-#: to find out about the keys of others; nothing is sealed with it
+#: used only to check public keys; nothing is sealed with it
 _ANYBODY: Final = X25519PrivateKey.from_private_bytes(bytes(range(KEY_BYTES)))
 
 
 class SealingKey:
-    """A fresh X25519 key; `public` is what others seal to."""
+    """A fresh X25519 key. Others seal to `public`."""
 
     __slots__ = ("_private", "public")
 
@@ -41,7 +41,7 @@ class SealingKey:
         raise TypeError("a private key is neither pickled nor copied")
 
     def open(self, sealed: bytes, info: bytes) -> bytes:
-        """Return what was sealed to this key for `info`. Raises `RefusedError` (`keys.unopened`)."""
+        """Open data that was sealed to this key for `info`. Raises `RefusedError` (`keys.unopened`)."""
         try:
             return self._opened(sealed[:KEY_BYTES], sealed[KEY_BYTES:], info)
         except (InvalidTag, ValueError):
@@ -54,7 +54,7 @@ class SealingKey:
 
 
 def check_public(public: bytes) -> None:
-    """Check that something can be sealed to a key, before there is anything to seal. Raises as `seal_to`."""
+    """Check that data can be sealed to a key. Raises as `seal_to`."""
     try:
         _ANYBODY.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
@@ -62,11 +62,11 @@ def check_public(public: bytes) -> None:
 
 
 def seal_to(public: bytes, content: bytes, info: bytes, random: RandomBytes) -> bytes:
-    """Seal content to a public key. Raises `RefusedError` (`keys.weak-key`) for one that leaves no secret."""
+    """Seal content to a public key. Raises `RefusedError` (`keys.weak-key`) for a key that gives no secret."""
     ephemeral = X25519PrivateKey.from_private_bytes(random(KEY_BYTES))
     encapsulated = ephemeral.public_key().public_bytes_raw()
     try:
-        # Raises ValueError where the result is zero, whatever our key: a point of small order (RFC 9180, 7.1.4).
+        # Raises ValueError if the result is zero, whatever our key: a point of small order (RFC 9180, 7.1.4).
         shared = ephemeral.exchange(X25519PublicKey.from_public_bytes(public))
     except ValueError:
         raise _weak() from None
@@ -76,7 +76,7 @@ def seal_to(public: bytes, content: bytes, info: bytes, random: RandomBytes) -> 
 
 def _weak() -> RefusedError:
     return RefusedError(
-        "keys.weak-key", "data sealed to this key would not be secret", hint="make a new one, and ask again"
+        "keys.weak-key", "data sealed to this key would not be secret", hint="make a new key and repeat the request"
     )
 
 

@@ -1,18 +1,18 @@
-"""A logical key hierarchy: one secret that all members of a group share, and that changes with them at little cost.
+"""A logical key hierarchy: a secret that all members of a group share, and that is cheap to change with the members.
 
-Members are the leaves of a binary tree (`places`). Each node has a secret that those below it know, and nobody else has
-ever known: that is the whole invariant. The secret of the root gives the key of the epoch. When members change, every
-node above a place that was taken or given up gets a new secret:
+Members are the leaves of a binary tree (`places`). The invariant: each node has a secret that the members below it
+know, and nobody else has ever known. The epoch key is derived from the root's secret. When members change, every node
+above a place that was taken or given up gets a new secret:
 
-1. The lowest of them are drawn at random. Above one that is new, the secret is derived from it, in one direction: who
-   knows a new secret finds those above by himself (Canetti et al., "Multicast security", 1999). A new leaf counts too.
+1. The lowest of them are drawn at random. The secret above a new one is derived from it, in one direction: a holder of
+   a new secret can compute those above (Canetti et al., "Multicast security", 1999). The same is true for a new leaf.
 2. Each new secret is wrapped for every child of its node that cannot derive it. The child's own secret is never sent.
 
-So a change costs one wrapped secret a level and path instead of two, and at most two paths change when somebody leaves:
-never more than 2·⌈log2 n⌉. Nothing is derived from a secret that was there before the change, which is where the
-One-way Function Tree fails (`tests/crypto/oft.py`).
+So a change costs one wrapped secret instead of two for each level and path, and at most two paths change when a member
+leaves: at most 2·⌈log2 n⌉. Nothing is derived from a secret that existed before the change. The One-way Function Tree
+fails because of this (`tests/crypto/oft.py`).
 
-`KeyTree` is the key manager's side, and `KeyPath` a member's. Both are deterministic: randomness comes in as a seed.
+`KeyTree` is for the key manager, and `KeyPath` for a member. Both are deterministic: randomness is an argument.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -23,12 +23,12 @@ from penstock.codec.sexp import SExp
 from penstock.crypto.wrapping import SALT_BYTES, SECRET_BYTES, Secret, unopened, unwrap, wrap
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Who sits where in a binary tree that stays as low as it can be.
+# The places of members in a binary tree of minimal height.
 #
-# With n members the nodes 1 … n-1 are inner ones and the places n … 2n-1 are leaves; the parent of a node is its half.
-# So no leaf lies deeper than ⌈log2 n⌉, whatever has been. Who joins shares the place of the first leaf: both move below
-# it. When somebody leaves, the last leaf takes that place, and the sibling of the last leaf takes their parent's. Where
-# some join and some leave together, the ones take the places of the others.
+# With n members the nodes 1 … n-1 are inner nodes and the places n … 2n-1 are leaves. The parent of node k is k // 2.
+# So no leaf is deeper than ⌈log2 n⌉. A new member shares the place of the first leaf: both move below it. When a member
+# leaves, the last leaf takes its place, and the sibling of the last leaf takes their parent's. If some join and others
+# leave in one step, those that join take the free places.
 
 
 M = TypeVar("M")
@@ -37,10 +37,10 @@ ROOT: Final = 1
 
 @dataclass(frozen=True, slots=True)
 class SeatChange:
-    """What a change of members came to: leaves that moved, from and to, and inner nodes that need new keys.
+    """The result of a change of members: leaves that moved, from and to, and inner nodes that need new keys.
 
-    Those are all above a place that somebody took or gave up: somebody who is below them no longer knows their keys, or
-    somebody who is below them now must not know the old ones.
+    Those are all nodes above a place that was taken or given up: a member that is no longer below them knows their
+    keys, and a member that is below them now must not know the old ones.
     """
 
     moves: tuple[tuple[int, int], ...]
@@ -102,7 +102,7 @@ class TreeSeats(Generic[M]):
             return
         if last != leaving:
             self._put(last, free)
-        # One of the last two leaves is left, unless that place has just been filled: it takes their parent's place.
+        # One of the last two leaves remains, unless that place has just been filled: it takes their parent's place.
         remaining = self.member.get(2 * size - 2, self.member.get(2 * size - 1))
         if remaining is not None:
             self._put(remaining, size - 1)
@@ -125,7 +125,7 @@ class TreeSeats(Generic[M]):
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# A logical key hierarchy: one secret that all members of a group share, and that changes with them at little cost.
+# The secrets of the tree.
 
 
 HANDLE_BYTES: Final = 16
@@ -142,7 +142,7 @@ _SALT: Final = b"salt"
 
 @dataclass(frozen=True, slots=True)
 class Renewed:
-    """A node with a new secret: which child derives it (0 for none), and the secret wrapped for the others."""
+    """A node with a new secret: the child that derives it (0 for none), and the secret wrapped for the others."""
 
     node: int
     heir: int
@@ -153,8 +153,8 @@ class Renewed:
 class Rekey:
     """The public message to a group's members about an epoch.
 
-    `placed` says which new leaves, by their handles, sit where; `moves` which leaves moved, from and to. `check` shows
-    a member that it has found the right secret.
+    `placed` has the places of new leaves by their handles, `moves` the leaves that moved, from and to. By `check` a
+    member verifies that it has found the right secret.
     """
 
     group: bytes = field(repr=False)
@@ -167,17 +167,17 @@ class Rekey:
 
     @property
     def wrapped(self) -> int:
-        """How many wrapped secrets this is."""
+        """The number of wrapped secrets."""
         return sum(len(node.boxes) for node in self.renewed)
 
 
 def handle(leaf: Secret) -> bytes:
-    """Return the name under which a leaf is spoken of: its member knows it, others do not know whose it is."""
+    """Return the handle of a leaf: its member can compute it, others cannot tell whose it is."""
     return leaf.derive(_HANDLE).expose()[:HANDLE_BYTES]
 
 
 def epoch_key(root: Secret, group: bytes, epoch: int) -> Secret:
-    """Return the key of an epoch; it opens no wrapped secret, so that it can be given away by itself."""
+    """Return the key of an epoch. It opens no wrapped secret, so it can be given to others."""
     return root.derive(_EPOCH, group, _number(epoch))
 
 
@@ -204,9 +204,9 @@ class KeyTree:
         return epoch_key(self._root, self._group, self.epoch)
 
     def rekey(self, seed: Secret, joins: Iterable[Secret] = (), leaves: Iterable[bytes] = ()) -> Rekey:
-        """Begin the next epoch, in which some new leaves belong to the group and some do no longer.
+        """Begin the next epoch, which some leaves join and others leave.
 
-        `seed` is fresh, and so are the leaves that join: nothing was ever derived from them in a tree.
+        `seed` and the leaves that join must be fresh: never used in a tree before.
         """
         before = len(self)
         joining = {handle(leaf): leaf for leaf in joins}
@@ -219,7 +219,7 @@ class KeyTree:
             del self._inner[node]
         self.epoch += 1
         self._nobody = seed.derive(_NOBODY)
-        # A new epoch has a new root, also where nobody has come or gone.
+        # A new epoch has a new root secret, even if no member joined or left.
         stale = change.stale or ((ROOT,) if len(self) > 1 else ())
         placed = tuple((leaf, self._places.place[leaf]) for leaf in joining)
         salt = seed.derive(_SALT).expose()[:SALT_BYTES]
@@ -229,12 +229,12 @@ class KeyTree:
         )
 
     def path(self, leaf: bytes) -> "KeyPath":
-        """Return all that a member knows. Raises `KeyError` for a leaf that is not in the tree."""
+        """Return the secrets that a member knows. Raises `KeyError` for a leaf that is not in the tree."""
         place = self._places.place[leaf]
         return KeyPath(self._group, place, self._leaves[leaf], {node: self._inner[node] for node in above(place)})
 
     def to_sexp(self) -> SExp:
-        """Return everything, with all secrets, for immediate wrapping. Leaves and inner nodes are listed by place."""
+        """Return the tree with all secrets, for immediate wrapping. Leaves and inner nodes are listed by place."""
         nobody = b"" if self._nobody is None else self._nobody.expose()
         leaves = (self._leaves[self._places.member[place]].expose() for place in range(len(self), 2 * len(self)))
         inner = (self._inner[node].expose() for node in range(ROOT, len(self)))
@@ -242,7 +242,7 @@ class KeyTree:
 
     @classmethod
     def from_sexp(cls, group: bytes, value: SExp) -> "KeyTree":
-        """Read what `to_sexp` wrote. Raises `RefusedError` (`keys.unopened`), `MalformedError` (`keys.malformed`)."""
+        """Read the form of `to_sexp`. Raises `RefusedError` (`keys.unopened`), `MalformedError` (`keys.malformed`)."""
         tree = cls(group)
         match value:
             case (b"tree", bytes(epoch), bytes(nobody), (b"leaves", *leaves), (b"inner", *inner)):
@@ -286,7 +286,7 @@ class KeyTree:
 
 
 class KeyPath:
-    """What one member knows: its leaf, its place, and the secrets above. Who has no place yet is at 0."""
+    """The secrets of one member: its leaf, its place, and the secrets above. Without a place it is at 0."""
 
     __slots__ = ("_above", "_group", "leaf", "place")
 
@@ -297,21 +297,21 @@ class KeyPath:
         self._above = dict(secrets)
 
     def __len__(self) -> int:
-        """Return how many secrets this is."""
+        """Return the number of secrets."""
         return 1 + len(self._above)
 
     def key(self, epoch: int) -> Secret:
-        """Return the key of the epoch that this path is of. Raises `RefusedError` (`keys.unopened`)."""
+        """Return the key of this path's epoch. Raises `RefusedError` (`keys.unopened`)."""
         root = self.leaf if self.place == ROOT else self._above.get(ROOT)
         if root is None:
             raise unopened()
         return epoch_key(root, self._group, epoch)
 
     def follow(self, rekey: Rekey) -> "KeyPath":
-        """Return the path in the next epoch; this one stays as it is.
+        """Return the path in the next epoch. This path is not changed.
 
-        Raises `RefusedError` (`keys.unopened`) where the member does not belong to the group in that epoch, or has
-        missed something: then the way on is to ask the key manager for the path.
+        Raises `RefusedError` (`keys.unopened`) if the member does not belong to the group in that epoch, or has missed
+        a message. Then request the path from the key manager.
         """
         place = dict(rekey.placed).get(handle(self.leaf)) or dict(rekey.moves).get(self.place, self.place)
         renewed = {node.node: node for node in rekey.renewed}
@@ -328,12 +328,12 @@ class KeyPath:
         return path
 
     def to_bytes(self) -> bytes:
-        """Return place and secrets, without the leaf: to be sealed or wrapped immediately."""
+        """Return place and secrets without the leaf, for immediate sealing or wrapping."""
         return _number(self.place) + b"".join(self._above[node].expose() for node in above(self.place))
 
     @classmethod
     def from_bytes(cls, group: bytes, leaf: Secret, data: bytes) -> "KeyPath":
-        """Read what `to_bytes` wrote. Raises `RefusedError` (`keys.unopened`)."""
+        """Read the form of `to_bytes`. Raises `RefusedError` (`keys.unopened`)."""
         place = int.from_bytes(data[:_PLACE_BYTES], "big")
         raw, nodes = data[_PLACE_BYTES:], list(above(place))
         if len(raw) != SECRET_BYTES * len(nodes) or not place:
@@ -349,7 +349,7 @@ class KeyPath:
 
 
 def _climb(rekey: Rekey, step: Renewed, child: int, below: Secret) -> Secret:
-    """Return the new secret of a node for somebody who knows that of a child."""
+    """Return the new secret of a node, for a holder of a child's secret."""
     context = (rekey.group, _number(rekey.epoch), _number(step.node))
     if child == step.heir:
         return below.derive(_UP, *context)

@@ -1,7 +1,7 @@
-"""Ed25519 keys, and the principals that they are.
+"""Ed25519 keys and their principals.
 
-The written form of a public key is the S-expression `(public-key (ed25519 (q <32 octets>)))`; the SHA-256 of its
-canonical bytes is the principal. A private key never appears in a `repr`, and randomness comes in as an argument.
+The written form of a public key is the S-expression `(public-key (ed25519 (q <32 bytes>)))`. The SHA-256 of its
+canonical form is the principal. A private key never appears in a `repr`, and randomness is an argument.
 """
 
 import hashlib
@@ -44,7 +44,7 @@ def _public_sexp(raw: bytes) -> SExp:
 
 @dataclass(frozen=True, slots=True)
 class PublicKey:
-    """A public key. Raises `MalformedError` (`key.malformed`) when it is not 32 bytes."""
+    """A public key. Raises `MalformedError` (`key.malformed`) unless it has 32 bytes."""
 
     raw: bytes
 
@@ -72,7 +72,7 @@ class PublicKey:
         )
 
     def verify(self, message: bytes, signature: bytes) -> None:
-        """Check a signature; returns nothing.
+        """Verify a signature. Returns nothing.
 
         Raises `RefusedError` (`key.bad-signature`), whatever the reason.
         """
@@ -85,7 +85,7 @@ class PublicKey:
                 return
         raise RefusedError(
             "key.bad-signature",
-            f"the signature is not one of {self.principal.short} over these bytes",
+            f"the signature is not {self.principal.short}'s signature of these bytes",
             hint="the object was changed, or signed by another key",
         )
 
@@ -116,32 +116,32 @@ class SigningKey:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Keys as they are kept: the S-expressions of a public key, a private key, and a private key under a passphrase.
+# Keys in files: the S-expressions of a public key, a private key, and a private key under a passphrase.
 #
 #     (public-key (ed25519 (q <32 bytes>)))
 #     (private-key (ed25519 (q <32 bytes>) (d <32 bytes>)))
 #     (protected-key (ed25519 (q <32 bytes>)) (argon2id …) (secretbox …))     see `passphrases`
 #
-# The public key stands in the clear, so that nobody needs a passphrase to see whose file it is; after opening it is
-# compared with the one that the seed gives.
+# The public key is in the clear, so that no passphrase is needed to see whose file it is. After opening it is compared
+# with the public key of the seed.
 
 
 @dataclass(frozen=True, slots=True)
 class ProtectedKey:
-    """A private key under a passphrase. `open` gives the key back."""
+    """A private key under a passphrase. `open` returns the key."""
 
     public: PublicKey
     box: PassphraseBox = field(repr=False)
 
     @property
     def principal(self) -> Principal:
-        """The principal that this key is, if the file tells the truth; opening it shows."""
+        """The principal that the file names. `open` verifies it."""
         return self.public.principal
 
     def open(self, passphrase: bytes) -> SigningKey:
         """Return the key. Raises `RefusedError` (`key.passphrase`), whatever the reason."""
         key = SigningKey(self.box.open(passphrase))
-        # The public key in the clear was not under the passphrase: somebody may have put another one there.
+        # The passphrase does not protect the public key, so it may have been replaced.
         if key.public != self.public:
             raise wrong_passphrase()
         return key
@@ -155,7 +155,7 @@ StoredKey: TypeAlias = PublicKey | SigningKey | ProtectedKey
 
 
 def passphrase_bytes(text: str) -> bytes:
-    """Return a passphrase as it protects keys: the same letters typed on another machine must open the key."""
+    """Return the bytes of a passphrase. The same letters typed on another machine must give the same bytes."""
     return unicodedata.normalize("NFC", text).encode("utf-8", "surrogatepass")
 
 
@@ -165,7 +165,7 @@ def new_key(random: RandomBytes) -> SigningKey:
 
 
 def private_key_to_sexp(key: SigningKey) -> SExp:
-    """Return the written form of a private key that nothing protects but the file it lies in."""
+    """Return the written form of an unprotected private key."""
     return (b"private-key", (b"ed25519", (b"q", key.public.raw), (b"d", key.seed)))
 
 
@@ -177,7 +177,7 @@ def protect(key: SigningKey, passphrase: bytes, random: RandomBytes, cost: Cost 
 def read_key(value: SExp) -> StoredKey:
     """Read any of the three forms.
 
-    Raises `MalformedError` (`key.malformed`) and `LimitError` (`key.cost`). Nothing of the input is in the message.
+    Raises `MalformedError` (`key.malformed`) and `LimitError` (`key.cost`). The messages contain nothing of the input.
     """
     match value:
         case (b"public-key", *_):

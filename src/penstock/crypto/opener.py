@@ -1,12 +1,12 @@
-"""Opening blocks: as many columns as keys are held for.
+"""Open blocks: all columns whose keys are held.
 
-1. The header names sender, incarnation and epochs, from which the keys of the columns follow.
-2. The first column has to open: whoever may read anything of a type holds the type's key. It is bound to the whole
-   header, so that nothing in it is believed before: a changed epoch does not make a column look as if no key were held.
-3. A column without a key stays closed. A column with a key opens, or the block is refused as a whole.
+1. The header names sender, incarnation and epochs, from which the keys of the columns are derived.
+2. The first column must open: every reader of a type holds the type's key. It is bound to the whole header, so that the
+   header is not trusted before: a changed epoch cannot make a column look as if no key were held.
+3. A column without a key stays closed. A column with a key must open, or the whole block is refused.
 
-Whether a block was seen before is not asked here: `Header.id` says what is needed. Whether its epoch is still open is
-asked of `admits`, which raises if it is not: whoever reads logs has none.
+Replays are not detected here: use `Header.id`. `admits` checks that the epoch is still open, and raises if it is not.
+Readers of logs do not need it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -42,7 +42,7 @@ from penstock.model.names import TypeKey
 from penstock.model.types import Sealing
 
 Admits: TypeAlias = Callable[[Fixed, BlockNames], None]
-"""Says by raising that blocks with such a header are not opened, before anything of it is believed."""
+"""Raises if blocks with such a header must not be opened. Nothing in the header is verified yet."""
 
 
 def _admit_all(_fixed: Fixed, _names: BlockNames) -> None:
@@ -52,9 +52,9 @@ def _admit_all(_fixed: Fixed, _names: BlockNames) -> None:
 def check_level(chosen: Sealing | None, fixed: Fixed, of_type: TypeKey) -> None:
     """Check that a block is sealed at the level that the owner of its type has chosen.
 
-    The key of a type is held by all who read anything of it. An event that must be sealed by attribute, and is sealed
-    as a whole under that key, could be of somebody who may read hardly any of it. The other way round, there is a
-    version of the type that is not known here yet. Raises `RefusedError` (`seal.cannot-open`, `seal.unknown-key`).
+    Every reader of a type holds the type's key. An event that must be sealed by attribute, but is sealed as a whole
+    under that key, could come from a reader that may read very little of it. In the opposite case, a version of the
+    type is not known here yet. Raises `RefusedError` (`seal.cannot-open`, `seal.unknown-key`).
     """
     if chosen is Sealing.ATTRIBUTE and fixed.level is Level.EVENT:
         raise cannot_open()
@@ -63,7 +63,7 @@ def check_level(chosen: Sealing | None, fixed: Fixed, of_type: TypeKey) -> None:
 
 
 def at_levels(chosen: Mapping[TypeKey, Sealing]) -> Admits:
-    """Return what admits blocks at the levels of some types, of whatever epochs."""
+    """Return an `admits` that checks the sealing levels of some types, and accepts all epochs."""
 
     def admit(fixed: Fixed, names: BlockNames) -> None:
         check_level(chosen.get(names.type), fixed, names.type)
@@ -72,21 +72,21 @@ def at_levels(chosen: Mapping[TypeKey, Sealing]) -> Admits:
 
 
 class OpeningContext(NamedTuple):
-    """What all blocks of one sender with the same names have in common: whoever has it opens them."""
+    """The keys of all blocks of one sender with the same names."""
 
     fixed: Fixed
     names: BlockNames
-    #: `None` where no key is held
+    #: `None` if no key is held
     decrypt: Sequence[Callable[[bytes, bytes, bytes], bytes] | None]
     places: Sequence[bytes]
-    #: what the salts of signed blocks come from, once it was asked for
+    #: the seeds of the salts of signed blocks, after the first use
     seeds: Sequence[Secret | None] | None = None
 
 
 class Opener:
-    """Opens blocks with the keys of a ring. A `directory` says what blinded routes stand for.
+    """Opens blocks with the keys of a ring. A `directory` resolves blinded routes.
 
-    `admits` is asked once for all blocks of a stream, and again when the ring or the directory has changed.
+    `admits` is called once for all blocks of a stream, and again when the ring or the directory has changed.
     """
 
     def __init__(
@@ -109,15 +109,15 @@ class Opener:
         raise TypeError("an opener holds keys, and is neither pickled nor copied")
 
     def open(self, data: bytes, wanted: Collection[str] | None = None) -> Block:
-        """Open a block: all columns for which there is a key, or those of them that are wanted.
+        """Open a block: all columns with a key, or the wanted ones among them.
 
         Raises `RefusedError`: `seal.unknown-key` without the type's key, `seal.unknown-label`, and `seal.cannot-open`
-        for whatever does not open; and `MalformedError` and `LimitError` for data that is not a block.
+        for data that cannot be opened; and `MalformedError` and `LimitError` for data that is not a block.
         """
         return self._values(read_block(data, limits=self._limits), wanted)
 
     def open_events(self, data: bytes) -> list[TransitEvent]:
-        """Return the events of a block, with all values for which there is a key. Raises what `open` does."""
+        """Return the events of a block, with all values for which there is a key. Raises as `open`."""
         encoded = self._open(read_block(data, limits=self._limits), None)
         try:
             return decode_events(encoded)
@@ -125,32 +125,32 @@ class Opener:
             raise cannot_open() from None
 
     def open_parts(self, header: bytes, columns: Mapping[str, bytes], wanted: Collection[str] | None = None) -> Block:
-        """Open a block from its parts, of which only the first column and those that are wanted have to be there."""
+        """Open a block from its parts. Only the first column and the wanted ones are needed."""
         return self._values(read_parts(header, columns, limits=self._limits), wanted)
 
     def open_encoded(
         self, header: bytes, columns: Mapping[str, bytes], wanted: Collection[str] | None = None
     ) -> EncodedBlock:
-        """Open a block from its parts, and leave its columns as bytes. They are the sender's, and not looked into."""
+        """Open a block from its parts, and return its columns as bytes, which are not checked."""
         return self._open(read_parts(header, columns, limits=self._limits), wanted)
 
     def way(self, header: bytes) -> OpeningContext:
-        """Return what opens all blocks whose headers have this fixed part and this route, for opening many together.
+        """Return the keys of all blocks whose headers have this fixed part and this route, for opening many together.
 
-        Raises what `open` does, except that nothing is opened yet.
+        Raises as `open`, but opens nothing yet.
         """
         parts = read_parts(header, {}, limits=self._limits)
         return self._known(parts) or self._way(parts)
 
     def verify(self, data: bytes, block: Block) -> SignedBlock:
-        """Check a block that was opened, or plaintext that came beside the sealed one, against the signature.
+        """Verify the signature of an opened block, or of plaintext that came beside a sealed block.
 
         Raises `RefusedError`: `seal.unsigned`, `seal.bad-signature`, and `seal.unknown-key`.
         """
         return self._verify(read_block(data, limits=self._limits), block)
 
     def verify_parts(self, header: bytes, block: Block) -> SignedBlock:
-        """Check a block that was opened from its parts against the signature in its header. Raises as `verify`."""
+        """Verify the signature of a block that was opened from its parts. Raises as `verify`."""
         return self._verify(read_parts(header, {}, limits=self._limits), block)
 
     def _verify(self, parts: Parts, block: Block) -> SignedBlock:
@@ -165,7 +165,7 @@ class Opener:
         return signed
 
     def verify_events(self, data: bytes, events: Sequence[TransitEvent]) -> SignedBlock:
-        """Check all events of a block, in their order, against the signature. Raises what `verify` does."""
+        """Verify the signature of all events of a block, in their order. Raises as `verify`."""
         parts = read_block(data, limits=self._limits)
         way = self._known(parts) or self._way(parts)
         names, level = way.names.attributes, way.fixed.level
@@ -189,7 +189,7 @@ class Opener:
         way = known or self._way(parts)
         if parts.rows * (len(way.names.attributes) + 1) > self._limits.block_cells:
             # Before it is opened: a column of nulls is a single byte.
-            raise LimitError("block.limit", "a block of too many values", hint="seal fewer events per block")
+            raise LimitError("block.limit", "a block with too many values", hint="seal fewer events per block")
         try:
             encoded = _open(parts, way, wanted)
         except (InvalidTag, MalformedError):
@@ -205,7 +205,7 @@ class Opener:
         return self._ways.get((parts.fixed, parts.route))
 
     def _remember(self, parts: Parts, way: OpeningContext) -> None:
-        """Keep what was derived for a stream, after a block of it has opened: others must not push it out."""
+        """Keep the derived keys of a stream after one of its blocks has opened: forged ones must not evict them."""
         if len(self._ways) >= self._limits.seal_streams:
             self._ways.pop(next(iter(self._ways)))
         self._ways[parts.fixed, parts.route] = way
@@ -215,7 +215,7 @@ class Opener:
         names = self._directory.resolve(read_route(parts.route))
         uses = scopes(names, fixed.level)
         if len(uses) != len(fixed.epochs) or fixed.algorithm not in CipherAlgorithm.__members__.values():
-            raise MalformedError("block.malformed", "a block of an algorithm that is not known, or with other columns")
+            raise MalformedError("block.malformed", "a block with an unknown algorithm, or with other columns")
         self._admits(fixed, names)
         keys = held_keys(self._keys, fixed, names)
         if keys[0] is None:
@@ -233,7 +233,7 @@ def _open(parts: Parts, way: OpeningContext, wanted: Collection[str] | None) -> 
     if wanted is not None and level is Level.ATTRIBUTE:
         asked = [name in wanted for name in attributes]
         decrypt = [decrypt[0], *(key if ask else None for key, ask in zip(decrypt[1:], asked, strict=True))]
-    # A column that is asked for and missing does not open: it is bytes of no length.
+    # A wanted column that is missing cannot be opened: it has no bytes.
     plain = [
         None if key is None else key(nonce, column or b"", bound + place)
         for key, column, place in zip(decrypt, parts.columns, way.places, strict=True)
@@ -248,15 +248,15 @@ def _open(parts: Parts, way: OpeningContext, wanted: Collection[str] | None) -> 
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# One column of many blocks, opened by turns without anything in between: for jobs whose blocks hold one event each.
+# Open one column of many blocks in a loop, for jobs whose blocks hold one event each.
 
 
 def open_column(
     way: OpeningContext, place: int, nonces: Sequence[bytes], sealed: Sequence[bytes], bound: Sequence[bytes]
 ) -> list[bytes]:
-    """Open one column of many blocks, of which what is authenticated is given.
+    """Open one column of many blocks, with their associated data.
 
-    Raises `RefusedError`: `seal.cannot-open` where one of them does not, and `seal.unknown-key`.
+    Raises `RefusedError`: `seal.cannot-open` if one of them cannot be opened, and `seal.unknown-key`.
     """
     decrypt = way.decrypt[place]
     if decrypt is None:

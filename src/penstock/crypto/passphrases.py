@@ -1,9 +1,9 @@
-"""32 bytes of a secret under a passphrase, as files keep them.
+"""Protect 32 bytes of a secret by a passphrase, for files.
 
     (argon2id (salt <16 bytes>) (passes <n>) (memory <bytes>)) (secretbox (nonce <24 bytes>) (box <48 bytes>))
 
-The cost of a passphrase is stored with it, and bounded when it is read: a file that somebody sends must not occupy the
-machine. Whether a passphrase was wrong or the file was changed is one and the same answer.
+The cost of a passphrase is stored with it, and bounded when it is read: a file from a stranger must not occupy the
+machine. A wrong passphrase and a changed file give the same error.
 """
 
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from penstock.codec.sexp import SExp
 from penstock.errors import LimitError, MalformedError, RefusedError
 
 RandomBytes: TypeAlias = Callable[[int], bytes]
-"""A source of that many random bytes."""
+"""Returns that many random bytes."""
 
 SALT_BYTES: Final = 16
 NONCE_BYTES: Final = 24
@@ -30,7 +30,7 @@ _MIN_MEMORY: Final = 8 << 10
 
 @dataclass(frozen=True, slots=True)
 class Cost:
-    """What one guess at a passphrase costs: passes over so much memory, in bytes. Raises `LimitError`."""
+    """The cost of one guess at a passphrase: passes over so many bytes of memory. Raises `LimitError`."""
 
     passes: int = 3
     memory: int = 256 << 20
@@ -39,8 +39,8 @@ class Cost:
         if not 1 <= self.passes <= MAX_PASSES or not _MIN_MEMORY <= self.memory <= MAX_MEMORY:
             raise LimitError(
                 "key.cost",
-                f"a passphrase that costs {self.passes} passes over {self.memory} bytes is out of bounds",
-                hint=f"at most {MAX_PASSES} passes over {MAX_MEMORY} bytes, at least 1 over {_MIN_MEMORY}",
+                f"a passphrase cost of {self.passes} passes over {self.memory} bytes is out of bounds",
+                hint=f"use 1 to {MAX_PASSES} passes over {_MIN_MEMORY} to {MAX_MEMORY} bytes",
             )
 
 
@@ -62,7 +62,7 @@ class PassphraseBox:
 
     @classmethod
     def of(cls, secret: bytes, passphrase: bytes, random: RandomBytes, cost: Cost) -> "PassphraseBox":
-        """Put 32 bytes under a passphrase. Raises `MalformedError` (`key.empty-passphrase`)."""
+        """Protect 32 bytes by a passphrase. Raises `MalformedError` (`key.empty-passphrase`)."""
         if not passphrase:
             raise MalformedError(
                 "key.empty-passphrase", "an empty passphrase protects nothing", hint="choose a longer one"
@@ -100,9 +100,11 @@ class PassphraseBox:
 
 
 def wrong_passphrase() -> RefusedError:
-    """Return the one error for whatever a passphrase does not open."""
+    """Return the only error for data that a passphrase does not open."""
     return RefusedError(
-        "key.passphrase", "the passphrase does not open this key", hint="it is another one, or the file was changed"
+        "key.passphrase",
+        "the passphrase does not open this key",
+        hint="use the right passphrase, or check whether the file was changed",
     )
 
 
@@ -112,9 +114,9 @@ def _secret_box(passphrase: bytes, salt: bytes, cost: Cost) -> nacl.secret.Secre
 
 
 def _number(written: bytes) -> int:
-    # No more than twelve digits: what is larger is out of bounds anyway, and one number has one written form.
+    # At most twelve digits: larger numbers are out of bounds anyway, and a number has one written form.
     if not written.isdigit() or len(written) > 12 or (written[:1] == b"0" and written != b"0"):
-        raise _malformed("the cost of a passphrase is written in decimal numbers")
+        raise _malformed("the cost of a passphrase must be decimal numbers")
     return int(written)
 
 

@@ -1,11 +1,11 @@
-"""Keys of sealed blocks: those that the members of a key group share, and those that are derived from them.
+"""Keys of sealed blocks: the keys that the members of a key group share, and the keys derived from them.
 
     derived key = HKDF-SHA256(epoch key, label ‖ sender ‖ incarnation ‖ length of scope ‖ scope ‖ purpose)
 
-The scope is the name of a type, or an attribute in events of a type: a sub-type has keys of its own for what it
-inherits, because a right on a sub-type is none on its parent. Sender and incarnation make the keys of each process its
-own, so that no two of them can meet at one nonce, whatever they have forgotten. The purpose keeps apart what is sealed
-under one epoch key; for ciphers the algorithm is a part of it.
+The scope is the name of a type, or an attribute in events of a type. A sub-type has its own keys for inherited
+attributes, because a right on a sub-type is not a right on its parent. Because of sender and incarnation, each process
+has its own keys, so that no two processes can use the same key and nonce, even after a crash. The purpose separates the
+uses of one epoch key. For ciphers it includes the algorithm.
 """
 
 from collections.abc import Iterator
@@ -23,7 +23,7 @@ _LABEL: Final = b"penstock-seal-1 "
 
 
 class Purpose(StrEnum):
-    """What a derived key is for."""
+    """The purposes of derived keys."""
 
     IDS = "ids"
     ATTRIBUTE = "attribute"
@@ -33,11 +33,11 @@ class Purpose(StrEnum):
 
 
 class KeyRing:
-    """The epoch keys that somebody holds, by scope: a type, or an attribute in events of a type (`column_scope`).
+    """The epoch keys that a process holds, by scope: a type, or an attribute in events of a type (`column_scope`).
 
-    Who reads blocks of blinded types has keys of labels too (`label_scope`), whose epochs are others than the type's.
+    Readers of blinded types have label keys too (`label_scope`), whose epochs differ from the type's.
 
-    `version` changes with every change, so that what was derived from a key that is gone can be forgotten.
+    `version` changes with every change, so that keys derived from a removed key can be forgotten.
     """
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class KeyRing:
         return f"KeyRing({len(self._keys)} scopes)"
 
     def put(self, scope: str, epoch: int, key: Secret) -> None:
-        """Take a key."""
+        """Add a key."""
         self._keys.setdefault(str(scope), {})[epoch] = key
         self.version += 1
 
@@ -65,15 +65,15 @@ class KeyRing:
         return self._keys.get(scope, {}).get(epoch)
 
     def newest(self, scope: str) -> int | None:
-        """Return the newest epoch of which there is a key."""
+        """Return the newest epoch with a key."""
         return max(self._keys.get(scope, {}), default=None)
 
     def current(self, scope: str) -> int | None:
-        """Return the epoch that is sealed under: the newest, where nobody says otherwise."""
+        """Return the epoch to seal in: the newest."""
         return self.newest(scope)
 
     def items(self) -> Iterator[tuple[str, int, Secret]]:
-        """Yield what is held: scope, epoch and key."""
+        """Yield scope, epoch and key of each key."""
         for scope, held in self._keys.items():
             for epoch, key in held.items():
                 yield scope, epoch, key
@@ -94,7 +94,7 @@ def derive_cipher(key: Secret, fixed: Fixed, scope: str, purpose: Purpose) -> Ae
 
 
 def scopes(names: BlockNames, level: Level) -> tuple[tuple[str, Purpose], ...]:
-    """Return whose key seals each column of a block, and for which purpose."""
+    """Return the scope and the purpose of each column's key."""
     whole = str(names.type)
     if level is Level.EVENT:
         return ((whole, Purpose.EVENT),)
@@ -103,22 +103,22 @@ def scopes(names: BlockNames, level: Level) -> tuple[tuple[str, Purpose], ...]:
 
 
 def column_scope(of_type: TypeKey, attribute: str) -> str:
-    """Return the scope of an attribute in events of a type: its id, with the type where it is an inherited one."""
+    """Return the scope of an attribute in events of a type: its id, with the type if it is inherited."""
     return str(attribute) if attribute.startswith(f"{of_type}#") else f"{of_type} {attribute}"
 
 
 def label_scope(of_type: TypeKey) -> str:
-    """Return the scope of the key that makes the labels of a type. No attribute has such a name."""
+    """Return the scope of a type's label key. No attribute has such a name."""
     return f"{of_type} labels"
 
 
 def type_of(scope: str) -> str:
-    """Return the name of the type of which a scope is, or in events of which it is an attribute."""
+    """Return the name of a scope's type."""
     return scope.partition(" ")[0].partition("#")[0]
 
 
 def column_of(of_type: TypeKey, scope: str) -> str | None:
-    """Return the attribute that a scope is about in events of a type; of the type itself, nothing (`""`); else None."""
+    """Return a scope's attribute in events of a type, `""` for the type itself, or None for another type's scope."""
     whole = str(of_type)
     if scope == whole or scope.startswith(f"{whole}#"):
         return scope if scope != whole else ""
@@ -126,29 +126,29 @@ def column_of(of_type: TypeKey, scope: str) -> str | None:
 
 
 def held_keys(keys: KeyRing, fixed: Fixed, names: BlockNames) -> list[Secret | None]:
-    """Return the epoch key of each column, where it is held."""
+    """Return the epoch key of each column, or None if it is not held."""
     return [keys.key(scope, epoch) for (scope, _), epoch in zip(scopes(names, fixed.level), fixed.epochs, strict=True)]
 
 
 @lru_cache(maxsize=1_024)
 def places(columns: int) -> tuple[bytes, ...]:
-    """Return what tells each of so many columns where it stands."""
+    """Return the associated data for the position of each column."""
     return tuple(place.to_bytes(2, "big") for place in range(columns))
 
 
 def closed_epoch(event_type: TypeKey) -> RefusedError:
-    """Return the error for what is sealed in an epoch that is over."""
+    """Return the error for a block that was sealed in a past epoch."""
     return RefusedError(
         "seal.closed-epoch",
-        f"a block of `{event_type.name}` is sealed in an epoch that is over",
-        hint="it was too long under way, or somebody sends it again; with the right `history` it can be opened later",
+        f"a block of `{event_type.name}` was sealed in a past epoch",
+        hint="it was delayed or replayed; with the right `history` it can be opened from a log",
     )
 
 
 def unknown_key(event_type: TypeKey, attribute: str = "") -> RefusedError:
     """Return the error for a key that is not held, of the type itself or of an attribute.
 
-    Nothing was tried: whoever gets the key can try then.
+    Nothing was tried: with the key the block may open.
     """
     of = f"attribute `{attribute.rpartition('#')[2]}` of " if attribute else ""
     return RefusedError(
@@ -159,32 +159,32 @@ def unknown_key(event_type: TypeKey, attribute: str = "") -> RefusedError:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The keys of a broker that runs, with what its key groups say of their epochs.
+# The keys of a running broker, and the epochs of its key groups.
 #
-# Which epoch is sealed under is said by the group, and not by the number: an epoch has begun, or it is over. What is
-# sealed in an epoch that is over is not opened any more, by the time at which it arrives; what is of an epoch that is
-# still unknown waits for its key. Keys of old epochs, which somebody was given for reading logs, open nothing here.
+# The group, not the number, says which epoch to seal in, and which epochs are over. A block of a past epoch is not
+# opened if it arrives after the end of the epoch. A block of an unknown epoch waits for its key. Keys of past epochs,
+# which are for reading logs, open nothing here.
 
 
 class LiveKeys(KeyRing):
-    """See the module. Nothing is over, and nothing to come, of scopes whose keys nobody expects here."""
+    """The keys of a running broker. A scope that it does not follow has no past and no future epochs."""
 
     def __init__(self) -> None:
         super().__init__()
         self._current: dict[str, int] = {}
-        #: epochs whose keys open what arrives, by scope; and the highest of those that have ever been
+        #: the epochs whose keys open arriving blocks, by scope, and the highest epoch so far
         self._open: dict[str, set[int]] = {}
         self._highest: dict[str, int] = {}
         self._missed: dict[str, int] = {}
 
     def expect(self, scope: str) -> None:
-        """Record that this broker is in the group of a scope, or is about to be."""
+        """Record that this broker is in a scope's group, or is joining it."""
         if scope not in self._open:
             self._open[scope] = set()
             self.version += 1
 
     def begin(self, scope: str, epoch: int, key: Secret) -> None:
-        """Take the key of an epoch, and seal under it unless there is a later one."""
+        """Add the key of an epoch, and seal under it unless there is a later one."""
         self.expect(scope)
         self._open[scope].add(epoch)
         self._current[scope] = max(epoch, self._current.get(scope, 0))
@@ -192,14 +192,14 @@ class LiveKeys(KeyRing):
         self.put(scope, epoch, key)
 
     def close(self, scope: str, epoch: int) -> None:
-        """Forget the key of an epoch, which is over."""
+        """Remove the key of an epoch that is over."""
         self._open.get(scope, set()).discard(epoch)
         if self._current.get(scope) == epoch:
             del self._current[scope]
         self.drop(scope, epoch)
 
     def leave(self, scope: str) -> None:
-        """Expect nothing more of a scope: this broker has left its group."""
+        """Stop following a scope: this broker has left its group."""
         for epoch in self._open.pop(scope, set()):
             self.drop(scope, epoch)
         for known in (self._current, self._highest, self._missed):
@@ -207,26 +207,26 @@ class LiveKeys(KeyRing):
         self.version += 1
 
     def current(self, scope: str) -> int | None:
-        """Return the epoch that the group says is the current one."""
+        """Return the group's current epoch."""
         return self._current.get(scope)
 
     def is_expected(self, scope: str) -> bool:
-        """Say whether keys of a scope are held here, or will be."""
+        """Return whether keys of a scope are held here, or are expected."""
         return scope in self._open
 
     def is_over(self, scope: str, epoch: int) -> bool:
-        """Say whether an epoch is over, or was before this broker came."""
+        """Return whether an epoch is over, or was over before this broker joined."""
         held = self._open.get(scope)
         return held is not None and epoch not in held and epoch <= self._highest.get(scope, 0)
 
     def awaits(self, scope: str, epoch: int) -> bool:
-        """Say whether the key of an epoch is still to come; if so, `missed` tells of it."""
+        """Return whether the key of an epoch is still expected. If so, `missed` returns it."""
         if scope not in self._open or epoch <= self._highest.get(scope, 0):
             return False
         self._missed[scope] = max(epoch, self._missed.get(scope, 0))
         return True
 
     def missed(self) -> dict[str, int]:
-        """Return which epochs were asked for and not known since this was asked last: the highest of each scope."""
+        """Return the highest unknown epoch of each scope that was requested since the last call."""
         missed, self._missed = self._missed, {}
         return missed

@@ -1,16 +1,16 @@
-"""Sealing blocks: one call of the cipher for each column.
+"""Seal blocks, with one call of the cipher for each column.
 
-Every `Sealer` draws an incarnation of its own, 128 random bits, from which all of its keys follow; its blocks are
-numbered from 0, and the number is the nonce of each column, whose keys differ. So no nonce meets a key twice, and
-nothing has to be remembered when a process ends. Make one for each process and for each attempt at a task of Spark,
-after the process has been forked; a sealer is neither pickled nor copied.
+Every `Sealer` draws its own incarnation, 128 random bits, from which all of its keys are derived. Its blocks are
+numbered from 0, and the number is the nonce of each column, whose keys differ. So no nonce is used twice with a key,
+and nothing has to be stored when a process ends. Make one for each process and for each attempt at a Spark task, after
+the process has been forked. A sealer can be neither pickled nor copied.
 
 Each column is bound to the whole header except the route, to the names of the type and of all attributes, and to its
 place:
 
     associated data = fixed part ‖ counts ‖ SHA-256 of the names ‖ place (2 bytes)
 
-so that no column opens that was moved, and none is missing unnoticed.
+so that a moved column does not open, and a missing column is noticed.
 """
 
 from collections.abc import Callable, Sequence
@@ -50,7 +50,7 @@ from penstock.model.principals import Principal
 
 
 class SealerSettings(NamedTuple):
-    """What a sealer does with every block: with which algorithm, and how lengths are hidden."""
+    """The algorithm of a sealer, and how it hides lengths."""
 
     algorithm: CipherAlgorithm = CipherAlgorithm.AES_GCM
     padding: Padding = Padding.NONE
@@ -58,11 +58,11 @@ class SealerSettings(NamedTuple):
 
 ALGORITHMS: Final = {one.name.lower().replace("_", "-"): one for one in CipherAlgorithm}
 PADDINGS: Final = {one.name.lower(): one for one in Padding}
-"""What people call them."""
+"""The names for people."""
 
 
 class _Way(NamedTuple):
-    """What all blocks with the same names have in common, at one level."""
+    """The common parts of all blocks with the same names, at one level."""
 
     fixed: bytes
     names: BlockNames
@@ -73,7 +73,7 @@ class _Way(NamedTuple):
 
 
 class Sealer:
-    """Seals blocks under the current epoch keys of a ring. See the module.
+    """Seals blocks under the current epoch keys of a ring.
 
     With a `signing` key, which must be the sender's, blocks are signed as well.
     """
@@ -89,7 +89,7 @@ class Sealer:
         limits: CryptoLimits = CRYPTO_LIMITS,
     ) -> None:
         if signing is not None and signing.principal != sender:
-            raise MalformedError("seal.signer", "a block is signed by who seals it", hint="give the sender's own key")
+            raise MalformedError("seal.signer", "the signing key must be the sender's", hint="use the sender's own key")
         self.incarnation: Final = random(INCARNATION_BYTES)
         if len(self.incarnation) != INCARNATION_BYTES:
             raise MalformedError("seal.random", f"an incarnation has {INCARNATION_BYTES} random bytes")
@@ -107,16 +107,16 @@ class Sealer:
         raise TypeError("a sealer is neither pickled nor copied: it would repeat its nonces")
 
     def seal(self, block: Block, time: datetime, level: Level = Level.ATTRIBUTE, route: Route | None = None) -> bytes:
-        """Return a sealed block. Its route says the names unless another is given.
+        """Return a sealed block. Its route contains the names unless another route is given.
 
-        Raises `RefusedError`: `seal.unknown-key` where no key is held for the type or an attribute, and
-        `seal.exhausted` when this incarnation has sealed enough; `LimitError` (`block.limit`) where readers would
-        refuse; and `MalformedError` for values that are none (codes as `check_value`).
+        Raises `RefusedError`: `seal.unknown-key` if no key is held for the type or an attribute, and `seal.exhausted`
+        if this incarnation has sealed enough; `LimitError` (`block.limit`) if readers would refuse the block; and
+        `MalformedError` for invalid values (codes as `check_value`).
         """
         return self.seal_encoded(encode_block(block), time, level, route, block)
 
     def seal_events(self, events: Sequence[TransitEvent], time: datetime, level: Level = Level.ATTRIBUTE) -> bytes:
-        """Return a sealed block of events of one type. Raises what `seal` does, and what `Block.of` does."""
+        """Return a sealed block of events of one type. Raises as `seal` and `Block.of`."""
         if self._signing is not None:
             return self.seal(Block.of(events), time, level)
         return self.seal_encoded(encode_events(events), time, level)
@@ -129,9 +129,9 @@ class Sealer:
         route: Route | None = None,
         block: Block | None = None,
     ) -> bytes:
-        """Return a sealed block, made of columns that are bytes already; `block` has their values, if at hand.
+        """Return a sealed block, made of encoded columns. `block` has their values, if available.
 
-        Raises what `seal` does. The bytes are those that `encode_column` gives, or readers will refuse them.
+        Raises as `seal`. The bytes must be as `encode_column` writes them, or readers will refuse them.
         """
         way, rows = self._way(encoded.names, level), encoded.rows
         plain = bundle(encoded, level)
@@ -152,7 +152,7 @@ class Sealer:
         return data
 
     def _next(self, rows: int, columns: int, plain: Sequence[bytes]) -> int:
-        """Return the number of the next block, which nobody gets twice, whatever becomes of the block."""
+        """Return the number of the next block. A number is never used again, even if sealing fails."""
         limits, size = self._limits, sum(map(len, plain))
         if rows > limits.block_rows or rows * columns > limits.block_cells:
             raise _too_large()
@@ -161,8 +161,8 @@ class Sealer:
         if number >= limits.seal_blocks or self._byte_count > limits.seal_bytes:
             raise RefusedError(
                 "seal.exhausted",
-                "this sealer has sealed as much as its keys are good for",
-                hint="make a new one: it has keys of its own",
+                "this sealer has reached the limit of its keys",
+                hint="make a new sealer, which has new keys",
             )
         return number
 

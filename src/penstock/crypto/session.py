@@ -1,15 +1,15 @@
-"""Sealed sessions: records that only the two ends of a handshake can write, read, count and tell apart.
+"""Encrypted sessions: records that only the two ends of a handshake can write and read.
 
     record = kind (1 byte), number (8 bytes), sealed content (AES-256-GCM; kind and number are authenticated with it)
 
-Each end brings an `KeyExchange`, a fresh X25519 key; its public half is its random number in the handshake, and signed
-there by both. What the two agree on gives, by HKDF-SHA256 over everything that was signed, one key for each direction.
-The nonce is the record's number, from 0 on. A key seals 2^20 records and then gives the next one, so that no key
-seals more than AES-GCM is good for (RFC 8446, 5.5) and none opens what was sealed before it.
+Each end has a `KeyExchange`, a fresh X25519 key. Its public half is its random number in the handshake, and signed
+there by both. One key for each direction is derived from the shared secret, by HKDF-SHA256 over everything that was
+signed. The nonce is the record's number, from 0 on. A key encrypts 2^20 records, and then the next one is derived from
+it, so that no key exceeds the limits of AES-GCM (RFC 8446, 5.5) and no key opens earlier records.
 
-What does not open is nobody's record and `None`: whoever can reach a subject can send such things, and must not be able
-to harm a session by it. The same goes for a copy of a record that has been: whoever hears one can send it again. What
-opens and is later than the next one shows that a record was held back or dropped on its way: the session is over.
+Data that does not open is ignored (`None`): anyone who can reach a subject can send such data, and must not be able to
+harm a session. The same is true for copies of earlier records: anyone who receives one can send it again. A record that
+opens and comes before its turn shows that another record was dropped or delayed on its way: the session ends.
 """
 
 from struct import Struct
@@ -30,7 +30,7 @@ _TAG_BYTES: Final = 16
 _NONCE_BYTES: Final = 12
 _RECORDS_SHIFT: Final = 20
 OVERHEAD_BYTES: Final = _HEAD.size + _TAG_BYTES
-"""By how much a record is longer than its content."""
+"""The overhead of a record over its content, in bytes."""
 
 
 class _Keys:
@@ -47,7 +47,7 @@ class _Keys:
         return {0: self._now, 1: self._then}.get((number >> _RECORDS_SHIFT) - self._epoch)
 
     def go_on(self, number: int) -> None:
-        """Forget a key when its last record has been."""
+        """Forget a key after its last record."""
         if number >> _RECORDS_SHIFT > self._epoch:
             self._epoch += 1
             self._now = self._then
@@ -81,9 +81,9 @@ class Opening:
         self._number = 0
 
     def open(self, record: bytes) -> tuple[int, bytes] | None:
-        """Return kind and content of the next record, and `None` for junk, and for copies of those before it.
+        """Return kind and content of the next record, or `None` for junk and for copies of earlier records.
 
-        Raises `RefusedError` (`session.tampered`) for a record of the other end that comes too early; nothing opens
+        Raises `RefusedError` (`session.tampered`) for a record of the other end that comes too early. Nothing opens
         after that.
         """
         if self._keys is None or len(record) < OVERHEAD_BYTES:
@@ -108,27 +108,27 @@ class Opening:
 
 
 class KeyExchange:
-    """A fresh key for one session; `public` is what the other end receives."""
+    """A fresh key for one session. The other end receives `public`."""
 
     def __init__(self, random: RandomBytes) -> None:
         self._private: X25519PrivateKey | None = X25519PrivateKey.from_private_bytes(random(KEY_BYTES))
         self.public = self._private.public_key().public_bytes_raw()
 
     def agree(self, theirs: bytes, context: bytes, *, connects: bool) -> tuple[RecordSealer, Opening]:
-        """Return how to write and how to read. `context` is what was signed; one end connects, the other does not.
+        """Return the writer and the reader. `context` is what both ends signed. One end connects, the other does not.
 
-        Raises `RefusedError` (`session.weak-key`) for a public key that leaves no secret, and `FailedError`
-        (`session.used`) the second time: two sessions would use the same nonces.
+        Raises `RefusedError` (`session.weak-key`) for a public key that gives no secret, and `FailedError`
+        (`session.used`) on the second call: two sessions would use the same nonces.
         """
         private, self._private = self._private, None
         if private is None:
-            raise FailedError("session.used", "a key of a session is used once", hint="begin a new handshake")
+            raise FailedError("session.used", "a session key can be used only once", hint="begin a new handshake")
         try:
-            # Raises ValueError where the result is zero, whatever our key: a point of small order (RFC 7748, 6.1).
+            # Raises ValueError if the result is zero, whatever our key: a point of small order (RFC 7748, 6.1).
             shared = private.exchange(X25519PublicKey.from_public_bytes(theirs))
         except ValueError:
             raise RefusedError(
-                "session.weak-key", "the peer's key leaves no secret", hint="is the peer a Penstock broker?"
+                "session.weak-key", "the peer's key gives no shared secret", hint="is the peer a Penstock broker?"
             ) from None
         keys = hkdf(shared, _LABEL + context, 2 * KEY_BYTES)
         forth, back = keys[:KEY_BYTES], keys[KEY_BYTES:]
@@ -146,6 +146,6 @@ def _nonce(number: int) -> bytes:
 def _tampered() -> RefusedError:
     return RefusedError(
         "session.tampered",
-        "a record is missing, or has come too early",
-        hint="the servers in between lose or change what they carry; connect again",
+        "a record is missing, or came too early",
+        hint="the servers in between lose or change messages; connect again",
     )

@@ -1,12 +1,12 @@
-"""Signed blocks: who has sealed them, so that those who may only read cannot write (paper 5, section 8.2).
+"""Signed blocks prove who sealed them, so that readers cannot write (paper 5, section 8.2).
 
     signature section = public key (32) ‖ signature (64) ‖ a root for each column (32 each)
     signed            = label ‖ what every column is bound to ‖ the roots
 
-The first root is that of ids and times; the others are those of the attributes, at event level too. Only columns that
-were opened are checked, and the roots of the others are the signer's word: they have to be there for the signature to
-hold. The same check is that of plaintext which travels beside the sealed block. Whether the signer may publish such
-events is not asked here: that is decided by its capabilities.
+The first root is that of ids and times. The others are those of the attributes, also at event level. Only opened
+columns are checked. The roots of the others cannot be checked, but are needed to verify the signature. Plaintext that
+travels beside the sealed block is checked in the same way. Whether the signer may publish such events is decided
+elsewhere, by its capabilities.
 """
 
 import hashlib
@@ -31,15 +31,14 @@ from penstock.model.principals import Principal
 # ----------------------------------------------------------------------------------------------------------------------
 # Merkle trees over the columns of a block, and proofs of single events (paper 5, section 8.2).
 #
-# Whoever reads events holds the keys that they were sealed under, and could seal others. Hence a broker may sign what
-# it publishes. A block has a tree for each column, and the signature covers the roots of all of them:
+# Readers of events hold the keys that the events were sealed under, and could seal others. So a broker can sign the
+# blocks that it publishes. A block has a tree for each column, and the signature covers the roots of all trees:
 #
 #     leaf = SHA-256(0 ‖ salt ‖ value)        node = SHA-256(1 ‖ left ‖ right)        an odd node goes up as it is
 #
-# The salts of a column follow from the key of its attribute, 16 bytes for each value. So a root tells nothing to who
-# does not hold that key: 32 bytes a column are all that he needs to check the columns that he does read. A proof of an
-# event has, for each attribute that is shown, the value, its salt, and the way to the root; the others are known by
-# their roots alone.
+# The salts of a column are derived from the key of its attribute, 16 bytes for each value. So a root reveals nothing
+# without that key, and a reader needs only 32 bytes for each column that it cannot read. A proof of an event has, for
+# each attribute that it reveals, the value, its salt, and the path to the root. Of the others it has only the roots.
 
 SALT_BYTES: Final = 16
 ROOT_BYTES: Final = 32
@@ -49,7 +48,7 @@ Tree: TypeAlias = list[list[bytes]]
 
 
 def merkle_salts(seed: bytes, number: int, rows: int) -> list[bytes]:
-    """Return the salts of one column of one block. Knowing some of them tells nothing about others."""
+    """Return the salts of one column of one block. Some of them reveal nothing about the others."""
     stream = hashlib.shake_256(seed + number.to_bytes(8, "big")).digest(SALT_BYTES * rows)
     return [stream[start : start + SALT_BYTES] for start in range(0, len(stream), SALT_BYTES)]
 
@@ -61,7 +60,7 @@ def merkle_leaves(salts: Sequence[bytes], values: Sequence[bytes]) -> list[bytes
 
 
 def merkle_tree(leaves: Sequence[bytes]) -> Tree:
-    """Return the tree over leaves, one at least."""
+    """Return the tree over at least one leaf."""
     sha256, level = hashlib.sha256, list(leaves)
     levels = [level]
     while len(level) > 1:
@@ -77,7 +76,7 @@ def merkle_root(levels: Tree) -> bytes:
 
 
 def merkle_path(levels: Tree, place: int) -> list[bytes]:
-    """Return the neighbours of a leaf on its way to the root."""
+    """Return the siblings on the path from a leaf to the root."""
     found = []
     for level in levels[:-1]:
         beside = place ^ 1
@@ -88,7 +87,7 @@ def merkle_path(levels: Tree, place: int) -> list[bytes]:
 
 
 def climb(start: bytes, place: int, rows: int, way: Sequence[bytes]) -> bytes:
-    """Return the root that a leaf at a place among so many gives. Raises `RefusedError` (`seal.bad-proof`)."""
+    """Return the root that follows from a leaf, its place and its path. Raises `RefusedError` (`seal.bad-proof`)."""
     if not 0 <= place < rows:
         raise bad_proof()
     node, steps = start, iter(way)
@@ -106,9 +105,9 @@ def climb(start: bytes, place: int, rows: int, way: Sequence[bytes]) -> bytes:
 
 
 def bad_proof() -> RefusedError:
-    """Return the one error for a proof that proves nothing."""
+    """Return the only error for an invalid proof."""
     return RefusedError(
-        "seal.bad-proof", "the proof does not show this event", hint="it was changed, or made otherwise"
+        "seal.bad-proof", "the proof does not prove this event", hint="it was changed, or is not a proof of Penstock"
     )
 
 
@@ -121,7 +120,7 @@ _PROOF: Final = b"event-proof"
 
 
 def seeds(keys: Sequence[Secret | None], fixed: Fixed, names: BlockNames) -> list[Secret | None]:
-    """Return what the salts of each tree come from: the key of its column, or that of the event as a whole."""
+    """Return the seed of each tree's salts, derived from the key of its column or of the whole event."""
     if len(keys) == 1:
         keys = [*keys] * (1 + len(names.attributes))
     inner = (column_scope(names.type, attribute) for attribute in names.attributes)
@@ -160,7 +159,7 @@ class _Tree(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class SignedBlock:
-    """A block whose open columns are those that the sender has signed. Only `verify_signature` makes one."""
+    """A block whose open columns were signed by the sender. Only `verify_signature` returns one."""
 
     block: Block
     sender: Principal
@@ -169,9 +168,9 @@ class SignedBlock:
     _trees: Sequence[_Tree | None] = field(repr=False)
 
     def prove(self, place: int, attributes: Collection[str]) -> "EventProof":
-        """Return a proof of one event that shows its id, its time and some attributes, and nothing of the others.
+        """Return a proof of one event that reveals its id, its time and some attributes, and nothing of the others.
 
-        Raises `RefusedError` (`seal.bad-proof`) for an event or an attribute that is not there, or is closed.
+        Raises `RefusedError` (`seal.bad-proof`) for an event or an attribute that does not exist or is closed.
         """
         names = self.block.names
         if not 0 <= place < len(self.block.ids) or not {*attributes} <= {*names.attributes}:
@@ -182,7 +181,7 @@ class SignedBlock:
 
 
 class Shown(NamedTuple):
-    """One value of a proof, and its way to the root of its column."""
+    """One value of a proof, and its path to the root of its column."""
 
     column: int
     salt: bytes
@@ -192,7 +191,7 @@ class Shown(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class EventProof:
-    """That a broker has published an event. It can be shown to anybody; `verify_proof` looks into it."""
+    """A proof that a broker has published an event. Anyone can check it with `verify_proof`."""
 
     #: fixed part and counts of the block's header
     bound: bytes = field(repr=False)
@@ -202,24 +201,24 @@ class EventProof:
     shown: tuple[Shown, ...] = field(repr=False)
 
     def to_bytes(self) -> bytes:
-        """Return the form in bytes."""
+        """Return the proof as bytes."""
         return encode([self.bound, self.names, self.section, self.place, [list(value) for value in self.shown]])
 
     @classmethod
     def from_bytes(cls, data: bytes) -> "EventProof":
-        """Read the form in bytes. Raises `MalformedError`, `LimitError` and `RefusedError` (`seal.bad-proof`)."""
+        """Read a proof from bytes. Raises `MalformedError`, `LimitError` and `RefusedError` (`seal.bad-proof`)."""
         match decode(data):
             case [bytes(bound), bytes(names), bytes(section), int(place), list(shown)]:
                 return cls(bound, names, section, place, tuple(map(_read_shown, shown)))
         raise bad_proof()
 
     def to_sexp(self) -> SExp:
-        """Return the form in which it is kept in a file, and handed on."""
+        """Return the form for files."""
         return (_PROOF, (b"version", b"1"), self.to_bytes())
 
     @classmethod
     def from_sexp(cls, value: SExp) -> "EventProof":
-        """Read that form. Raises what `from_bytes` raises."""
+        """Read the form for files. Raises as `from_bytes`."""
         match value:
             case (head, (b"version", b"1"), bytes(data)) if head == _PROOF:
                 return cls.from_bytes(data)
@@ -227,28 +226,28 @@ class EventProof:
 
 
 class ProvenEvent(NamedTuple):
-    """An event that its sender has signed, as far as it was shown, and when its block was sealed."""
+    """The revealed part of an event that its sender has signed, and when its block was sealed."""
 
     sender: Principal
     sealed: datetime
     event: TransitEvent
-    #: those that were shown; the value of one that is shown and not in the event is null
+    #: the revealed attributes; one that is not in the event is null
     attributes: tuple[str, ...]
-    #: those that it has besides, of whose values nothing is known
+    #: its other attributes, whose values are not known
     hidden: tuple[str, ...]
 
 
 def verify_signature(parts: Parts, names: BlockNames, block: Block, seeds: Sequence[Secret | None]) -> SignedBlock:
-    """Check the columns that are open, and whose seeds are there, against the signed roots.
+    """Check the open columns whose seeds are known against the signed roots.
 
-    Raises `RefusedError`: `seal.unsigned` where there is no signature, and `seal.bad-signature`.
+    Raises `RefusedError`: `seal.unsigned` if there is no signature, and `seal.bad-signature`.
     """
     if not parts.signature:
-        raise RefusedError("seal.unsigned", "the block is not signed", hint="who has sealed it must say so with a key")
+        raise RefusedError("seal.unsigned", "the block is not signed", hint="give the sealer a signing key")
     bound = parts.bound
     # (1) The signature is the sender's, over this header, these names, and these roots.
     section = _verify_section(parts.signature, bound, names)
-    # (2) What was opened gives the signed roots. Nothing is believed of what cannot be checked.
+    # (2) The opened columns give the signed roots. Columns that cannot be checked are not accepted.
     if block.names.written != names.written or len(block.ids) != parts.rows:
         raise _bad_signature()
     trees = _trees(block, parts.number, seeds)
@@ -261,7 +260,7 @@ def verify_signature(parts: Parts, names: BlockNames, block: Block, seeds: Seque
 
 
 def verify_proof(proof: EventProof) -> ProvenEvent:
-    """Return what a proof shows. Raises `RefusedError` (`seal.bad-proof`), whatever the reason."""
+    """Return the event that a proof reveals. Raises `RefusedError` (`seal.bad-proof`), whatever the reason."""
     try:
         return _verify_proof(proof)
     except (PenstockError, ValueError):
@@ -271,7 +270,7 @@ def verify_proof(proof: EventProof) -> ProvenEvent:
 def _verify_proof(proof: EventProof) -> ProvenEvent:
     names = read_names(proof.names)
     header, _, sealed, rows = read_bound(proof.bound)
-    # (1) The signature holds.
+    # (1) The signature is valid.
     section = _verify_section(proof.section, proof.bound, names)
     # (2) Each value leads to the root of its column; ids and times are among them, and no column twice.
     columns = [value.column for value in proof.shown]
@@ -339,5 +338,5 @@ def _bad_signature() -> RefusedError:
     return RefusedError(
         "seal.bad-signature",
         "the block is not what its sender has signed",
-        hint="somebody who may only read has written it, or plaintext was changed on its way",
+        hint="a reader wrote it, or plaintext was changed on its way",
     )

@@ -1,9 +1,9 @@
-"""TLS 1.3 for links: a certificate that a server makes again at each start, and says nothing.
+"""TLS 1.3 for links, with a certificate that a server makes again at each start.
 
-Nobody trusts the certificate. It names no one, no authority signed it, and a client takes whatever it is shown; who is
-at the other end is found out by the handshake of `penstock.broker.wire.handshake`, whose signatures cover the SHA-256
-of the certificate that the client saw and the server has. Somebody in the middle has to show a certificate of his own,
-and so gets no signature that the other side takes. Hence a context made here must never be used without that handshake.
+The certificate is not trusted. It names no one, no authority signed it, and a client accepts any certificate. The ends
+identify each other in the handshake of `penstock.broker.wire.handshake`, whose signatures cover the SHA-256 of the
+certificate that the client received and the server has. A man in the middle must present a certificate of its own, so
+the other side rejects the signatures. Hence a context made here must never be used without that handshake.
 
 The key of the certificate lives as long as the process, in memory only: OpenSSL reads it from a pipe.
 """
@@ -24,7 +24,8 @@ from penstock.crypto.keys import KEY_BYTES, RandomBytes
 from penstock.errors import FailedError, MalformedError
 
 _SERIAL_BYTES: Final = 16
-# RFC 5280, 4.1.2.5: the certificate has no well-defined end. Nobody looks at its dates; the process is its validity.
+# RFC 5280, 4.1.2.5: the certificate has no well-defined end. Its dates are not checked: it lives as long as the
+# process.
 _FIRST_DAY: Final = datetime(2000, 1, 1, tzinfo=UTC)
 _LAST_DAY: Final = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 
@@ -59,7 +60,7 @@ def new_certificate(random: RandomBytes) -> ServerCertificate:
 
 
 def fingerprint(certificate: bytes) -> bytes:
-    """Return the SHA-256 of a certificate's DER form: what both sides of the handshake sign."""
+    """Return the SHA-256 of a certificate's DER form, which both sides of the handshake sign."""
     return hashlib.sha256(certificate).digest()
 
 
@@ -70,7 +71,7 @@ def server_context(certificate: ServerCertificate) -> ssl.SSLContext:
     """
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    # A resumed session shows no certificate, and the client could not identify its peer.
+    # A resumed session has no certificate, so the client could not identify its peer.
     context.num_tickets = 0
     shown = ssl.DER_cert_to_PEM_cert(certificate.certificate).encode()
     public, private = _pipe_with(shown), _pipe_with(certificate.private_key)
@@ -78,7 +79,7 @@ def server_context(certificate: ServerCertificate) -> ssl.SSLContext:
         context.load_cert_chain(f"/dev/fd/{public}", f"/dev/fd/{private}")
     except OSError as error:
         raise FailedError(
-            "tls.context", "the certificate cannot be given to TLS", hint="a system with `/dev/fd` is needed"
+            "tls.context", "TLS cannot load the certificate", hint="use a system with `/dev/fd`"
         ) from error
     finally:
         os.close(public)
@@ -87,7 +88,7 @@ def server_context(certificate: ServerCertificate) -> ssl.SSLContext:
 
 
 def client_context() -> ssl.SSLContext:
-    """Return the context of a client: TLS 1.3 alone. It believes any certificate; the handshake does not."""
+    """Return the context of a client: TLS 1.3 alone. It accepts any certificate. The handshake does not."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
     context.check_hostname = False
@@ -96,13 +97,13 @@ def client_context() -> ssl.SSLContext:
 
 
 def peer_fingerprint(connection: ssl.SSLObject | ssl.SSLSocket) -> bytes:
-    """Return the SHA-256 of the certificate that the server has shown.
+    """Return the SHA-256 of the server's certificate.
 
     Raises `MalformedError` (`tls.no-certificate`).
     """
     certificate = connection.getpeercert(binary_form=True)
     if not certificate:
-        raise MalformedError("tls.no-certificate", "the server has shown no certificate")
+        raise MalformedError("tls.no-certificate", "the server sent no certificate")
     return fingerprint(certificate)
 
 

@@ -1,13 +1,13 @@
-"""Secrets, and secrets under other secrets.
+"""Secrets: derive them, wrap them under other secrets, and store key-encryption keys.
 
-A `Secret` is 32 bytes that are never printed, pickled or copied. What is made from it is made for one purpose:
+A `Secret` is 32 bytes that are never printed, pickled or copied. Everything derived from it has one purpose:
 
     derived secret = HKDF-Expand(secret, (penstock-secret-1 <label> <context> …))
     wrapped        = AES-256-GCM of the content; key = HKDF-Expand(secret, a), associated data = a,
                      a = (penstock-secret-1 wrap <salt> <context> …)
 
-So what was wrapped opens in its context alone (which group, which epoch, which node), and each salt and context has a
-key of its own: the nonce, which is zero, never meets a key twice. Whatever fails to open fails with one error.
+So wrapped content opens only in its context (group, epoch, node), and each salt and context has its own key: the nonce,
+which is zero, is never used twice with a key. There is only one error for content that cannot be opened.
 """
 
 from dataclasses import dataclass, field
@@ -24,10 +24,10 @@ from penstock.crypto.passphrases import DEFAULT_COST, Cost, PassphraseBox, Rando
 from penstock.errors import LimitError, MalformedError, RefusedError
 
 # ----------------------------------------------------------------------------------------------------------------------
-# HKDF-SHA256 (RFC 5869): from one secret to keys for single uses.
+# HKDF-SHA256 (RFC 5869): derive keys from a secret.
 
 MAX_BYTES: Final = 255 * 32
-"""As much as one derivation gives (RFC 5869, 2.3)."""
+"""The maximum size of one derivation (RFC 5869, 2.3)."""
 
 
 def hkdf(secret: bytes, info: bytes, size: int, *, salt: bytes = b"") -> bytes:
@@ -37,7 +37,7 @@ def hkdf(secret: bytes, info: bytes, size: int, *, salt: bytes = b"") -> bytes:
 
 
 def expand(key: bytes, info: bytes, size: int) -> bytes:
-    """Expand what is a key already: uniform, and as long as a digest. Raises `LimitError` (`key.derivation`)."""
+    """Expand a key, which must be uniform and as long as a digest. Raises `LimitError` (`key.derivation`)."""
     _check_size(size)
     return HKDFExpand(SHA256(), size, info).derive(key)
 
@@ -59,7 +59,7 @@ _NONCE: Final = bytes(12)
 
 
 class Secret:
-    """See the module. Raises `MalformedError` (`keys.malformed`) when it is not 32 bytes."""
+    """A secret of 32 bytes. Raises `MalformedError` (`keys.malformed`) for any other size."""
 
     __slots__ = ("_raw",)
 
@@ -81,22 +81,22 @@ class Secret:
         raise TypeError("a secret is neither pickled nor copied: wrap it")
 
     def derive(self, label: bytes, *context: bytes) -> "Secret":
-        """Return the secret for one purpose; nobody gets from it to this one."""
+        """Return the secret for one purpose, from which this secret cannot be computed."""
         return Secret(expand(self._raw, canonical((_LABEL, label, *context)), SECRET_BYTES))
 
     def expose(self) -> bytes:
-        """Return the bytes themselves: for what is sealed or wrapped immediately, and for ciphers."""
+        """Return the bytes: for immediate sealing or wrapping, and for ciphers."""
         return self._raw
 
 
 def wrap(under: Secret, content: bytes, salt: bytes, *context: bytes) -> bytes:
-    """Return content that only holders of a secret can read, and only in its context. No salt is used twice."""
+    """Encrypt content so that only holders of a secret can read it, and only in its context. Never use a salt twice."""
     about = canonical((_LABEL, _WRAP, salt, *context))
     return AESGCM(expand(under.expose(), about, SECRET_BYTES)).encrypt(_NONCE, content, about)
 
 
 def unwrap(under: Secret, box: bytes, salt: bytes, *context: bytes) -> bytes:
-    """Return what was wrapped. Raises `RefusedError` (`keys.unopened`), whatever the reason."""
+    """Return the wrapped content. Raises `RefusedError` (`keys.unopened`), whatever the reason."""
     about = canonical((_LABEL, _WRAP, salt, *context))
     try:
         return AESGCM(expand(under.expose(), about, SECRET_BYTES)).decrypt(_NONCE, box, about)
@@ -105,27 +105,27 @@ def unwrap(under: Secret, box: bytes, salt: bytes, *context: bytes) -> bytes:
 
 
 def unopened() -> RefusedError:
-    """Return the one error for everything that does not open."""
+    """Return the only error for content that cannot be opened."""
     return RefusedError(
-        "keys.unopened", "something sealed does not open with the keys at hand", hint="ask the key manager again"
+        "keys.unopened", "the available keys do not open this secret", hint="request it from the key manager again"
     )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Key-encryption keys: what key rings, and the logs of key managers, are wrapped under. Their written forms:
+# Key-encryption keys, under which key rings and key manager logs are wrapped. Their written forms:
 #
 #     (kek (id <8 bytes>) (k <32 bytes>))
 #     (protected-kek (id <8 bytes>) (argon2id (salt …) (passes …) (memory …)) (secretbox (nonce …) (box …)))
 #
-# The id follows from the key and tells nothing about it. It says which key something lies under, and catches a file
-# that was mistyped or changed.
+# The id is derived from the key and reveals nothing about it. It identifies the key, and detects a mistyped or changed
+# file.
 
 ID_BYTES: Final = 8
 _ID: Final = b"kek-id"
 
 
 def kek_id(kek: Secret) -> bytes:
-    """Return what a key-encryption key is known by."""
+    """Return the id of a key-encryption key."""
     return kek.derive(_ID).expose()[:ID_BYTES]
 
 
@@ -135,13 +135,13 @@ def new_kek(random: RandomBytes) -> Secret:
 
 
 def kek_to_sexp(kek: Secret) -> SExp:
-    """Return the written form of a key that nothing protects but the file it lies in."""
+    """Return the written form of an unprotected key."""
     return (b"kek", (b"id", kek_id(kek)), (b"k", kek.expose()))
 
 
 @dataclass(frozen=True, slots=True)
 class ProtectedKek:
-    """A key-encryption key under a passphrase. `open` gives the key back."""
+    """A key-encryption key under a passphrase. `open` returns the key."""
 
     id: bytes
     box: PassphraseBox = field(repr=False)
@@ -149,7 +149,7 @@ class ProtectedKek:
     def open(self, passphrase: bytes) -> Secret:
         """Return the key. Raises `RefusedError` (`key.passphrase`), whatever the reason."""
         kek = Secret(self.box.open(passphrase))
-        # The id was not under the passphrase: somebody may have put another one there.
+        # The passphrase does not protect the id, so it may have been replaced.
         if not compare_digest(kek_id(kek), self.id):
             raise wrong_passphrase()
         return kek
@@ -163,21 +163,21 @@ StoredKek: TypeAlias = Secret | ProtectedKek
 
 
 def protect_kek(kek: Secret, passphrase: bytes, random: RandomBytes, cost: Cost = DEFAULT_COST) -> ProtectedKek:
-    """Put a key under a passphrase. Raises `MalformedError` (`key.empty-passphrase`)."""
+    """Protect a key by a passphrase. Raises `MalformedError` (`key.empty-passphrase`)."""
     return ProtectedKek(kek_id(kek), PassphraseBox.of(kek.expose(), passphrase, random, cost))
 
 
 def parse_kek(value: SExp) -> StoredKek:
     """Read either form.
 
-    Raises `MalformedError` (`keys.kek`, `key.malformed`) and `LimitError` (`key.cost`). Nothing of the input is in the
-    message.
+    Raises `MalformedError` (`keys.kek`, `key.malformed`) and `LimitError` (`key.cost`). The messages contain nothing of
+    the input.
     """
     match value:
         case (b"kek", (b"id", bytes(id_)), (b"k", bytes(raw))) if len(raw) == SECRET_BYTES:
             kek = Secret(raw)
             if not compare_digest(kek_id(kek), id_):
-                raise _malformed_kek("a key-encryption key that was changed: its id is that of another one")
+                raise _malformed_kek("the key-encryption key was changed: its id belongs to another key")
             return kek
         case (b"protected-kek", (b"id", bytes(id_)), cost, box):
             return ProtectedKek(id_, PassphraseBox.from_sexps(cost, box))
@@ -186,5 +186,5 @@ def parse_kek(value: SExp) -> StoredKek:
 
 def _malformed_kek(message: str) -> MalformedError:
     return MalformedError(
-        "keys.kek", message, hint="expected what `penstock key new-kek` makes: `(kek …)` or `(protected-kek …)`"
+        "keys.kek", message, hint="make one with `penstock key new-kek`: `(kek …)` or `(protected-kek …)`"
     )

@@ -1,6 +1,6 @@
 """Combine sources of authority: `Restriction`, `decide()`, and enforcement.
 
-Policies are in `penstock.guard.policies`: programs that use none need not wait for their engine to load.
+Policies are in `penstock.guard.policies`: programs without policies do not load the engine.
 
 The decision:
 

@@ -1,14 +1,14 @@
-"""Express agreed rules as certificates, for domains that use those: the rights of every known principal.
+"""Express agreed rules as certificates, for domains that use certificates.
 
-Certificates never allow more than the rules. They may allow less: a right to subscribe to a type brings the events of
-all types that extend it, and a certificate cannot leave some of them out. A publisher whose events of a type below
-somebody may not have is then left out above too, and what is lost is reported (`short`). Downwards nothing is: who
-may have a type may have what is below. The same goes for time: a certificate ends as soon as a rule does on which it
-rests for some type below. A type that extends one of the tree and was not agreed on comes with the one
-above, since certificates do not know the tree.
+Certificates never allow more than the rules. They may allow less: a right to subscribe to a type includes the events of
+all types that extend it, and a certificate cannot leave some of them out. If a subscriber may not have a publisher's
+events of a sub-type, the publisher is left out of the type as well, and the loss is reported (`short`). A right to a
+type always includes its sub-types. The same is true for time: a certificate ends with the first rule that it depends on
+for some sub-type. A type that extends one of the tree and was not agreed on is included with its parent, because
+certificates do not know the tree.
 
-Certificates say what the rules came to when they were issued. `renewal` says what to issue and to revoke when the rules
-or profiles have changed.
+Certificates express the rules at the time of issue. `renewal` says which to issue and to revoke after the rules or
+profiles have changed.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -61,9 +61,9 @@ def capabilities(rules: AgreedRules, types: Iterable[EventType]) -> Capabilities
 
 
 def renewal(wanted: Iterable[Authorisation], issued: Iterable[Certificate]) -> Renewal:
-    """Return what to issue and to revoke so that of the certificates that were issued those count that are wanted.
+    """Return which certificates to issue and to revoke so that exactly the wanted ones are valid.
 
-    `issued` are those that were issued by an agreement, and no others: what is not wanted is revoked.
+    `issued` must contain only certificates that were issued for the agreement: those that are not wanted are revoked.
     """
     left = dict.fromkeys(wanted)
     keep: list[Certificate] = []
@@ -135,7 +135,7 @@ class _Compiler:
         )
 
     def _sources(self, key: TypeKey, who: Principal) -> Mapping[Principal, Periods]:
-        """Return the publishers whose events of a type somebody may have, and while it may."""
+        """Return the publishers whose events of a type a subscriber may have, and when."""
         found = self._from.get((key, who))
         if found is None:
             try:
@@ -152,7 +152,7 @@ class _Compiler:
         return found
 
     def _sayable(self, key: TypeKey, who: Principal) -> Mapping[Principal, Periods]:
-        """Return those of them whose events somebody may have of all types below, as far as they publish them."""
+        """Return the publishers of `_sources` whose events of all sub-types the subscriber may have too, and when."""
         found = dict(self._sources(key, who))
         for below in self._agreement.vocabulary.tree.subtree(key):
             for entitlement in self._rules.entitled(below):
@@ -162,7 +162,7 @@ class _Compiler:
         return {publisher: periods for publisher, periods in found.items() if periods}
 
     def _whole(self, key: TypeKey, who: Principal) -> Mapping[Principal, Periods]:
-        """Return them while somebody may have all events of a type, and of those below, whoever publishes them."""
+        """Return the publishers of `_sources`, and when the subscriber may have all events of all sub-types."""
         periods = ANY_TIME
         for below in self._agreement.vocabulary.tree.subtree(key):
             for entitlement in self._rules.entitled(below):

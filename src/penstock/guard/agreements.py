@@ -4,11 +4,12 @@
                (publisher-attribute <name>) (described-by <principal> …)
                (scope …) (types …) (publishers …) (subscribers …) (rules <rule> …))
 
-The rules are those of `penstock.moderator.rules.rules`, without conflicts as the moderator found them; nobody looks for
-conflicts again where they are enforced. Profiles count if the owner, or somebody the owner names, has signed them.
+The rules are those of `penstock.moderator.rules.rules`. The moderator has verified that they have no conflicts, and
+enforcement does not look for conflicts again. A profile is accepted if the owner, or a principal that the owner names,
+has signed it.
 
-An agreement only counts for types of its owner. Together with certificates it restricts (`both`); where a domain wants
-no certificates for these types, what was agreed is the right (`alone`).
+An agreement applies only to types of its owner. With `both`, certificates and the agreement must permit a request. With
+`alone`, the agreement decides, and no certificates are needed for these types.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -43,7 +44,7 @@ from penstock.trust.signed import Claim, SignedValue, read_signed
 from penstock.trust.validity import ALWAYS, ANY_TIME, Periods, Validity, both, either
 
 PUBLISHER: Final = "publisher"
-"""How the attribute is called, unless an agreement says otherwise, by which events say who published them."""
+"""The default name of the attribute that contains an event's publisher."""
 
 
 class AgreementMode(StrEnum):
@@ -55,10 +56,10 @@ class AgreementMode(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Agreement(Claim):
-    """Rules without conflicts about an owner's types, and how they are to be enforced.
+    """Rules without conflicts about an owner's types, and how to enforce them.
 
-    Raises `MalformedError`: `agreement.duplicate-rule`, `agreement.no-types`, `evolution.malformed` for a name that is
-    none, and what `Vocabulary.check` raises for a rule.
+    Raises `MalformedError`: `agreement.duplicate-rule`, `agreement.no-types`, `evolution.malformed` for an invalid
+    name, and as `Vocabulary.check` for a rule.
     """
 
     HEAD: ClassVar = b"agreement"
@@ -79,21 +80,21 @@ class Agreement(Claim):
     rules: tuple[Rule, ...] = field(repr=False)
     mode: Mode = Mode.SCOPED
     combining: Annotated[AgreementMode, Named(b"rights")] = AgreementMode.BOTH
-    #: of the events of its types: says who published them, because brokers have it say so
+    #: the attribute that contains an event's publisher, which brokers set
     publisher_attribute: str = PUBLISHER
-    #: who may sign profiles, besides the owner
+    #: the principals that may sign profiles, besides the owner
     described_by: tuple[Principal, ...] = ()
 
     def __post_init__(self) -> None:
         check_agreement_name(self.name)
         check_attribute_name(self.publisher_attribute)
         if len({rule.id for rule in self.rules}) != len(self.rules):
-            raise MalformedError("agreement.duplicate-rule", "an agreement has two rules of one id")
+            raise MalformedError("agreement.duplicate-rule", "two rules of an agreement have the same id")
         if not any(key.owner == self.owner for key in self.vocabulary.tree.parents):
             raise MalformedError(
                 "agreement.no-types",
-                "an agreement is about none of its owner's types",
-                hint="whoever owns the types of the tree announces it",
+                "the agreement's tree contains no type of its owner",
+                hint="let the owner of the tree's types announce it",
             )
         for rule in self.rules:
             # Whether anybody satisfies a function was found out when the rule came into force.
@@ -107,14 +108,14 @@ class Agreement(Claim):
         return tuple(rule for rule in self.rules if isinstance(rule, PublishRule))
 
     def concerns(self, event_type: EventType) -> bool:
-        """Say whether it counts for a type: one of the owner's, that is in the tree or extends one that is."""
+        """Return whether the agreement applies to a type: one of the owner's in the tree, or extending one in it."""
         tree = self.vocabulary.tree
         return event_type.key.owner == self.owner and any(
             key in tree for key in (event_type.key, *event_type.ancestors)
         )
 
     def believes(self, claim: ProfileClaim) -> bool:
-        """Say whether the signer of a profile is authorised."""
+        """Return whether the signer of a profile is authorised."""
         return claim.said_by == self.owner or claim.said_by in self.described_by
 
 
@@ -129,10 +130,10 @@ class Described:
 
 
 def described(agreement: Agreement, claims: Iterable[SignedValue[ProfileClaim]]) -> Mapping[Principal, Described]:
-    """Return the profiles that count for an agreement.
+    """Return the profiles that an agreement accepts.
 
     Claims by an unauthorised signer, or that do not fit the declared attributes, are ignored: if
-    nothing is known, nothing is allowed. Of several claims about one principal the last counts.
+    nothing is known, nothing is allowed. If there are several claims about one principal, the last one is used.
     """
     found: dict[Principal, Described] = {}
     for claim in claims:
@@ -147,7 +148,7 @@ def described(agreement: Agreement, claims: Iterable[SignedValue[ProfileClaim]])
 def fit(vocabulary: Vocabulary, claim: ProfileClaim) -> Described | None:
     """Return a claim's profile, or None if it does not fit the declared attributes.
 
-    Who is described as both is one: an attribute of publishers and of subscribers has one value, or none.
+    If a principal is described both as publisher and as subscriber, attributes that both have must have the same value.
     """
     publisher, subscriber = claim.publisher, claim.subscriber
     if publisher is not None and subscriber is not None:
@@ -166,32 +167,33 @@ def fit(vocabulary: Vocabulary, claim: ProfileClaim) -> Described | None:
 # ----------------------------------------------------------------------------------------------------------------------
 # Turn an agreement and profiles into the branches of a principal's restriction.
 #
-# To publish a type one needs the right by the rules (`penstock.moderator.detection.subscribers`). Where the type has
-# the attribute that says who published an event, publishing forces it, so that nobody can be taken for somebody else.
+# Publishing a type needs an entitlement by the rules (`penstock.moderator.detection.subscribers`). If the type has the
+# publisher attribute, publishing forces its value, so that no publisher can pretend to be another one.
 #
-# Of a type, and of each that extends it, a subscriber gets the events of those publishers who suit it both ways
-# (`penstock.moderator.detection.subscribers`) and may publish them. An event's type, and its publisher, is asked of
-# each event: by `only`, and by a `where` on the publisher's attribute, which brokers push towards publishers and Spark
-# makes a column of. Where a type does not have the attribute, an event's publisher is unknown: one who does not suit
-# all of its publishers gets nothing of it.
+# For a type and each type that extends it, a subscriber receives the events of the publishers that may publish them and
+# whose rules, like its own, permit it (`penstock.moderator.detection.subscribers`). Type and publisher are checked for
+# each event: by `only`, and by a `where` on the publisher attribute, which brokers push towards publishers and Spark
+# turns into a column. If a type does not have the attribute, an event's publisher is unknown: a subscriber then
+# receives events only if the rules permit it all of the type's publishers.
 #
-# Rules that are over go on to restrict until the owner announces the next agreement; they give nothing any more. So
-# everything that is allowed holds while rules hold that give it: one of the publisher's by which it publishes the type,
-# one of the publisher's that the subscriber satisfies, and one of the subscriber's if it has wishes. Where nobody can
-# know an event's publisher, that applies to each who may publish it: it may have been published before a rule was over.
+# Expired rules still restrict until the owner announces the next agreement, but they grant nothing. So a permission is
+# valid while the rules that grant it are valid: a publisher's rule by which it publishes the type, a publisher's rule
+# that the subscriber satisfies, and one of the subscriber's own rules if it has any. If an event's publisher is
+# unknown, this must be true for each possible publisher, because the event may have been published before a rule
+# expired.
 
-#: publishers in one condition: a selector has a bound
+#: publishers in one condition: selectors are bounded
 _TOGETHER: Final = 200
 
 
 @dataclass(frozen=True, slots=True)
 class AgreedReading:
-    """Types of which somebody gets the events of some publishers, while rules and publishers' profiles hold."""
+    """The types and publishers whose events a subscriber receives, while rules and publishers' profiles are valid."""
 
     types: frozenset[TypeKey]
     publishers: tuple[Principal, ...]
     validity: Validity
-    #: what it rests on, one at one time, another one at another perhaps
+    #: the rules that it depends on, possibly at different times
     rules: tuple[Rule, ...]
 
 
@@ -200,14 +202,14 @@ class _Found:
     """What a principal receives of a type and its sub-types."""
 
     by_types: tuple[AgreedReading, ...]
-    #: the same in as few parts as can be
+    #: the same in as few parts as possible
     fewest: tuple[AgreedReading, ...]
-    #: what it gets if an event's publisher is unknown
+    #: what it receives if an event's publisher is unknown
     untold: tuple[AgreedReading, ...]
 
 
 class AgreedRules:
-    """See the module. `profiles` has everybody who is known; of others nothing is allowed."""
+    """An agreement with the profiles of all known principals. Other principals are allowed nothing."""
 
     def __init__(
         self, agreement: Agreement, profiles: Mapping[Principal, Described], entries: int = CACHE_ENTRIES
@@ -230,7 +232,7 @@ class AgreedRules:
 
     @property
     def publishers(self) -> tuple[Principal, ...]:
-        """All who have rules by which they publish something."""
+        """All publishers that have a rule."""
         return tuple(dict.fromkeys(who for rule in self.agreement.publish_rules for who in rule.publishers))
 
     @property
@@ -239,7 +241,7 @@ class AgreedRules:
         return tuple(self._described)
 
     def validities(self) -> Iterator[Validity]:
-        """Yield while rules and profiles hold."""
+        """Yield the validities of rules and profiles."""
         yield from (rule.validity for rule in self.agreement.rules)
         yield from (one.validity for one in self._described.values())
 
@@ -255,7 +257,7 @@ class AgreedRules:
         return found
 
     def may_publish(self, event: TypeKey, publisher: Principal, now: datetime | None = None) -> bool:
-        """Say whether somebody who is known may publish events of a type, now or at any time.
+        """Return whether a known principal may publish events of a type: at `now`, or at any time without it.
 
         Raises `MalformedError` (`moderator.*`).
         """
@@ -265,9 +267,9 @@ class AgreedRules:
     def may_receive(
         self, event: TypeKey, publisher: Principal, subscriber: Principal, now: datetime | None = None
     ) -> bool:
-        """Say whether a subscriber gets what a publisher may publish of a type. Raises as `may_publish`.
+        """Return whether a subscriber receives a publisher's events of a type. Raises as `may_publish`.
 
-        It is the plain form of `readings`, which tests are held against.
+        Tests compare `readings` with this plain form.
         """
         validity = self._known(subscriber, publisher=False).validity
         found = self._publications.allow(event, publisher)
@@ -367,8 +369,8 @@ class AgreedRules:
         if known is None or not (known.publisher if publisher else known.subscriber):
             raise MalformedError(
                 "moderator.unknown-profile",
-                f"nothing is known about {who.short}, or nothing that fits",
-                hint="whoever describes publishers and subscribers here signs a profile",
+                f"there is no valid profile of {who.short}",
+                hint="let the owner, or a principal that the agreement names, sign one",
             )
         return known
 
@@ -399,7 +401,7 @@ class AgreedRules:
         if request.action is Right.PUBLISH:
             found = self._publications.allow(event, who)
             if not found.rules and not found.failures:
-                yield f"{who.short} has no rule by which it publishes `{event.name}`"
+                yield f"{who.short} has no rule to publish `{event.name}`"
             yield from map(str, found.failures)
             return
         able = [entitlement.publisher for entitlement in self.entitled(event)]
@@ -409,16 +411,16 @@ class AgreedRules:
             yield from self._subscriptions.allow(event, publisher, who).reasons
 
     def publisher_attribute(self, event_type: EventType) -> AttributeId | None:
-        """Return which attribute of a type says who published an event.
+        """Return the attribute of a type that contains the publisher, or None.
 
-        Raises `MalformedError` (`agreement.publisher-attribute`) for one that cannot say it.
+        Raises `MalformedError` (`agreement.publisher-attribute`) if it is not a plain string.
         """
         name = self.agreement.publisher_attribute
         found = event_type.by_name.get(name)
         if found is not None and found.spec != AttributeSpec(Kind.STRING):
             raise MalformedError(
                 "agreement.publisher-attribute",
-                f"`{name}` of `{event_type.name.name}` is to say who published an event, and holds no text",
+                f"`{name}` of `{event_type.name.name}` must contain the publisher, and is not a string",
                 hint="let the agreement name another attribute",
             )
         return None if found is None else found.id
@@ -454,7 +456,7 @@ def by_publishers(attribute: str, publishers: Iterable[Principal]) -> Iterator[S
 
 def publisher_conditions(publishers: Iterable[Principal]) -> Iterator[str]:
     """Yield the texts of such conditions, on `publisher`."""
-    # What principals are written with needs no quoting.
+    # The characters of a written principal need no quoting.
     written = [f"'{who}'" for who in sorted(publishers)]
     for start in range(0, len(written), _TOGETHER):
         yield f"publisher IN ({', '.join(written[start : start + _TOGETHER])})"
@@ -469,15 +471,14 @@ def _because(rules: Iterable[Rule], now: datetime | None) -> tuple[str, ...]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Rules agreed through the moderator as a source of authority, and how it meets the others.
+# Rules agreed through the moderator as a source of authority, and how it is combined with the others.
 #
-# For types that an agreement concerns, publishing and subscribing need what was agreed: together with certificates,
-# both of which must allow (`AgreementMode.BOTH`), or by itself (`AgreementMode.ALONE`). All other rights, and all other
-# types, are not touched. It fails closed: who has no profile, a type below the agreed ones that is not among them, an
-# agreement that cannot be read, or two that do not overlap give nothing.
+# For types that an agreement concerns, the agreement must permit publishing and subscribing: together with certificates
+# (`AgreementMode.BOTH`), or by itself (`AgreementMode.ALONE`). Other rights and other types are not affected. It fails
+# closed: a principal without a profile, a sub-type that was not agreed on, an agreement that cannot be read, or two
+# agreements that do not overlap grant nothing.
 #
-# It is about those who publish and subscribe. Brokers that carry, seal and open events for others are not asked for
-# profiles; their rights come from certificates alone.
+# Brokers that carry, seal and open events for others need no profiles. Their rights come from certificates alone.
 
 _RIGHTS: Final = frozenset({Right.PUBLISH, Right.SUBSCRIBE})
 
@@ -489,11 +490,11 @@ class Agreements:
     rules: tuple[AgreedRules, ...] = ()
     #: owners with an agreement that could not be parsed: nothing of theirs is permitted until that is settled
     unread: Mapping[Principal, DecisionProblem] = field(default_factory=lambda: MappingProxyType({}))
-    #: tells what was agreed on from anything else, for logs
+    #: identifies the agreements in logs
     revision: str = ""
 
     def __add__(self, other: "Agreements") -> "Agreements":
-        """Return all that either holds: where both are about a type, both must allow."""
+        """Return the agreements of both. If several concern a type, all of them must permit."""
         unread = MappingProxyType({**self.unread, **other.unread})
         revision = " ".join(one for one in (self.revision, other.revision) if one)
         return Agreements((*self.rules, *other.rules), unread, revision)
@@ -506,7 +507,7 @@ class Agreements:
         return tuple(rules for rules in self.rules if rules.agreement.concerns(event_type))
 
     def validities(self) -> Iterator[Validity]:
-        """Yield while the rules and profiles hold on which rights rest."""
+        """Yield the validities of the rules and profiles that rights depend on."""
         for rules in self.rules:
             yield from rules.validities()
 
@@ -539,7 +540,7 @@ class Agreed:
 
 
 class AgreementReader:
-    """Reads what owners announce, each agreement and its profiles once while they stay the same."""
+    """Reads the agreements and profiles that owners announce, each only once while it stays the same."""
 
     def __init__(self, entries: int = CACHE_ENTRIES) -> None:
         self._entries = entries
@@ -572,7 +573,7 @@ class AgreementReader:
 def agreed_on(
     agreements: Iterable[Agreement], claims: Sequence[SignedValue[ProfileClaim]], entries: int = CACHE_ENTRIES
 ) -> Agreements:
-    """Return agreements that somebody has read and verified, with the profiles that count for each."""
+    """Return agreements that were read and verified, each with the profiles that it accepts."""
     found: dict[tuple[bytes, ...], AgreedRules] = {}
     said = sorted(claim.digest for claim in claims)
     for agreement in agreements:
@@ -598,10 +599,10 @@ class Announced:
 def read_agreement(signed: SExp, owner: Principal | None = None) -> Agreement:
     """Read and verify an agreement, as that of an owner if one is given.
 
-    Raises `MalformedError` (`evolution.malformed`, and what its parts raise), `RefusedError`
+    Raises `MalformedError` (`evolution.malformed`, and as its parts), `RefusedError`
     (`evolution.wrong-key`, `evolution.signature-mismatch`, `evolution.foreign-agreement`, `key.bad-signature`).
     """
     agreement = read_signed(signed, Agreement).verify().value
     if owner is not None and agreement.owner != owner:
-        raise RefusedError("evolution.foreign-agreement", "an agreement is about the types of somebody else")
+        raise RefusedError("evolution.foreign-agreement", "the agreement is about another owner's types")
     return agreement

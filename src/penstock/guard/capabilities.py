@@ -36,14 +36,15 @@ class NamedRole:
 class CapabilityAuthority:
     """A source of authority based on a bag of verified credentials.
 
-    `environment` is what dynamic conditions may speak about; a condition about anything else grants nothing.
+    `environment` lists the facts that dynamic conditions can use. A right with a condition on anything else grants
+    nothing.
     """
 
     credentials: Credentials
     online: OnlineChecker = no_online_checker
     environment: Schema = field(default_factory=environment_schema)
     limits: TrustLimits = TRUST_LIMITS
-    #: until when those of the credentials count, by id, that were revoked
+    #: the revocation times of revoked credentials, by id
     ends: Mapping[str, Validity] = field(default_factory=lambda: NO_ENDS)
 
     def rule(self, request: Request) -> Ruling:
@@ -74,7 +75,7 @@ class CapabilityAuthority:
         return explain(self.question(request))
 
     def roles(self, request: EventRequest) -> tuple[NamedRole, ...]:
-        """Return the names that certificates give to who asks, in the order of issuers and names.
+        """Return the names that certificates give to the requester, ordered by issuer and name.
 
         Raises `LimitError` (`chain.limit`) where there are more than are followed: half of them may mean anything.
         """
@@ -104,7 +105,7 @@ class CapabilityAuthority:
         """Check a branch against the type and the environment, so that one that cannot be enforced harms no other."""
         schema: Schema = {str(attribute.id): attribute.spec for attribute in event_type.attributes}
         check_forced(branch, event_type)
-        # Section 5.2.2: attributes need not exist in this version; what does not exist is null.
+        # Section 5.2.2: an attribute need not exist in this version. It is then null.
         branch.holds_where().check(schema, missing="null")
         branch.when.condition.check(self.environment)
 
@@ -151,9 +152,9 @@ def _network_branch(request: NetworkRequest, grant: FiveTuple) -> Branch:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Capabilities as a source of authority, without what was revoked: also of what clients bring along themselves.
+# Capabilities as a source of authority, without revoked certificates. Clients' own certificates are checked too.
 #
-# Where it is known when something was revoked, what is allowed by it is allowed until then: so a history is decided.
+# If the revocation time is known, a certificate is valid until then. History is decided this way.
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,7 +191,7 @@ class Revoking:
 
 
 def _of_no_type(verified: VerifiedType) -> Ruling:
-    problem = DecisionProblem("cert.revoked", "the event type rests on a certificate that was revoked", verified.id)
+    problem = DecisionProblem("cert.revoked", "the event type depends on a revoked certificate", verified.id)
     return Ruling(problems=(problem,))
 
 

@@ -1,12 +1,12 @@
-"""`decide()`: the only door.
+"""`decide()`: the only function that returns a restriction.
 
-A request meets every source of authority; what they allow is collected into one `Restriction`. A source that cannot
-answer, or a credential that is not understood, never allows anything: it becomes an error in the decision. No branch
-and an error is INDETERMINATE, which is enforced exactly as DENY.
+It asks every source of authority about a request, and collects what they permit into one `Restriction`. A source that
+cannot answer, or a credential that is not understood, never permits anything: it becomes an error in the decision. A
+decision with an error and without a branch is INDETERMINATE, which is enforced exactly as DENY.
 
-What a source says counts only as far as it speaks about the request: the same action, a scope that covers the type, and
-no longer than the type itself is valid. Publishing on a topic is asked about all its super-topics too (`guard.topics`).
-A right on a network is enforced once, by this answer, so that a branch with something left to ask does not count there.
+A source's answer is used only as far as it concerns the request: the same action, a scope that covers the type, and no
+longer than the type itself is valid. Publishing on a topic is decided for all its super-topics too. A right on a
+network is enforced once, by this decision, so a branch with a condition left to check grants nothing there.
 """
 
 from collections.abc import Iterable, Iterator
@@ -27,21 +27,20 @@ from penstock.trust.event_types import VerifiedType
 from penstock.trust.limits import GRANTS_PER_PRINCIPAL
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The hierarchical rule of topics: what publishing and subscribing need in a tree of them (paper 5, section 5.5).
+# The hierarchical rule of topics: the rights that publishing and subscribing need in a tree of topics (paper 5, 5.5).
 #
-# Whoever publishes on a topic needs the right to publish on all its super-topics as well, because their subscribers get
-# the message too. What the rights say beyond yes counts on each level: a message must satisfy one right on every one of
-# them. Whoever subscribes needs the right on that topic alone, and none on its super-topics; the sub-topics come with
-# it.
+# Publishing on a topic needs the right to publish on all its super-topics as well, because their subscribers receive
+# the message too. A message must satisfy the conditions of one right on each level. Subscribing needs the right on that
+# topic alone. It includes the sub-topics, and needs no right on super-topics.
 #
-# `decide()` asks by this rule, so that brokers, jobs and the command line do. And it has each message say on which
-# topic it was published, whatever its publisher says.
+# `decide()` applies this rule, so that brokers, jobs and the command line do. It also forces each message to contain
+# the topic it was published on, whatever its publisher wrote.
 
 
 def super_topics(verified: VerifiedType) -> tuple[VerifiedType, ...]:
-    """Return the super-topics of a topic, from the nearest to the first level; none for other types.
+    """Return the super-topics of a topic, from the nearest to the first level. Other types have none.
 
-    Raises `RefusedError` (`topic.super-topics`) where they are not known.
+    Raises `RefusedError` (`topic.super-topics`) if they are not known.
     """
     if not is_topic(verified.event_type.name):
         return ()
@@ -61,7 +60,7 @@ def super_topics(verified: VerifiedType) -> tuple[VerifiedType, ...]:
 
 
 def both(on_topic: Restriction, above: Restriction) -> Restriction:
-    """Return what rights on a topic allow of it as far as rights on a super-topic allow it there."""
+    """Return what rights on a topic and rights on a super-topic both permit."""
     return on_topic & Restriction(tuple(replace(branch, types=TypeScope()) for branch in above.branches))
 
 
@@ -91,10 +90,10 @@ class Effect(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EventRequest:
-    """A principal wants to publish or subscribe to a type. The type is verified: it says who its owner is.
+    """A principal's request to publish or subscribe to a type. The type is verified, and so is its owner.
 
-    Without a `now` the question is about all times: the branches of the answer then say when each of them holds, and
-    whoever enforces them asks that for the time of each event. That is how a history is decided.
+    Without `now` the request is about all times. Each branch of the answer then says when it is valid, and enforcement
+    checks this for the time of each event. History is decided this way.
 
     Raises `MalformedError` (`guard.action`) for a right on networks.
     """
@@ -141,7 +140,7 @@ def _check_request(principal: Principal, action: Right, now: datetime | None) ->
 def _wrong_action(action: Right) -> MalformedError:
     return MalformedError(
         "guard.action",
-        f"`{action}` is asked of the wrong thing",
+        f"`{action}` does not apply to this kind of request",
         hint="connect and install are rights on a network, all others on event types",
     )
 
@@ -162,8 +161,8 @@ class DecisionProblem:
 class Ruling:
     """The answer of one source: the branches it permits, its errors, and why it permits nothing.
 
-    A source that refuses has nothing gone wrong: it may say why, for those who may know. For a network request a branch
-    without attributes stands for yes.
+    A refusal is not an error: `refusals` explain it to operators. For a network request a branch without attributes
+    means yes.
     """
 
     branches: tuple[Branch, ...] = ()
@@ -171,11 +170,11 @@ class Ruling:
     refusals: tuple[DecisionProblem, ...] = ()
 
     def __and__(self, other: "Ruling") -> "Ruling":
-        """Return what both allow, or as much of it as is kept."""
+        """Return what both permit, up to the bound on branches."""
         return self._with(other, Restriction.of(self.branches) & Restriction.of(other.branches))
 
     def __or__(self, other: "Ruling") -> "Ruling":
-        """Return what either allows, or as much of it as is kept."""
+        """Return what either permits, up to the bound on branches."""
         return self._with(other, Restriction.of((*self.branches, *other.branches)))
 
     def _with(self, other: "Ruling", found: Restriction) -> "Ruling":
@@ -268,7 +267,9 @@ def _collect(
             else:
                 problems.append(
                     DecisionProblem(
-                        "guard.unsettled", "a right on a network depends on what nobody asks", *branch.because[-1:]
+                        "guard.unsettled",
+                        "a right on a network has a condition that cannot be checked",
+                        *branch.because[-1:],
                     )
                 )
     return Restriction.of(branches), problems
@@ -306,5 +307,5 @@ def _on_type(branch: Branch, verified: VerifiedType) -> Iterator[Branch]:
 
 
 def _settled(branch: Branch, now: datetime) -> bool:
-    """Say whether a branch allows something now, with nothing left to be asked of an event or the environment."""
+    """Return whether a branch is valid now and has no condition on an event or the environment."""
     return branch.unconditional and branch.when.validity.contains(now)

@@ -6,7 +6,7 @@ were let through under it, and how many were not, since the one before. So decis
 type, and events by those of the second.
 
 A record of type `io.penstock.revocation` says that one broker has carried out a revocation: when it was ordered, and
-when nothing passed any more by what was revoked (`decision_log`).
+when nothing was delivered any more by the revoked certificates.
 
 A record of type `io.penstock.pdp.decision` is the answer of policies to a question about anything: the decision service
 writes it, and `penstock pipeline evaluate`.
@@ -34,7 +34,8 @@ from penstock.trust.capabilities import Right
 # ----------------------------------------------------------------------------------------------------------------------
 # Records of the decision log as CloudEvents 1.0: their types, the envelope, and the parts of their data.
 #
-# Attributes of the envelope that CloudEvents lets others add are passed over; within the data nothing is unknown.
+# Unknown attributes of the envelope are ignored, because CloudEvents allows extensions. Unknown fields of the data are
+# refused.
 
 
 DECIDED: Final = "io.penstock.decision"
@@ -157,7 +158,7 @@ def written(moment: datetime) -> str:
 
 
 def is_text(text: str) -> bool:
-    """Say whether a text can be written as Unicode."""
+    """Return whether a text can be written as UTF-8."""
     return text.isascii() or not any("\ud800" <= character <= "\udfff" for character in text)
 
 
@@ -169,7 +170,7 @@ def wrong_field(name: str, why: str) -> MalformedError:
 def _once(pairs: list[tuple[str, object]]) -> dict[str, object]:
     found = dict(pairs)
     if len(found) != len(pairs):
-        raise ValueError("a name stands twice in an object")
+        raise ValueError("an object has two fields of the same name")
     return found
 
 
@@ -209,7 +210,7 @@ class RevocationRecord:
         if not self.id or not self.revocation:
             raise wrong_field("id", "every record has an id of its own, and names the revocation")
         if not self.because:
-            raise wrong_field("because", "a revocation names what it revokes")
+            raise wrong_field("because", "a revocation must name the revoked certificates")
         if self.time < self.ordered:
             raise wrong_field("ordered", "nothing is complete before it was ordered")
         if not all(map(is_text, (self.id, self.revocation, *self.because))):
@@ -252,7 +253,7 @@ def read_revocation(text: str | bytes) -> RevocationRecord:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The decision log: the requests, who made them, and what the answers are based on, as a value and as CloudEvents 1.0.
+# Records of decisions.
 
 
 Resource: TypeAlias = TypeName | NetworkName
@@ -269,7 +270,7 @@ _ENFORCEMENT: Final = frozenset({"decision", "passed", "refused"})
 class EventCounts:
     """Numbers of events that passed under a decision, and that it withheld.
 
-    What a reader's own filter passes over is neither.
+    Events that a reader's own filter rejects are in neither number.
     """
 
     passed: int
@@ -404,7 +405,7 @@ def record(  # noqa: PLR0913  # a record has as many parts as this; all but two 
 def read_record(text: str | bytes) -> DecisionRecord:
     """Read a record of a decision from JSON.
 
-    Attributes of the envelope that CloudEvents lets others add are passed over; within the data nothing is unknown.
+    Unknown attributes of the envelope are ignored. Unknown fields of the data are refused.
     Raises `LimitError` (`log.limit`) and `MalformedError`: `log.json`, `log.envelope`, `log.field`.
     """
     return from_cloud_event(parsed(text))
@@ -450,7 +451,7 @@ def _resource(found: object) -> Resource:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Recording: how everything that decides leaves a trace.
+# Record decisions.
 #
 # A `Recorder` wraps the only entry point. It calls `decide()`, measures it, and passes the record to a sink before the
 # answer is returned. An error of the sink is raised, and an error never permits anything: if a decision cannot be
@@ -461,7 +462,7 @@ def _resource(found: object) -> Resource:
 # takes of them is missing from a sum, and allows nothing.
 
 Sink: TypeAlias = Callable[[DecisionRecord], None]
-"""Where records go. It raises when a record cannot be taken; it is safe now, or when `safe` has returned."""
+"""Stores a record, or raises. The record is durable now, or when `safe` has returned."""
 
 RevocationSink: TypeAlias = Callable[[RevocationRecord], None]
 """Where records of revocations go: the same place, where they are wanted."""
@@ -491,7 +492,7 @@ class Recorder:
     ids: Callable[[], str]
     domains: tuple[Domain, ...] = ()
     revocations: RevocationSink = lambda _record: None
-    #: makes safe whatever the sinks have taken, and raises if it cannot
+    #: makes all records that the sinks have received durable, or raises
     safe: Callable[[], None] = lambda: None
     #: how many are writing several together, one within the other
     _together: list[None] = field(init=False, default_factory=list, repr=False, compare=False)
@@ -507,14 +508,14 @@ class Recorder:
     def decide(self, request: Request, authorities: Iterable[Authority], revision: str) -> Recorded:
         """Decide a request by a revision of a policy, and record it before anybody has the answer.
 
-        Raises what the sink raises, and `MalformedError` (`log.field`) for what cannot be logged.
+        Raises the sink's errors, and `MalformedError` (`log.field`) for values that cannot be logged.
         """
         found = self.consider(request, authorities, revision)
         self.write(found.record)
         return found
 
     def consider(self, request: Request, authorities: Iterable[Authority], revision: str) -> Recorded:
-        """Decide without recording. Write the record when somebody makes the request."""
+        """Decide without recording. Write the record when the request is made."""
         at, started = self.clock(), self.timer()
         decision = decide(request, authorities)
         took = timedelta(microseconds=(self.timer() - started) // 1_000)
@@ -539,9 +540,9 @@ class Recorder:
 
     @contextmanager
     def together(self) -> Iterator[None]:
-        """Make all records safe at the end that are written within. What was decided does not count before.
+        """Make all records that are written within this context durable at its end. Do not use decisions before.
 
-        Raises what making them safe raises.
+        Raises the errors of `safe`.
         """
         self._together.append(None)
         try:
@@ -557,12 +558,12 @@ class Recorder:
     def enforced(self, entry: DecisionRecord, counts: EventCounts) -> None:
         """Record the events that a decision was enforced on since the last time, without waiting for the disk.
 
-        Raises what the sink raises, and `MalformedError` (`log.field`) for counts that cannot be.
+        Raises the sink's errors, and `MalformedError` (`log.field`) for impossible counts.
         """
         self.sink(entry.enforced(id=self.ids(), at=self.clock(), counts=counts))
 
     def revoked(self, owner: Principal, revocation: str, because: tuple[str, ...], ordered: datetime) -> None:
-        """Record that a revocation, which was ordered then, is carried out now. Raises what its sink raises."""
+        """Record that a revocation, which was ordered then, is carried out now. Raises the errors of its sink."""
         # The owner's clock may be ahead of ours.
         at = max(self.clock(), ordered)
         made = RevocationRecord(

@@ -39,7 +39,7 @@ from penstock.selector.compile import compile_for_rows
 from penstock.trust.capabilities import Right
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What happens to each attribute of each event, as generated code: the rest of enforcement runs once an event.
+# Generated code for each attribute of each event. The rest of enforcement runs once for each event.
 #
 # The code holds no text from outside: names, ids and tests are handed to it, and it calls them by numbers.
 
@@ -47,16 +47,16 @@ from penstock.trust.capabilities import Right
 Values: TypeAlias = Mapping[str, Scalar]
 
 Show: TypeAlias = Callable[[Values, dict[str, Scalar]], None]
-"""Copies values that stand under attribute ids to where they are shown, under names."""
+"""Copies values from attribute ids to the names under which a reader sees them."""
 
 State: TypeAlias = Callable[[Values], dict[Any, Scalar]]
-"""Returns values that stand under names, by attribute id, which is text too, and without nulls."""
+"""Converts values by name to values by attribute id, without nulls."""
 
 Row: TypeAlias = list[Any]
 """An event as it crosses a connection: its id, its time, and a value for each attribute of its version, in order."""
 
 ShowRows: TypeAlias = Callable[[Sequence[Row], Values], list[Row]]
-"""Returns what a reader sees of rows in an environment: the rows of its own version."""
+"""Returns what a reader may see of rows, in the reader's version of the type."""
 
 AdmitRows: TypeAlias = Callable[[Sequence[Row], int, Callable[[Row], Row | None]], list[Row]]
 """Returns what may be published of rows. Rows that are not regular, or may have more bytes than given, are asked about
@@ -75,7 +75,8 @@ _TESTS: Final = {
 def shower(attributes: Iterable[Attribute]) -> Show:
     """Return the function that shows attributes.
 
-    A value that does not fit becomes null: its UID was reused against the rules, or a broker on the way was careless.
+    A value that does not fit becomes null: its UID was reused against the rules, or a broker on the way did not check
+    it.
     """
     lines = ["def show(values, shown):", " get = values.get"]
     known: dict[str, Any] = {}
@@ -195,7 +196,7 @@ def _mended(attribute: Attribute) -> Callable[[Value], Scalar]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Restrictions compiled to Python functions: what a local broker runs for every event.
+# Restrictions compiled to Python functions, which a local broker runs for every event.
 
 
 Environment: TypeAlias = Mapping[str, Scalar]
@@ -219,11 +220,11 @@ class OwnGuard(str):
 
 
 OnProblem: TypeAlias = Callable[[str, tuple[str, ...]], None]
-"""Told the code of what kept a branch from holding, and what that branch rests on. For logs and metrics."""
+"""Receives the error code that disabled a branch, and the branch's credentials. For logs and metrics."""
 
 
 def ignore_problem(_code: str, _because: tuple[str, ...]) -> None:
-    """Take no note."""
+    """Ignore it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -255,7 +256,7 @@ class _Gate:
         self._starts, self._ends = branch.when.validity.starts, branch.when.validity.ends
         self._dated = self._starts is not None or self._ends is not None
         if branch.when.validity.online:
-            raise RefusedError("guard.online-test", "a branch still has on-line tests that nobody has answered")
+            raise RefusedError("guard.online-test", "a branch still has on-line tests without a result")
         self._guards = [(name, rules.guard(name)) for name in sorted(branch.guards)]
         #: whether the answer depends on the event
         self.reads = self._where is not None or bool(self._guards)
@@ -312,7 +313,7 @@ class _Gate:
         return False
 
 
-#: what stands in a row before the values: the id and the time
+#: the columns of a row before the values: the id and the time
 _FIXED: Final = 2
 #: loops that a delivery remembers
 _LOOPS: Final = 64
@@ -360,7 +361,7 @@ class Delivery:
         ]
 
     def __call__(self, event: TransitEvent, environment: Environment) -> Event | None:
-        """Return the event as the subscriber may see it, or None when it may not, or did not ask for it.
+        """Return the event as the subscriber may see it, or None if it may not see it or its filter rejects it.
 
         Raises `MalformedError` (`event.type`) for an event of another type.
         """
@@ -404,7 +405,7 @@ class Delivery:
         return known[1]
 
     def _loop(self, source: EventType) -> ShowRows:
-        """Write the loop: which branches hold, what they show, and whether the reader asks for that."""
+        """Generate the loop: which branches apply, what they show, and whether the reader's filter accepts it."""
         layout = [str(attribute.id) for attribute in source.attributes]
         known: dict[str, Any] = {}
         tests: dict[int, str] = {}
@@ -511,7 +512,7 @@ class Publication:
 
     @property
     def groups(self) -> tuple[tuple[tuple[tuple[AttributeId, Value], ...], tuple[Branch, ...]], ...]:
-        """The branches that can hold, by the values they force: for whoever compiles them for another engine."""
+        """The branches that can apply, by the values they force, for compilers to other engines."""
         return tuple((forced, tuple(branch for _, branch in branches)) for forced, branches in self._groups)
 
     def __call__(self, event: Event, environment: Environment) -> TransitEvent:
@@ -521,7 +522,7 @@ class Publication:
         `event.type` for an event of another type or version, `value.*` for a value that does not fit it.
         """
         event_type = self.event_type
-        # The type of the event is the client's word: it must be ours, or its ancestors would choose who receives it.
+        # The client wrote the event's type. It must be ours, or the client could choose the receivers by its ancestors.
         if event.type is not event_type and event.type != event_type:
             raise MalformedError("event.type", f"the advertisement is for `{event_type.name}`")
         final: dict[str, Scalar] | None
@@ -533,7 +534,7 @@ class Publication:
             raise RefusedError(
                 "guard.not-permitted",
                 f"no right to publish this event of `{event_type.name.name}`",
-                hint="its values, or the moment, are outside of what the credentials allow",
+                hint="its values, or the current time, are outside of what the credentials permit",
             )
         return TransitEvent(event_type.key, event_type.ancestors, MappingProxyType(final), event.id, event.time)
 
@@ -590,6 +591,6 @@ def _agrees(stated: Scalar, forced: Value) -> bool:
 def _ambiguous(event_type: EventType) -> RefusedError:
     return RefusedError(
         "guard.ambiguous-forced",
-        f"several rights to publish `{event_type.name.name}` force different values, and the event fits none or more",
-        hint="state the values of the right that is meant",
+        f"several rights to publish `{event_type.name.name}` force different values, and the event does not fit one",
+        hint="set the values of one of these rights",
     )

@@ -28,7 +28,7 @@ otherwise; `rate` is how many events the client published within the last minute
 
 
 def environment_schema(facts: Schema | None = None) -> Schema:
-    """Return what conditions may speak about where a broker knows further facts.
+    """Return the schema for conditions if a broker knows further facts.
 
     Raises `MalformedError` (`environment.reserved`) when a fact takes a name that every broker uses.
     """
@@ -99,7 +99,7 @@ class PublicationRate:
         return self._sum
 
     def _forget(self, now: datetime) -> None:
-        # Also when a publication is noted: a client whose rate nobody asks for must not fill the memory.
+        # Also when a publication is counted: a client whose rate is never read must not fill the memory.
         if now is self._now:
             return
         self._now = now

@@ -1,11 +1,12 @@
-"""Attribute-based policies as a source of authority, and how it meets the others (paper 4, section 4.1.1).
+"""Attribute-based policies as a source of authority, combined with the others (paper 4, section 4.1.1).
 
-A policy is asked about everybody who publishes or subscribes: with what is known of who asks and of the type, for each
-event, and for each attribute of it where a policy tells them apart. What it says becomes branches: where that can be
-said as a selector (`penstock.guard.policies`) it is pushed towards publishers, and Spark makes columns of it; where it
-cannot, because it depends on the moment, say, the local broker asks the policy about each event, by a guard.
+Policies decide about every principal that publishes or subscribes: from facts about the requester and the type, for
+each event, and for each attribute if a policy distinguishes attributes. The answer becomes branches. If it can be
+expressed as a selector (`Residuals`), brokers push it towards publishers, and Spark turns it into columns. If it
+cannot, for example because it depends on the current time, the local broker asks the policy about each event, by a
+guard.
 
-What policies mean beside certificates and agreed rules is for the domain to say that runs them:
+The domain that runs the policies chooses how they are combined with certificates and agreed rules:
 
 | `PolicyCombining` | allowed is                                                                             |
 |-------------------|----------------------------------------------------------------------------------------|
@@ -14,11 +15,11 @@ What policies mean beside certificates and agreed rules is for the domain to say
 | `ALONE`           | what policies permit                                                                   |
 | `EITHER`          | what policies permit, and what the others allow unless policies deny it                |
 
-It fails closed. Whatever cannot be decided is denied, whichever of these it is; and so is what is permitted with an
-obligation that nobody here can meet. The last two give rights without certificates, so that they count only for types
-of owners who are named. A right on a type brings what extends it; so policies are asked about each type below that is
-known, and events of types that are not known are in no branch. Where owners are named, types of theirs that extend
-somebody else's have to be asked for by themselves.
+It fails closed. In all four modes, requests that cannot be decided are denied, and so are requests that are permitted
+with an obligation that this process cannot meet. The last two modes grant rights without certificates, so they apply
+only to types of named owners. A right on a type includes its sub-types, so policies are asked about each known
+sub-type, and events of unknown types are in no branch. If owners are named, their types that extend another owner's
+type must be requested separately.
 """
 
 import hashlib
@@ -75,8 +76,8 @@ from penstock.trust.validity import ALWAYS, Validity
 # ----------------------------------------------------------------------------------------------------------------------
 # Provide policies with a requester's attributes: its domain, its roles, and its rights (an information port).
 #
-# Roles and rights come from certificates, which have dates. For one moment those count that are valid then. A question
-# about all times is asked once for each period in which the same of them are.
+# Roles and rights come from certificates, which have dates. A request at one time uses those that are valid then. A
+# request about all times is decided once for each period in which the same certificates are valid.
 
 _INSTANT: Final = timedelta(microseconds=1)
 _EARLIEST: Final = datetime.min.replace(tzinfo=UTC)
@@ -87,7 +88,7 @@ class Certified(Authority, Protocol):
     """Certificates as a source of authority: rights, and names that they give."""
 
     def roles(self, request: EventRequest, /) -> tuple[NamedRole, ...]:
-        """Return the names that certificates give to who asks."""
+        """Return the names that certificates give to the requester."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +102,7 @@ class SubjectFacts:
 
 @dataclass(frozen=True, slots=True)
 class _Right:
-    """A right that somebody has, while certificates say so."""
+    """A requester's right, and the validity of the certificates that grant it."""
 
     name: str
     validity: Validity
@@ -185,13 +186,13 @@ def periods(validities: Iterable[Validity], now: datetime | None) -> Iterator[Va
 # each attribute of the type: an event is shown where one attribute of it is permitted, with those that are. Other
 # policies permit events whole.
 
-#: what a policy asks for that tells attributes apart
+#: the attributes that a policy requests if it distinguishes an event's attributes
 _WHICH: Final = frozenset(key_of(RESOURCE, name, STRING) for name in (ATTRIBUTE_NAME, ATTRIBUTE_ID))
 
 
 _Found: TypeAlias = Restriction | RefusedError
 _Kept: TypeAlias = dict[tuple[Key, ...], dict[tuple[tuple[Value, ...], ...], _Found]]
-"""What came of a question, by what was asked for of who asks, and by what that was."""
+"""Results by the requested attributes of the subject, and then by their values."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -319,7 +320,7 @@ RECORD: Final = "urn:penstock:obligation:record"
 """The obligation to write a decision down, which is met wherever something is decided before anybody has an answer."""
 
 ALL: Final = "urn:penstock:policies"
-"""What policies are called that stand around those that were given."""
+"""The id of policy sets that are built around the configured policies."""
 
 UNDERSTOOD: Final = frozenset({RECORD})
 #: of the ids that an error names
@@ -329,14 +330,14 @@ _ANY_TIME: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class PolicyGuard:
-    """Asks a policy about each event: a guard. What cannot be decided raises, which refuses."""
+    """A guard: asks a policy about each event. Raises if it cannot be decided, which refuses the event."""
 
     policy: CompiledPolicy
     known: Facts
     names: EventNames
 
     def __call__(self, values: Mapping[str, Scalar], environment: Mapping[str, Scalar]) -> bool:
-        """Say whether the policy permits an event. Raises `EvaluationError` (`policies.indeterminate`)."""
+        """Return whether the policy permits an event. Raises `EvaluationError` (`policies.indeterminate`)."""
         now = environment.get("time")
         if not isinstance(now, datetime):
             return False
@@ -363,17 +364,17 @@ class PolicyBranches:
         self._compiled = CompiledPolicy(root, sources)
         self._name = name
         wanted = tuple(asked)
-        #: whether a policy tells the attributes of an event apart
+        #: whether a policy distinguishes an event's attributes
         self._by_attribute = any(one.id in {ATTRIBUTE_NAME, ATTRIBUTE_ID} for one in wanted)
-        #: whether what it says depends on the event, or on the moment
+        #: whether its answer depends on the event or on the environment
         self._depends = any(one.category == ENVIRONMENT_CATEGORY or one.id.startswith(EVENT) for one in wanted)
 
     def rule(self, request: EventRequest, names: EventNames, known: SubjectFacts, environment: Schema) -> Ruling:
-        """Return what is permitted, given the facts known in a period."""
+        """Return the ruling for the facts that are known in a period."""
         try:
             found = self._branches(request, names, known.facts, environment)
         except RefusedError as error:
-            message = f"what policies permit is for a broker to ask of each event: {error.message}"
+            message = f"only a broker can ask these policies, for each event: {error.message}"
             return Ruling(problems=(DecisionProblem("policies.each-event", message, self._source),))
         if request.action is Right.PUBLISH:
             found = tuple(_together(found))
@@ -434,7 +435,7 @@ class PolicyBranches:
             yield None, known
 
     def _guard(self, facts: Facts, names: EventNames) -> OwnGuard:
-        """Return a guard whose name says all that its answers rest on but the event and the moment."""
+        """Return a guard, named by everything that its answers depend on except the event and the environment."""
         about = sorted((key.category, key.id, key.of.id, values) for key, values in facts.items())
         called = sorted((name, attribute.id) for name, attribute in names.attributes.items())
         name = hashlib.sha256(repr((self._name, about, called)).encode()).hexdigest()[:32]
@@ -457,9 +458,10 @@ class PolicyBranches:
 
 
 def _together(branches: Sequence[Branch]) -> Iterator[Branch]:
-    """Yield branches to publish, and those that some of them are together.
+    """Yield branches to publish, and their combinations.
 
-    A right to publish sees what it lets through itself, and a condition on one attribute may ask for another.
+    A condition of a right to publish is evaluated on the attributes of that right, and may need another branch's
+    attribute.
     """
     yield from branches
     apart = [branch for branch in branches if branch.attributes is not None]
@@ -469,7 +471,7 @@ def _together(branches: Sequence[Branch]) -> Iterator[Branch]:
 
 
 def _with(one: Branch, other: Branch) -> Branch:
-    """Return what lets through as much as two, where both hold."""
+    """Return a branch with the attributes of two branches, valid if both are."""
     return replace(
         one,
         attributes=(one.attributes or frozenset()) | (other.attributes or frozenset()),
@@ -481,12 +483,12 @@ def _with(one: Branch, other: Branch) -> Branch:
 
 
 def _given(policy: str) -> bool:
-    """Say whether a policy was configured, and not only built around others."""
+    """Return whether a policy was configured, and not only built around others."""
     return not policy.startswith(f"policy:{ALL}")
 
 
 def _unmet(outcome: PolicyOutcome) -> tuple[str, ...]:
-    """Return the obligations that nobody here can meet."""
+    """Return the obligations that this process cannot meet."""
     return tuple(one.id for one in outcome.obligations if one.id not in UNDERSTOOD)
 
 
@@ -519,7 +521,7 @@ class PolicyCombining(StrEnum):
 
     @property
     def grants(self) -> bool:
-        """Say whether policies grant rights without certificates."""
+        """Whether policies grant rights without certificates."""
         return self in (PolicyCombining.ALONE, PolicyCombining.EITHER)
 
 
@@ -527,16 +529,16 @@ class PolicyCombining(StrEnum):
 class Policies:
     """Policies that a domain uses. `Policies.of` builds them. Without any, the other sources decide."""
 
-    #: what they permit, what they do not deny, or both, as it is combined
+    #: what they permit, what they do not deny, or both, depending on `combining`
     readings: tuple[PolicyBranches, ...] = field(default=(), repr=False)
     combining: PolicyCombining = PolicyCombining.BOTH
-    #: whose types they are about; without any, everybody's
+    #: the owners whose types they decide about; empty means all owners
     owners: frozenset[Principal] = frozenset()
-    #: where principals are at home
+    #: the domains of principals
     domains: tuple[Domain, ...] = ()
-    #: the ids of attributes that they ask for
+    #: the ids of the attributes that they request
     asked: frozenset[str] = field(default=frozenset(), repr=False)
-    #: tells them from all others, for logs
+    #: identifies them in logs
     revision: str = ""
 
     @classmethod
@@ -549,19 +551,19 @@ class Policies:
         owners: Iterable[Principal] = (),
         domains: tuple[Domain, ...] = (),
     ) -> "Policies":
-        """Put policies together: those that decide, by an algorithm where they are several, and those referred to.
+        """Combine the policies that decide, by an algorithm if there are several, and the policies that they refer to.
 
-        Raises `MalformedError`: `policies.none`, `policies.owners` where policies would give rights on everybody's
-        types, `xacml.combining`; `xacml.duplicate`, `xacml.unknown` and `xacml.cycle` as `check_policies`.
+        Raises `MalformedError`: `policies.none`, `policies.owners` if policies would grant rights on all owners' types,
+        `xacml.combining`; `xacml.duplicate`, `xacml.unknown` and `xacml.cycle` as `check_policies`.
         """
         concerned, referred = frozenset(owners), tuple(refer)
         if not roots:
-            raise MalformedError("policies.none", "there is no policy that decides", hint="name one at least")
+            raise MalformedError("policies.none", "there is no policy that decides", hint="name at least one")
         if combining.grants and not concerned:
             raise MalformedError(
                 "policies.owners",
-                f"policies that count by `{combining}` give rights without certificates, on everybody's types",
-                hint="say for whose types they do: name their owners",
+                f"policies combined by `{combining}` would grant rights on all owners' types without certificates",
+                hint="name the owners whose types they decide about",
             )
         policy_algorithm(apply)
         root = roots[0] if len(roots) == 1 else PolicySet(ALL, "1.0", apply, roots)
@@ -571,7 +573,7 @@ class Policies:
         revision = _revision((*roots, *referred), apply, combining, sorted(concerned), domains)
         readings = [root] if combining is not PolicyCombining.RESTRICT else []
         if combining in (PolicyCombining.RESTRICT, PolicyCombining.EITHER):
-            # What is not denied is what they permit, followed by a policy that permits.
+            # A policy that permits, after the configured ones, permits everything that is not denied.
             readings.append(PolicySet(ALL, "1.0", _FIRST, (root, _OTHERWISE)))
         return cls(
             tuple(PolicyBranches(one, known, roots, asked, f"{revision} {one is root}") for one in readings),
@@ -583,7 +585,7 @@ class Policies:
         )
 
     def concern(self, request: Request) -> TypeGuard[EventRequest]:
-        """Say whether policies are asked about a request: to publish or subscribe to a type of these owners."""
+        """Return whether policies decide about a request: to publish or subscribe to a type of these owners."""
         if not isinstance(request, EventRequest) or request.action not in _RIGHTS:
             return False
         return not self.owners or request.type.event_type.name.owner in self.owners
@@ -597,7 +599,7 @@ class Policies:
     ) -> Authority:
         """Return a source that combines another one with policies.
 
-        `certified` says who has which roles, and `environment` what is known of the moment at which an event passes.
+        `certified` provides roles and rights, and `environment` says which facts are known when an event passes.
         """
         if not self.readings:
             return authority
@@ -641,8 +643,8 @@ class Governed:
     def _beside(self, request: Request) -> Ruling:
         """Return the source's ruling on types that policies do not concern.
 
-        Who subscribes to a type gets what extends it too, and that may belong to somebody whose types they are about:
-        such types have to be asked for by themselves.
+        A subscription includes sub-types, and some of them may belong to an owner that policies decide about. Those
+        sub-types must be requested separately.
         """
         ruling = self.authority.rule(request)
         if not isinstance(request, EventRequest) or request.action is not Right.SUBSCRIBE:
@@ -658,7 +660,7 @@ class Governed:
         return ruling & self._said(request, reading) if ruling.branches else ruling
 
     def _said(self, request: EventRequest, reading: PolicyBranches) -> Ruling:
-        """Return what policies say about a type, and where it is subscribed to, about each that extends it."""
+        """Return the policies' ruling on a type and, for a subscription, on each type that extends it."""
         known = tuple(self.types(request.type.event_type.key, request.now))
         own = request.type.event_type.key
         ruling = self._about(request, [one for one in known if one.event_type.key == own], reading)
@@ -667,7 +669,7 @@ class Governed:
         found = {own: ruling}
         for key in dict.fromkeys(one.event_type.key for one in known if one.event_type.key != own):
             versions = [one for one in known if one.event_type.key == key]
-            # Which version an event is of, nobody asks: it has to be allowed in all of them.
+            # An event's version is not known here, so all versions must be permitted.
             found[key] = reduce(and_, (self._about(replace(request, type=one), versions, reading) for one in versions))
         problems = [problem for one in found.values() for problem in one.problems]
         branches = tuple(_by_types({key: one.branches for key, one in found.items()}))

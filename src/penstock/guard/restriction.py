@@ -1,4 +1,4 @@
-"""Restrictions: the one form that all authority comes down to, whatever its source.
+"""Restrictions: the form that every source of authority produces.
 
 A restriction is a set of branches. Per event the visible attributes are the union over the branches that hold; where
 none holds the event is not published, or not delivered. Branches are never merged unless they are equal, because
@@ -31,27 +31,27 @@ class TypeScope:
     within: frozenset[TypeKey] = frozenset()
 
     def covers(self, event_type: EventType) -> bool:
-        """Say whether an event type is covered."""
+        """Return whether an event type is covered."""
         name = event_type.name
         request = (str(name.owner).encode(), name.name.encode(), name.version.encode())
         line = (event_type.key, *event_type.ancestors)
         return matches(request, self.pattern) and all(root in line for root in self.within)
 
     def intersect(self, other: "TypeScope") -> "TypeScope | None":
-        """Return the types that both cover, or None when there can be none."""
+        """Return the types that both cover, or None if there cannot be any."""
         pattern = intersect(self.pattern, other.pattern)
         return None if pattern is None else TypeScope(pattern, self.within | other.within)
 
 
 @dataclass(frozen=True, slots=True)
 class When:
-    """A validity, and a dynamic condition over the environment that is asked for each event."""
+    """A validity, and a dynamic condition over the environment that is evaluated for each event."""
 
     validity: Validity = ALWAYS
     condition: Selector = TRUE
 
     def intersect(self, other: "When") -> "When | None":
-        """Return when both hold, or None when that is never."""
+        """Return when both are satisfied, or None if they never are."""
         validity = self.validity.intersect(other.validity)
         return None if validity is None else When(validity, conjunction(self.condition, other.condition))
 
@@ -63,7 +63,7 @@ ANYTIME: Final = When()
 class Branch:
     """One way in which something is allowed.
 
-    `attributes` is None where all are. A forced value filters on subscribe and substitutes on publish, where it can
+    `attributes` is None if all are. A forced value filters on subscribe and substitutes on publish, where it can
     only be set if its attribute is listed too. `where` is a selector over attribute ids that can be pushed towards
     publishers (class 2 of the papers); `guards` name predicates that only the local broker can evaluate (class 1).
     `only` names the types whose events are meant, where those are not the type and all that extends it. `because` names
@@ -85,12 +85,12 @@ class Branch:
             raise MalformedError("guard.forced-twice", "a branch forces one attribute to two values")
 
     def shows(self, attribute: AttributeId) -> bool:
-        """Say whether the branch lists an attribute."""
+        """Return whether the branch lists an attribute."""
         return self.attributes is None or attribute in self.attributes
 
     @property
     def unconditional(self) -> bool:
-        """Say whether only dates are left to check, and no event or environment condition."""
+        """Whether only dates are left to check, and no condition on the event or the environment."""
         asks = self.where != TRUE or self.when.condition != TRUE or self.forced or self.guards
         return not asks and not self.when.validity.online
 
@@ -99,7 +99,7 @@ class Branch:
         return conjunction(*(equals(attribute, value) for attribute, value in self.forced), self.where)
 
     def intersect(self, other: "Branch") -> "Branch | None":
-        """Return what both allow, or None when that is nothing."""
+        """Return what both permit, or None if that is nothing."""
         types = self.types.intersect(other.types)
         when = self.when.intersect(other.when)
         forced = _merge(self.forced, other.forced)
@@ -175,7 +175,7 @@ def _plain(value: Value) -> Value:
 
 
 def _common(one: frozenset[_T] | None, other: frozenset[_T] | None) -> frozenset[_T] | None:
-    """Return what both name; None names everything."""
+    """Return the intersection; None means everything."""
     if one is None or other is None:
         return other if one is None else one
     return one & other
@@ -184,7 +184,7 @@ def _common(one: frozenset[_T] | None, other: frozenset[_T] | None) -> frozenset
 def _merge(
     one: tuple[tuple[AttributeId, Value], ...], other: tuple[tuple[AttributeId, Value], ...]
 ) -> tuple[tuple[AttributeId, Value], ...] | None:
-    """Return all forced values, or None when two of them differ."""
+    """Return all forced values, or None if two of them differ."""
     merged = dict(one)
     for attribute, value in other:
         known = merged.setdefault(attribute, value)
@@ -201,7 +201,7 @@ class Restriction:
 
     @classmethod
     def of(cls, branches: Iterable[Branch]) -> "Restriction":
-        """Collect branches; equal ones become one that rests on what all of them rest on."""
+        """Collect branches. Equal branches become one, with the credentials of all of them."""
         kept: dict[tuple[Branch, tuple[type, ...]], Branch] = {}
         for branch in branches:
             # In Python 1, 1.0 and True are equal; as forced values they are three.
@@ -214,11 +214,11 @@ class Restriction:
         return cls(tuple(kept.values()))
 
     def __or__(self, other: "Restriction") -> "Restriction":
-        """Return what either allows."""
+        """Return what either permits."""
         return Restriction.of((*self.branches, *other.branches))
 
     def __and__(self, other: "Restriction") -> "Restriction":
-        """Return what both allow."""
+        """Return what both permit."""
         pairs = (one.intersect(two) for one in self.branches for two in other.branches)
         return Restriction.of(branch for branch in pairs if branch is not None)
 
@@ -228,7 +228,7 @@ class Restriction:
 
     @property
     def because(self) -> tuple[str, ...]:
-        """Everything that any branch rests on."""
+        """The credentials that any branch depends on."""
         return tuple(dict.fromkeys(credential for branch in self.branches for credential in branch.because))
 
     def formula(self, attribute: AttributeId | None = None) -> Selector:

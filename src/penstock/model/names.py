@@ -31,7 +31,7 @@ def _check(pattern: re.Pattern[str], what: str, text: str, allowed: str) -> None
 
 
 def _are_same(one: Principal, other: Principal) -> bool:
-    """Say whether owners are the same as they are written, and not by their digests alone.
+    """Return whether owners are the same as they are written, and not by their digests alone.
 
     Tags, scopes of keys and ids of attributes hold what is written. Were two names equal that are written differently,
     whoever is first to say the wrong one would have it remembered in the place of the true one.

@@ -45,7 +45,7 @@ class ProfileSchema:
     def profile(self, values: Mapping[str, Value]) -> "Profile":
         """Check a profile.
 
-        Raises `MalformedError`: `profile.unknown-attribute`, and what `AttributeSpec.check` raises.
+        Raises `MalformedError`: `profile.unknown-attribute`, and as `AttributeSpec.check`.
         """
         checked: dict[str, Scalar] = {}
         for name, value in values.items():

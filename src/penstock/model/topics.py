@@ -120,7 +120,7 @@ def _type_name(path: str) -> str:
 
 
 def is_topic(name: TypeName | TypeKey) -> bool:
-    """Say whether the name of a type is reserved for topics."""
+    """Return whether the name of a type is reserved for topics."""
     return name.name.startswith(f"{_RESERVED}.")
 
 

@@ -123,15 +123,15 @@ class TypeTree:
             pending.extend(reversed(self.children.get(current, ())))
 
     def is_sub(self, key: TypeKey, other: TypeKey) -> bool:
-        """Say whether `key` is `other` or one of its descendants."""
+        """Return whether `key` is `other` or one of its descendants."""
         return key == other or other in self.ancestors(key)
 
     def related(self, one: TypeKey, other: TypeKey) -> bool:
-        """Say whether the two are equal or hierarchically related."""
+        """Return whether the two are equal or hierarchically related."""
         return self.is_sub(one, other) or self.is_sub(other, one)
 
     def reaches(self, granted: TypeKey, asked: TypeKey) -> bool:
-        """Say whether a right on `granted` extends to `asked` under the tree's scope."""
+        """Return whether a right on `granted` extends to `asked` under the tree's scope."""
         if self.scope is TreeScope.DOWNWARD:
             return self.is_sub(asked, granted)
         return self.is_sub(granted, asked)

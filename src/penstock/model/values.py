@@ -109,7 +109,7 @@ class Enumerated:
         object.__setattr__(self, "values", frozenset(map(canonical, self.values)))
 
     def contains(self, value: Value) -> bool:
-        """Say whether the domain contains `value`."""
+        """Return whether the domain contains `value`."""
         return canonical(value) in self.values
 
 
@@ -125,7 +125,7 @@ class Ranged:
         object.__setattr__(self, "high", canonical(self.high))
 
     def contains(self, value: Value) -> bool:
-        """Say whether the domain contains `value`; it never contains NaN."""
+        """Return whether the domain contains `value`; it never contains NaN."""
         if isinstance(value, str):
             return False
         return self.low <= canonical(value) <= self.high  # type: ignore[operator]  # one kind, checked by AttributeSpec

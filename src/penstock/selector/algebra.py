@@ -53,7 +53,7 @@ class RowQuestion:
         return frozenset().union(*(selector.attributes for selector in self.holding + self.failing))
 
     def shown_by(self, row: Mapping[str, Scalar]) -> bool:
-        """Say whether `row` answers the question, by evaluating the selectors on it."""
+        """Return whether `row` answers the question, by evaluating the selectors on it."""
         try:
             for name, value in row.items():
                 self.schema[name].check(value)
@@ -222,7 +222,7 @@ _PIECES: Final = 256
 
 
 def meet(first: Box, second: Box) -> Box | None:
-    """Return what both boxes allow, or None where that is nothing."""
+    """Return what both boxes allow, or None if that is nothing."""
     if not first:
         return second
     box = dict(first)

@@ -43,7 +43,7 @@ class SelectorAnalysis:
 
 
 def satisfiable(a: Selector, schema: Schema, *, limits: SelectorLimits = SELECTOR_LIMITS) -> SelectorAnalysis:
-    """Say whether there is a row on which `a` is TRUE; YES carries one.
+    """Return whether there is a row on which `a` is TRUE; YES carries one.
 
     Raises `SelectorError` when a selector does not fit the schema.
     """
@@ -51,7 +51,7 @@ def satisfiable(a: Selector, schema: Schema, *, limits: SelectorLimits = SELECTO
 
 
 def overlaps(a: Selector, b: Selector, schema: Schema, *, limits: SelectorLimits = SELECTOR_LIMITS) -> SelectorAnalysis:
-    """Say whether there is a row on which both are TRUE; YES carries one.
+    """Return whether there is a row on which both are TRUE; YES carries one.
 
     Raises `SelectorError` when a selector does not fit the schema.
     """
@@ -59,7 +59,7 @@ def overlaps(a: Selector, b: Selector, schema: Schema, *, limits: SelectorLimits
 
 
 def covers(a: Selector, b: Selector, schema: Schema, *, limits: SelectorLimits = SELECTOR_LIMITS) -> SelectorAnalysis:
-    """Say whether `a` is TRUE wherever `b` is; NO carries a row on which only `b` is.
+    """Return whether `a` is TRUE wherever `b` is; NO carries a row on which only `b` is.
 
     Raises `SelectorError` when a selector does not fit the schema.
     """
@@ -69,7 +69,7 @@ def covers(a: Selector, b: Selector, schema: Schema, *, limits: SelectorLimits =
 def equivalent(
     a: Selector, b: Selector, schema: Schema, *, limits: SelectorLimits = SELECTOR_LIMITS
 ) -> SelectorAnalysis:
-    """Say whether `a` and `b` are TRUE on the same rows; NO carries a row on which one is and the other is not.
+    """Return whether `a` and `b` are TRUE on the same rows; NO carries a row on which one is and the other is not.
 
     Raises `SelectorError` when a selector does not fit the schema.
     """

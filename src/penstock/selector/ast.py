@@ -317,7 +317,7 @@ _BARE: Final = re.compile(r"[^\W\d]\w*")
 
 
 def reserved(word: str) -> bool:
-    """Say whether a bare word is a keyword; only ASCII is, since `str.upper` maps other letters onto it."""
+    """Return whether a bare word is a keyword; only ASCII is, since `str.upper` maps other letters onto it."""
     return word.isascii() and word.upper() in RESERVED
 
 

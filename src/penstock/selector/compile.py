@@ -136,7 +136,7 @@ class Irregular(Exception):  # noqa: N818  # never seen outside: it leaves gener
 
 @dataclass(frozen=True, slots=True)
 class Operand:
-    """A piece of generated code that holds a value: a name. `expected` is None where it is always null."""
+    """A piece of generated code that holds a value: a name. `expected` is None if it is always null."""
 
     code: str
     expected: Expected | None
@@ -580,7 +580,7 @@ def _any_null(*operands: Operand) -> str:
 
 
 def _comparable(operator: ComparisonOperator, left: Operand, right: Operand) -> bool:
-    """Say whether Python's own operator does what ours does on these operands."""
+    """Return whether Python's own operator does what ours does on these operands."""
     if left.expected is Kind.BOOLEAN and operator not in (ComparisonOperator.EQ, ComparisonOperator.NE):
         return False
     return (left.expected, right.expected) in COMPATIBLE

@@ -273,7 +273,7 @@ def _decide(parts: Iterable[Condition], row: Mapping[str, Scalar], *, decisive: 
 def evaluate_term(node: Term, row: Mapping[str, Scalar]) -> Scalar:
     """Return the value of a term on a row.
 
-    Raises what `evaluate` raises.
+    Raises as `evaluate`.
     """
     match node:
         case AttributeReference(name):

@@ -27,11 +27,11 @@ class LikePattern:
     segments: tuple[Segment, ...]
 
     def matches(self, text: str) -> bool:
-        """Say whether the whole of `text` fits the pattern."""
+        """Return whether the whole of `text` fits the pattern."""
         return self._matches(text)
 
     def covers(self, other: "LikePattern") -> bool:
-        """Say whether all that fits `other` is seen to fit this one too: never wrongly, though not always when it does.
+        """Return whether every text that matches `other` certainly matches this pattern. False can mean "not found".
 
         >>> parse_pattern("%a%", None).covers(parse_pattern("b_a%", None))
         True

@@ -99,7 +99,7 @@ class _Checker:
         )
 
     def term(self, node: Term) -> Kind | None:
-        """Return the kind of a term; None where it is always null."""
+        """Return the kind of a term; None if it is always null."""
         match node:
             case Literal(_, kind):
                 return kind

@@ -49,7 +49,7 @@ class ValueSet:
 
     @property
     def empty(self) -> bool:
-        """Say whether the set is empty."""
+        """Return whether the set is empty."""
         return not (self.spans or self.null or self.nan)
 
     def __and__(self, other: "ValueSet") -> "ValueSet":
@@ -64,7 +64,7 @@ class ValueSet:
         return ValueSet(self.kind, spans, self.null and not other.null, self.nan and not other.nan)
 
     def holds(self, other: "ValueSet") -> bool:
-        """Say whether all of another set is in this one, as `(other - self).empty` does, which takes longer."""
+        """Return whether all of another set is in this one, as `(other - self).empty` does, which takes longer."""
         if other is self:
             return True
         if other.kind is not self.kind or (other.null and not self.null) or (other.nan and not self.nan):

@@ -297,7 +297,7 @@ _RELATED_PATTERNS: Final = 64
 
 @dataclass(frozen=True, slots=True)
 class Encoded:
-    """A term. `kind` is None where it is always null, and then there is no value."""
+    """A term. `kind` is None if it is always null, and then there is no value."""
 
     kind: Kind | None
     null: Formula

@@ -1,8 +1,8 @@
-"""Caches for what is expensive to verify: signatures of certificates, and event types (paper 5, section 4.5).
+"""Caches of expensive verifications: signatures of certificates, and event types (paper 5, section 4.5).
 
-A signature does not age, so a verified certificate may be kept; its dates are asked at each use. A verified type rests
-on credentials that do age, so it is kept for as long as they are valid, and not an instant longer. Both caches are
-bounded, in entries and in bytes, since anyone can sign something large; they forget what was used least recently.
+A signature does not age, so a verified certificate is kept, and its dates are checked at each use. A verified type
+depends on credentials that do age, so it is kept only while they are valid. Both caches are bounded in entries and in
+bytes, because anyone can sign something large. They forget the least recently used entry.
 """
 
 from collections import OrderedDict
@@ -25,7 +25,7 @@ Kept = TypeVar("Kept")
 
 
 class Recent(Generic[Key, Kept]):
-    """A mapping that is bounded in entries and in their weight, and forgets what was used least recently."""
+    """A mapping that is bounded in entries and in their weight, and forgets the least recently used entry."""
 
     def __init__(self, entries: int, weight: int = CACHE_BYTES) -> None:
         self._entries = entries
@@ -33,7 +33,7 @@ class Recent(Generic[Key, Kept]):
         self._kept: OrderedDict[Key, tuple[Kept, int]] = OrderedDict()
 
     def get(self, key: Key) -> Kept | None:
-        """Return what is kept under a key, and note that it was used."""
+        """Return the value of a key, or None, and mark it as used."""
         found = self._kept.get(key)
         if found is None:
             return None
@@ -41,7 +41,7 @@ class Recent(Generic[Key, Kept]):
         return found[0]
 
     def put(self, key: Key, value: Kept, weight: int = 0) -> None:
-        """Keep something, at the cost of what was used least recently."""
+        """Set the value of a key, and forget the least recently used entries above the bounds."""
         self.drop(key)
         self._kept[key] = (value, weight)
         self._room -= weight
@@ -50,7 +50,7 @@ class Recent(Generic[Key, Kept]):
             self._room += freed
 
     def drop(self, key: Key) -> None:
-        """Forget a key; nothing happens when it is not there."""
+        """Forget a key, if it is there."""
         found = self._kept.pop(key, None)
         if found is not None:
             self._room += found[1]
@@ -63,7 +63,7 @@ class Recent(Generic[Key, Kept]):
 
 
 class CertificateCache:
-    """Verifies certificates, each signature once. Failures are not kept: they cost the one who brings them."""
+    """Verifies certificates, each signature once. Failures are not kept, so that they cannot fill the cache."""
 
     def __init__(self, entries: int = CACHE_ENTRIES) -> None:
         self._known: Recent[bytes, Certificate] = Recent(entries)
@@ -71,8 +71,8 @@ class CertificateCache:
         self.misses = 0
 
     def __call__(self, unverified: UnverifiedCertificate) -> Certificate:
-        """Return the verified certificate. Raises what `verify_certificate` raises."""
-        # Body, key and signature together: another signature on the same body is another thing to verify.
+        """Return the verified certificate. Raises as `verify_certificate`."""
+        # Body, key and signature together: another signature on the same body must be verified too.
         key = unverified.fingerprint
         known = self._known.get(key)
         if known is not None:
@@ -89,9 +89,9 @@ class CertificateCache:
 
 @dataclass(slots=True)
 class TypeCache:
-    """Verifies event types, each once while what it rests on is valid.
+    """Verifies event types, each once while its credentials are valid.
 
-    `types` finds parents and previous versions, `online` answers on-line tests.
+    `types` finds parents and previous versions, `online` checks on-line tests.
     """
 
     network: NetworkName | None = None
@@ -107,7 +107,7 @@ class TypeCache:
         self._known = Recent(self.entries)
 
     def verify(self, unverified: UnverifiedType, now: datetime) -> VerifiedType:
-        """Return the verified type. Raises what `verify_type` raises."""
+        """Return the verified type. Raises as `verify_type`."""
         known = self._known.get(unverified.fingerprint)
         if known is not None:
             if known.validity.contains(now):

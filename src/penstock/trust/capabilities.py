@@ -6,7 +6,7 @@
 Places are positional, so that intersecting two rights is intersecting two tags. A place that is left out at the end
 means everything, as does `(*)`: `(event-type ed25519:…)` is a blanket capability for all types of one owner.
 
-| place        | what stands there                                                                                     |
+| place        | content                                                                                               |
 |--------------|-------------------------------------------------------------------------------------------------------|
 | `owner`      | a principal                                                                                           |
 | `name`       | a name, or `(* glob …)` with `*` at the beginning, the end or within                                  |
@@ -46,10 +46,10 @@ _STAR: Final[SExp] = (b"*",)
 class Right(StrEnum):
     """The rights, and the four single operations of `manage`.
 
-    `connect` lets somebody onto a network, as a client; `broker` lets somebody who may connect be a broker of it.
-    `restrictions` lets a client ask about its own; `route` lets a broker carry the events of a type. `history` gives
-    the keys of epochs that are over, and `keys` lets somebody manage the key groups of a type. `stamp` lets somebody
-    sign time-stamps for an owner; it counts where it covers all types of the owner.
+    `connect` permits connecting to a network as a client, `broker` in addition being a broker of it. `restrictions`
+    permits a client to ask about its own restrictions. `route` permits a broker to carry the events of a type.
+    `history` gives the keys of past epochs, and `keys` permits managing the key groups of a type. `stamp` permits
+    signing time-stamps for an owner. It must cover all types of the owner.
     """
 
     CONNECT = "connect"
@@ -74,7 +74,7 @@ class Right(StrEnum):
         return self in (Right.CONNECT, Right.BROKER, Right.INSTALL)
 
     def to_sexp(self) -> SExp:
-        """Return the right as it stands in a tag: `manage` is a list, so that it covers its single operations."""
+        """Return the right as an element of a tag: `manage` is a list, so that it covers its single operations."""
         head, _, operation = self.partition("-")
         if head != "manage":
             return head.encode()
@@ -82,7 +82,7 @@ class Right(StrEnum):
 
 
 BROKER_RIGHTS: Final = (Right.CONNECT, Right.BROKER)
-"""What a broker needs on its network: both, so that whoever loses one of them is a broker no longer."""
+"""The rights that a broker needs on its network. Without one of them it is not a broker."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,7 +118,7 @@ class BoundSelector:
 
     @property
     def by_id(self) -> Selector:
-        """The selector with attribute ids in the place of names."""
+        """The selector with attribute ids instead of names."""
         return self.selector.rename(self.bindings)
 
     def to_sexp(self) -> SExp:
@@ -156,7 +156,7 @@ def attribute_from_sexp(value: SExp) -> AttributeId:
 
 
 def network_tag(owner: Principal | None = None, name: str | None = None, rights: Iterable[Right] | None = None) -> Tag:
-    """Return a right on networks; what is left out means all. Raises `MalformedError` (`capability.right`)."""
+    """Return a right on networks. Missing arguments mean all. Raises `MalformedError` (`capability.right`)."""
     if owner is not None and name is not None:
         NetworkName(owner, name)
     return _tag(NETWORK, _principal(owner), _STAR if name is None else name.encode(), _rights(rights, network=True))
@@ -173,7 +173,7 @@ def event_tag(  # noqa: PLR0913  # the places of the vocabulary
     where: Iterable[BoundSelector] = (),
     when: Iterable[str] = (),
 ) -> Tag:
-    """Return a right on event types; what is left out means all. `name` may have `*` in it.
+    """Return a right on event types. Missing arguments mean all. `name` can contain `*`.
 
     A forced attribute counts as listed. Raises `MalformedError` (`capability.right` and what
     the parts raise), `SelectorError` for a condition in `when` that does not parse.
@@ -225,12 +225,12 @@ def _where(conjuncts: list[SExp]) -> SExp:
 
 
 def network_request(network: NetworkName, right: Right) -> Tag:
-    """Return what a verifier asks about a network. Raises `MalformedError` (`capability.right`)."""
+    """Return a verifier's request about a network. Raises `MalformedError` (`capability.right`)."""
     return (NETWORK, str(network.owner).encode(), network.name.encode(), _request_right(right, network=True))
 
 
 def type_request(name: TypeName, right: Right) -> Tag:
-    """Return what a verifier asks about one version of an event type. Raises `MalformedError` (`capability.right`)."""
+    """Return a verifier's request about one version of an event type. Raises `MalformedError` (`capability.right`)."""
     owner, version = str(name.owner).encode(), name.version.encode()
     return (EVENT_TYPE, owner, name.name.encode(), version, _request_right(right, network=False))
 
@@ -251,9 +251,9 @@ def _wrong_right() -> MalformedError:
 
 @dataclass(frozen=True, slots=True)
 class RightTerms:
-    """What a reduced right on one event type says beyond yes: attributes, forced values, selectors, conditions.
+    """The terms of a reduced right on one event type: attributes, forced values, selectors, conditions.
 
-    `attributes` is None where all are granted. `where` speaks in attribute ids, `when` in names of the environment.
+    `attributes` is None if all are granted. `where` uses attribute ids, `when` uses names of the environment.
     """
 
     attributes: frozenset[AttributeId] | None
@@ -265,7 +265,7 @@ class RightTerms:
 def read_terms(tag: Tag, event_type: EventType) -> RightTerms:
     """Read the terms of a right that was reduced for `type_request`.
 
-    Raises `MalformedError` (`capability.*` and what the parts raise): a right that is not understood grants nothing.
+    Raises `MalformedError` (`capability.*` and errors of the parts): a right that is not understood grants nothing.
     """
     if not isinstance(tag, tuple) or tag[:1] != (EVENT_TYPE,) or len(tag) > _PLACES:
         raise _malformed("a right on event types has at most seven places")
@@ -303,14 +303,14 @@ def _conjuncts(tag: tuple[Tag, ...], place: int) -> list[SExp]:
 
 @dataclass(frozen=True, slots=True)
 class Flag:
-    """Something in a certificate that is allowed but will not do what its issuer may expect."""
+    """Something in a certificate that is permitted but may surprise its issuer."""
 
     code: str
     message: str
 
 
 def flags(statement: Statement) -> tuple[Flag, ...]:
-    """Return what should be said about a certificate before it is issued.
+    """Return warnings about a certificate before it is issued.
 
     `capability.forced-on-domain`: a value forced on someone who may pass the right on, that is on a domain. The
     issuer cannot enforce it there; it binds clients only (section 5.2.2). `capability.no-expiry`: root authority is
@@ -392,13 +392,13 @@ def topic_tag(
 ) -> Tag:
     """Return rights on the topics of an owner, or of all, that match a pattern; `**` in it is one or more levels.
 
-    With `super_topics` the rights are on all their super-topics too, as somebody needs who shall publish. Raises
+    With `super_topics` the rights are on all their super-topics too, as publishers need. Raises
     `MalformedError` (`topic.pattern`, `capability.right`), `LimitError` (`topic.limit`), and `SelectorError` for a
     condition in `when` that does not parse.
     """
     chosen = [TopicPattern(text) for text in patterns]
     if not chosen:
-        raise MalformedError("topic.pattern", "the right is on no topic", hint="name one, or `**` for all")
+        raise MalformedError("topic.pattern", "the right names no topic", hint="name one, or `**` for all")
     if super_topics:
         chosen += [above for pattern in chosen for above in pattern.super_patterns]
     names = sorted({pattern.type_pattern for pattern in chosen})

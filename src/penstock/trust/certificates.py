@@ -4,9 +4,9 @@
     (cert (issuer (name <principal> <name>)) (subject <subject>) (valid …) (comment …))
     (signature (hash sha256 <bytes>) (public-key …) <bytes>)
 
-What was read is an `UnverifiedCertificate`; only `verify_certificate` turns it into a `Certificate`, and it looks
-at keys and signatures alone: whether a certificate is valid *now* is asked each time it is used, so that a verified
-certificate may be kept.
+Reading gives an `UnverifiedCertificate`. Only `verify_certificate` turns it into a `Certificate`. It checks keys and
+signatures only: whether a certificate is valid *now* is checked at each use, so that a verified certificate can be
+kept.
 """
 
 import base64
@@ -51,7 +51,7 @@ class Name:
 
 @dataclass(frozen=True, slots=True)
 class Threshold:
-    """Any k of n subjects acting together; `principal` is the hash of its written form, and what it is compared by.
+    """Any k of n subjects acting together. It is compared by `principal`, the hash of its written form.
 
     Raises `MalformedError` (`subject.threshold`), `LimitError` (`subject.limit`).
     """
@@ -70,13 +70,13 @@ class Threshold:
         if not 1 <= self.k <= len(self.subjects):
             raise MalformedError(
                 "subject.threshold",
-                f"{self.k} of {len(self.subjects)} subjects make no quorum",
-                hint="k lies between 1 and the number of subjects",
+                f"{self.k} of {len(self.subjects)} subjects is not a possible quorum",
+                hint="choose k between 1 and the number of subjects",
             )
         # A quorum within this one is the same subject written out and by its hash.
         members = {member.principal if isinstance(member, Threshold) else member for member in self.subjects}
         if len(members) != len(self.subjects):
-            raise MalformedError("subject.threshold", "a threshold names a subject twice, who would count twice")
+            raise MalformedError("subject.threshold", "a threshold names a subject twice")
         object.__setattr__(self, "depth", depth)
         object.__setattr__(self, "principal", Principal(digest(subject_to_sexp(self)), THRESHOLD))
 
@@ -102,7 +102,7 @@ def read_principal(value: SExp) -> Principal:
 def read_subject(value: SExp, principal: Callable[[SExp], Principal] = read_principal) -> Subject:
     """Read a subject.
 
-    Raises `MalformedError`: `subject.malformed`, `subject.threshold`, what `principal` raises; `LimitError`
+    Raises `MalformedError`: `subject.malformed`, `subject.threshold`, and as `principal`; `LimitError`
     (`subject.limit`).
     """
     match value:
@@ -217,7 +217,7 @@ _FIELDS = frozenset({b"issuer", b"subject", b"propagate", b"tag", b"valid", b"co
 def read_statement(value: SExp) -> Statement:
     """Read a `(cert …)`.
 
-    Raises `MalformedError` (`cert.malformed` and what the parts raise: `subject.*`, `tag.*`, `validity.*`,
+    Raises `MalformedError` (`cert.malformed` and errors of the parts: `subject.*`, `tag.*`, `validity.*`,
     `date.malformed`, `sexp.*`) and `LimitError`. A field that is not known is refused, since it might restrict.
     """
     if not isinstance(value, tuple) or not value or value[0] != b"cert":
@@ -247,7 +247,7 @@ def read_statement(value: SExp) -> Statement:
 
 
 def read_issuer(body: SExp) -> Principal:
-    """Return who has issued a certificate, as it says itself, and read nothing else of it.
+    """Return the issuer that a certificate names, without reading the rest of it.
 
     Raises `MalformedError` (`cert.malformed`, `subject.*`, `key.malformed`).
     """
@@ -270,7 +270,7 @@ def _one(value: SExp, name: bytes) -> SExp:
 
 
 def certificate_id(body_digest: bytes) -> str:
-    """Return the written id of a certificate: what explanations, logs and revocations name."""
+    """Return the written id of a certificate, which explanations, logs and revocations use."""
     return f"cert:{base64.b32encode(body_digest).decode().rstrip('=').lower()}"
 
 
@@ -287,7 +287,7 @@ class Certificate:
         return f"Certificate({self.id!r}, by {self.statement.issuer.short})"
 
     def to_sexps(self) -> tuple[SExp, SExp]:
-        """Return certificate and signature, as they stand in a sequence."""
+        """Return certificate and signature as elements of a sequence."""
         return (self.body, self.signature)
 
 
@@ -299,14 +299,14 @@ class UnverifiedCertificate:
     body: SExp = field(repr=False)
     key: PublicKey
     signature: bytes = field(repr=False)
-    #: what a cache may know it by: the digest of body, key and signature together
+    #: a key for caches: the digest of body, key and signature together
     fingerprint: bytes = field(repr=False)
     #: the canonical form, where it is known: to write it takes as long as to read it
     _written: bytes = field(default=b"", repr=False, compare=False)
 
     @property
     def written(self) -> bytes:
-        """What is signed: the canonical form of the body."""
+        """The signed bytes: the canonical form of the body."""
         return self._written or canonical(self.body)
 
     @property
@@ -315,14 +315,14 @@ class UnverifiedCertificate:
         return certificate_id(sha256(self.written).digest())
 
     def signature_sexp(self) -> SExp:
-        """Return the `(signature …)` as it stands in a sequence."""
+        """Return the `(signature …)` element of a sequence."""
         return (b"signature", (b"hash", b"sha256", sha256(self.written).digest()), self.key.to_sexp(), self.signature)
 
 
 def read_certificate(body: SExp, signature: SExp) -> UnverifiedCertificate:
     """Read a certificate and its signature.
 
-    Raises what `read_statement` raises, `MalformedError` (`cert.signature`, `key.malformed`), and `RefusedError`
+    Raises as `read_statement`, `MalformedError` (`cert.signature`, `key.malformed`), and `RefusedError`
     (`cert.signature-mismatch`) when the signature says that it is over something else.
     """
     statement = read_statement(body)

@@ -1,13 +1,13 @@
-"""Bags of credentials: what a principal shows, in no order, as a `(sequence …)` or one object after another.
+"""Bags of credentials: a principal's certificates in any order, as a `(sequence …)` or one object after another.
 
 A bag holds certificates with their signatures, public keys, and threshold subjects whose hash is used as a
-principal somewhere. Reading it believes nothing; `verify` gives the same bag with every signature verified.
+principal somewhere. Reading verifies nothing. `verify` returns the same bag with every signature verified.
 
-One certificate that was changed on its way makes `read_credentials` refuse the bag. Whoever explains or shows a bag to
-people wants the rest of it nevertheless: `salvage_credentials` sets aside what cannot be read, each with its reason.
+`read_credentials` refuses a bag with one damaged certificate. To explain or show such a bag to people,
+`salvage_credentials` reads the rest, and lists the objects that cannot be read with the reason.
 
-A bag that somebody sends may be much work. `BagReading` does it in steps, says what each costs, and first verifies only
-what can matter: certificates of issuers that one arrives at from principals who are trusted.
+A large bag from a stranger can be much work. `BagReading` reads it in steps with a known cost, and first verifies only
+the certificates that can matter: those of issuers that can be reached from trusted principals.
 """
 
 from collections import deque
@@ -36,8 +36,8 @@ from penstock.trust.certificates import (
 )
 from penstock.trust.limits import TRUST_LIMITS, TrustLimits
 
-#: what reading a byte of a certificate with its tag, and verifying a signature, cost; finding where a certificate ends
-#: costs one for each byte
+#: the costs of reading a byte of a certificate with its tag and of verifying a signature; finding the end of a
+#: certificate costs one for each byte
 BYTE_WORK: Final = 4
 SIGNATURE_WORK: Final = 1_000
 
@@ -117,7 +117,7 @@ class UnverifiedCredentials:
     quorums: tuple[Threshold, ...] = ()
 
     def verify(self, verifier: CertificateVerifier = verify_certificate) -> Credentials:
-        """Verify every certificate. Raises what the verifier raises for the first that fails."""
+        """Verify every certificate. Raises the verifier's error for the first one that fails."""
         return Credentials(tuple(verifier(certificate) for certificate in self.certificates), self.quorums)
 
     def to_sexp(self) -> tuple[SExp, ...]:
@@ -141,7 +141,7 @@ class Damaged:
 def read_credentials(data: bytes, *, limits: TrustLimits = TRUST_LIMITS) -> UnverifiedCredentials:
     """Read a bag: one or more sequences, or certificates each followed by its signature.
 
-    Raises `MalformedError` (`cert.*`, `sexp.*` and what the parts raise), `RefusedError`
+    Raises `MalformedError` (`cert.*`, `sexp.*` and errors of the parts), `RefusedError`
     (`cert.signature-mismatch`) and `LimitError` (`sexp.limit`, `cert.limit`).
     """
     return collect_credentials(parse_many(data, limits=limits), limits=limits)
@@ -160,7 +160,7 @@ def salvage_credentials(
 ) -> tuple[UnverifiedCredentials, tuple[Damaged, ...]]:
     """Read a bag, and set aside the certificates that are malformed or do not belong to their signatures.
 
-    Raises as `read_credentials` does for what is wrong with the bag itself.
+    Raises as `read_credentials` if something is wrong with the bag itself.
     """
     return _collect(parse_many(data, limits=limits), limits)
 
@@ -191,7 +191,7 @@ _Pair: TypeAlias = tuple[SExp, SExp]
 
 
 def _pairs(objects: Iterable[SExp]) -> Iterator[_Pair | Threshold | None]:
-    """Yield for each object what it completes: a certificate with its signature, a threshold, or nothing.
+    """Yield for each object a certificate with its signature if it completes one, a threshold, or None.
 
     Raises `MalformedError` (`cert.*`, `subject.*`).
     """
@@ -214,7 +214,7 @@ def _pairs(objects: Iterable[SExp]) -> Iterator[_Pair | Threshold | None]:
         else:
             raise MalformedError(
                 "cert.malformed",
-                "a bag of credentials holds something else",
+                "the bag of credentials contains another kind of object",
                 hint="expected certificates with their signatures, public keys and k-of-n subjects",
             )
     if pending is not None:
@@ -227,10 +227,10 @@ def _check_number(certificates: int, limits: TrustLimits) -> None:
 
 
 class BagReading:
-    """Reads a bag in canonical form, in steps that each yield what they have cost.
+    """Reads a bag in canonical form, in steps that each yield their cost.
 
-    `scan` finds the certificates, `reach` verifies those that one arrives at from somebody trusted, and `finish` those
-    that are left. `credentials` is what was verified so far. All steps raise as `read_credentials` and the verifier.
+    `scan` finds the certificates, `reach` verifies those that can be reached from trusted principals, and `finish` the
+    rest. `credentials` has the certificates verified so far. All steps raise as `read_credentials` and the verifier.
     """
 
     def __init__(
@@ -239,8 +239,8 @@ class BagReading:
         self._data = data
         self._verifier = verifier
         self._limits = limits
-        #: bodies and signatures of certificates that are not verified yet, with what that costs, by the bytes of the
-        #: body; all in the order of the bag
+        #: bodies, signatures and costs of certificates that are not verified yet, by the bytes of the body; all in the
+        #: order of the bag
         self._unread: dict[bytes, tuple[SExp, SExp, int]] = {}
         self._issued: dict[Principal, list[bytes]] = {}
         self._verified: dict[bytes, Certificate | None] = {}
@@ -248,12 +248,12 @@ class BagReading:
 
     @property
     def complete(self) -> bool:
-        """Whether nothing is left that was not verified."""
+        """Whether every certificate is verified."""
         return not self._unread
 
     @property
     def credentials(self) -> Credentials:
-        """What was verified so far, in the order of the bag."""
+        """The certificates verified so far, in the order of the bag."""
         return Credentials(tuple(filter(None, self._verified.values())), tuple(self._quorums.values()))
 
     def scan(self) -> Iterator[int]:
@@ -308,7 +308,7 @@ class BagReading:
 def next_issuers(statement: Statement) -> Iterator[Principal]:
     """Yield the principals whose certificates may matter because of a statement: delegates, and owners of names."""
     subject = statement.subject
-    # Whoever has a right and may not pass it on has nothing to say about it.
+    # Certificates of a principal that may not pass a right on do not matter for that right.
     if not (isinstance(statement, Authorisation) and not statement.propagate and isinstance(subject, Principal)):
         yield from _principals(subject)
 

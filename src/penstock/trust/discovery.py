@@ -1,12 +1,12 @@
-"""Finding authority in an unordered bag of certificates.
+"""Find authority in an unordered bag of certificates.
 
-`discover` answers one question: what may this principal do, of what is asked, by the word of this root? The request
-is a tag; what comes back are the reductions of all chains that lead from the root to the principal, narrowed to the
-request, none of which covers another. For a request that names one thing the answer is complete; for one that names
-many, a principal keeps at most `limits.grants_per_principal` different grants and `truncated` says if there were more,
-or if following them all would have been too much work.
+`discover` answers one question: which part of a request may this principal do, if this root is trusted? The request is
+a tag. The answer is the reductions of all chains from the root to the principal, narrowed to the request, none of which
+covers another. For a request that names one thing the answer is complete. For a request that names many things, a
+principal keeps at most `limits.grants_per_principal` different grants, and `truncated` says whether there were more, or
+whether following them all would have been too much work.
 
-The order of checks: dates and on-line tests first, then names, then authority. `now` comes in as an argument.
+The order of checks: dates and on-line tests first, then names, then authority. `now` is an argument.
 """
 
 from collections import deque
@@ -60,7 +60,7 @@ class FourTuple:
 
 
 def reduce_pair(upper: FiveTuple, lower: FiveTuple, room: TagBudget | None = None) -> FiveTuple | None:
-    """Apply the reduction rule once; None where it does not apply. Raises `LimitError` as `intersect` does."""
+    """Apply the reduction rule once. Return None if it does not apply. Raises `LimitError` as `intersect`."""
     if not upper.propagate or upper.subject != lower.issuer:
         return None
     tag = intersect(upper.tag, lower.tag, room=room)
@@ -75,8 +75,9 @@ def reduce_pair(upper: FiveTuple, lower: FiveTuple, room: TagBudget | None = Non
 #
 # Names are resolved all together by a fixpoint over `(principal, name) -> members`, which is polynomial in the number
 # of name certificates. Rewriting one name chain after the other would not be: two certificates can make a chain grow
-# indefinitely, or double at each step. Between the steps of a chain only members are kept, never the ways to them that
-# another way outlasts. A quorum stands for its hash; it has no name space, since nobody could sign for it alone.
+# indefinitely, or double at each step. Between the steps of a chain only members are kept, and for each member only the
+# ways that are valid longest. A quorum is known by its hash. It has no name space, because no one could sign for it
+# alone.
 
 
 #: joins of two memberships over one bag, after which names that are left unresolved have no more members
@@ -97,10 +98,9 @@ _Ways = dict[Principal, list[NameMembership]]
 
 
 class NameTable:
-    """What every name in a bag means. Several ways to one member are kept while none outlasts another.
+    """The members of every name in a bag. Several ways to one member are kept while none is valid longer than another.
 
-    `truncated` says whether there was more than `limits` and `steps` let be kept: ways to one member, certificates in
-    one way, or joins of all.
+    `truncated` says whether `limits` or `steps` were exceeded: ways to one member, certificates in one way, or joins.
     """
 
     def __init__(self, fours: Iterable[FourTuple], *, limits: TrustLimits = TRUST_LIMITS, steps: int = STEPS) -> None:
@@ -138,7 +138,7 @@ class NameTable:
         yield from self._resolve(name, NameMembership(name.principal, ALWAYS, ()))[0]
 
     def held(self, member: Principal) -> Iterator[tuple[Principal, bytes, NameMembership]]:
-        """Yield each name that means somebody, after whoever gives it, and each way to it."""
+        """Yield each name of a member, with the issuer before it and the way to it behind it."""
         for (issuer, name), members in self._members.items():
             for way in members.get(member, ()):
                 yield issuer, name, way
@@ -159,7 +159,7 @@ class NameTable:
         return current, asked
 
     def _join(self, ways: _Ways, left: NameMembership, right: NameMembership) -> None:
-        """Add what two memberships, one after the other, say about the member of the second."""
+        """Add the membership that follows from two memberships, one after the other."""
         self._steps -= 1
         if self._steps < 0 or len(left.because) + len(right.because) > self._limits.chain_length:
             self.truncated = True
@@ -196,9 +196,9 @@ class NameTable:
 # Work is bounded by a polynomial, by `EFFORT`, and by `limits.chain_steps` within tags: a principal keeps at most
 # `limits.grants_per_principal` grants of which none covers another, and going round a cycle of delegations only
 # narrows, so it adds nothing. For rule 3 each member of a quorum has a flow of its own beside the main one: what it
-# would pass on if it alone held everything that is asked for. That does not depend on who gave the quorum its
-# authority, so there are as many flows as members, however many chains lead to their quorums and however quorums are
-# nested. A quorum is known by its hash throughout.
+# would pass on if it alone held the whole request. A flow does not depend on who gave the quorum its authority, so
+# there are as many flows as members, however many chains lead to their quorums and however quorums are nested. A quorum
+# is known by its hash throughout.
 
 
 #: reductions and comparisons of grants for one question
@@ -207,14 +207,14 @@ EFFORT: Final = 100_000
 COMBINATIONS: Final = 16
 
 _Source = tuple[Principal | Name, bool] | None
-"""Whose flow: a member of a quorum with or without the right to pass its share on; None for the entries."""
+"""The source of a flow: a quorum's member, with or without the right to pass its share on; None for the entries."""
 
 _Held = dict[Principal, list[FiveTuple]]
 _Rule = Callable[[FiveTuple, FiveTuple, TagBudget], FiveTuple | None]
 
 
 def dominates(one: FiveTuple, other: FiveTuple, room: TagBudget | None = None) -> bool:
-    """Say whether whoever holds `one` gains nothing from `other`."""
+    """Return whether a holder of `one` gains nothing from `other`."""
     return (
         (one.propagate or not other.propagate)
         and one.validity.covers(other.validity)
@@ -265,7 +265,7 @@ class Closure:
         return sorted(found, key=lambda grant: len(grant.because))
 
     def plain(self, subject: Subject) -> Principal | Name:
-        """Return a subject with the hash of a quorum in the place of the quorum, which is noted."""
+        """Return a subject. For a quorum return its hash, and remember the quorum."""
         if not isinstance(subject, Threshold):
             return subject
         principal = subject.principal
@@ -282,23 +282,23 @@ class _Flows:
     def __init__(self, closure: Closure, entries: Sequence[FiveTuple]) -> None:
         self.order: list[FiveTuple] = []
         self.held: dict[_Source, _Held] = {None: {}}
-        #: what was granted to names, and to members of quorums together, where every grant is listed
+        #: grants to names, and to members of quorums together, if every grant is listed
         self._named: dict[Name, list[FiveTuple]] = {}
         self._together: dict[Threshold, list[FiveTuple]] = {}
         self._closure = closure
         self._effort = closure.effort
         # All tags of one question together: a hundred monstrous ones cost as much as one.
         self._room = TagBudget(steps=closure.limits.chain_steps)
-        # What a share may be of: what all entries are about.
+        # The request that shares are parts of: the entries' common tag.
         tags = {entry.tag for entry in entries}
         self._asked = tags.pop() if len(tags) == 1 else ANY
         self._pending: deque[tuple[_Source, FiveTuple]] = deque()
-        #: the quorums, with or without the right to pass on, that have authority; from whose flow, and what it is
+        #: the quorums that have authority, with or without the right to pass on: the source of the flow, and the grant
         self._holders: dict[tuple[Principal, bool], list[tuple[_Source, FiveTuple]]] = {}
-        #: what such a quorum, if it held everything that is asked for, would pass to which subject
+        #: what such a quorum would pass to which subject, if it held the whole request
         self._passed: dict[tuple[Principal, bool], _Held] = {}
         self._members: dict[Principal, list[Principal | Name]] = {}
-        #: the quorums that a member's share counts in
+        #: the quorums in which a member's share is used
         self._seats: dict[_Source, list[Principal]] = {}
         #: quorums, and the subjects to which some of their members newly pass shares
         self._met: dict[tuple[Principal, bool, Principal], None] = {}
@@ -363,11 +363,11 @@ class _Flows:
                 self._push(source, reduced)
 
     def _meet(self, rule: _Rule, left: FiveTuple, right: FiveTuple) -> FiveTuple | None:
-        """Return what two rights share; None, and that is noted, where it cannot be written down within bounds."""
+        """Return the intersection of two rights, or None. Set `truncated` if it exceeds a bound."""
         try:
             return rule(left, right, self._room)
         except LimitError:
-            # One certificate with a monstrous tag must not spoil what the others say.
+            # One certificate with a huge tag must not disable the others.
             self._closure.truncated = True
             if self._closure.exhaustive:
                 raise
@@ -380,7 +380,7 @@ class _Flows:
             self._holders[key] = []
             self._passed[key] = {}
             if principal not in self._members:
-                # Whoever is listed twice, by hash and written out, has one share all the same.
+                # A member that is listed twice, by hash and written out, has one share.
                 subjects = self._closure.quorums[principal].subjects
                 self._members[principal] = list(dict.fromkeys(self._closure.plain(subject) for subject in subjects))
             for member in self._members[principal]:
@@ -400,9 +400,9 @@ class _Flows:
             self._push(source, FiveTuple(None, member, propagate, self._asked, ALWAYS))
 
     def _count(self, quorum: Principal, propagate: bool, principal: Principal) -> None:
-        """Rule 3, when shares reach someone: what at least k members pass on is passed on by the quorum."""
+        """Apply rule 3 when shares reach a principal: the quorum passes on what at least k members pass on."""
         if principal == quorum:
-            return  # what comes back to the quorum is narrower than what it had
+            return  # what returns to the quorum is narrower than what it had
         key = (quorum, propagate)
         k = self._closure.quorums[quorum].k
         ways = [way for member in self._members[quorum] if (way := self.held[member, propagate].get(principal))]
@@ -415,7 +415,7 @@ class _Flows:
                     self._hand_over(source, grant, share)
 
     def _combine(self, ways: list[list[FiveTuple]], k: int) -> list[FiveTuple]:
-        """Return the intersections of one grant each from k of the members' ways."""
+        """Return the intersections of k members' grants, one grant from each."""
         # partial[c]: intersections of c shares among the members seen so far
         partial: list[list[FiveTuple]] = [[] for _ in range(k + 1)]
         for way in ways:
@@ -437,13 +437,13 @@ class _Flows:
             self._pending.append((source, replace(both, subject=share.subject)))
 
     def _list_members(self, grant: FiveTuple, share: FiveTuple) -> None:
-        """List what the first k members of a quorum that pass a share on hold together, if others are members too."""
+        """List the joint grants of the first k members that pass a share on, if the quorum has other members too."""
         quorum, passed_to = _principal(grant), _principal(share)
         k, members = self._closure.quorums[quorum].k, self._members[quorum]
         ways = ((member, self.held[member, grant.propagate].get(passed_to, [])) for member in members)
         led = [member for member, way in ways if any(dominates(each, share, self._room) for each in way)][:k]
         self._effort -= len(members)
-        # One member by itself is granted what the quorum has, and is listed for that.
+        # A single member has the quorum's grant, and is listed for that.
         if not 1 < k == len(led) < len(members):
             return
         together = Threshold(k, tuple(led))
@@ -511,7 +511,7 @@ def no_online_checker(test: OnlineTest, certificate: str, _now: datetime) -> Val
     """Refuse every on-line test: without someone to ask, a certificate that must be asked about is not valid."""
     raise RefusedError(
         "cert.online-test",
-        f"no one here can answer the on-line test `{test.kind}`",
+        f"there is no checker for the on-line test `{test.kind}`",
         hint="give the verifier a checker for on-line tests",
         certificate=certificate,
     )
@@ -553,10 +553,10 @@ def sift(
 ) -> Evidence:
     """Sort verified certificates into those usable now and those that are not. Never raises for a certificate.
 
-    `ends` says until when those counted, by id, that were revoked.
+    `ends` has the last validity of revoked certificates, by id.
 
-    Without a `now` all dates are kept, so that what follows from the certificates says itself when it holds: that is
-    how a history is decided. On-line tests are about one moment, so a certificate that has one is then not usable.
+    Without `now` all dates are kept, so that the conclusions have dates themselves. History is decided this way.
+    On-line tests are about one moment, so a certificate with one is then not usable.
     """
     moment = None if now is None else instant_key(now)
     fives: list[FiveTuple] = []
@@ -574,7 +574,7 @@ def sift(
         if (end := ends.get(certificate.id)) is not None:
             left = validity.intersect(end)
             if left is None or (moment is not None and left.state(moment) is not State.VALID):
-                words = f"counted until {(end.not_after or b'').decode()}, and was revoked"
+                words = f"was valid until {(end.not_after or b'').decode()}, and was revoked"
                 unusable.append(UnusableCertificate(certificate, "cert.revoked", words))
                 continue
             validity = left
@@ -597,7 +597,7 @@ def sift(
 
 
 def _ask(validity: Validity, certificate: str, now: datetime, online: OnlineChecker) -> Validity:
-    """Run the on-line tests; what remains is a period without tests."""
+    """Run the on-line tests, and return a period without tests."""
     period = Validity(validity.not_before, validity.not_after)
     for test in validity.online:
         narrowed = period.intersect(online(test, certificate, now))
@@ -617,10 +617,10 @@ def discover(  # noqa: PLR0913  # each argument is one of the facts that a decis
     online: OnlineChecker = no_online_checker,
     limits: TrustLimits = TRUST_LIMITS,
 ) -> Findings:
-    """Find what `principal` may do, of what `request` asks, by the word of `root`.
+    """Find which part of `request` the principal may do, if `root` is trusted.
 
-    Raises `MalformedError` (`value.zone`) when `now` has no time zone; never for the fault of a certificate: one whose
-    right cannot be intersected within bounds gives nothing, and `truncated` says so.
+    Raises `MalformedError` (`value.zone`) if `now` has no time zone. A faulty certificate never raises: if its right
+    cannot be intersected within bounds it grants nothing, and `truncated` is set.
     """
     evidence = sift(credentials, now, online)
     return follow(evidence, root, principal, request, limits=limits)

@@ -4,20 +4,20 @@
     (signature (hash sha256 <bytes>) (public-key …) <bytes>)
 
 The parts of a definition are in `penstock.model.types`, and `definition_to_sexp` writes them. The owner in the name
-and the key of the signature make a definition self-certifying: whoever holds it can check it. What was read is an
-`UnverifiedType`; only `verify_type` gives a `VerifiedType`. Its checks, in this order:
+and the key of the signature make a definition self-certifying: every holder can check it. Reading gives an
+`UnverifiedType`. Only `verify_type` returns a `VerifiedType`. Its checks, in this order:
 
 1. the signature is the key's, over the canonical definition;
 2. the signer is the owner, or the credentials give it the right to manage the type: wholly, or each single operation
    that leads from the previous version to this one, which is compared with it;
-3. what stands under a name that is reserved for topics is one, and only topics extend topics;
+3. a type whose name is reserved for topics is a topic, and only topics extend topics;
 4. a type that extends another one is made by a principal that the parent's owner lets add attributes to the parent,
-   because whoever receives the parent's events will receive this type's events too; where the previous version
+   because subscribers to the parent will receive this type's events too; if the previous version
    extends the same parent already, keeping the parent needs no new right;
 5. where a network is given, the signer may install types on it.
 
-A type is valid while the credentials are on which that rests. Each definition is verified once, however many others
-lead to it, and what leads back to itself is refused.
+A type is valid while the credentials used in these checks are valid. Each definition is verified once, however many
+others lead to it, and a definition that leads back to itself is refused.
 """
 
 import base64
@@ -44,14 +44,14 @@ from penstock.trust.tags import Tag
 from penstock.trust.validity import ALWAYS, Validity
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The written form of definitions of event types, which is what is signed:
+# The written form of event type definitions, which is signed:
 #
 #     (event-type-definition (name <owner> <name> <version>) (extends <owner> <name> <version>) (previous <version>)
 #                            (seal event | attribute) (blinded) (signed)
 #                            (attributes (attribute <name> <uid> <kind> <domain>) …)
 #                            (credentials …))
 #
-# Nothing of what is read has been verified.
+# Reading verifies nothing.
 
 
 _HEAD: Final = b"event-type-definition"
@@ -61,7 +61,7 @@ _FIELDS: Final = frozenset(
 
 
 def definition_to_sexp(definition: TypeDefinition, credentials: Credentials) -> SExp:
-    """Return what is signed."""
+    """Return the form that is signed."""
     parts: list[SExp] = [(b"name", *_name_parts(definition.name))]
     if definition.extends is not None:
         parts.append((b"extends", *_name_parts(definition.extends)))
@@ -89,7 +89,7 @@ def _name_parts(name: TypeName) -> tuple[bytes, bytes, bytes]:
 def read_definition(body: SExp, limits: TrustLimits) -> tuple[TypeDefinition, UnverifiedCredentials]:
     """Read a definition, and the credentials in it.
 
-    Raises `MalformedError` (`type.malformed` and what the parts raise) and `LimitError`.
+    Raises `MalformedError` (`type.malformed` and errors of the parts) and `LimitError`.
     """
     if not isinstance(body, tuple) or not body or body[0] != _HEAD:
         raise MalformedError(
@@ -149,7 +149,7 @@ def _read_attribute(value: SExp) -> AttributeDefinition:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Secure event types: definitions that carry the proof of who made them (paper 5, chapter 4 and section 5.2).
+# Sign, read and verify event types and topics.
 
 
 _OPERATIONS: Final = {
@@ -189,7 +189,8 @@ class UnverifiedType:
 class VerifiedType:
     """A type whose signature and credentials were verified. Only `verify_type` makes one.
 
-    `validity` says while what it rests on is valid, `because` which credentials those are; `parent` is what it extends.
+    `because` names the credentials that it depends on, `validity` says when they are valid. `parent` is the type it
+    extends.
     """
 
     id: str
@@ -203,7 +204,7 @@ class VerifiedType:
 
 
 class TypeSource(Protocol):
-    """Where definitions come from: a registry, a folder, a cache. It need not be trusted."""
+    """A source of definitions: a registry, a folder, a cache. It need not be trusted."""
 
     def __call__(self, name: TypeName, /) -> UnverifiedType | None:
         """Return the definition of that name, if it is there."""
@@ -227,7 +228,7 @@ def sign_type(definition: TypeDefinition, key: SigningKey, credentials: Credenti
 def read_type(data: bytes, *, limits: TrustLimits = TRUST_LIMITS) -> UnverifiedType:
     """Read a signed definition in any S-expression form.
 
-    Raises `MalformedError` (`type.malformed` and what the parts raise), `RefusedError`
+    Raises `MalformedError` (`type.malformed` and errors of the parts), `RefusedError`
     (`type.signature-mismatch`), `LimitError`.
     """
     match parse(data, limits=limits):
@@ -253,7 +254,7 @@ def read_type(data: bytes, *, limits: TrustLimits = TRUST_LIMITS) -> UnverifiedT
 def read_type_parts(
     body: SExp, key: PublicKey, signature: bytes, *, limits: TrustLimits = TRUST_LIMITS
 ) -> UnverifiedType:
-    """Read a definition whose signature stands apart; raises as `read_type` does."""
+    """Read a definition with a separate signature. Raises as `read_type`."""
     definition, credentials = read_definition(body, limits)
     return UnverifiedType(definition, credentials, body, key, signature, digest((body, key.raw, signature)))
 
@@ -281,7 +282,7 @@ def verify_type(  # noqa: PLR0913  # each argument is one of the facts that a de
 
 @dataclass(frozen=True, slots=True)
 class _Verification:
-    """Follows a definition to its parents and predecessors; `known` has those that are done, None for those begun."""
+    """Follows a definition to its parents and predecessors. `known` has the verified ones, and None for those begun."""
 
     now: datetime
     types: TypeSource
@@ -343,7 +344,7 @@ class _Verification:
             )
         if proof.signer == name.owner:
             return
-        # A grant may name the version that may be changed, so the previous version is what is asked about.
+        # A grant may name the version that may be changed, so the request is about the previous version.
         subject = TypeName(name.owner, name.name, definition.previous or name.version)
         whole = type_request(subject, Right.MANAGE)
         if proof.has(name.owner, whole):
@@ -352,7 +353,7 @@ class _Verification:
             proof.need(name.owner, whole, "type.forged", "define this type")
         previous = self._previous(definition, proof, depth).definition
         if previous.protection != definition.protection:
-            # No single operation: it says what the network between may read.
+            # Not a single operation: it decides what the network between may read.
             proof.need(name.owner, whole, "type.over-reach", "seal this type otherwise")
         needed = {_OPERATIONS[change.operation] for change in changes(previous, definition)}
         if Right.MANAGE_RETYPE in needed and not proof.has(name.owner, type_request(subject, Right.MANAGE_RETYPE)):
@@ -397,7 +398,7 @@ class _Verification:
         return parent
 
     def _keeps_parent(self, definition: TypeDefinition, proof: "_Proof", depth: int) -> bool:
-        """Say whether the previous version is there, and extends the same parent by its own right."""
+        """Return whether the previous version is known, and extends the same parent by its own right."""
         name = definition.name
         if definition.previous is None or self._lookup(TypeName(name.owner, name.name, definition.previous)) is None:
             return False
@@ -411,7 +412,7 @@ class _Verification:
 
 
 class _Proof:
-    """Collects what a verification rests on."""
+    """Collects the credentials that a verification depends on."""
 
     def __init__(self, credentials: Credentials, evidence: Evidence, signer: Principal, limits: TrustLimits) -> None:
         self.credentials = credentials
@@ -422,7 +423,7 @@ class _Proof:
         self._limits = limits
 
     def has(self, root: Principal, request: Tag) -> bool:
-        """Note the best chain that gives the signer all of the request; say whether there is one."""
+        """Add the best chain that grants the signer the whole request, and return whether there is one."""
         if root == self.signer:
             return True
         for grant in follow(self.evidence, root, self.signer, request, limits=self._limits).grants:
@@ -457,9 +458,9 @@ def verify_topic(
     topics: TypeSource = no_types,
     network: NetworkName | None = None,
 ) -> VerifiedType:
-    """Verify the definition of a topic; `topics` is asked for its super-topics.
+    """Verify the definition of a topic. `topics` provides its super-topics.
 
-    Raises `MalformedError` (`topic.type`) for an event type that is not a topic, and what `verify_type` raises.
+    Raises `MalformedError` (`topic.type`) for an event type that is not a topic, and as `verify_type`.
     """
     TopicName.of_type(unverified.definition.name)
     return verify_type(unverified, now, types=topics, network=network)

@@ -1,14 +1,15 @@
-"""Why a principal may, or may not: the chain, and the link that is missing.
+"""Explain why a principal may do something or not: the chain, and the missing link.
 
-Where there is no chain, the nearest one is looked for: the path from the root to the principal with the fewest broken
-links, over all certificates, also those that are expired, cannot be passed on or give another right. One that gives
-another right counts twice: whoever asks why a right has run out is not helped by a valid one to something else. Where
-not even such a path exists, a certificate is missing, and the explanation names both sides of the gap.
+If there is no chain, the nearest one is searched: the path from the root to the principal with the fewest broken links,
+over all certificates, including those that are expired, cannot be passed on or grant another right. A certificate for
+another right counts as two broken links, because the explanation of an expired right should show the expired
+certificate and not a valid one for something else. If there is no such path, a certificate is missing, and the
+explanation names both sides of the gap.
 
-The code of a broken link says what is wrong with that certificate (`cert.expired`, `chain.no-propagate`, …); the code
-of the explanation says what is wrong where no certificate is: `chain.missing`, `chain.missing-name` where authority
-ends at a name without members, `chain.short-quorum` where each link holds but too few members pass their share on,
-`chain.truncated` where each link holds but discovery stopped at a bound before it had followed them all.
+The code of a broken link says what is wrong with that certificate (`cert.expired`, `chain.no-propagate`, …). The code
+of the explanation says what is wrong between certificates: `chain.missing`; `chain.missing-name` if authority ends at a
+name without members; `chain.short-quorum` if each link is valid but too few members pass their share on;
+`chain.truncated` if each link is valid but discovery stopped at a bound.
 """
 
 import heapq
@@ -27,7 +28,7 @@ from penstock.trust.tags import Tag, intersect
 
 @dataclass(frozen=True, slots=True)
 class ChainLink:
-    """One certificate of a chain, and what is wrong with it: nothing, or a code and words."""
+    """One certificate of a chain, and what is wrong with it: a code and a message, or nothing."""
 
     certificate: Certificate
     code: str = ""
@@ -36,10 +37,10 @@ class ChainLink:
 
 @dataclass(frozen=True, slots=True)
 class Explanation:
-    """The answer to "why": the chain that allows it, or the nearest one with its broken links.
+    """The chain that permits a request, or the nearest one with its broken links.
 
-    `missing` says in words what would have to be added where no chain of certificates leads to the principal, and
-    `code` says it for programs.
+    If no chain of certificates leads to the principal, `missing` says what would have to be added, and `code` says it
+    for programs.
     """
 
     allowed: bool
@@ -102,7 +103,7 @@ def describe_subject(subject: Subject, names: Petnames | None, *, full: bool = F
 
 @dataclass(frozen=True, slots=True)
 class AuthorityQuestion:
-    """May this principal, by the word of this root, do this, on this evidence?"""
+    """Whether a principal may do something, if a root is trusted, on this evidence."""
 
     credentials: Credentials
     evidence: Evidence
@@ -111,7 +112,7 @@ class AuthorityQuestion:
     request: Tag
 
     def findings(self) -> Findings:
-        """Return what `discover` finds."""
+        """Return the findings of `discover`."""
         return follow(self.evidence, self.root, self.principal, self.request)
 
 
@@ -131,7 +132,7 @@ def explain_grant(question: AuthorityQuestion, grant: FiveTuple) -> Explanation:
 
 
 def refusal(code: str, what: str, question: AuthorityQuestion) -> RefusedError:
-    """Return the error that says what is missing."""
+    """Return the error that says which certificate is missing."""
     explanation = explain(question)
     broken = [link for link in explanation.links if link.code]
     reason = explanation.missing or "the right that was found is narrower"
@@ -145,7 +146,7 @@ def refusal(code: str, what: str, question: AuthorityQuestion) -> RefusedError:
     return RefusedError(
         code,
         f"{question.principal.short} may not {what}: {reason}",
-        hint="the certificates that lead from the owner to the signer stand in the type's own credentials",
+        hint="put the certificates that lead from the owner to the signer into the type's credentials",
         root=question.root,
         principal=question.principal,
         **facts,
@@ -156,7 +157,7 @@ _Node = Principal | Name
 
 #: places of the graph that are looked at; names can be chained into more of them than there are certificates
 _PLACES: Final = 50_000
-#: what a certificate for another right costs; each other fault costs 1
+#: the cost of a certificate for another right; each other fault costs 1
 _OTHER_RIGHT: Final = 2
 
 
@@ -173,7 +174,7 @@ class _Edge:
 
 @dataclass(frozen=True, slots=True)
 class _Place:
-    """Where a path is: at a node, and whether what was passed on to it may be passed on again."""
+    """A position on a path: a node, and whether the authority may be passed on again."""
 
     node: _Node
     passable: bool = True
@@ -268,7 +269,7 @@ class _Nearest:
         return came_from
 
     def _judge(self, path: list[_Edge]) -> tuple[ChainLink, ...]:
-        """Return the links of a path with what is wrong with them one after the other."""
+        """Return the links of a path, each with its fault if it has one."""
         tag: Tag | None = self.question.request
         links: list[ChainLink] = []
         granted: int | None = None
@@ -316,7 +317,7 @@ class _Nearest:
 
 
 def _common(one: Tag, other: Tag) -> Tag | None:
-    """Return what two rights share, as discovery sees it: nothing where that is beyond bounds."""
+    """Return the intersection of two rights as discovery does: nothing if it exceeds a bound."""
     try:
         return intersect(one, other)
     except LimitError:

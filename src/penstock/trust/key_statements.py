@@ -1,4 +1,4 @@
-"""What brokers and key managers say about key groups, signed.
+"""Signed statements of brokers and key managers about key groups.
 
     (key-request (wish join|leave|path|refresh|history) (broker <principal>) <group> (epochs <first> <last>)
                  (key <bytes>) (time <date>) [(credentials <bytes>)])
@@ -11,9 +11,9 @@
     <group>  (group <owner> <name>) | (group <owner> <name> (attr …)) | (group <owner> <name> (labels))
     <word>   (manager <principal>) <group> (epoch <n>) (begun <date>) (longest <milliseconds>) [(blocks <n>)]
 
-A request's `key` is a fresh public key, to which the answer is sealed; `credentials` are shown by somebody that
-managers may not know. What anybody may hear names no member, and all secrets in it are wrapped. What managers write to
-their log is in `key_statements`.
+A request's `key` is a fresh public key, to which the answer is sealed. `credentials` come from brokers that managers
+may not know. Statements that anyone can receive do not name members, and all secrets in them are wrapped. The
+statements in the managers' log are at the end.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -79,11 +79,11 @@ def _read_box(value: SExp) -> tuple[int, bytes]:
     match value:
         case (child, bytes(box)):
             return _NODE.read(child), box
-    raise malformed("a wrapped secret stands beside the node that opens it")
+    raise malformed("a wrapped secret must be listed with the node that opens it")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What brokers and key managers say about key groups, signed.
+# Requests, and the managers' answers and messages.
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +92,12 @@ class KeyGroup:
 
     type: TypeKey
     attribute: AttributeId | None = None
-    #: whether the key is that of the labels which stand for the type where it is blinded
+    #: whether the key is for the labels of a blinded type
     labels: bool = False
 
     @property
     def id(self) -> bytes:
-        """The digest of the written form: what keys are bound to."""
+        """The digest of the written form, to which keys are bound."""
         return digest(self.to_sexp())
 
     @property
@@ -128,7 +128,7 @@ class KeyGroup:
 
 
 class KeyWish(StrEnum):
-    """What a broker asks of a key manager."""
+    """The kinds of requests to a key manager."""
 
     JOIN = "join"
     LEAVE = "leave"
@@ -147,7 +147,7 @@ GroupField = Annotated[KeyGroup, ListForm(lambda group: group.to_sexp()[1:], _re
 
 @dataclass(frozen=True, slots=True)
 class KeyRequest(Claim):
-    """A broker wants something of a group; for a history, of which epochs."""
+    """A broker's request about a group, for `history` with the epochs."""
 
     HEAD: ClassVar = b"key-request"
     ORDER: ClassVar = ("wish", "broker", "group", "first", "last", "public", "time", "credentials")
@@ -162,16 +162,16 @@ class KeyRequest(Claim):
     credentials: Annotated[bytes, OMITTED] = field(default=b"", repr=False)
 
     def verify_fields(self) -> None:
-        """Raise `MalformedError` (`evolution.malformed`) for a key that no answer is sealed to, or for none."""
+        """Raise `MalformedError` (`evolution.malformed`) for a missing key, or for one that is not used."""
         if len(self.public) != (KEY_BYTES if self.wish in (KeyWish.JOIN, KeyWish.HISTORY) else 0):
-            raise malformed("a request has a key where the answer is sealed to it, and no other has")
+            raise malformed("only requests to join or for a history have a key")
 
 
 @dataclass(frozen=True, slots=True)
 class EpochStatement(StatementRecord):
-    """What a manager's statements have in common: the epoch of a group, when it began, and how long it can last.
+    """The common part of a manager's statements: a group's epoch, when it began, and how long it can last.
 
-    A broker that has sealed so many `blocks` in it asks for the next one; the default is not written.
+    A broker that has sealed `blocks` blocks in it requests the next epoch. The default is not written.
     """
 
     manager: Principal
@@ -183,14 +183,14 @@ class EpochStatement(StatementRecord):
 
     @property
     def until(self) -> datetime:
-        """When the epoch is over at the latest."""
+        """The latest end of the epoch."""
         room = datetime.max.replace(tzinfo=self.begun.tzinfo) - self.begun
         return self.begun + min(timedelta(milliseconds=self.longest), room)
 
 
 @dataclass(frozen=True, slots=True)
 class ManagerClaim(Claim):
-    """A statement of a manager, or of a replica of it, that begins with its word on the epoch."""
+    """A statement of a manager, or of a replica of it, that begins with the epoch."""
 
     word: Annotated[EpochStatement, BARE]
 
@@ -202,7 +202,7 @@ class ManagerClaim(Claim):
 
 @dataclass(frozen=True, slots=True)
 class KeyEpoch(ManagerClaim):
-    """A part of the message to a group's members when an epoch begins; parts are counted from 0."""
+    """A part of the message to a group's members when an epoch begins. Parts are counted from 0."""
 
     HEAD: ClassVar = b"key-epoch"
     part: Annotated[int, count_form(KEY_MEMBERS)]
@@ -215,19 +215,19 @@ class KeyEpoch(ManagerClaim):
 
     @property
     def rekey(self) -> Rekey:
-        """What members do with the part."""
+        """The change of the key tree that members apply."""
         group, epoch = self.word.group.id, self.word.epoch
         return Rekey(group, epoch, self.salt, self.check, self.placed, self.moves, self.renewed)
 
     def verify_fields(self) -> None:
-        """Raise `MalformedError` (`evolution.malformed`) for a part that is none of them."""
+        """Raise `MalformedError` (`evolution.malformed`) for an impossible number of a part."""
         if self.part >= self.parts:
-            raise malformed("a part of an epoch is none of its parts")
+            raise malformed("the number of an epoch's part is above the number of parts")
 
 
 @dataclass(frozen=True, slots=True)
 class KeyWelcome(ManagerClaim):
-    """To a broker that joins: its leaf and what it needs to find the key, sealed to the key of its request."""
+    """To a broker that joins: its leaf and the secrets to find the key, sealed to the key of its request."""
 
     HEAD: ClassVar = b"key-welcome"
     broker: Principal
@@ -262,7 +262,7 @@ class KeyHistory(ManagerClaim):
 
 @dataclass(frozen=True, slots=True)
 class KeyNotice(ManagerClaim):
-    """From time to time: the epoch of a group is this one. Who has another has missed something."""
+    """The current epoch of a group, sent from time to time. A member with another epoch has missed a message."""
 
     HEAD: ClassVar = b"key-notice"
     time: datetime
@@ -278,7 +278,7 @@ def split(word: EpochStatement, rekey: Rekey, most: int = KEY_NODES) -> Iterator
 
 
 def join_parts(parts: Iterable[KeyEpoch]) -> Rekey:
-    """Return what the parts of one epoch say together; all of them, in order."""
+    """Return the change of the key tree that all parts of one epoch, in order, describe."""
     told = [*parts]
     return replace(
         told[0].rekey,
@@ -289,21 +289,22 @@ def join_parts(parts: Iterable[KeyEpoch]) -> Rekey:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What stands in the log of key managers, signed: each step of a group, and checkpoints in the place of what was.
+# The signed statements in the key managers' log: each step of a group, and checkpoints that replace earlier ones.
 #
 #     (key-record <word> (number <n>) (previous <bytes>) (time <date>) (refresh <0|1>) (salt <bytes>) (seed <bytes>)
-# (admitted (<principal> <date>) …) (left <principal> …) (evicted <principal> …)) (key-checkpoint (manager <principal>)
-# (number <n>) (previous <bytes>) (time <date>) (part <n> <of>) (salt <bytes>) (sealed <bytes>))
+#                 (admitted (<principal> <date>) …) (left <principal> …) (evicted <principal> …))
+#     (key-checkpoint (manager <principal>) (number <n>) (previous <bytes>) (time <date>) (part <n> <of>) (salt <bytes>)
+#                     (sealed <bytes>))
 #
-# `<word>` is as in `key_statements`. Seeds lie under a key that only managers have, and so does the state of all groups
-# that a checkpoint holds: cut into parts, which follow each other in the log without anything between.
+# `<word>` is as above. Seeds are encrypted under a key that only managers have, and so is the state of all groups in a
+# checkpoint: it is cut into parts, which follow each other directly in the log.
 
 
 @dataclass(frozen=True, slots=True)
 class KeyRecord(ManagerClaim):
-    """One step of a group in the managers' log, which is all that its state rests on.
+    """One step of a group in the managers' log. A group's state is computed from its steps.
 
-    `number` counts the records before it, of all groups. With `refresh` a new epoch begins, and `word` is of that one.
+    `number` counts the records before it, of all groups. With `refresh` a new epoch begins, and `word` describes it.
     """
 
     HEAD: ClassVar = b"key-record"
@@ -321,7 +322,7 @@ class KeyRecord(ManagerClaim):
 
 @dataclass(frozen=True, slots=True)
 class KeyCheckpoint(Claim):
-    """A part of a checkpoint; parts are counted from 0. `number` counts the records before it, as in any record."""
+    """A part of a checkpoint. Parts are counted from 0. `number` counts the records before it, as in any record."""
 
     HEAD: ClassVar = b"key-checkpoint"
     SIGNER: ClassVar = "manager"
@@ -340,9 +341,9 @@ class KeyCheckpoint(Claim):
         return self.number - self.part
 
     def verify_fields(self) -> None:
-        """Raise `MalformedError` (`evolution.malformed`) for a part that is none of them."""
+        """Raise `MalformedError` (`evolution.malformed`) for an impossible number of a part."""
         if not self.part < self.parts or self.part > self.number:
-            raise malformed("a part of a checkpoint is none of its parts")
+            raise malformed("the number of a checkpoint's part is above the number of parts")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -350,17 +351,16 @@ class KeyCheckpoint(Claim):
 #
 #     (key-refusal (manager <principal>) <group> (broker <principal>) (key <bytes>) (code <code>) (time <date>))
 #
-# `key` is that of the request, or the digest of a request that has none. Only the code is sent, which is one of
-# few.
+# `key` is that of the request, or the digest of a request without a key. Only the code is sent.
 
 
-#: why: no right, nothing to give, no place left, not for clients, not for who was evicted
+#: why: no right, no history, no place left, not for clients, not for evicted members
 NOT_ENTITLED: Final = "keys.not-entitled"
 NO_HISTORY: Final = "keys.no-history"
 NO_PLACE: Final = "keys.members"
 NOT_BROKER: Final = "keys.not-broker"
 NOT_MEMBER: Final = "keys.not-member"
-#: which refusals are answered. Others are not: who asks too early is to ask again, and copies are not answered
+#: the refusals that are answered. Others are not: early requests are repeated, and copies are ignored
 ANSWERED: Final[Mapping[KeyWish, frozenset[str]]] = MappingProxyType(
     {
         KeyWish.JOIN: frozenset((NO_PLACE, NOT_BROKER)),

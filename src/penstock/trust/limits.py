@@ -41,7 +41,7 @@ KEY_CHECKPOINT_PARTS: Final = 512
 
 @dataclass(frozen=True, kw_only=True)
 class TrustLimits(CodecLimits):
-    """Bounds on bags of certificates and on what one owner announces, and on the bytes that hold them."""
+    """Bounds on bags of certificates and on one owner's announcements, and on their bytes."""
 
     #: a bag of credentials, the longest chain in it, distinct grants kept for one principal, and comparisons of tags
     #: for one question about it (a fraction of a second)

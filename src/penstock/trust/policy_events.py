@@ -7,12 +7,12 @@
               (agree (sequence <agreement> <signature>)) | (end-agreement <name>)
               (describe (sequence <profile> <signature>) …) | (forget <principal> …)
 
-Numbers begin with 1; `previous` is the digest of the body before, and 32 zeros in the first. The changes of a
-checkpoint, together with those of as many events as it says that follow it, are the whole state: they start from
-nothing, and they take effect together. So whoever has them needs nothing that came before.
+Numbers begin with 1. `previous` is the digest of the previous body, and 32 zero bytes in the first event. The changes
+of a checkpoint, together with those of the following events that it announces, are the whole state: they start from
+nothing, and they take effect together. So no earlier events are needed.
 
-What an agreement says is for those to read who enforce it (`penstock.guard.agreements`): here it is its owner's, has a
-name, and takes the place of the one before of that name.
+The content of an agreement is read by `penstock.guard.agreements`. Here it has an owner and a name, and replaces the
+previous agreement of that name.
 """
 
 import re
@@ -41,7 +41,7 @@ from penstock.trust.signed import (
 )
 
 BEGINNING: Final = bytes(DIGEST_BYTES)
-"""What the first event of a chain follows."""
+"""The `previous` of a chain's first event."""
 
 _ID: Final = re.compile(r"cert:[a-z2-7]{52}", re.ASCII)
 _NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}", re.ASCII)
@@ -93,7 +93,7 @@ class PublishCertificates(StatementRecord):
 
 @dataclass(frozen=True, slots=True)
 class Revoke(StatementRecord):
-    """Certificates, by their ids, that count no longer, whoever shows them. There is no way back."""
+    """Revoke certificates, by their ids, whoever presents them. This cannot be undone."""
 
     HEAD: ClassVar = b"revoke"
     certificates: Annotated[tuple[str, ...], _CERTIFICATE_ID, BARE]
@@ -117,7 +117,7 @@ class Remove(StatementRecord):
 
 @dataclass(frozen=True, slots=True)
 class RequireStamps(StatementRecord):
-    """From now on a broker that has no time-stamp of the owner delivers none of its types."""
+    """Require that brokers without a fresh time-stamp of the owner deliver none of its types."""
 
     HEAD: ClassVar = b"require-stamps"
 
@@ -129,7 +129,7 @@ class Agree(StatementRecord):
     HEAD: ClassVar = b"agree"
     #: as the agreement says itself
     name: str
-    #: with its signature, which nobody has verified
+    #: with its signature, which is not verified
     agreement: SExp = field(repr=False)
 
     @property
@@ -152,7 +152,7 @@ class Agree(StatementRecord):
 
 @dataclass(frozen=True, slots=True)
 class EndAgreement(StatementRecord):
-    """An agreement that counts no longer: rights on its types are what certificates say again."""
+    """End an agreement: certificates alone decide about its types again."""
 
     HEAD: ClassVar = b"end-agreement"
     name: Annotated[str, _AGREEMENT_NAME, BARE]
@@ -168,7 +168,7 @@ class PublishProfiles(StatementRecord):
 
 @dataclass(frozen=True, slots=True)
 class ForgetProfiles(StatementRecord):
-    """Principals whose profiles no longer count."""
+    """Remove the profiles of principals."""
 
     HEAD: ClassVar = b"forget"
     principals: Annotated[tuple[Principal, ...], BARE]
@@ -199,7 +199,7 @@ class PolicyEvent(Claim):
     previous: Annotated[bytes, DIGEST] = field(repr=False)
     time: datetime
     changes: tuple[Change, ...] = field(repr=False)
-    #: how many of the following events belong to the checkpoint that this one begins; None where it begins none
+    #: how many of the following events belong to the checkpoint that this one begins; None if it does not begin one
     checkpoint: Annotated[int | None, count_form(POLICY_PARTS - 1)] = None
 
     @classmethod
@@ -207,14 +207,14 @@ class PolicyEvent(Claim):
         """Read a body.
 
         Raises `MalformedError` (`evolution.malformed` and what certificates and types raise), `RefusedError`
-        (`evolution.foreign-type`, `evolution.foreign-agreement`, and `*.signature-mismatch` of what it carries),
+        (`evolution.foreign-type`, `evolution.foreign-agreement`, and `*.signature-mismatch` of its content),
         `LimitError` (`evolution.limit`).
         """
         _check_size(body)
         return read_record(cls, body)
 
     def verify_fields(self) -> None:
-        """Raise `MalformedError` for a place that no chain has, `RefusedError` for what is not the owner's."""
+        """Raise `MalformedError` for an impossible position in a chain, `RefusedError` for content of another owner."""
         if (self.number == 1) is not (self.previous == BEGINNING):
             raise malformed("policy events are counted from 1, and the first follows nothing")
         for change in self.changes:
@@ -226,8 +226,8 @@ class PolicyEvent(Claim):
                 case Agree() if change.owner != self.owner:
                     raise RefusedError(
                         "evolution.foreign-agreement",
-                        "an agreement is about the types of somebody else than the owner of this policy",
-                        hint="owners announce what was agreed about their own types",
+                        "the agreement is about types of another owner than this policy's",
+                        hint="let each owner announce the agreements about its own types",
                     )
             if self.checkpoint is not None and isinstance(change, Remove | EndAgreement | ForgetProfiles):
                 raise malformed("a checkpoint starts from nothing, of which nothing can be removed")
@@ -240,7 +240,7 @@ def _check_size(body: SExp) -> None:
         raise LimitError(
             "evolution.limit",
             f"a policy event is larger than {POLICY_EVENT_BYTES} bytes",
-            hint="say the rest in the next one",
+            hint="put the rest into the next one",
         )
 
 
@@ -248,7 +248,7 @@ def _check_owner(name: TypeName, owner: Principal) -> None:
     if name.owner != owner:
         raise RefusedError(
             "evolution.foreign-type",
-            f"`{name.name}` belongs to somebody else than the owner of this policy",
+            f"`{name.name}` belongs to another owner than this policy",
             hint="owners install and remove their own types",
         )
 
@@ -261,23 +261,23 @@ def _agreement_field(agreement: SExp, name: bytes) -> SExp:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Time-stamps, and who has seen what (Belokosztolszki et al., section 6.3).
+# Time-stamps and acknowledgements (Belokosztolszki et al., section 6.3).
 #
 #     (time-stamp (owner <principal>) (number <n>) (head <bytes>) (time <date>) (period <milliseconds>)
 #                 (by <principal>))
 #     (hop-stamp (stamp <bytes>) (from <principal>) (to <principal>) (time <date>))
 #     (acknowledgement (broker <principal>) (owner <principal>) (number <n>) (head <bytes>) (time <date>) (stamped))
 #
-# A time-stamp says how far an owner's policy is, and for how long a broker may go on without a newer one. The owner
-# signs it, or somebody who holds the right `stamp` on all of the owner's types: `by` says who, and is left out of the
-# owner's own. Whether that signer holds the right must be checked by the user of the stamp. Each broker that hands one
-# on signs for the neighbour that gets it; one that is trusted no longer gets none. A broker acknowledges what it
-# enforces; `stamped` adds that it stops by itself where stamps fail to come.
+# A time-stamp contains the head of an owner's policy, and how long a broker may continue without a newer one. The owner
+# signs it, or a principal with the right `stamp` on all of the owner's types. `by` names that principal, and is left
+# out if the owner signs. The user of the stamp must check that the signer has the right. Each broker that forwards a
+# stamp signs it for the neighbour that receives it. A neighbour that is no longer trusted receives none. A broker
+# acknowledges the policy that it enforces. `stamped` adds that it stops by itself without fresh stamps.
 
 
 @dataclass(frozen=True, slots=True)
 class TimeStamp(Claim):
-    """At `time` the owner's chain ended with `number` and `head`, as far as the signer knew; good for `period` ms."""
+    """At `time` the owner's chain ended with `number` and `head`, as far as the signer knew. Valid for `period` ms."""
 
     HEAD: ClassVar = b"time-stamp"
     owner: Principal
@@ -285,30 +285,30 @@ class TimeStamp(Claim):
     head: Annotated[bytes, DIGEST] = field(repr=False)
     time: datetime
     period: Annotated[int, count_form(STAMP_PERIOD, least=1)]
-    #: who signs for the owner; None for the owner itself
+    #: the principal that signs for the owner; None for the owner itself
     by: Principal | None = None
 
     @property
     def signer(self) -> Principal:
-        """The owner, or who signs for it."""
+        """The owner, or the principal that signs for it."""
         return self.owner if self.by is None else self.by
 
     @property
     def until(self) -> datetime:
-        """The last instant at which a broker may use this stamp; the end of time where that lies beyond it."""
+        """The last instant at which a broker may use this stamp, at most the largest `datetime`."""
         room = datetime.max.replace(tzinfo=self.time.tzinfo) - self.time
         return self.time + min(timedelta(milliseconds=self.period), room)
 
     def verify_fields(self) -> None:
-        """Raise `MalformedError` (`evolution.malformed`) for a place that no chain has, or a needless signer."""
+        """Raise `MalformedError` (`evolution.malformed`) for an impossible position, or a needless signer."""
         _verify_place(self.number, self.head)
         if self.by == self.owner:
-            raise malformed("the owner's own time-stamp names nobody else who signs it")
+            raise malformed("the owner's own time-stamp must not name another signer")
 
 
 @dataclass(frozen=True, slots=True)
 class HopStamp(Claim):
-    """A broker hands a time-stamp, known by its digest, to a neighbour that it trusts."""
+    """A broker forwards a time-stamp, known by its digest, to a neighbour that it trusts."""
 
     HEAD: ClassVar = b"hop-stamp"
     SIGNER: ClassVar = "sender"
@@ -320,7 +320,7 @@ class HopStamp(Claim):
 
 @dataclass(frozen=True, slots=True)
 class Acknowledgement(Claim):
-    """A broker enforces everything up to `number`; with `stamped` it delivers nothing where stamps fail to come."""
+    """A broker enforces everything up to `number`. With `stamped` it stops delivering without fresh stamps."""
 
     HEAD: ClassVar = b"acknowledgement"
     SIGNER: ClassVar = "broker"
@@ -332,13 +332,13 @@ class Acknowledgement(Claim):
     stamped: bool = False
 
     def verify_fields(self) -> None:
-        """Raise `MalformedError` (`evolution.malformed`) for a place that no chain has."""
+        """Raise `MalformedError` (`evolution.malformed`) for an impossible position in a chain."""
         _verify_place(self.number, self.head)
 
 
 @dataclass(frozen=True, slots=True)
 class CarriedStamp(StatementRecord):
-    """A time-stamp as it travels, with the word of the broker that hands it on; its signer needs none."""
+    """A time-stamp in transit, with the hop-stamp of the broker that forwards it. Its signer needs none."""
 
     HEAD: ClassVar = b"carried"
     stamp: Annotated[UnverifiedValue[TimeStamp], signed_form(TimeStamp), BARE]
@@ -347,4 +347,4 @@ class CarriedStamp(StatementRecord):
 
 def _verify_place(number: int, head: bytes) -> None:
     if (number == 0) is not (head == BEGINNING):
-        raise malformed("a chain without events has the head of the beginning, and no other has")
+        raise malformed("only a chain without events has an empty head")

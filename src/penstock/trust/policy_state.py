@@ -42,13 +42,13 @@ from penstock.trust.signed import DIGEST, Claim, SignedValue, malformed, read_si
 from penstock.trust.validity import Validity
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Determine which certificates no longer count, and for which owners.
+# Revocations: which certificates are revoked, and for which owners.
 #
-# An owner's revocation counts in everything that is decided by that owner's word, whoever issued the certificate; and a
-# certificate that its own issuer revoked counts nowhere. So nobody takes from others what is not his to give.
+# An owner's revocation applies to all decisions about that owner's types, whoever issued the certificate. A certificate
+# that its own issuer revoked is invalid everywhere. So nobody can revoke rights that are not theirs.
 #
-# Whoever decides about the moment knows what is revoked now, and strikes it out. A decision about a history uses
-# the chains of owners: what was revoked counted until the order was signed, and the past stays as it was.
+# A decision about the present removes the certificates that are revoked now. A decision about history uses the owners'
+# chains: a revoked certificate was valid until the revocation was signed, and the past stays as it was.
 
 
 _INSTANT: Final = timedelta(microseconds=1)
@@ -68,14 +68,15 @@ class Revocations:
     """The ids of revoked certificates by the principal that revoked them."""
 
     by_owner: Mapping[Principal, frozenset[str]] = field(default_factory=_nobody, repr=False)
-    #: those that have counted, until when
+    #: the certificates with a known revocation time, and their last validity
     ended: Mapping[Principal, Mapping[str, Validity]] = field(default_factory=_never, repr=False)
 
     @classmethod
     def of_chains(cls, chains: Iterable[Sequence[SignedValue[PolicyEvent]]]) -> "Revocations":
-        """Return what is revoked by chains of policy events, which are verified, one chain an owner.
+        """Return the revocations in verified chains of policy events, one chain for each owner.
 
-        What a checkpoint says that a chain begins with, was said before, nobody knows when: it counts at no time.
+        If a chain begins with a checkpoint, the times of the revocations in it are unknown, so their certificates are
+        never valid.
         """
         by_owner: dict[Principal, frozenset[str]] = {}
         ended: dict[Principal, Mapping[str, Validity]] = {}
@@ -95,28 +96,28 @@ class Revocations:
         return cls(MappingProxyType(by_owner), MappingProxyType(ended))
 
     def strike(self, credentials: Credentials, root: Principal) -> Credentials:
-        """Return the credentials without those that count at no time where `root` decides; the same where none is."""
+        """Return the credentials without certificates that are never valid if `root` decides."""
         kept = tuple(one for one in credentials.certificates if not self.revoked(one.id, (root, one.statement.issuer)))
         return credentials if len(kept) == len(credentials) else Credentials(kept, credentials.quorums)
 
     def revoked(self, certificate: str, by: Iterable[Principal]) -> bool:
-        """Say whether a certificate counts at no time, since one of these principals has revoked it."""
+        """Return whether a certificate is never valid, because one of these principals has revoked it."""
         return any(certificate in self.by_owner.get(principal, ()) for principal in by)
 
     def ends(self, credentials: Credentials, root: Principal) -> dict[str, Validity]:
-        """Return until when those of some credentials count, by id, that were revoked where `root` decides."""
+        """Return the last validity of the credentials that were revoked if `root` decides, by id."""
         if not self.ended:
             return {}
         found = ((one.id, self.end(one.id, (root, one.statement.issuer))) for one in credentials.certificates)
         return {id_: end for id_, end in found if end is not None}
 
     def end(self, certificate: str, by: Iterable[Principal]) -> Validity | None:
-        """Return until when a certificate counts that one of these principals has revoked; None where none has."""
+        """Return the last validity of a certificate that one of these principals has revoked; None if none has."""
         ends = (self.ended.get(principal, {}).get(certificate) for principal in by)
         return min((end for end in ends if end is not None), key=lambda end: end.end, default=None)
 
     def about(self, certificates: frozenset[str]) -> "Revocations":
-        """Return what is said of some certificates, and nothing of others."""
+        """Return the revocations of these certificates only."""
         by_owner = {owner: ids & certificates for owner, ids in self.by_owner.items()}
         ended = {
             owner: MappingProxyType({id_: ends[id_] for id_ in ends if id_ in certificates})
@@ -143,7 +144,7 @@ def _orders(chain: Sequence[SignedValue[PolicyEvent]]) -> Iterator[tuple[PolicyE
 
 
 def _is_retold(first: PolicyEvent, event: PolicyEvent) -> bool:
-    """Say whether an event tells what was said before a chain begins: there is something before, and it is of that."""
+    """Return whether an event belongs to a checkpoint that repeats changes from before the chain's beginning."""
     return first.number > 1 and first.checkpoint is not None and event.number <= first.number + first.checkpoint
 
 
@@ -152,13 +153,13 @@ def _before(time: datetime) -> Validity | None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a broker keeps of an owner's policy, as bytes: the statements of the owner, and the broker's own word on them.
+# Snapshots: a broker's copy of an owner's policy as bytes. The owner's statements, and the broker's signature on them.
 #
 #     <statement> … (sequence (policy-snapshot (broker <principal>) (owner <principal>) (time <date>) (values <n>)
 #                                              (digest <bytes>)) (signature …))
 #
-# The owner's signatures show that nothing was changed, the broker's that nothing was left out since it was written.
-# That it is the latest that was written no signature can show: the owner's time-stamps do.
+# The owner's signatures prove that nothing was changed, the broker's that nothing was removed since it was written. No
+# signature can prove that it is the latest one. The owner's time-stamps do.
 
 
 @dataclass(frozen=True, slots=True)
@@ -192,10 +193,10 @@ def write_snapshot(
 def read_snapshot(
     data: bytes, broker: Principal, *, limits: TrustLimits = TRUST_LIMITS
 ) -> tuple[Principal, list[SignedValue[PolicyEvent]], list[SignedValue[TimeStamp]]]:
-    """Return the owner and what it said, all verified.
+    """Return the owner, its policy events and its time-stamps, all verified.
 
-    Raises `MalformedError` and `LimitError` for what cannot be read, `RefusedError` for what does not verify, among
-    them `evolution.snapshot` for one of another broker, or with something added, changed or left out.
+    Raises `MalformedError` and `LimitError` if it cannot be read, and `RefusedError` if it does not verify:
+    `evolution.snapshot` for another broker's, or with something added, changed or removed.
     """
     values = parse_many(data, limits=limits)
     if not values:
@@ -246,15 +247,15 @@ def _no_profiles() -> Mapping[Principal, SignedValue[ProfileClaim]]:
 
 @dataclass(frozen=True, slots=True)
 class PolicyState:
-    """What holds after some number of policy events. A certificate that was revoked is never among the credentials."""
+    """An owner's policy after some number of policy events. Revoked certificates are not among the credentials."""
 
     credentials: Credentials = field(default_factory=Credentials, repr=False)
     revoked: frozenset[str] = field(default=frozenset(), repr=False)
     types: Mapping[TypeName, UnverifiedType] = field(default_factory=_no_types, repr=False)
     stamps_required: bool = False
-    #: what was agreed on about the owner's types, by name and as it is signed
+    #: the agreements about the owner's types, by name and as they are signed
     agreements: Mapping[str, SExp] = field(default_factory=_no_agreements, repr=False)
-    #: verified; whether the word of who signed them counts is for the agreements to say
+    #: verified; the agreements say which signers are authorised
     profiles: Mapping[Principal, SignedValue[ProfileClaim]] = field(default_factory=_no_profiles, repr=False)
 
     def after(
@@ -264,12 +265,11 @@ class PolicyState:
         *,
         limits: TrustLimits = TRUST_LIMITS,
     ) -> "PolicyState":
-        """Return what holds after one more event: all of its changes, or none.
+        """Return the state after one more event: all of its changes, or none.
 
-        A checkpoint of several events holds when the last of them is there, and not before.
+        A checkpoint of several events takes effect with the last of them.
 
-        Raises what the verifier raises for a certificate, what verifying a profile raises, and `LimitError`
-        (`evolution.limit`).
+        Raises the errors of the verifier and of verifying a profile, and `LimitError` (`evolution.limit`).
         """
         fold = _Fold(self if event.checkpoint is None else PolicyState())
         for change in event.changes:
@@ -380,7 +380,7 @@ def _unverified(certificate: Certificate) -> UnverifiedCertificate:
 class PolicyAuthor:
     """The owner's side: writes the chain, one event after the other, and the time-stamps that carry its head.
 
-    Time does not go back in a chain: whoever waits for a revocation to be complete counts on it.
+    Time does not go back in a chain: waiting for a revocation to be complete depends on it.
     """
 
     def __init__(self, key: SigningKey, *, verifier: CertificateVerifier = verify_certificate) -> None:
@@ -393,13 +393,13 @@ class PolicyAuthor:
 
     @property
     def owner(self) -> Principal:
-        """Whose policy it is."""
+        """The owner of the policy."""
         return self._key.principal
 
     def resume(self, log: Iterable[SignedValue[PolicyEvent]], latest: SignedValue[TimeStamp] | None = None) -> None:
-        """Take up a chain that was begun: its events, at least from the last checkpoint, and the last time-stamp.
+        """Continue a chain from its events, at least from the last checkpoint, and the last time-stamp.
 
-        Raises `RefusedError` (`evolution.not-next`): whoever goes on from the wrong place forks the chain.
+        Raises `RefusedError` (`evolution.not-next`): continuing from the wrong place would fork the chain.
         """
         for event in log:
             value = event.value
@@ -411,7 +411,7 @@ class PolicyAuthor:
             self._advance(latest.value.time)
 
     def change(self, now: datetime, *changes: Change, checkpoint: int | None = None) -> SignedValue[PolicyEvent]:
-        """Sign the next event. Raises `RefusedError` (`evolution.backwards`), and what reading it back raises."""
+        """Sign the next event. Raises `RefusedError` (`evolution.backwards`), and the errors of reading it back."""
         self._check_time(now)
         value = PolicyEvent(self.owner, self.number + 1, self.head, now, changes, checkpoint)
         event = sign_value(value, self._key)
@@ -441,5 +441,5 @@ class PolicyAuthor:
     def _check_time(self, now: datetime) -> None:
         if self._time is not None and now < self._time:
             raise RefusedError(
-                "evolution.backwards", "the clock is behind what was signed before", hint="set the owner's clock"
+                "evolution.backwards", "the clock is behind the last signed statement", hint="set the owner's clock"
             )

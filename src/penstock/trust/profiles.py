@@ -1,11 +1,11 @@
-"""Profiles as claims: what somebody says about a publisher or a subscriber (paper 1, section II), and signs.
+"""Profiles as signed claims about a publisher or a subscriber (paper 1, section II).
 
     (profile (of <principal>) (said-by <principal>)
              [(publisher (<name> <value>) …)] [(subscriber (<name> <value>) …)] [(valid …)])
 
-Somebody may publish and subscribe, and is described as both then: who is described as a publisher alone is not a
-subscriber without attributes. Users of profiles decide which signers they accept. A claim says nothing
-about which attributes there are: that is checked where it is used.
+A principal that publishes and subscribes is described as both. A principal that is described only as a publisher is
+not a subscriber without attributes. Users of profiles decide which signers they accept. Whether the attributes are
+declared is checked where a claim is used.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ def _read_values(listed: tuple[SExp, ...]) -> dict[str, Value]:
             case (bytes(name), tuple(value)):
                 values[text(name)] = value_from_sexp(value)
             case _:
-                raise malformed("a profile has attributes with values")
+                raise malformed("a profile must contain attributes with values")
     return values
 
 
@@ -44,20 +44,20 @@ _VALUES: Final = ListForm(_write_values, _read_values)
 
 @dataclass(frozen=True, slots=True)
 class ProfileClaim(Claim):
-    """The values that somebody has, by the word of whoever signs. Raises `MalformedError`, `LimitError`."""
+    """A principal's values, claimed by the signer. Raises `MalformedError`, `LimitError`."""
 
     HEAD: ClassVar = b"profile"
     SIGNER: ClassVar = "said_by"
     of: Principal
     said_by: Principal
-    #: None where it is not described as one
+    #: None if it is not described in this role
     publisher: Annotated[Mapping[str, Value] | None, _VALUES] = field(default=None, repr=False)
     subscriber: Annotated[Mapping[str, Value] | None, _VALUES] = field(default=None, repr=False)
     validity: ValidityField = ALWAYS
 
     def __post_init__(self) -> None:
         if self.publisher is None and self.subscriber is None:
-            raise malformed("a profile is that of a publisher, of a subscriber, or of both")
+            raise malformed("a profile describes a publisher, a subscriber, or both")
         object.__setattr__(self, "publisher", _checked(self.publisher))
         object.__setattr__(self, "subscriber", _checked(self.subscriber))
 

@@ -49,9 +49,9 @@ _UPPER: Final = (b"l", b"le")
 def reduce_case(case: SExp, *, limits: TrustLimits = TRUST_LIMITS) -> SExp:
     """Reduce a `(red-test …)` to an `(acl …)`.
 
-    What was derived last stands first, the entries of the given list last. Names that led to a grant are listed, and
+    The last derived entry comes first, the entries of the given list last. Names that led to a grant are listed, and
     the members of a `(k-of-n k n …)` that led to one, as `(k-of-n k k …)`. Raises `MalformedError` (`redtest.malformed`
-    and what the parts raise) and `LimitError`.
+    and errors of the parts) and `LimitError`.
     """
     if not isinstance(case, tuple) or not case or case[0] != b"red-test":
         raise _malformed("not a reduction case", "expected `(red-test (acl …) (sequence …) …)`")
@@ -97,7 +97,7 @@ def _narrow(entries: list[FiveTuple], case: tuple[SExp, ...], ring: "_Ring") -> 
 
 
 class _Ring:
-    """The keys and quorums that a case mentions, so that a hash can be written as what it stands for."""
+    """The keys and quorums that a case mentions, so that a hash can be replaced by them."""
 
     def __init__(self, case: SExp) -> None:
         self.quorums: dict[Principal, Threshold] = {}

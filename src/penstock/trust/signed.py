@@ -2,9 +2,9 @@
 
     (sequence <body> (signature (hash sha256 <bytes>) (public-key …) <bytes>))
 
-Each kind of statement is a body with a head of its own, so that no signature can stand for another kind. A body has one
-written form: what would be written differently than it was read is refused. What was read is an `UnverifiedValue`; only
-its `verify`, and `sign_value`, give a `SignedValue`.
+Each kind of statement is a body with a head of its own, so that a signature cannot be used for another kind. A body has
+one written form: a body that would be written differently than it was read is refused. Reading gives an
+`UnverifiedValue`. Only its `verify`, and `sign_value`, return a `SignedValue`.
 """
 
 from collections.abc import Iterable
@@ -24,7 +24,7 @@ _HINT: Final = "see docs/explanation/policy-evolution.md for the forms"
 
 
 def malformed(message: str) -> MalformedError:
-    """Return what is raised for statements that are not what they claim to be."""
+    """Return the error for malformed statements."""
     return MalformedError("evolution.malformed", message, hint=_HINT)
 
 
@@ -88,20 +88,20 @@ class StatementRecord(SexpRecord):
 
     @staticmethod
     def malformed(message: str) -> MalformedError:
-        """Return the error for what is not such a statement: `evolution.malformed`."""
+        """Return the error for a malformed statement: `evolution.malformed`."""
         return malformed(message)
 
 
 class Claim(StatementRecord):
-    """What can be signed: a frozen value that says who must sign it."""
+    """A statement that can be signed: a frozen value that names its signer."""
 
     __slots__ = ()
-    #: the attribute that says who alone can say this
+    #: the attribute that contains the required signer
     SIGNER: ClassVar[str]
 
     @property
     def signer(self) -> Principal:
-        """Who alone can say this."""
+        """The principal that must sign this statement."""
         signer: Principal = getattr(self, self.SIGNER)
         return signer
 
@@ -114,7 +114,7 @@ V = TypeVar("V", bound=Claim)
 class SignedValue(Generic[V_co]):
     """A statement whose signature was verified. Only `UnverifiedValue.verify` and `sign_value` make one.
 
-    `digest` is that of the body: two with the same digest say the same.
+    `digest` is that of the body: two statements with the same digest are the same.
     """
 
     value: V_co
@@ -122,7 +122,7 @@ class SignedValue(Generic[V_co]):
     body: SExp = field(repr=False)
     key: PublicKey = field(repr=False)
     signature: bytes = field(repr=False)
-    #: its canonical form, once somebody has asked for it: a chain is written down whenever it grows
+    #: its canonical form after the first use: a chain is written whenever it grows
     _written: list[bytes] = field(default_factory=list, init=False, repr=False, compare=False)
 
     def to_sexp(self) -> SExp:
@@ -157,7 +157,7 @@ class UnverifiedValue(Generic[V_co]):
     def verify(self) -> SignedValue[V_co]:
         """Verify the statement.
 
-        (1) The key is that of whoever must sign it. (2) The signature is the key's, over the canonical body.
+        (1) The key is the required signer's. (2) The signature is the key's, over the canonical body.
 
         Raises `RefusedError`: `evolution.wrong-key`, `key.bad-signature`.
         """
@@ -165,7 +165,7 @@ class UnverifiedValue(Generic[V_co]):
         signer = self.value.signer
         if self.key.principal != signer or signer.scheme != KEY:
             raise _wrong_key(self.key.principal, signer)
-        # (2) What is signed is the canonical form and nothing else.
+        # (2) The signature is over the canonical form and nothing else.
         self.key.verify(canonical(self.body), self.signature)
         return SignedValue(self.value, self.digest, self.body, self.key, self.signature)
 
@@ -173,8 +173,8 @@ class UnverifiedValue(Generic[V_co]):
 def sign_value(value: V, key: SigningKey) -> SignedValue[V]:
     """Sign a statement.
 
-    Raises `RefusedError` (`evolution.wrong-key`), and what reading it back raises: nothing is signed that nobody can
-    read.
+    Raises `RefusedError` (`evolution.wrong-key`), and the errors of reading it back: a statement that cannot be read is
+    not signed.
     """
     if key.principal != value.signer:
         raise _wrong_key(key.principal, value.signer)
@@ -201,7 +201,7 @@ def signed_form(*kinds: type[V]) -> Form[UnverifiedValue[V]]:
 def read_signed(value: SExp, *kinds: type[V]) -> UnverifiedValue[V]:
     """Read a signed statement of one of these kinds.
 
-    Raises `MalformedError` (`evolution.malformed` and what the parts raise), `RefusedError`
+    Raises `MalformedError` (`evolution.malformed` and errors of the parts), `RefusedError`
     (`evolution.signature-mismatch`).
     """
     match value:
@@ -226,7 +226,7 @@ def read_signed(value: SExp, *kinds: type[V]) -> UnverifiedValue[V]:
 def _read_body(body: SExp, kind: type[V]) -> V:
     read = kind.from_sexp(body)
     if read.to_sexp() != body:
-        raise malformed("a statement is not written in its one form, or has a field that is not known")
+        raise malformed("the statement is not in canonical form, or has an unknown field")
     return read
 
 
@@ -235,7 +235,7 @@ def _read_body(body: SExp, kind: type[V]) -> V:
 #
 #     (statements (sequence <body> (signature …)) …)
 #
-# A file with one statement may hold it as it is. Nothing of what is read has been verified.
+# A file with one statement can contain it as it is. Reading verifies nothing.
 
 
 def statements_to_sexp(statements: Iterable[SignedValue[Claim]]) -> SExp:
@@ -246,7 +246,7 @@ def statements_to_sexp(statements: Iterable[SignedValue[Claim]]) -> SExp:
 def read_statements(data: bytes, *kinds: type[V], limits: TrustLimits = TRUST_LIMITS) -> tuple[UnverifiedValue[V], ...]:
     """Read statements of these kinds, in any S-expression form.
 
-    Raises `MalformedError` (`evolution.malformed`, `sexp.*`, and what the parts raise), `RefusedError`
+    Raises `MalformedError` (`evolution.malformed`, `sexp.*`, and errors of the parts), `RefusedError`
     (`evolution.signature-mismatch`), `LimitError`.
     """
     found: tuple[SExp, ...]

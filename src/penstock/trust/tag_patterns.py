@@ -54,7 +54,7 @@ def parts_of(pattern: Prefix | Glob) -> tuple[bytes, ...]:
 
 
 def glob_matches(glob: Glob, atom: bytes) -> bool:
-    """Say whether the pattern matches an atom, in time linear in the atom for each part."""
+    """Return whether the pattern matches an atom, in time linear in the atom for each part."""
     parts = glob.parts
     first, last = parts[0], parts[-1]
     end = len(atom) - len(last)
@@ -70,7 +70,7 @@ def glob_matches(glob: Glob, atom: bytes) -> bool:
 
 
 def glob_includes(outer: tuple[bytes, ...], inner: tuple[bytes, ...]) -> bool:
-    """Say whether every atom of `inner` is one of `outer`; both given by their parts."""
+    """Return whether `outer` matches every atom that `inner` matches. Both are given by their parts."""
     if not inner[0].startswith(outer[0]) or not inner[-1].endswith(outer[-1]):
         return False
     # The middle parts must be found in order, each whole inside one part of the inner pattern.
@@ -90,7 +90,7 @@ def glob_includes(outer: tuple[bytes, ...], inner: tuple[bytes, ...]) -> bool:
 
 
 def globs_disjoint(a: tuple[bytes, ...], b: tuple[bytes, ...]) -> bool:
-    """Say whether two patterns share no atom; both given by their parts."""
+    """Return whether no atom matches both patterns. Both are given by their parts."""
     return not ((a[0].startswith(b[0]) or b[0].startswith(a[0])) and (a[-1].endswith(b[-1]) or b[-1].endswith(a[-1])))
 
 
@@ -138,7 +138,7 @@ class Range:
 
 
 def key(ordering: bytes, atom: bytes) -> Any:  # see Place
-    """Return what an atom is compared by, or None where it is not a value of the ordering."""
+    """Return the comparison key of an atom, or None if it is not a value of the ordering."""
     if ordering == b"alpha":
         return atom
     if ordering == b"binary":
@@ -155,7 +155,7 @@ def key(ordering: bytes, atom: bytes) -> Any:  # see Place
 def make_range(
     ordering: bytes, low: bytes | None, low_open: bool, high: bytes | None, high_open: bool
 ) -> Range | bytes | None:
-    """Return the range in normal form: an atom where it holds just one that is known, None where it is empty.
+    """Return the range in normal form: an atom if it contains exactly one known atom, None if it is empty.
 
     Raises MalformedError `tag.range` for an unknown ordering or a limit that is not a value of it.
     """
@@ -194,7 +194,7 @@ def make_range(
 
 
 def nothing_between(floor: Place | None, ceiling: Place | None) -> bool:
-    """Say whether no value lies from `floor` to `ceiling`."""
+    """Return whether there is no value from `floor` to `ceiling`."""
     if floor is None or ceiling is None:
         return False
     if floor[0] == ceiling[0]:
@@ -203,14 +203,14 @@ def nothing_between(floor: Place | None, ceiling: Place | None) -> bool:
 
 
 def within(floor: Place | None, ceiling: Place | None, outer_floor: Place | None, outer_ceiling: Place | None) -> bool:
-    """Say whether one stretch of an ordering lies inside another."""
+    """Return whether one interval of an ordering is inside another."""
     return (outer_floor is None or (floor is not None and floor >= outer_floor)) and (
         outer_ceiling is None or (ceiling is not None and ceiling <= outer_ceiling)
     )
 
 
 def in_range(range_: Range, atom: bytes) -> bool:
-    """Say whether an atom lies in a range."""
+    """Return whether an atom is in a range."""
     place = key(range_.ordering, atom)
     if place is None:
         return False
@@ -220,14 +220,14 @@ def in_range(range_: Range, atom: bytes) -> bool:
 
 
 def meet_ranges(a: Range, b: Range) -> Range | bytes | None:
-    """Return what two ranges of one ordering share, with the limits of the tighter of them; None if nothing."""
+    """Return the intersection of two ranges of one ordering, with the tighter limits; None if it is empty."""
     low = max((a, b), key=lambda r: (r.floor is not None, r.floor or (), r.low_open, _spelling(r.low)))
     high = min((a, b), key=lambda r: (r.ceiling is None, r.ceiling or (), r.high_open, _spelling(r.high)))
     return make_range(a.ordering, low.low, low.low_open, high.high, high.high_open)
 
 
 def _spelling(limit: bytes | None) -> tuple[int, bytes]:
-    """Order the ways to write one limit, so that the order of the operands does not show in the result."""
+    """Order the spellings of one limit, so that the result does not depend on the order of the operands."""
     return (0, b"") if limit is None else (len(limit), limit)
 
 
@@ -284,7 +284,7 @@ PATTERN: Final = (Prefix, Glob, Range, AllPatterns)
 
 
 def contains(pattern: Pattern, atom: bytes) -> bool:
-    """Say whether a pattern matches an atom."""
+    """Return whether a pattern matches an atom."""
     if isinstance(pattern, Glob):
         return glob_matches(pattern, atom)
     if isinstance(pattern, Prefix):
@@ -295,10 +295,10 @@ def contains(pattern: Pattern, atom: bytes) -> bool:
 
 
 def includes(outer: Pattern, inner: Pattern) -> bool:
-    """Say whether every atom of `inner` is one of `outer`.
+    """Return whether `outer` matches every atom that `inner` matches.
 
-    A yes is certain. A no is certain for two prefixes or globs, two ranges of one ordering, a prefix and an alpha
-    range; elsewhere it may be a yes that was not found.
+    True is certain. False is certain for two prefixes or globs, two ranges of one ordering, a prefix and an alpha
+    range. For other pairs False can mean that inclusion was not found.
     """
     if isinstance(outer, AllPatterns):
         return all(includes(member, inner) for member in outer.members)
@@ -309,7 +309,7 @@ def includes(outer: Pattern, inner: Pattern) -> bool:
             return within(inner.floor, inner.ceiling, outer.floor, outer.ceiling)
         if outer.ordering != b"alpha":
             return False
-        # Of another ordering nothing is known but that its values are bytes.
+        # Of another ordering we only know that its values are bytes.
         floor, ceiling = _stretch(b"" if isinstance(inner, Range) else parts_of(inner)[0])
         return within(floor, ceiling, outer.floor, outer.ceiling)
     parts = parts_of(outer)
@@ -324,7 +324,7 @@ def includes(outer: Pattern, inner: Pattern) -> bool:
 
 
 def meet_patterns(a: Pattern, b: Pattern) -> Pattern | bytes | None:
-    """Return what two patterns share, in normal form: an atom or None where it comes to that.
+    """Return the intersection of two patterns in normal form, which can be an atom, or None if it is empty.
 
     Raises LimitError `tag.limit` above `AND_MEMBERS`.
     """
@@ -334,14 +334,15 @@ def meet_patterns(a: Pattern, b: Pattern) -> Pattern | bytes | None:
 
 
 def conjoin(patterns: Iterable[Pattern]) -> Pattern | bytes | None:
-    """Return what all patterns share, in normal form: an atom or None where it comes to that.
+    """Return the intersection of all patterns in normal form, which can be an atom, or None if it is empty.
 
     Raises LimitError `tag.limit` above `AND_MEMBERS`.
     """
     pending: list[Simple] = []
     for pattern in patterns:
         pending.extend(pattern.members if isinstance(pattern, AllPatterns) else (pattern,))
-    # A fixed order, so that neither operand order nor hashing shows in the result; last first, as pop takes them.
+    # A fixed order, so that the result does not depend on operand order or hashing. Last first, because pop takes the
+    # last.
     pending.sort(key=spelled, reverse=True)
     kept: list[Simple] = []
     while pending:
@@ -393,7 +394,7 @@ def spelled(pattern: Pattern) -> bytes:
 
 def _closed(a: Simple, b: Simple) -> Pattern | bytes | None:
     if includes(a, b):
-        # Each may include the other, as `(* prefix a)` and `(* glob a*)` do: the spelling decides.
+        # Each can include the other, as `(* prefix a)` and `(* glob a*)` do. Then the spelling decides.
         return min(a, b, key=spelled) if includes(b, a) else b
     if includes(b, a):
         return a
@@ -416,7 +417,7 @@ def _disjoint(a: Simple, b: Simple) -> bool:
 
 
 def _stretch(prefix: bytes) -> tuple[Place | None, Place | None]:
-    """Return the stretch of the alpha ordering that the atoms with a prefix fill."""
+    """Return the interval of the alpha ordering with all atoms that have a prefix."""
     stem = prefix.rstrip(b"\xff")
     ceiling = (stem[:-1] + bytes((stem[-1] + 1,)), 0) if stem else None
     return ((prefix, 0) if prefix else None), ceiling

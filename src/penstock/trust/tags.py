@@ -68,7 +68,7 @@ EVENT: Final[SExp] = ()
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """What any member matches: two or more members; or none at all (`NOTHING`). Of a few, none covers another."""
+    """A union: two or more members, or no member (`NOTHING`). In a small set no member covers another."""
 
     atoms: frozenset[Atom]
     flats: frozenset[Flat]
@@ -97,7 +97,7 @@ NOTHING: Final = Set(frozenset(), frozenset(), frozenset(), ())
 
 
 def is_flat(tag: tuple[Tag, ...]) -> bool:
-    """Say whether a list has nothing but atoms."""
+    """Return whether a list has nothing but atoms."""
     return all(type(element) is bytes or type(element) is Hinted for element in tag)
 
 
@@ -105,25 +105,24 @@ def is_flat(tag: tuple[Tag, ...]) -> bool:
 # Matching, intersection and coverage of tags.
 #
 # Lists are intersected place by place and sets member by member, so that sets in several places never multiply.
-# Within sets, atoms and lists of atoms are looked up; only the other members meet pairwise, and their number is bounded
+# Within sets, atoms and lists of atoms are looked up. Only the other members meet pairwise, and their number is bounded
 # (`SET_COMPLEX`), as are the members of any result (`TrustLimits.tag_set`) and the steps of one question (`STEPS`).
 #
-# Members that another one covers are dropped by comparing pairs. Reading does that for small sets only, so that it
-# takes time linear in what is read, whoever wrote it; a large set keeps such members, which changes nothing about its
-# meaning.
+# Members that another one covers are removed by comparing pairs. Reading does this for small sets only, so that it
+# takes time linear in the input. A large set keeps such members, which does not change its meaning.
 
 #: members of one set that are neither atoms nor lists of atoms
 SET_COMPLEX: Final = 128
 #: comparisons for one intersection of two tags, or one question about coverage
 STEPS: Final = 100_000
-#: what intersecting two such members costs, counted in comparisons
+#: the cost of intersecting two such members, in comparisons
 PAIR_STEPS = 8
 
 Holds = Callable[[SExp], bool]
 
 
 class TagBudget:
-    """What is left of the bounds on one question: `steps` to take, `tag_set` members in any one set.
+    """The remaining bounds of one question: `steps` to take, and `tag_set` members in any one set.
 
     A question about many tags has one room for all of its intersections and comparisons.
     """
@@ -135,14 +134,14 @@ class TagBudget:
         self.tag_set = tag_set
 
     def spend(self, steps: int) -> None:
-        """Take steps. Raises LimitError `tag.limit` where none are left."""
+        """Take steps. Raises LimitError `tag.limit` if none are left."""
         self.steps -= steps
         if self.steps < 0:
             raise _above("comparisons of members", STEPS)
 
 
 def matches(request: SExp, tag: Tag, holds: Holds | None = None) -> bool:
-    """Say whether a request is one of those that a tag stands for.
+    """Return whether a request matches a tag.
 
     `holds` says whether the event matches a conjunct of a `(* where …)`. Without it no such tag matches.
     What `holds` raises is passed on.
@@ -173,7 +172,7 @@ def matches(request: SExp, tag: Tag, holds: Holds | None = None) -> bool:
 
 
 def intersect(a: Tag, b: Tag, *, limits: TrustLimits = TRUST_LIMITS, room: TagBudget | None = None) -> Tag | None:
-    """Return the tag of the requests that match both tags, or None where there are none.
+    """Return the tag of the requests that match both tags, or None if there are none.
 
     None is certain; a tag that is returned may still match nothing where a `(* and …)` in it does. Raises LimitError
     `tag.limit` where the result, or the work for it, would be above its bound, or above what is left in `room`.
@@ -190,7 +189,7 @@ def intersect(a: Tag, b: Tag, *, limits: TrustLimits = TRUST_LIMITS, room: TagBu
 
 
 def covers(a: Tag, b: Tag, *, room: TagBudget | None = None) -> bool:
-    """Say whether every request that matches `b` matches `a`.
+    """Return whether every request that matches `b` matches `a`.
 
     A yes is certain. A no is certain for atoms, lists, prefixes, globs, ranges of one ordering, and sets of them as
     far as single members cover (a list with sets in it is taken apart). It may be a yes that was not
@@ -243,14 +242,14 @@ def make_set(members: Iterable[Tag], room: TagBudget) -> Tag | None:
 
 
 def _as_set(atoms: set[Atom], flats: set[Flat], rest: Collection[Tag]) -> Tag | None:
-    """Return members as a set; one alone is itself, and None stands for none."""
+    """Return members as a set. A single member is returned as it is, and None if there is none."""
     if len(atoms) + len(flats) + len(rest) > 1:
         return Set(frozenset(atoms), frozenset(flats), frozenset(rest), tuple(sorted({len(flat) for flat in flats})))
     return next(iter((*atoms, *flats, *rest)), None)
 
 
 def _beginnings(flats: set[Flat]) -> dict[Atom | None, Any]:
-    """Return lists of atoms as a tree of their elements; None stands where one of them ends."""
+    """Return lists of atoms as a tree of their elements, with None at the end of a list."""
     root: dict[Atom | None, Any] = {}
     for flat in flats:
         place = root
@@ -261,10 +260,10 @@ def _beginnings(flats: set[Flat]) -> dict[Atom | None, Any]:
 
 
 def _extends(beginnings: dict[Atom | None, Any], member: tuple[Tag, ...], most: int) -> bool:
-    """Say whether one of the lists of atoms, of `most` elements at most, is the beginning of a list."""
+    """Return whether a list begins with one of the lists of atoms, which have at most `most` elements."""
     place = beginnings
     for element in member[:most]:
-        # What is not an atom is simply not found there.
+        # An element that is not an atom is not found there.
         found = place.get(cast("Atom", element))
         if found is None:
             return False
@@ -285,7 +284,7 @@ def _tidy(tag: Tag | None, room: TagBudget) -> Tag | None:
 
 
 def make_where(conjuncts: frozenset[SExp]) -> Where | None:
-    """Return the predicate that all conjuncts hold; None where two ask one attribute to be different values."""
+    """Return the conjunction; None if two conjuncts require different values of one attribute."""
     values: dict[SExp, SExp] = {}
     for conjunct in conjuncts:
         if isinstance(conjunct, tuple) and conjunct[0] == b"is":

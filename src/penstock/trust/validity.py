@@ -1,7 +1,7 @@
 """When a certificate is valid: two dates, both included, and on-line tests (RFC 2693).
 
-Dates keep the bytes in which they were written, because reduction copies the tighter of two dates as it is; beside
-them stands a padded form in which bytes compare as instants do.
+Dates keep the bytes they were written in, because reduction copies the tighter of two dates as it is. A padded form is
+kept beside them, whose bytes compare as instants do.
 """
 
 from collections.abc import Iterable
@@ -22,7 +22,7 @@ _ONLINE_KINDS: Final = (b"crl", b"reval", b"one-time")
 
 
 class State(StrEnum):
-    """Where an instant lies with respect to a validity."""
+    """Whether an instant is before, within or after a validity."""
 
     VALID = "valid"
     NOT_YET = "not-yet-valid"
@@ -73,21 +73,21 @@ class Validity:
         return None if self.not_after is None else parse_date(self.not_after)
 
     def state(self, now: bytes) -> State:
-        """Say where an instant lies; `now` is an `instant_key`."""
+        """Return whether an instant is before, within or after the two dates; `now` is an `instant_key`."""
         if now < self.begin:
             return State.NOT_YET
         return State.EXPIRED if now > self.end else State.VALID
 
     def contains(self, now: datetime) -> bool:
-        """Say whether an instant lies within the two dates."""
+        """Return whether an instant is within the two dates."""
         return self.state(instant_key(now)) is State.VALID
 
     def covers(self, other: "Validity") -> bool:
-        """Say whether everything that satisfies `other` satisfies this validity."""
+        """Return whether everything that satisfies `other` satisfies this validity."""
         return self.begin <= other.begin and other.end <= self.end and set(self.online) <= set(other.online)
 
     def intersect(self, other: "Validity") -> "Validity | None":
-        """Return the later beginning, the earlier end and all on-line tests, or None when no instant is left."""
+        """Return the later beginning, the earlier end and all on-line tests, or None if no instant is left."""
         if other is ALWAYS or self is other:
             return self
         if self is ALWAYS:
@@ -116,7 +116,7 @@ ALWAYS: Final = Validity()
 
 
 def parse_validity(parts: Iterable[SExp]) -> Validity:
-    """Read what stands behind the head of a `(valid …)`: dates and tests, or one bare date that means "then".
+    """Read the elements of a `(valid …)` behind its head: dates and tests, or one bare date that means "then".
 
     Raises `MalformedError`: `validity.malformed`, `validity.empty`, `date.malformed`.
     """
@@ -146,7 +146,7 @@ def parse_validity(parts: Iterable[SExp]) -> Validity:
 
 
 def validity_to_sexp(validity: Validity) -> tuple[SExp, ...] | None:
-    """Return the `(valid …)` field, or None when nothing is restricted."""
+    """Return the `(valid …)` field, or None if nothing is restricted."""
     parts: list[SExp] = []
     if validity.not_before is not None:
         parts.append((b"not-before", validity.not_before))
@@ -166,15 +166,14 @@ ValidityField = Annotated[
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# When one of several things holds, and when all of some do: validities taken together.
+# Unions and intersections of validities.
 #
-# `Periods` say when something holds: within any of them. They are as few as can be, so that those of many rules stay
-# few when they are put together; those with on-line tests stand by themselves, since only whoever answers the test can
-# tell.
+# `Periods` are a union: valid within any of them. They are as few as possible, so that the union of many rules' periods
+# stays short. Validities with on-line tests are not merged, because only the checker of the test can tell.
 
 
 Periods: TypeAlias = tuple[Validity, ...]
-"""When something holds: within any of these; never, where there is none."""
+"""A union of validities. Without any it is never valid."""
 
 ANY_TIME: Final[Periods] = (ALWAYS,)
 
