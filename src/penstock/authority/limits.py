@@ -1,4 +1,4 @@
-"""Bounds on rule books and polls that are kept in ledgers. A node file cannot set them: brokers keep no rule books."""
+"""Bounds on rule books and polls in ledgers. A node file cannot set them: brokers do not keep rule books."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,7 +12,7 @@ POLL_LONGEST: Final = 30 * 86_400
 
 @dataclass(frozen=True, kw_only=True)
 class AuthorityLimits(ModeratorLimits, StoreLimits):
-    """Bounds on a rule book and its polls, and on the rules and ledgers that hold them."""
+    """Bounds on a rule book, its polls, their rules and their ledgers."""
 
     #: steps of a rule book that are kept in memory: others are read again when one of them is to be undone
     moderator_steps: int = 10_000

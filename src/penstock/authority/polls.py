@@ -5,9 +5,9 @@
     polls.hear(vote, now)                    # each that arrives, in any order, any number of times
     polls.advance(now)                       # closes what is due, and takes the step that was chosen
 
-Nothing is kept in memory alone: whoever opens the ledger goes on where another process was ended. What a poll chose is
-taken as one step of the rule book, and only if that step would do exactly what was asked about; a poll whose rules have
-changed meanwhile comes to nothing. Votes are counted in `penstock.moderator.polls`.
+Everything is stored in the ledger: a process that opens it continues where another one ended. The choice of a poll is
+applied as one step of the rule book, and only if the step has exactly the effect that the question described. If the
+rules have changed meanwhile, the poll has no effect. Votes are counted in `penstock.moderator.polls`.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -58,9 +58,9 @@ from penstock.trust.signed import (
 #     kind `settled`    after  <signed (poll-settled (moderator <principal>) (poll <digest>) (step <number>))>
 #     kind `unsettled`  after  <signed (poll-settled (moderator <principal>) (poll <digest>) (code <code>))>
 #
-# The moderator uses the order of changes: a vote counts if it comes before the outcome of its poll, and has a
-# time before the deadline. All signatures are verified whenever they are read, and questions and what came of them are
-# those of the rule book's moderator. There are no snapshots: one could leave votes out.
+# The moderator uses the order of changes: a vote counts if it comes before the outcome of its poll, and its time is
+# before the deadline. All signatures are verified whenever they are read. Questions, outcomes and settlements must be
+# signed by the rule book's moderator. There are no snapshots, because a snapshot could leave votes out.
 
 V = TypeVar("V", bound=Claim)
 
@@ -94,7 +94,7 @@ def _read_settlement(value: SExp) -> Settlement:
             return Settlement(None, text(code))
         case (b"step", step):
             return Settlement(read_count(step))
-    raise malformed("a poll is settled by a step, or by the code of a refusal")
+    raise malformed("a poll must be settled by a step, or by the code of a refusal")
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,7 +122,7 @@ class Kept:
 
     @property
     def settlement(self) -> Settlement | None:
-        """Return the settlement; without a chosen proposal there is nothing to settle."""
+        """Return the settlement. Without a chosen proposal there is nothing to settle."""
         if self.settled is not None:
             return self.settled.value.settlement
         outcome = self.poll.outcome
@@ -159,14 +159,14 @@ class PollsFold:
         return {}
 
     def step(self, state: State, change: Change) -> State:
-        """Take a change in. Raises `RefusedError` (`poll.record`) for one that a moderator does not write."""
+        """Apply a change. Raises `RefusedError` (`poll.record`) for a change that a moderator does not write."""
         try:
             self._take(state, change)
         except PenstockError as error:
             raise RefusedError(
                 "poll.record",
-                f"change {change.number} of `{change.ledger}` is none of a poll: {error.message}",
-                hint="somebody else has written to the ledger; restore a backup whose head you know",
+                f"change {change.number} of `{change.ledger}` is not a valid change of a poll: {error.message}",
+                hint="another program has written to the ledger; restore a backup whose head you know",
                 number=change.number,
                 reason=error.code,
             ) from error
@@ -178,7 +178,7 @@ class PollsFold:
 
     def load(self, data: bytes) -> Never:  # noqa: ARG002  # whatever it holds
         """Raise `MalformedError`: polls are counted from their changes alone."""
-        raise _malformed("there are no snapshots of polls")
+        raise _malformed("polls do not have snapshots")
 
     def _take(self, state: State, change: Change) -> None:
         data = change.after or b""
@@ -187,7 +187,7 @@ class PollsFold:
                 poll = Poll(read_verified(data, PollQuestion))
                 self._check(poll.question.value)
                 if poll.id in state:
-                    raise _malformed("a question is asked twice")
+                    raise _malformed("the question was asked before")
                 state[poll.id] = Kept(poll)
             case PollRecordKind.VOTE:
                 vote = read_verified(data, Vote)
@@ -195,7 +195,7 @@ class PollsFold:
                 try:
                     state[vote.value.poll] = replace(kept, poll=kept.poll.hear(vote, change.when))
                 except RefusedError as error:
-                    # Its time was that of a change before it, which another clock had written.
+                    # The change had the time of an earlier change, which another clock had written.
                     if error.code != "poll.closed":
                         raise
             case PollRecordKind.OUTCOME:
@@ -206,23 +206,23 @@ class PollsFold:
                 settled = read_verified(data, SettledPoll)
                 kept = _known(state, settled.value.poll)
                 if (settled.value.moderator, settled.value.kind) != (self._moderator, change.kind):
-                    raise _malformed("a poll is settled by the moderator that asked")
+                    raise _malformed("only the moderator that asked can settle a poll")
                 if kept.open or not kept.pending:
-                    raise _malformed("a poll is settled once, when it has ended")
+                    raise _malformed("a poll can be settled once, after it has ended")
                 state[settled.value.poll] = replace(kept, settled=settled)
             case _:
-                raise _malformed("nothing of the kind happens to polls")
+                raise _malformed("not a kind of change of polls")
 
     def _check(self, question: PollQuestion) -> None:
-        """Check that a question is one of this rule book."""
+        """Check that a question is about this rule book."""
         if question.moderator != self._moderator:
-            raise _malformed("somebody else than the moderator asks")
+            raise _malformed("the question is not signed by the moderator")
         if question.book != self._book:
-            raise _malformed("a question is about another rule book")
+            raise _malformed("the question is about another rule book")
 
 
 def read_verified(data: bytes, kind: type[V]) -> SignedValue[V]:
-    """Read and verify a statement of one kind. Raises what `read_signed` and `UnverifiedValue.verify` raise."""
+    """Read and verify a statement of one kind. Raises as `read_signed` and `UnverifiedValue.verify`."""
     return read_signed(parse_canonical(data), kind).verify()
 
 
@@ -260,9 +260,9 @@ def read_polls(ledger: Ledger, founding: Founding) -> State:
 
 
 class Polls:
-    """The polls of one rule book, and its moderator's key. For one thread at a time; all it does raises what stores do.
+    """The polls of one rule book, and its moderator's key. For one thread at a time. Methods raise errors of stores.
 
-    Raises `RefusedError` (`poll.not-moderator`) where the key is not that of the rule book's moderator.
+    Raises `RefusedError` (`poll.not-moderator`) if the key is not the moderator's.
     """
 
     def __init__(
@@ -270,7 +270,7 @@ class Polls:
     ) -> None:
         if key.principal != book.founding.moderator:
             raise RefusedError(
-                "poll.not-moderator", "only the moderator of a rule book asks those affected", hint="use its key"
+                "poll.not-moderator", "only the moderator of a rule book can start polls", hint="use its key"
             )
         self._view = FoldView(ledger, PollsFold(book.founding), limits=limits)
         self._book = book
@@ -279,20 +279,20 @@ class Polls:
 
     @property
     def kept(self) -> State:
-        """All polls as far as they were read, by their ids."""
+        """All polls read so far, by their ids."""
         return self._view.state
 
     @property
     def moderator(self) -> SigningKey:
-        """The key that asks."""
+        """The moderator's key."""
         return self._key
 
     def refresh(self) -> None:
-        """Take in what other processes did."""
+        """Apply the changes of other processes."""
         self._view.refresh()
 
     def plan(self, rule_id: str, when: datetime, deadline: datetime) -> PollQuestion:
-        """Return what would be asked about a rule that was rejected; nothing is changed.
+        """Return the question about a rejected rule, without changing anything.
 
         Raises as `pose`, `LimitError` (`poll.limit`) for a deadline too far away, and `RefusedError`
         (`poll.running`) while there is a poll about the rule.
@@ -303,14 +303,14 @@ class Polls:
             )
         if any(kept.pending and kept.poll.question.value.candidate == rule_id for kept in self.kept.values()):
             raise RefusedError("poll.running", f"there is a poll about rule `{rule_id}` already", hint="wait for it")
-        # Who is asked are those whose rules hold now.
+        # The voters are the principals whose rules are in force now.
         with self._book.rehearsal(when):
             until = deadline + timedelta(seconds=self._limits.poll_consent)
             notice = PollNotice(self._key.principal, self._book.id, when, deadline, until)
             return pose(self._book.base, rule_id, notice, self._book.founding.customs.subscribers)
 
     def ask(self, rule_id: str, when: datetime, deadline: datetime) -> Poll:
-        """Ask those affected about a rule that was rejected. Raises as `plan`."""
+        """Start a poll about a rejected rule. Raises as `plan`."""
 
         def asked(now: datetime) -> Iterable[NewChange]:
             self._book.pass_time(now, self._key)
@@ -321,9 +321,9 @@ class Polls:
         return self.kept[poll_id].poll
 
     def hear(self, vote: UnverifiedValue[Vote], when: datetime) -> Poll:
-        """Take in a vote as it arrived; one that is known already changes nothing.
+        """Add a vote as it arrived. A known vote changes nothing.
 
-        Raises `RefusedError`: `poll.unknown`, and what verifying it and `Poll.hear` raise. It counts as little then.
+        Raises `RefusedError`: `poll.unknown`, and as verification and `Poll.hear`. The vote is not added then.
         """
         signed = vote.verify()
 
@@ -336,9 +336,9 @@ class Polls:
         return self._known(signed.value.poll).poll
 
     def advance(self, when: datetime) -> tuple[Kept, ...]:
-        """Close the polls whose deadline has passed, and take the steps that they chose; return those that ended.
+        """Close the polls whose deadline has passed, apply the steps that they chose, and return the polls that ended.
 
-        Raises `FailedError` where a store fails: what was not done is done the next time.
+        Raises `FailedError` if a store fails. The rest is done at the next call.
         """
         self.refresh()
         due = [poll_id for poll_id, kept in self.kept.items() if kept.pending]
@@ -347,11 +347,11 @@ class Polls:
     def _known(self, poll_id: bytes) -> Kept:
         kept = self.kept.get(poll_id)
         if kept is None:
-            raise RefusedError("poll.unknown", "there is no such poll here")
+            raise RefusedError("poll.unknown", "there is no such poll")
         return kept
 
     def _end(self, poll_id: bytes, when: datetime) -> bool:
-        """Bring a poll to its end, as far as that is possible now."""
+        """End and settle a poll as far as possible now."""
 
         def closed(now: datetime) -> Iterable[NewChange]:
             kept = self._known(poll_id)
@@ -369,12 +369,12 @@ class Polls:
         return not self._known(poll_id).pending
 
     def _settle(self, poll: Poll, when: datetime) -> Settlement:
-        """Take the step that a poll chose, if it was not taken before a crash.
+        """Apply the step that a poll chose, if it was not applied before a crash.
 
-        (1) The book is searched for the step. (2) It does what was asked about; (3) that is shown to the book too, by
-        the poll, because others may write to it in between.
+        (1) Search the book for the step. (2) Check that it has the effect that the question described. (3) Give the
+        poll to the book, which checks it too, because others may write to the book in between.
 
-        Raises `FailedError`, and `RefusedError` (`moderator.busy`): then it is open.
+        Raises `FailedError`, and `RefusedError` (`moderator.busy`): then the result is unknown.
         """
         question, outcome = poll.question.value, poll.outcome
         if outcome is None:
@@ -384,13 +384,13 @@ class Polls:
         option, why = tally.chosen, poll_reason(poll.id)
         if option is None:
             raise ValueError("nothing was chosen")
-        # (1) The reason names the poll, and only the moderator's counts.
+        # (1) The reason names the poll. Only steps by the moderator are searched.
         self._book.refresh()
         for step in self._book.base.steps[question.since :]:
             if (step.note.who, step.note.why) == (self._key.principal, why):
                 return Settlement(step.number)
         try:
-            # (2) Whatever else has changed since, by others or with time.
+            # (2) The rules may have changed since, by others or with time.
             self._book.pass_time(when, self._key)
             check_current(self._book.base, question, option.strategy)
             # (3) The book counts the votes too, and compares.
@@ -417,7 +417,7 @@ class Polls:
         """Append a change based on the current state; if others were faster, try again."""
         for _ in range(self._limits.moderator_attempts):
             self.refresh()
-            # Times in a ledger never fall: what is decided is decided for the time that will be written.
+            # Times in a ledger never decrease, so decide for the time that will be written.
             last, known = self._view.head.when, set(self.kept)
             entries = [*made(when if last is None else max(when, last))]
             try:
@@ -428,4 +428,4 @@ class Polls:
                     raise
                 continue
             return tuple(poll_id for poll_id in self.kept if poll_id not in known)
-        raise RefusedError("moderator.busy", "others have changed the polls all the while", hint="try again")
+        raise RefusedError("moderator.busy", "other processes kept changing the polls", hint="try again")

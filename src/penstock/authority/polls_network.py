@@ -1,12 +1,12 @@
-"""The two topics of a moderator's polls, and how both sides use them.
+"""Polls over a fabric: the two topics of a moderator's polls, and how moderator and publishers use them.
 
-| topic | keys | what is in it |
+| topic | keys | content |
 |---|---|---|
 | `polls-<moderator>` | the poll, or the poll and `-outcome` | signed questions and outcomes |
 | `votes-<moderator>` | a digest of the poll, the voter and the number | signed votes |
 
-Both are reliable and keep the last sample of each key, so that who comes later finds what is open. Nothing rests on
-that: whatever is still open is sent again and again, and what arrives is verified, whoever wrote it and how often.
+Both are reliable and keep the last sample of each key, so that late readers find the open polls. Correctness does not
+depend on that: open questions and votes are sent repeatedly, and everything that arrives is verified.
 """
 
 import asyncio
@@ -48,41 +48,41 @@ QOS: Final = Qos(
 )
 _OUTCOME: Final = "-outcome"
 _ENDING: Final = 0.5
-#: seconds after which what is open is sent again
+#: seconds after which open questions and votes are sent again
 AGAIN: Final = 5.0
 
 Note: TypeAlias = Callable[[PenstockError], None]
-"""Receives messages that could not be sent, and those that arrived and do not count."""
+"""Receives errors: messages that could not be sent, and received messages that were rejected."""
 
 Take: TypeAlias = Callable[[Sample], Awaitable[None]]
 
 
 def quiet(_error: PenstockError) -> None:
-    """Tell nobody."""
+    """Ignore the error."""
 
 
 def polls_topic(moderator: Principal) -> str:
-    """Return where a moderator asks."""
+    """Return the topic of a moderator's questions and outcomes."""
     return f"polls-{moderator.digest.hex()}"
 
 
 def votes_topic(moderator: Principal) -> str:
-    """Return where a moderator is answered."""
+    """Return the topic of the votes for a moderator."""
     return f"votes-{moderator.digest.hex()}"
 
 
 def outcome_key(poll: bytes) -> str:
-    """Return the key of a poll's outcome; its question has the poll itself."""
+    """Return the key of a poll's outcome. The key of its question is the poll's id."""
     return f"{poll.hex()}{_OUTCOME}"
 
 
 def is_outcome(key: str) -> bool:
-    """Return whether a key is that of an outcome."""
+    """Return whether a key belongs to an outcome."""
     return key.endswith(_OUTCOME)
 
 
 def vote_key(vote: Vote) -> str:
-    """Return the key of a vote: one of another number does not take its place, whichever comes first."""
+    """Return the key of a vote. A vote with another number does not replace it, whichever comes first."""
     return sha256(vote.poll + vote.voter.digest + vote.number.to_bytes(4)).hexdigest()
 
 
@@ -101,7 +101,7 @@ async def end(*tasks: asyncio.Task[None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class PollChannel:
-    """What polls travel over: a fabric, its clock, how often to send again, and who hears of what does not count."""
+    """A fabric for polls, its clock, how often to send again, and the receiver of errors."""
 
     fabric: Fabric
     clock: Clock
@@ -110,7 +110,7 @@ class PollChannel:
 
 
 class Sending:
-    """Writes to one topic; a writer that failed is made again."""
+    """Writes to one topic, and replaces a writer that failed."""
 
     def __init__(self, fabric: Fabric, topic: str, note: Note) -> None:
         self._fabric = fabric
@@ -119,7 +119,7 @@ class Sending:
         self._publisher: Publisher | None = None
 
     async def send(self, key: str, data: bytes) -> bool:
-        """Write a sample, and say whether that was acknowledged; what fails is noted."""
+        """Write a sample, and return whether it was acknowledged. Errors are passed to the receiver of errors."""
         try:
             if self._publisher is None:
                 await self._fabric.declare(self._topic, QOS)
@@ -133,9 +133,10 @@ class Sending:
 
 
 async def listen(fabric: Fabric, topic: str, take: Take, note: Note, pause: float = AGAIN) -> None:
-    """Read a topic until cancelled; reconnect after a disconnection.
+    """Read a topic until cancelled. Reconnect after a disconnection.
 
-    What `take` refuses is noted. What it has taken it does not get again, however often it comes.
+    Samples that `take` refuses are passed to the receiver of errors. Samples that it accepted are not passed to it
+    again.
     """
     taken: Recent[bytes, bool] = Recent(FABRIC_KEYS)
 
@@ -162,17 +163,17 @@ async def listen(fabric: Fabric, topic: str, take: Take, note: Note, pause: floa
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# A moderator that asks over a fabric, collects votes, and brings polls to their end.
+# The moderator: ask over a fabric, collect votes, and end polls.
 #
-# Open questions are sent again and again until their deadline. All that counts is in the ledger of the polls, so
-# another process goes on where this one was ended, with the polls that it finds open.
+# Open questions are sent repeatedly until their deadline. The whole state is in the ledger of the polls, so another
+# process can continue with the open polls.
 
 P = ParamSpec("P")
 T = TypeVar("T")
 
 
 class PollModerator:
-    """The polls of a rule book on a fabric; runs while it is entered. `heard` receives polls that got a vote."""
+    """The polls of a rule book on a fabric. It runs while it is entered. `heard` receives polls that got a vote."""
 
     def __init__(self, polls: Polls, channel: PollChannel, heard: Callable[[Poll], None] | None = None) -> None:
         self._polls = polls
@@ -196,7 +197,7 @@ class PollModerator:
         await end(*self._tasks)
 
     async def ask(self, rule_id: str, deadline: datetime) -> Poll:
-        """Ask those affected about a rule that was rejected. Raises as `Polls.ask`."""
+        """Start a poll about a rejected rule. Raises as `Polls.ask`."""
         poll = await self._do(self._polls.ask, rule_id, instant(self._channel.clock), deadline)
         await self._send()
         return poll
@@ -225,7 +226,7 @@ class PollModerator:
         return max(0.0, min([self._channel.again, *((deadline - now).total_seconds() for deadline in deadlines)]))
 
     async def _send(self) -> None:
-        """Send what is open, and what has ended lately, once: the topic keeps that."""
+        """Send open questions, and each new outcome once: the topic keeps it."""
         now = instant(self._channel.clock)
         for poll in [kept.poll for kept in self._polls.kept.values()]:
             if poll.outcome is None:
@@ -246,25 +247,25 @@ class PollModerator:
             self._heard(poll)
 
     async def _do(self, what: Callable[P, T], *arguments: P.args, **named: P.kwargs) -> T:
-        """Let a thread do what waits for a disk; one at a time."""
+        """Run a call that waits for a disk in a thread, one at a time."""
         async with self._alone:
             return await asyncio.to_thread(what, *arguments, **named)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Publishers that are asked: questions are read from a fabric, and answered by a policy or by hand.
+# Publishers: read questions from a fabric, and answer them by a policy or by hand.
 #
-# A policy says what to answer without anybody looking; it has no way to say that a rule may be relaxed unless it names
-# the consent. `tightenings` never does: whatever a moderator claims, its votes take nothing from a rule of the voter.
+# A policy answers without human help. It can agree to relax a rule only by naming the consent. `tightenings` never
+# does: whatever a moderator claims, its votes never relax a rule of the voter.
 #
-# What the voter has said before is read from the topic of votes, also after a restart: another vote takes its place,
-# and of two of one number neither would count. A policy leaves alone what somebody cast by hand.
+# The voter's earlier votes are read from the topic of votes, also after a restart: a new vote must have the next
+# number, because of two votes with one number neither counts. A policy does not replace votes that were cast by hand.
 
 V = TypeVar("V", bound=Claim)
 
 
 Policy: TypeAlias = Callable[[PollQuestion, Principal], Ballot | None]
-"""Says what to answer to a question; None leaves it to somebody."""
+"""Returns the answer to a question, or None to leave it to a person."""
 
 
 def tightenings(question: PollQuestion, voter: Principal) -> Ballot:
@@ -299,9 +300,9 @@ Told: TypeAlias = Callable[[SignedValue[PollQuestion], SignedValue[Vote] | None]
 
 
 class Answering:
-    """A publisher on a fabric, while it is entered: answers the questions of moderators that it knows.
+    """A publisher on a fabric. While it is entered, it answers the questions of known moderators.
 
-    Votes are sent again and again until the deadline, or until the outcome is known.
+    Votes are sent repeatedly until the deadline, or until the outcome is known.
     """
 
     def __init__(
@@ -408,9 +409,9 @@ async def open_questions(
 async def send_vote(
     fabric: Fabric, question: SignedValue[PollQuestion], key: SigningKey, ballot: Ballot
 ) -> SignedValue[Vote]:
-    """Send a vote, which takes the place of those that the fabric has of the voter. It is kept there when this returns.
+    """Send a vote, which replaces the voter's earlier votes. The fabric has stored it when this returns.
 
-    Raises what `cast`, `Fabric.state` and `Publisher.publish` raise.
+    Raises as `cast`, `Fabric.state` and `Publisher.publish`.
     """
     earlier = await own_votes(fabric, question, key.principal)
     vote = cast_again(question, key, ballot, earlier)
@@ -436,5 +437,7 @@ def said_by(who: Principal, sample: Sample, kind: type[V]) -> SignedValue[V]:
     """Return a verified statement. Raises `RefusedError` (`poll.not-moderator`), and as `read_signed`."""
     signed = read_signed(parse_canonical(sample.data), kind).verify()
     if signed.value.signer != who:
-        raise RefusedError("poll.not-moderator", "somebody else has signed this", hint="trust only moderators you know")
+        raise RefusedError(
+            "poll.not-moderator", "another principal has signed this", hint="trust only moderators you know"
+        )
     return signed

@@ -1,16 +1,16 @@
-"""The rule book: the moderator's rule base, kept in a ledger of a store.
+"""The rule book: the moderator's rule base in a ledger of a store.
 
     book = RuleBook.create(ledger, signed_founding, when)      # or RuleBook.open(ledger)
     book.plan(request, note)                                   # looks, and changes nothing
     book.ask(key, request, when)                               # signs, and takes what came of it
     book.take(signed_request, when)                            # takes what others have signed
 
-Before anything is decided, periods of rules end that have ended, and those begin that have begun: that is a step of its
-own, which needs nobody's word.
+Before each decision, rules whose period has ended or begun are taken out of force or put into force. This is a step of
+its own, which needs no signature.
 
-Everything is planned on the state that the ledger has, and added behind that state or not at all. Where others were
-quicker, it is planned again, so that of those who write at the same time nobody overrides what the others did. When a
-step was taken it is on the disk. A book is for one thread at a time; several books may be open on one ledger.
+A step is planned on the current state of the ledger, and appended only if the ledger still has that state. If others
+were faster, it is planned again, so that concurrent writers never override each other. A step is on disk when the call
+returns. A book is for one thread at a time. Several books can be open on one ledger.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -61,9 +61,9 @@ from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
 from penstock.trust.validity import ALWAYS, State
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The periods of rules in a rule book: whether one has ended, or begun, and nobody has let that come into effect.
+# The periods of rules in a rule book: whether one has ended or begun, and is not in effect yet.
 #
-# That is asked before anything is decided, so of all rules only those with a period are looked at.
+# This is checked before each decision, so only the rules with a period are examined.
 
 
 _OVER: Final = (RuleStatus.ENDED, RuleStatus.WITHDRAWN)
@@ -74,12 +74,12 @@ class Periods:
 
     def __init__(self, base: RuleBase) -> None:
         self._base = base
-        #: their ids, and before when nothing is due
+        #: their ids, and the time before which nothing is due
         self._limited: dict[str, bytes] = {}
         self._seen = -1
 
     def due(self, when: datetime) -> bool:
-        """Return whether a period has ended, or begun, that is not taken in."""
+        """Return whether a period has ended or begun that is not in effect yet."""
         self._follow()
         now = instant_key(when)
         limited = (one for one, due in self._limited.items() if due <= now)
@@ -114,7 +114,7 @@ class Periods:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The rule book: the moderator's rule base, kept in a ledger of a store.
+# The rule book.
 
 
 _PASSED: Final = "periods have ended or begun"
@@ -126,13 +126,13 @@ class _Turn:
 
     request: Request
     note: Note
-    #: who may make time leap
+    #: the principal that may advance the time by any amount
     moderator: bool
     planned: Callable[[Note], tuple[Plan, SignedRequest | None]]
 
 
 class RuleBook:
-    """A rule base in a ledger. Made by `open`, `create` and `create_unsigned`; all it does raises what stores raise."""
+    """A rule base in a ledger. Made by `open`, `create` and `create_unsigned`. All methods raise errors of stores."""
 
     def __init__(self, ledger: Ledger, limits: AuthorityLimits, own: Principal | None = None) -> None:
         self._limits = limits
@@ -145,7 +145,7 @@ class RuleBook:
         self._book = _begun(ledger, self._view.state)
         self._periods = Periods(self._book.base)
         self._rehearsing = False
-        #: what came of the time that had passed, before the last request that was taken
+        #: the step for the passed time, before the last request that was applied
         self.passed: Plan | None = None
 
     @classmethod
@@ -154,11 +154,11 @@ class RuleBook:
     ) -> "RuleBook":
         """Open the rule book of a ledger: from the last snapshot that its moderator signed, or from its beginning.
 
-        Snapshots that `own` has signed count too: that is for who opens the book with this key. Requests that are
-        signed with it keep one whenever many steps have come since the last.
+        Snapshots signed by `own` are accepted too, for the holder of this key. Requests that are signed with it store a
+        snapshot after many steps.
 
-        Raises `RefusedError`: `moderator.no-book` where there is none, `moderator.book` where somebody else has written
-        to it, `store.broken`.
+        Raises `RefusedError`: `moderator.no-book` if there is none, `moderator.book` if another program has written to
+        it, `store.broken`.
         """
         return cls(ledger, limits, own)
 
@@ -172,10 +172,10 @@ class RuleBook:
         *,
         limits: AuthorityLimits = AUTHORITY_LIMITS,
     ) -> "RuleBook":
-        """Begin a rule book, as its moderator has signed it.
+        """Begin a rule book with a signed founding.
 
         Raises `RefusedError`: `evolution.wrong-key`, `key.bad-signature`, `moderator.book-exists`; `MalformedError`
-        (`moderator.founding`) when it is that of another ledger.
+        (`moderator.founding`) if it is for another ledger.
         """
         signed = founding.verify()
         begin(ledger, signed.value, found(founding, Note(signed.value.moderator, when, why)), limits)
@@ -191,7 +191,7 @@ class RuleBook:
         *,
         limits: AuthorityLimits = AUTHORITY_LIMITS,
     ) -> "RuleBook":
-        """Begin a rule book in which nobody signs anything. Raises as `create`, and `moderator.unsigned`."""
+        """Begin a rule book without signatures. Raises as `create`, and `moderator.unsigned`."""
         if not founding.unsafe_unsigned:
             raise RefusedError("moderator.unsigned", "the founding is not signed", hint="let the moderator sign it")
         begin(ledger, founding, found(founding, Note(founding.moderator, when, why)), limits)
@@ -211,7 +211,7 @@ class RuleBook:
 
     @property
     def base(self) -> RuleBase:
-        """The rule base, as far as it was read. Change it by `take` alone."""
+        """The rule base as it was last read. Change it only by `take`."""
         return self._book.base
 
     @property
@@ -225,7 +225,7 @@ class RuleBook:
         return self._view.head
 
     def needs_time(self, now: datetime) -> bool:
-        """Return whether its time is so far from now that the moderator has to set it, by any request that it signs."""
+        """Return whether its time is so far from now that only a request signed by the moderator can set it."""
         try:
             self._times.of_step(self._book.time, now, moderator=False)
         except RefusedError:
@@ -233,7 +233,7 @@ class RuleBook:
         return False
 
     def next_serial(self, who: Principal) -> int:
-        """Return the number that the next request of somebody can have."""
+        """Return the serial number for a principal's next request."""
         return self._book.rights.next_serial(who)
 
     def refresh(self) -> None:
@@ -261,9 +261,9 @@ class RuleBook:
 
     @contextmanager
     def rehearsal(self, when: datetime) -> Iterator[Plan | None]:
-        """Let time pass for now, without writing it: what is asked within, and planned, is of the rules that hold then.
+        """Advance the time within this context, without writing it: plans use the rules that are in force then.
 
-        Yields what came of that time, if anything did. Nothing can be taken within.
+        Yields the step for the passed time, if there is one. No request can be applied within.
         """
         self.refresh()
         passing, outer = self._passing(when), self._rehearsing
@@ -300,9 +300,9 @@ class RuleBook:
     ) -> Plan:
         """Apply a signed request; pass the poll if a poll chose it.
 
-        Raises what `Times.of_step`, `Rights.admit`, the plan and `Rights.verify_consents` raise, and `RefusedError`
-        (`moderator.busy`) when others were always quicker. Nothing is changed then. After a `FailedError` it is open
-        whether it was taken; asking again is safe: `moderator.repeated` says that it was.
+        Raises as `Times.of_step`, `Rights.admit`, the plan and `Rights.verify_consents`, and `RefusedError`
+        (`moderator.busy`) if others were always faster. Nothing is changed then. After a `FailedError` it is unknown
+        whether the request was applied. Repeating it is safe: `moderator.repeated` says that it was.
         """
         return self._take(self._signed(asked, when, consents, poll))
 
@@ -320,12 +320,12 @@ class RuleBook:
         for _ in range(self._limits.moderator_attempts):
             try:
                 with self._snapshots.signed_by(key):
-                    # So much time that only the moderator can say that it has passed.
+                    # So much time has passed that only the moderator can confirm it.
                     if not isinstance(request, Pass) and self._sets_time(key, when):
                         self.take(self.sign(key, Pass(), when, _PASSED).unverified(), when)
                     return self.take(self.sign(key, request, when, why).unverified(), when, consents, poll=poll)
             except RefusedError as error:
-                # Somebody else asks with the same key.
+                # Another process uses the same key.
                 if error.code != "moderator.repeated":
                     raise
         raise _busy()
@@ -333,10 +333,10 @@ class RuleBook:
     def state(
         self, stated: Sequence[Add | StateSubscriberRule], when: datetime, why: str = "", key: SigningKey | None = None
     ) -> list[Plan]:
-        """State several rules, all of them or none: signed, or where nothing is signed in the names of who states them.
+        """State several rules, all of them or none: signed, or in their authors' names in a book without signatures.
 
-        Raises as `ask` and `take_unsigned`, and `LimitError` (`store.limit`) where they are too many for one change of
-        the ledger. The field `rule` of an error has the id of the rule that it is about.
+        Raises as `ask` and `take_unsigned`, and `LimitError` (`store.limit`) if they are too many for one change of the
+        ledger. The field `rule` of an error has the id of the rule.
         """
         if key is not None and self._sets_time(key, when):
             self.ask(key, Pass(), when, _PASSED)
@@ -384,7 +384,7 @@ class RuleBook:
     def sign(
         self, key: SigningKey, request: Request, when: datetime, why: str = "", *, ahead: int = 0
     ) -> SignedValue[ModeratorRequest]:
-        """Sign a request that can be taken next, or after so many others of the same key.
+        """Sign a request that can be applied next, or after so many others of the same key.
 
         Raises as `sign_value`.
         """
@@ -394,15 +394,15 @@ class RuleBook:
     def take_unsigned(self, request: Request, note: Note) -> Plan:
         """Apply a request that needs no signature. Raises as `take`.
 
-        Where requests have to be signed, that is only that time passes, in the name of the clock (`steps.CLOCK`);
-        `moderator.unsigned` for others.
+        If requests must be signed, this is only possible for passed time, in the name of the clock (`steps.CLOCK`).
+        Others raise `moderator.unsigned`.
         """
         return self._take(self._unsigned(request, note))
 
     def pass_time(self, when: datetime, key: SigningKey | None = None) -> Plan | None:
         """End and begin periods that are due; return the step, if there is one.
 
-        With the moderator's key that counts however long ago the last step was. Raises as `take`.
+        With the moderator's key this works however long ago the last step was. Raises as `take`.
         """
         self.refresh()
         passing = self._passing(when)
@@ -445,30 +445,30 @@ class RuleBook:
             return plan
 
     def _passing(self, when: datetime, who: Principal = CLOCK) -> Plan | None:
-        """Plan the effects of the passed time, in nobody's name."""
+        """Plan the effects of the passed time, in the name of the clock."""
         if not self._periods.due(when):
             return None
         plan = self._plan(Pass(), Note(who, when, _PASSED))
         return None if plan.step.delta == NO_CHANGE else plan
 
     def _sets_time(self, key: SigningKey, when: datetime) -> bool:
-        """Return whether periods have ended or begun, and only this key can say so."""
+        """Return whether periods have ended or begun, and only this key can confirm it."""
         self.refresh()
         return key.principal == self.founding.moderator and self.needs_time(when) and self._periods.due(when)
 
     def _take(self, turn: _Turn) -> Plan:
         if self._rehearsing:
-            raise ValueError("nothing is taken in a rehearsal")
+            raise ValueError("requests cannot be applied in a rehearsal")
         self.passed = None
         for _ in range(self._limits.moderator_attempts):
             self.refresh()
             now = self._now(turn.note, moderator=turn.moderator)
-            # Where nobody signs, the moderator sets the time by asking.
+            # In a book without signatures, the moderator sets the time by a request.
             sets = turn.moderator and self.founding.unsafe_unsigned and self.needs_time(now.when)
             passing = None if isinstance(turn.request, Pass) else self._passing(now.when, now.who if sets else CLOCK)
             try:
                 if passing is not None:
-                    # Where the request is refused then, nothing is written at all.
+                    # If the request is refused then, nothing is written.
                     self._rehearse(turn)
                     self._append(RecordedStep(passing.step, None))
                     self.passed = passing
@@ -496,7 +496,7 @@ class RuleBook:
         whole = take(taken.step, taken.word, self.ledger.head().when)
         read = read_taken(taken.step.number, whole)
         if read != taken:
-            raise MalformedError("moderator.record", "a step would be read as another one than it is")
+            raise MalformedError("moderator.record", "the step would not be read as it was written")
         self._fold.check(self._book, read)
         return whole
 
@@ -504,7 +504,7 @@ class RuleBook:
         return plan_request(self.base, request, note, self.founding.customs)
 
     def _now(self, note: Note, *, moderator: bool) -> Note:
-        """What is planned is planned for the time that will be written."""
+        """Return the time for which to plan: the time that will be written."""
         return replace(note, when=self._times.of_step(self._book.time, note.when, moderator=moderator))
 
     # --- proof ----------------------------------------------------------------------------------------------------
@@ -512,7 +512,7 @@ class RuleBook:
     def keep(self, key: SigningKey | None = None) -> None:
         """Store a snapshot signed by the moderator, from which the book opens quickly.
 
-        Raises `RefusedError`: `evolution.wrong-key`, and `moderator.unsigned` without a key, unless nobody signs.
+        Raises `RefusedError`: `evolution.wrong-key`, and `moderator.unsigned` without a key in a book with signatures.
         """
         with self._snapshots.signed_by(key):
             self._view.keep()
@@ -521,8 +521,8 @@ class RuleBook:
         """Verify the whole book without snapshots: the chain, every signature, and that each step is the result of its
         request.
 
-        A head that was written down elsewhere shows also what a whole new chain would hide. Raises `RefusedError`
-        (`store.broken`, `moderator.book`) and names the first change that is not as it should be.
+        Compare the head with a copy elsewhere to detect a completely new chain. Raises `RefusedError` (`store.broken`,
+        `moderator.book`) and names the first invalid change.
         """
         self.refresh()
         self.ledger.verify(known, told)
@@ -537,10 +537,10 @@ def _begun(ledger: Ledger, state: BookState) -> Book:
         raise RefusedError(
             "moderator.no-book",
             f"there is no rule book in `{ledger.name}`",
-            hint="`penstock moderator init` begins one",
+            hint="run `penstock moderator init` to begin one",
         )
     return state.book
 
 
 def _busy() -> RefusedError:
-    return RefusedError("moderator.busy", "others have changed the rule book all the while", hint="try again")
+    return RefusedError("moderator.busy", "other processes kept changing the rule book", hint="try again")

@@ -9,8 +9,8 @@
 The time of a step is that of the change, unless the ledger was ahead of it: then the step has its own, in microseconds
 since 1970.
 
-What is longer than a change may be goes into several: all but the last are of kind `part`, and each has a piece of what
-stands before and after. They are added as a whole.
+A record that is too long for one change is split into several: all but the last are of kind `part`, and each has a
+piece of the bytes before and after. They are appended together.
 """
 
 from collections.abc import Iterator, Sequence
@@ -41,14 +41,13 @@ from penstock.trust.signed import malformed as malformed_statement
 #
 #     (moderator-request (book <digest>) (by <principal>) (serial <number>) (time <date>) (why <text>) <request>)
 #
-# A request counts for one rule base, once, and only for a while: the serial numbers of one principal rise from each
-# request that was taken to the next, and its time is not far from the moderator's clock. So an old one can be shown
-# again without any effect, and one that was held back does not come into effect when nobody expects it.
+# A request is valid for one rule base, once, and only for a while: the serial numbers of a principal's requests
+# increase, and the time must be close to the moderator's clock. So replayed and delayed requests have no effect.
 
 
 def _read_request(value: SExp) -> Request:
     if not isinstance(value, tuple):
-        raise malformed_statement("a request is a list")
+        raise malformed_statement("a request must be a list")
     return request_from_sexp(value)
 
 
@@ -74,7 +73,7 @@ class SignedRequest:
 
     asked: UnverifiedValue[ModeratorRequest]
     consents: tuple[UnverifiedValue[Consent], ...] = ()
-    #: what was chosen in a poll comes with it
+    #: the poll that chose it
     poll: PollProof | None = None
 
 
@@ -109,16 +108,16 @@ class Whole:
 
     @classmethod
     def of(cls, parts: Sequence[Change]) -> "Whole":
-        """Put a change together. Raises `MalformedError` (`moderator.record`) for parts of different changes."""
+        """Join the parts of a change. Raises `MalformedError` (`moderator.record`) for parts of different changes."""
         last = parts[-1]
         if any((part.who, part.when, part.why) != (last.who, last.when, last.why) for part in parts):
-            raise malformed("the parts of a change belong to different ones")
+            raise malformed("the parts belong to different changes")
         before = b"".join(part.before or b"" for part in parts)
         after = b"".join(part.after or b"" for part in parts)
         return cls(last.who, last.when, last.kind, last.why, before, after)
 
     def entries(self, limits: AuthorityLimits) -> Iterator[NewChange]:
-        """Yield the change as it is added to a ledger."""
+        """Yield the changes that are appended to a ledger."""
         size = limits.store_value_bytes
         longest = max(len(self.before), len(self.after), 1)
         for start in range(0, longest, size):
@@ -133,31 +132,31 @@ class Whole:
 
 
 def found(founding: Founding | UnverifiedValue[Founding], note: Note) -> Whole:
-    """Return the change that a rule book begins with."""
+    """Return the first change of a rule book."""
     return Whole(note.who, note.when, FOUND, note.why, b"", canonical(founding.to_sexp()))
 
 
 def begin(ledger: Ledger, founding: Founding, whole: Whole, limits: AuthorityLimits) -> None:
-    """Write the change that a rule book begins with.
+    """Write the first change of a rule book.
 
     Raises `RefusedError` (`moderator.book-exists`), `MalformedError` (`moderator.founding`) for another ledger's.
     """
     if founding.name != ledger.name:
-        raise MalformedError("moderator.founding", f"the founding is that of `{founding.name}`, not `{ledger.name}`")
+        raise MalformedError("moderator.founding", f"the founding is for `{founding.name}`, not `{ledger.name}`")
     try:
         ledger.append(EMPTY, [*whole.entries(limits)])
     except RefusedError as error:
         if error.code != "store.conflict":
             raise
         raise RefusedError(
-            "moderator.book-exists", f"there is something in `{ledger.name}` already", hint="choose another name"
+            "moderator.book-exists", f"the ledger `{ledger.name}` is not empty", hint="choose another name"
         ) from error
 
 
 # The same bytes are read from the ledger and from its snapshots, and have long lists of types and attributes.
 @lru_cache(maxsize=4)
 def read_found(data: bytes) -> Founding:
-    """Return the founding of a rule book; it is signed if requests must be.
+    """Return the founding of a rule book. It is signed if requests must be.
 
     Raises `MalformedError` (`moderator.record`, and what its parts raise), and as `UnverifiedValue.verify`.
     """
@@ -166,7 +165,7 @@ def read_found(data: bytes) -> Founding:
         return read_signed(body, Founding).verify().value
     founding = Founding.from_sexp(body)
     if founding.to_sexp() != body:
-        raise malformed("a founding is not in its one form")
+        raise malformed("the founding is not in canonical form")
     if not founding.unsafe_unsigned:
         raise malformed("the founding is not signed")
     return founding
@@ -185,7 +184,7 @@ def read_founding(ledger: Ledger) -> Founding:
 
 
 def take(step: Step, word: SignedRequest | None, latest: datetime | None = None) -> Whole:
-    """Return the change that a step is kept as, in a ledger whose last change is of some time."""
+    """Return the change for a step, in a ledger whose last change has a time."""
     record, note = to_record(step), step.note
     when = note.when if latest is None else max(note.when, latest)
     said: tuple[SExp, ...] = () if when == note.when else ((b"time", b"%d" % ticks(note.when)),)
@@ -198,7 +197,7 @@ def take(step: Step, word: SignedRequest | None, latest: datetime | None = None)
 
 
 def read_taken(number: int, whole: Whole) -> RecordedStep:
-    """Return the step that was kept. Raises `MalformedError` (`moderator.record`, and what its parts raise)."""
+    """Return the step of a change. Raises `MalformedError` (`moderator.record`, and errors of its parts)."""
     when, body = whole.when, parse_canonical(whole.after, limits=wide(len(whole.after)))
     match body:
         case (b"taken", bytes(after), (b"time", bytes(time)), *said):
@@ -206,7 +205,7 @@ def read_taken(number: int, whole: Whole) -> RecordedStep:
         case (b"taken", bytes(after), *said):
             pass
         case _:
-            raise malformed("not a step that was taken")
+            raise malformed("not a step of a rule book")
     match said:
         case []:
             word = None
@@ -214,15 +213,15 @@ def read_taken(number: int, whole: Whole) -> RecordedStep:
             consents = tuple(read_signed(each, Consent) for each in agreed)
             word = SignedRequest(read_signed(asked, ModeratorRequest), consents, _read_poll(polled))
         case _:
-            raise malformed("a step is kept with the word that it rests on, or with none")
+            raise malformed("a step must have one signed request, or none")
     note = Note(whole.who, when, whole.why)
     return RecordedStep(from_record(number, note, Record(whole.kind, whole.before, after)), word)
 
 
 def nobodys(taken: RecordedStep) -> RecordedStep:
-    """Return a step as what it is where words have to be signed: one that rests on none is nobody's but the clock's.
+    """Return a step in a book with signatures: a step without a signed request belongs to the clock.
 
-    Who wrote it may have put any name there, and books of old have that of the moderator.
+    The record can contain any name, and old books have the moderator's.
     """
     if taken.word is not None or not isinstance(taken.step.request, Pass):
         return taken
@@ -235,7 +234,7 @@ def _read_poll(polled: Sequence[SExp]) -> PollProof | None:
             return None
         case [(b"poll", question, outcome)]:
             return PollProof(read_signed(question, PollQuestion), read_signed(outcome, PollOutcome))
-    raise malformed("a step is kept with one poll, or with none")
+    raise malformed("a step must have one poll, or none")
 
 
 def read_ticks(value: bytes) -> datetime:
@@ -243,35 +242,35 @@ def read_ticks(value: bytes) -> datetime:
     try:
         count = read_count(value, _LAST_TICK)
         if b"%d" % count != value:
-            raise malformed("a time that is not in its one form")
+            raise malformed("a time is not in canonical form")
         return from_ticks(count)
     except OverflowError as error:
-        raise malformed("a time that is none") from error
+        raise malformed("an invalid time") from error
 
 
 def _own_time(time: bytes, latest: datetime) -> datetime:
     when = read_ticks(time)
     if when >= latest:
-        raise malformed("a step has a time of its own where the ledger is ahead")
+        raise malformed("a step has its own time only if the ledger is ahead of it")
     return when
 
 
 def malformed(message: str) -> MalformedError:
-    """Return the error for a change that is none of a rule book."""
+    """Return the error for a change that does not belong to a rule book."""
     return MalformedError("moderator.record", message, hint="the record was not written by this version of Penstock")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Snapshots of a rule book count by the word of its moderator.
+# Snapshots of a rule book, signed by its moderator.
 #
 #     (kept <state> [<signed statement>])
 #     (rule-book-snapshot (book <digest>) (by <moderator>) (number <number>) (hash <hash>) (state <digest>))
 #
-# Who opens a book from a snapshot does not see what led there. So the moderator signs which state, of which head, and
-# one without its signature is passed over; in a book in which nobody signs anything, they are kept as they are.
+# A snapshot hides the steps that led to it. So the moderator signs the state and its head, and a snapshot without its
+# signature is ignored. In a book without signatures, snapshots are not signed.
 #
-# Whoever else writes to a book keeps snapshots too, beside those of the moderator and signed with its own key. They
-# count for nobody else: they say what it has verified itself before.
+# Other writers of a book store snapshots too, beside those of the moderator and signed with their own keys. A writer
+# accepts only its own: they contain what it has verified itself.
 
 
 @dataclass(frozen=True, slots=True)
@@ -298,7 +297,7 @@ class Snapshots:
 
     def __init__(self, ledger: Ledger, own: Principal | None = None) -> None:
         self._ledger = ledger
-        #: whose own snapshots count here, beside those of the moderator
+        #: the principal whose own snapshots are accepted, beside those of the moderator
         self._own = own
         self._key: SigningKey | None = None
         self._begun: Founding | None = None
@@ -312,7 +311,7 @@ class Snapshots:
 
     @contextmanager
     def signed_by(self, key: SigningKey | None) -> Iterator[None]:
-        """Have the moderator's key at hand for a while."""
+        """Use the moderator's key within this context."""
         self._key, before = key, self._key
         try:
             yield
@@ -321,49 +320,49 @@ class Snapshots:
 
     @property
     def able(self) -> bool:
-        """True where the moderator's key is at hand, or one's own, or none is needed."""
+        """Whether the moderator's key or the own key is available, or none is needed."""
         founding = self._founding
         return founding.unsafe_unsigned or (
             self._key is not None and self._key.principal in (founding.moderator, self._own)
         )
 
     def slots(self, fold: str) -> Sequence[str]:
-        """Return the names of the moderator's snapshots and of one's own, the one first that can be kept."""
+        """Return the names of the moderator's snapshots and of the own ones. The first can be written."""
         own = () if self._own is None else (f"{fold}/{self._own.digest.hex()}",)
         return (*own, fold) if self._keeps_own() else (fold, *own)
 
     def _keeps_own(self) -> bool:
-        """Return whether the key at hand is one's own, and not the moderator's."""
+        """Return whether the available key is the own key, and not the moderator's."""
         if self._key is None or self._key.principal != self._own:
             return False
         founding = self._founding
         return not founding.unsafe_unsigned and self._own != founding.moderator
 
     def wrap(self, head: LedgerHead, data: bytes) -> bytes:
-        """Return a state as it is kept. Raises `RefusedError`: `moderator.unsigned`, `evolution.wrong-key`."""
+        """Return the stored form of a state. Raises `RefusedError`: `moderator.unsigned`, `evolution.wrong-key`."""
         founding = self._founding
         if founding.unsafe_unsigned:
             return canonical((b"kept", data))
         if self._key is None:
             raise RefusedError(
-                "moderator.unsigned", "a snapshot counts if the moderator signed it", hint="use the moderator's key"
+                "moderator.unsigned", "a snapshot must be signed by the moderator", hint="use the moderator's key"
             )
         vouched = Vouched.of(founding, head, data, self._own if self._keeps_own() else None)
         return canonical((b"kept", data, sign_value(vouched, self._key).to_sexp()))
 
     def unwrap(self, head: LedgerHead, data: bytes) -> bytes:
-        """Return a state that was kept. Raises `MalformedError` where neither the moderator nor oneself signed it."""
+        """Return a stored state. Raises `MalformedError` unless the moderator or the own key signed it."""
         try:
             founding = self._founding
             match parse_canonical(data, limits=wide(len(data))):
                 case (b"kept", bytes(data)) if founding.unsafe_unsigned:
                     return data
                 case (b"kept", bytes(data), signed):
-                    # Whoever signed something else, or is somebody else, did not sign this.
+                    # A signature of another state or by another principal is not accepted.
                     vouched = read_signed(signed, Vouched).verify().value
                     by = vouched.by if vouched.by == self._own else founding.moderator
                     if vouched == Vouched.of(founding, head, data, by):
                         return data
         except RefusedError as error:
-            raise malformed("a snapshot that nobody vouches for") from error
-        raise malformed("not a snapshot of this rule book that its moderator signed")
+            raise malformed("the snapshot has no valid signature") from error
+        raise malformed("not a snapshot of this rule book signed by its moderator")

@@ -1,7 +1,7 @@
 """The state of a rule book as a fold of its ledger.
 
-Whenever a step is read, the words that it rests on are verified, and what was asked for is planned again: who can write
-to the ledger writes nothing that counts, unless it is what comes of something that was signed.
+Whenever a step is read, its signed request is verified and planned again. So a change that was written to the ledger is
+accepted only if it is the result of a signed request.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -39,28 +39,25 @@ from penstock.store.ledgers.ledgers import Change, Ledger, ticks
 from penstock.trust.signed import SignedValue, UnverifiedValue, read_count
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Who is authorised in a rule book: who may request what, who must consent, and that nothing counts twice.
+# Rights in a rule book: who may request what, who must consent, and that no request is applied twice.
 #
-# | request | may be asked for by | has to agree |
-# |---|---|---|
-# | a rule is stated | whoever states it, if the founding names nobody or names it | all that it binds |
-# | a rule is withdrawn | whoever stated it, all that it binds, each for itself | |
-# | a proposal is chosen | whoever stated the rule that was rejected, the moderator | whose rules are relaxed |
-# | somebody leaves | it, the moderator | it |
-# | somebody comes back | it | |
-# | an event type is added, moved, renamed, removed | an owner of a type named | the others, whose rules are relaxed |
-# | a rule's being stated, or withdrawn, is undone | whoever asked for it | whose rules turn round by it |
-# | another step is undone | whoever asked for it, the moderator | whose rules turn round by it |
-# | a step is undone with a replay | the moderator | whoever stated or withdrew what is undone, whose rules turn round |
-# | that time passed is undone | the moderator | whose rules are relaxed by it |
-# | time passes | anybody, without a signature and in nobody's name | |
+# | request | may be made by | must consent | |---|---|---| | a rule is stated | whoever states it, if the founding
+# names nobody or names it | all that it binds | | a rule is withdrawn | whoever stated it, all that it binds, each for
+# itself | | | a proposal is chosen | whoever stated the rule that was rejected, the moderator | whose rules are relaxed
+# | | somebody leaves | it, the moderator | it | | somebody comes back | it | | | an event type is added, moved,
+# renamed, removed | an owner of a type named | the others, whose rules are relaxed | | a rule's being stated, or
+# withdrawn, is undone | whoever asked for it | whose rules are reversed by it | | another step is undone | whoever
+# asked for it, the moderator | whose rules are reversed by it | | a step is undone with a replay | the moderator |
+# whoever stated or withdrew what is undone, whose rules are reversed | | that time passed is undone | the moderator |
+# whose rules are relaxed by it | | time passes | anybody, without a signature and in nobody's name | |
 #
-# Rules turn round by an undoing when they are relaxed, go out of force, or stand again though they were withdrawn, had
-# left with their publisher, or were gone. Who stated them agrees to that; to the first and the last, all that they
-# bind. Who chose a proposal may undo that, though the rule that came into force by it is rejected again.
+# An undoing reverses rules if it relaxes them, takes them out of force, or restores them after they were withdrawn, had
+# left with their publisher, or were gone. The principal that stated such a rule must consent. If a rule is relaxed or
+# restored, all principals that it binds must consent. A principal that chose a proposal may undo the choice, although
+# the rule that came into force by it is rejected again.
 #
-# Where the founding says `tightening: poll`, a step that tightens rules of others than who asks for it counts only as
-# the moderator's, with a poll that chose it.
+# If the founding says `tightening: poll`, a step that tightens rules of principals other than the requester is accepted
+# only from the moderator, with a poll that chose it.
 
 
 _OWN: Final = (steps.Add, steps.StateSubscriberRule, steps.WithdrawRule)
@@ -85,10 +82,10 @@ class Rights:
         self._age = timedelta(seconds=limits.moderator_request_age)
 
     def verify(self, base: RuleBase, taken: RecordedStep) -> None:
-        """Verify that a step has the signatures that the state before it requires.
+        """Verify that a step has the signatures that the previous state requires.
 
-        Raises what `check_unsigned`, `admit` and `verify_consents` raise, and `MalformedError` (`moderator.record`)
-        for a step that says something else than the word it rests on.
+        Raises as `check_unsigned`, `admit` and `verify_consents`, and `MalformedError` (`moderator.record`)
+        for a step that differs from its signed request.
         """
         step, word = taken.step, taken.word
         if word is None:
@@ -96,7 +93,7 @@ class Rights:
             return
         asked = self.admit(base, word.asked, step.note.when).value
         if (asked.by, asked.why, asked.request) != (step.note.who, step.note.why, step.request):
-            raise MalformedError("moderator.record", "a step is not what was asked for")
+            raise MalformedError("moderator.record", "the step is not the result of its request")
         self.verify_consents(base, step, word.consents, word.poll)
 
     def check_unsigned(self, request: Request, who: Principal) -> None:
@@ -107,12 +104,14 @@ class Rights:
         if self._founding.unsafe_unsigned:
             return
         if not isinstance(request, Pass):
-            raise RefusedError("moderator.unsigned", "requests to this rule book are signed", hint="sign the request")
+            raise RefusedError(
+                "moderator.unsigned", "requests to this rule book must be signed", hint="sign the request"
+            )
         if who != CLOCK:
             raise RefusedError(
                 "moderator.unsigned",
                 f"{who.short} has not signed that time passes",
-                hint="sign the request, or let time pass in nobody's name",
+                hint="sign the request, or use the name of the clock",
             )
 
     def admit(
@@ -121,24 +120,24 @@ class Rights:
         """Verify a request before it is planned.
 
         (1) Whoever asks has signed it. (2) It is for this rule book, (3) of about now, and (4) newer than the last one
-        that was taken from there. (5) It is for them to ask.
+        that was applied from there. (5) The requester is authorised.
 
         Raises `RefusedError`: `evolution.wrong-key`, `key.bad-signature`, `moderator.wrong-book`, `moderator.untimely`,
         `moderator.repeated`, `moderator.not-yours`; `MalformedError` (`moderator.unknown-rule`,
         `moderator.unknown-step`).
         """
-        # (1) Nothing of it is looked at before.
+        # (1) The signature first, before anything else is read.
         signed = asked.verify()
         value = signed.value
         # (2) Another rule book has other rules by the same ids.
         if value.book != self.book:
             raise _foreign("a request")
-        # (3) What was held back for long is not what somebody wants now.
+        # (3) A request that was delayed for long may no longer be wanted.
         if abs(value.time - when) > self._age:
             raise RefusedError(
-                "moderator.untimely", "the request was not signed lately", hint="sign it again, and check the clock"
+                "moderator.untimely", "the request was not signed recently", hint="sign it again, and check the clock"
             )
-        # (4) What was taken before does not count again.
+        # (4) A request is applied only once.
         if value.serial <= self.serials.get(value.by, 0):
             raise RefusedError(
                 "moderator.repeated",
@@ -146,7 +145,7 @@ class Rights:
                 hint="sign it again with the next number",
                 serial=self.next_serial(value.by),
             )
-        # (5) Everybody speaks for what is theirs.
+        # (5) The requester is authorised.
         if value.by not in self._speakers(base, value.request, value.by).may:
             raise RefusedError("moderator.not-yours", "that is for others to ask", hint="see who may ask for what")
         return signed
