@@ -8,7 +8,7 @@ export SPARK_LOCAL_IP := 127.0.0.1
 run = JAVA_HOME="$$(cat .tools/java-home)" PATH="$(CURDIR)/$(BIN):$$PATH"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo check quick test static lint types contracts unit soak hostile format bench lock clean
+.PHONY: help setup demo docs check quick test static lint types contracts unit soak hostile format bench lock clean
 
 help: ## list the targets
 	@awk -F':.*## ' '/^[a-z]+:.*## /{printf "  make %-10s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -18,6 +18,9 @@ setup: ## create .venv and find a Java (all other targets do this by themselves)
 
 demo: setup ## run the London congestion-charge network: brokers and clients over TLS, then the same on Spark
 	@$(run) python examples/london.py
+
+docs: setup ## build the documentation site into build/site (open build/site/index.html)
+	@$(run) NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict
 
 check: setup ## the inner loop: lint, types, import contracts, and all tests that need no Java, with fewer random examples
 	@$(MAKE) --no-print-directory --jobs=2 static quick

@@ -1,6 +1,5 @@
-"""Write the part of docs/reference/cli.md that follows from the help texts: `python tools/cli_reference.py`."""
+"""Write docs/reference/cli/, a page for each noun, from the help texts: `python tools/cli_reference.py`."""
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -8,42 +7,44 @@ import click
 
 from penstock.apps.cli.main import cli
 
-PAGE = Path(__file__).resolve().parents[1] / "docs" / "reference" / "cli.md"
-BEGIN = "<!-- from here on written by tools/cli_reference.py -->"
+FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference" / "cli"
 WIDTH = 100
 
 
-def reference() -> str:
-    """Return the help of every command, in the order in which the commands are listed."""
-    parts = [f"{'#' * (2 + depth)} `{path}`\n\n```text\n{text}\n```\n" for depth, path, text in _pages(cli, None, 0)]
-    return "\n".join(parts)
+def pages() -> dict[Path, str]:
+    """Return the text of each page: the help of a noun and of its verbs, in the order in which they are listed."""
+    context = _context(cli, None)
+    found = {name: cli.get_command(context, name) for name in cli.list_commands(context)}
+    return {
+        FOLDER / f"{name}.md": "\n".join(_parts(noun, context, 0)) for name, noun in found.items() if noun is not None
+    }
 
 
-def _pages(command: click.Command, parent: click.Context | None, depth: int) -> Iterator[tuple[int, str, str]]:
-    name = "penstock" if parent is None else command.name
-    context = click.Context(
+def _parts(command: click.Command, parent: click.Context, depth: int) -> Iterator[str]:
+    context = _context(command, parent)
+    yield f"{'#' * (1 + depth)} `{context.command_path}`\n\n```text\n{command.get_help(context).rstrip()}\n```\n"
+    if isinstance(command, click.Group):
+        for verb in command.list_commands(context):
+            found = command.get_command(context, verb)
+            if found is not None:
+                yield from _parts(found, context, depth + 1)
+
+
+def _context(command: click.Command, parent: click.Context | None) -> click.Context:
+    return click.Context(
         command,
-        info_name=name,
+        info_name="penstock" if parent is None else command.name,
         parent=parent,
         terminal_width=WIDTH,
         max_content_width=WIDTH,
         help_option_names=["-h", "--help"],
     )
-    yield depth, context.command_path, command.get_help(context).rstrip()
-    if isinstance(command, click.Group):
-        for verb in command.list_commands(context):
-            found = command.get_command(context, verb)
-            if found is not None:
-                yield from _pages(found, context, depth + 1)
-
-
-def page_with(text: str) -> str:
-    """Return the page: what people wrote above the mark, and the reference below it."""
-    above, mark, _ = PAGE.read_text(encoding="utf-8").partition(BEGIN)
-    if not mark:
-        sys.exit(f"{PAGE} has no line {BEGIN}")
-    return f"{above}{BEGIN}\n\n{text}"
 
 
 if __name__ == "__main__":
-    PAGE.write_text(page_with(reference()), encoding="utf-8")
+    FOLDER.mkdir(exist_ok=True)
+    made = pages()
+    for page in set(FOLDER.glob("*.md")) - set(made):
+        page.unlink()
+    for page, text in made.items():
+        page.write_text(text, encoding="utf-8")

@@ -13,12 +13,13 @@ from _pytest.mark import ParameterSet
 from tests import java
 from tests.copies import SERVE, Copy
 from tests.docs import forks
+from tests.docs.pages import Session
 
 from penstock.pipeline.jobs.session_settings import INTERPRETED
 from penstock.testing.server_process import free_ports
 
 ROOT = Path(__file__).resolve().parents[2]
-CONSOLE = re.compile(r"^```console\n(.*?)^```", re.DOTALL | re.MULTILINE)
+CONSOLE = re.compile(r"^```console[^\n]*\n(.*?)^```", re.DOTALL | re.MULTILINE)
 #: ports on pages; they may be taken where the pages are tested
 PORT = re.compile(r"\b27\d{3}\b")
 PAGES = [
@@ -70,15 +71,13 @@ def cases() -> Iterator[ParameterSet]:
 
 @pytest.mark.parametrize("page", [*cases()])
 def test_commands_run_as_shown(page: Path, tmp_path: Path, programs: Path) -> None:
-    for block in CONSOLE.findall(with_free_ports(page.read_text(encoding="utf-8"))):
-        run_as_shown(block, tmp_path, environment(programs, tmp_path))
+    Session(tmp_path, environment(programs, tmp_path)).follow(with_free_ports(page.read_text(encoding="utf-8")))
 
 
 def test_the_moderator_does_as_the_readme_shows(tmp_path: Path, programs: Path) -> None:
     blocks = [one for one in CONSOLE.findall((ROOT / "README.md").read_text(encoding="utf-8")) if "moderator" in one]
     assert blocks
-    for block in blocks:
-        run_as_shown(block, ROOT, environment(programs, tmp_path))
+    Session(ROOT, environment(programs, tmp_path)).follow("".join(f"```console\n{block}```\n" for block in blocks))
 
 
 def environment(programs: Path, home: Path) -> dict[str, str]:
@@ -87,24 +86,3 @@ def environment(programs: Path, home: Path) -> dict[str, str]:
     made["XDG_CONFIG_HOME"] = str(home / ".config")
     made["SPARK_SUBMIT_OPTS"] = java.options(INTERPRETED)
     return made
-
-
-def run_as_shown(block: str, folder: Path, environment: dict[str, str]) -> None:
-    """Run the commands of a block; each must end and print as the block says."""
-    for step in re.split(r"^\$ ", block, flags=re.MULTILINE)[1:]:
-        command, *promised = step.rstrip().splitlines()
-        while command.endswith("\\"):
-            command = command[:-1] + promised.pop(0)
-        status = re.search(r"# exit (\d)$", command)
-        done = subprocess.run(
-            ["/bin/sh", "-c", command],
-            cwd=folder,
-            env=environment,
-            capture_output=True,
-            text=True,
-            encoding="utf-8",
-            check=False,
-        )
-        assert done.returncode == (int(status.group(1)) if status else 0), f"{command}\n{done.stderr}"
-        printed = done.stdout.splitlines()
-        assert [line for line in promised if line not in printed and line != "…"] == [], command

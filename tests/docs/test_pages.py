@@ -1,0 +1,71 @@
+"""The runner of pages sees a page that is wrong."""
+
+import os
+from pathlib import Path
+
+import pytest
+from tests.docs.pages import Session, missing, steps
+
+
+def test_a_block_is_its_commands_with_their_output() -> None:
+    block = "later output\n$ cat > a <<'END'\none\nEND\n$ echo \\\n    two\ntwo\n"
+    assert [(step.command, step.promised) for step in steps(block)] == [
+        ("", ["later output"]),
+        ("cat > a <<'END'\none\nEND", []),
+        ("echo two", ["two"]),
+    ]
+
+
+def test_dots_stand_for_any_text() -> None:
+    assert missing(["…", "a … c", "…c"], "a b c\n") == []
+    assert missing(["a", "b …"], "a b c\n") == ["a", "b …"]
+
+
+def follow(folder: Path, page: str) -> None:
+    Session(folder, dict(os.environ)).follow(page)
+
+
+def block(text: str) -> str:
+    return f"```console\n{text}\n```\n"
+
+
+def test_commands_share_a_folder_and_variables(tmp_path: Path) -> None:
+    follow(tmp_path, block("$ mkdir a; cd a; export WHO=me") + block('$ echo "$WHO in $(basename $PWD)"\nme in a'))
+
+
+@pytest.mark.parametrize(
+    "page",
+    [
+        block("$ false"),
+        block("$ echo one\ntwo"),
+        "<!-- test: status 1 -->\n" + block("$ true"),
+        "<!-- test: terminal other -->\n" + block("$ false\nready"),
+        "<!-- test: riddle -->\n" + block("$ true"),
+        "<!-- test: until -->\n",
+    ],
+)
+def test_a_page_that_is_wrong_fails(tmp_path: Path, page: str) -> None:
+    with pytest.raises(AssertionError):
+        follow(tmp_path, page)
+
+
+def test_a_terminal_runs_beside_the_others(tmp_path: Path) -> None:
+    program = "echo ready; while [ ! -e go ]; do sleep 0.01; done; echo gone; exec sleep 1000"
+    (tmp_path / "program").write_text(program, encoding="utf-8")
+    here = "<!-- test: terminal other -->\n"
+    follow(
+        tmp_path,
+        here
+        + block("$ sh program\nready")
+        + block("$ touch go")
+        + here
+        + block("gone")
+        # The terminal is free again.
+        + "<!-- test: signal TERM other -->\n<!-- test: ended other -->\n"
+        + here
+        + block("$ echo again\nagain"),
+    )
+
+
+def test_a_block_is_repeated_until_it_prints_what_it_shows(tmp_path: Path) -> None:
+    follow(tmp_path, "<!-- test: until -->\n" + block("$ echo x >> lines; wc -l < lines\n3"))
