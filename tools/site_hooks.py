@@ -1,6 +1,7 @@
-"""What MkDocs asks while it builds the site: the page with all public names of the Python packages."""
+"""Hooks of the site's build: the page of public names, and pages that the navigation names with a `*`."""
 
 import importlib
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from mkdocs.structure.files import File, Files
@@ -9,6 +10,25 @@ if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
 
 MODULES = ("penstock", "penstock.errors", "penstock.selector", "penstock.spark", "penstock.testing")
+
+
+def on_config(config: "MkDocsConfig") -> "MkDocsConfig":
+    """Replace patterns in the navigation by the pages that match them."""
+    config.nav = _expanded(config.nav, Path(config.docs_dir))
+    return config
+
+
+def _expanded(nav: object, docs: Path) -> list[object]:
+    """Return a level of the navigation with its patterns replaced."""
+    found: list[object] = []
+    for entry in nav if isinstance(nav, list) else []:
+        if isinstance(entry, dict):
+            found.append({title: _expanded(to, docs) if isinstance(to, list) else to for title, to in entry.items()})
+        elif "*" in entry:
+            found += [str(page.relative_to(docs)) for page in sorted(docs.glob(entry))]
+        else:
+            found.append(entry)
+    return found
 
 
 def on_files(files: Files, config: "MkDocsConfig") -> Files:
