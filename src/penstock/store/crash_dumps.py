@@ -1,11 +1,11 @@
 """Keep memory with keys out of crash dumps.
 
-    RLIMIT_CORE       1 byte. No dump is so small, and none is written. With 0, Linux would still pipe dumps to a
-                      program that is there for them, and leave it to that program; with 1 it does not
-    coredump_filter   where no limit but 0 may be set: a dump has no pages of the memory, only what was in registers
+    RLIMIT_CORE       1 byte: every dump is larger, so none is written. With 0, Linux would still pipe dumps to a
+                      crash handler, which would decide by itself; with 1 it does not
+    coredump_filter   used if no limit but 0 can be set: a dump contains registers, but no pages of memory
 
-A process that says that it is not dumpable (`PR_SET_DUMPABLE`) could not be debugged by its own user either, nor open
-`/dev/stdin` any more. Whoever may attach a debugger reads its memory anyway.
+`PR_SET_DUMPABLE` is not used: the process could then not be debugged by its own user, nor open `/dev/stdin`. Whoever
+may attach a debugger can read its memory anyway.
 """
 
 import resource
@@ -22,6 +22,6 @@ def withhold_memory() -> None:
     _, most = resource.getrlimit(resource.RLIMIT_CORE)
     least = _SMALLEST if most == resource.RLIM_INFINITY else min(_SMALLEST, most)
     resource.setrlimit(resource.RLIMIT_CORE, (least, most))
-    # Only Linux has it, and not everywhere for writing.
+    # Only Linux has this file, and it is not always writable.
     with suppress(OSError):
         _FILTER.write_text("0", encoding="ascii")

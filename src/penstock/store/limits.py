@@ -1,11 +1,11 @@
-"""Bounds on ledgers and on the files that people keep. A node file cannot set them: ledgers are shared."""
+"""Bounds on ledgers and files. A node file cannot set them: ledgers are shared."""
 
 from dataclasses import dataclass
 from typing import Final
 
 from penstock.trust.limits import TrustLimits
 
-#: characters of a name in a file, such as that of a subscriber or a domain
+#: characters of a name in a file, such as the name of a subscriber or a domain
 POLICY_NAME_LENGTH: Final = 128
 
 

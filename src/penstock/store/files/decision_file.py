@@ -1,8 +1,9 @@
-"""A decision log as a file of JSON lines, which only grows.
+"""A decision log as an append-only file of JSON lines.
 
 A record counts as written when it is on the disk: `append` hands it to the system, and `sync` returns when all are
-safe. What a crash cut off stays a line of its own: a reader finds it in quarantine, and the next record whole. The file
-is opened again for each record, so that it can be moved away at any time, and several processes may write to one.
+safe. A record that a crash truncated stays on a line of its own: a reader quarantines it, and the next record is
+complete. The file is reopened for each record, so that it can be moved away at any time, and several processes can
+write to one file.
 """
 
 import os
@@ -17,10 +18,10 @@ from penstock.store.files.files import sync_folder
 
 @dataclass(frozen=True, slots=True)
 class DecisionFile:
-    """A sink for decision records. Raises `FailedError` (`log.write`) when a record could not be made safe."""
+    """A sink for decision records. Raises `FailedError` (`log.write`) if a record could not be stored."""
 
     path: Path
-    #: files that are not safe yet, by their place on the disk; and whether a new one is among them
+    #: open files that are not synced yet, by device and inode
     _unsafe: dict[tuple[int, int], int] = field(init=False, default_factory=dict, repr=False, compare=False)
     _new: list[None] = field(init=False, default_factory=list, repr=False, compare=False)
 
@@ -35,7 +36,7 @@ class DecisionFile:
         try:
             if not self.path.exists():
                 self._new.append(None)
-            # For its owner alone: who asks for what is nobody else's business.
+            # Readable by its owner only: it shows who asks for what.
             file = os.open(self.path, os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 whole = _append(file, line)
@@ -47,7 +48,7 @@ class DecisionFile:
             raise _failed(self.path, "not all of a record could be written")
 
     def sync(self) -> None:
-        """Make everything safe that was appended, also to a file that has been moved away since."""
+        """Sync everything that was appended, also to a file that has been moved away since."""
         try:
             while self._unsafe:
                 place, file = next(iter(self._unsafe.items()))
@@ -61,14 +62,14 @@ class DecisionFile:
             raise _failed(self.path, error.strerror or "it failed") from error
 
     def _keep_open(self, file: int) -> None:
-        """Keep a file open until it is safe; once, however many records it takes."""
+        """Keep a file open until it is synced; open it once, however many records it takes."""
         found = os.fstat(file)
         if self._unsafe.setdefault((found.st_dev, found.st_ino), file) != file:
             os.close(file)
 
 
 def _append(file: int, line: bytes) -> bool:
-    """Write in one piece, behind the end of what a crash cut off. Say whether all of it was written."""
+    """Write in one piece, on a new line if a crash truncated the last one. Return whether all of it was written."""
     size = os.fstat(file).st_size
     torn = size > 0 and os.pread(file, 1, size - 1) != b"\n"
     data = b"\n" + line if torn else line

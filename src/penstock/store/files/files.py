@@ -1,7 +1,7 @@
-"""Files: read with a bound and named in every error; written whole, safe on the disk, and never through a link.
+"""Files: read with a size limit and named in every error; written atomically, synced, and never through a link.
 
-A file is made under a name that nobody else uses, exclusively and without following a link, and then takes its place.
-Secrets are for their owner alone: they are written so, and one that others can read is refused.
+A file is created under a unique temporary name, exclusively and without following a link, and then renamed.
+Secrets are written so that only their owner can read them, and a secret that others can read is refused.
 """
 
 import errno
@@ -15,7 +15,7 @@ from typing import BinaryIO, Final
 
 from penstock.errors import FailedError, LimitError, MalformedError, RefusedError, printable
 
-#: for the owner alone; for everybody, less what the umask takes away
+#: modes: readable by the owner only; readable by everybody, as far as the umask allows
 SECRET: Final = 0o600
 PUBLIC: Final = 0o666
 
@@ -25,7 +25,7 @@ MAX_BYTES: Final = 32 << 20
 
 @contextmanager
 def within(file: str) -> Iterator[None]:
-    """Say in an error which file it is about."""
+    """Put the file's name in front of an error's message."""
     try:
         yield
     except (MalformedError, RefusedError) as error:
@@ -34,7 +34,7 @@ def within(file: str) -> Iterator[None]:
 
 
 def read_file(name: str, limit: int = MAX_BYTES) -> bytes:
-    """Read a regular file; whatever else has a name may never end, or never begin.
+    """Read a regular file. Anything else is refused: reading a pipe or a device may never end.
 
     Raises `FailedError` (`file.missing`, `file.unreadable`) and `LimitError` (`file.limit`).
     """
@@ -52,9 +52,9 @@ def read_file(name: str, limit: int = MAX_BYTES) -> bytes:
 
 
 def check_secret(name: str | Path) -> None:
-    """Check that a file of a secret is for its owner alone; one of the superuser's may be for a group as well.
+    """Check that only its owner can read a secret file; a group can read it too if root owns it.
 
-    Raises `RefusedError` (`file.exposed`). A file that is not there is for others to report.
+    Raises `RefusedError` (`file.exposed`). A missing file is not reported here.
     """
     try:
         found = Path(name).stat()
@@ -71,7 +71,7 @@ def check_secret(name: str | Path) -> None:
 
 
 def create_file(path: Path, data: bytes, *, mode: int = SECRET) -> None:
-    """Write a file that must not exist yet; return when it is safe on the disk.
+    """Write a file that must not exist yet; return when it is synced to the disk.
 
     Raises `RefusedError` (`file.exists`) and `FailedError` (`file.unwritable`).
     """
@@ -86,7 +86,7 @@ def create_file(path: Path, data: bytes, *, mode: int = SECRET) -> None:
 
 
 def replace_file(path: Path, data: bytes) -> None:
-    """Put a file in the place of another, as a whole; return when it is safe on the disk. It is for its owner alone.
+    """Replace a file atomically; return when it is synced. Only its owner can read it.
 
     Raises `FailedError` (`file.unwritable`).
     """
@@ -94,9 +94,9 @@ def replace_file(path: Path, data: bytes) -> None:
 
 
 def replace_file_by(path: Path, parts: Iterable[bytes]) -> None:
-    """Put a file in the place of another, as `replace_file` does, from parts that need not all be in memory.
+    """Replace a file as `replace_file` does, from parts that need not all be in memory.
 
-    Raises `FailedError` (`file.unwritable`), and what making a part raises; the file is then as it was.
+    Raises `FailedError` (`file.unwritable`), and what making a part raises; the file is then unchanged.
     """
     try:
         with replacing(path) as stream:
@@ -107,9 +107,9 @@ def replace_file_by(path: Path, parts: Iterable[bytes]) -> None:
 
 @contextmanager
 def replacing(path: Path, mode: int = SECRET, check: Callable[[], None] = lambda: None) -> Iterator[BinaryIO]:
-    """Write a file that takes the place of another when all of it is safe on the disk, and never where something fails.
+    """Write a file that replaces another one as soon as all of it is synced, and not if anything fails.
 
-    `check` is called before that. Raises what it raises, and `OSError`.
+    `check` is called before it is replaced. Raises what `check` raises, and `OSError`.
     """
     beside = path.with_name(f".{path.name}.{secrets.token_hex(8)}")
     try:
@@ -124,9 +124,9 @@ def replacing(path: Path, mode: int = SECRET, check: Callable[[], None] = lambda
 
 @contextmanager
 def new_file(path: Path, mode: int = SECRET, *, durable: bool = True) -> Iterator[BinaryIO]:
-    """Write a file that nobody has made, with its mode from the first moment; `durable`, it is then safe on the disk.
+    """Write a file that must not exist yet, with its mode from the beginning; `durable` syncs it to the disk.
 
-    Raises `FileExistsError`, also for a link that leads nowhere, and other `OSError`; the file is gone then.
+    Raises `FileExistsError`, also for a dangling link, and other `OSError`; the file is then removed.
     """
     flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_CLOEXEC", 0)
     handle = os.open(path, flags, mode)
@@ -142,7 +142,7 @@ def new_file(path: Path, mode: int = SECRET, *, durable: bool = True) -> Iterato
 
 
 def sync_folder(folder: Path) -> None:
-    """Make the names in a folder safe on the disk. Raises `OSError`."""
+    """Sync the names in a folder to the disk. Raises `OSError`."""
     found = os.open(folder, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(found)
@@ -167,7 +167,7 @@ def reason(error: OSError | ValueError) -> str:
 
 
 def _open_regular(name: str) -> int:
-    # Not to wait: opening a pipe that nobody writes to would.
+    # Opening a pipe that nobody writes to would block.
     handle = os.open(name, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0))
     mode = os.fstat(handle).st_mode
     if stat.S_ISREG(mode):

@@ -3,12 +3,12 @@
 A key ring holds epoch keys by scope and epoch, wrapped under a key-encryption key:
 
     file     "penstock-key-ring-1" and a line feed, id of the key-encryption key (8), salt (16), box
-    box      the scopes, wrapped (AES-256-GCM, `wrapping`) in the context of all that stands before it
+    box      the scopes, wrapped (AES-256-GCM, `wrapping`); everything before it is authenticated too
     scope    length (2), name, number of keys (4), and for each: epoch (8), key (32)
 
-Scopes and epochs are inside: a key is bound to them, no key can be missing unnoticed, and who has no key-encryption key
-does not learn what is held. A file is replaced as a whole, under a new salt. Which version of a ring it is cannot be
-seen from it: who can write the file can put an older one back.
+Scopes and epochs are inside the box: keys are bound to them, no key can be removed unnoticed, and nobody without the
+key-encryption key learns what the ring holds. A file is replaced atomically, under a new salt. A file does not show how
+recent it is: whoever can write it can put an older one back.
 """
 
 import asyncio
@@ -52,7 +52,7 @@ from penstock.store.files.files import (
 from penstock.store.limits import STORE_LIMITS, StoreLimits
 
 MAGIC: Final = b"penstock-key-ring-1\n"
-"""What every key ring begins with."""
+"""The first bytes of every key ring."""
 _HEAD: Final = len(MAGIC) + ID_BYTES
 _CONTEXT: Final = b"ring"
 _NAME: Final = Struct(">H")
@@ -84,14 +84,14 @@ def encode_key_ring(ring: KeyRing, kek: Secret, random: RandomBytes) -> bytes:
 
 
 def decode_key_ring(data: bytes, kek: Secret) -> KeyRing:
-    """Return the key ring of some bytes. Raises what `read_key_ring` raises."""
+    """Decode a key ring. Raises what `read_key_ring` raises."""
     head, salt, box = data[:_HEAD], data[_HEAD : _HEAD + SALT_BYTES], data[_HEAD + SALT_BYTES :]
     if not head.startswith(MAGIC) or not box:
         raise MalformedError("keys.ring", "not a key ring, or one of another version", hint="check which file it is")
     if head != MAGIC + kek_id(kek):
         raise RefusedError(
             "keys.wrong-kek",
-            "this key ring lies under another key-encryption key",
+            "this key ring is encrypted with another key-encryption key",
             hint="give the one that it was written with: `penstock key show` tells of both files which it is",
         )
     ring = KeyRing()
@@ -122,7 +122,7 @@ def _write(ring: KeyRing) -> bytes:
 
 
 def _read(content: bytes) -> Iterator[tuple[str, int, Secret]]:
-    """Parse the unwrapped data. We wrote it: any other form was written by another program."""
+    """Parse the unwrapped data. Penstock wrote it: any other form was written by another program."""
     place = 0
     try:
         while place < len(content):
@@ -139,14 +139,14 @@ def _read(content: bytes) -> Iterator[tuple[str, int, Secret]]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Files of key-encryption keys: for their owner alone, written once, and read by nodes, commands and jobs alike.
+# Files of key-encryption keys: readable by their owner only, written once, and read by nodes, commands and jobs.
 
 
 def read_kek(path: Path, passphrase: bytes | None = None) -> Secret:
-    """Read a key-encryption key; one under a passphrase needs it.
+    """Read a key-encryption key, with its passphrase if it has one.
 
     Raises `FailedError`, `MalformedError` (`keys.kek` and codes of S-expressions and key files), `RefusedError`
-    (`file.exposed`, `key.passphrase`; `keys.kek-passphrase` where none was given).
+    (`file.exposed`, `key.passphrase`; `keys.kek-passphrase` if none was given).
     """
     stored = read_stored_kek(path)
     with within(str(path)):
@@ -155,7 +155,7 @@ def read_kek(path: Path, passphrase: bytes | None = None) -> Secret:
         if passphrase is None:
             raise RefusedError(
                 "keys.kek-passphrase",
-                "this key-encryption key lies under a passphrase",
+                "this key-encryption key has a passphrase",
                 hint="nobody can be asked here: give the passphrase, or a key without one",
             )
         return stored.open(passphrase)
@@ -174,7 +174,7 @@ def read_stored_kek(path: Path) -> StoredKek:
         if data.startswith(MAGIC):
             raise MalformedError(
                 "keys.kek",
-                "this is a key ring, and not the key-encryption key that it lies under",
+                "this is a key ring, not the key-encryption key that encrypts it",
                 hint="give the ring where keys are asked for, and here what `penstock key new-kek` made",
             )
         return parse_kek(parse(data))
@@ -210,15 +210,15 @@ class KeyFolder:
         self.path = path
 
     async def append(self, number: int, record: bytes) -> bool:
-        """Write a record as the one with so many before it; say no, and write nothing, where the log is not so long."""
+        """Write a record if the log has `number` records before it; otherwise write nothing and return False."""
         return await asyncio.to_thread(self._append, number, record)
 
     async def read(self, number: int) -> Sequence[bytes]:
-        """Return the records from a place on, or from the first that is kept."""
+        """Return the records from a number on, or from the first one that still exists."""
         return await asyncio.to_thread(self._read, number)
 
     async def forget(self, number: int) -> None:
-        """Keep no record before a place."""
+        """Delete all records before a number."""
         await asyncio.to_thread(self._forget, number)
 
     async def close(self) -> None:
@@ -232,7 +232,7 @@ class KeyFolder:
             with new_file(new) as stream:
                 stream.write(record)
             try:
-                # Refused where the name is taken, whatever anybody believes about locks.
+                # Fails if the name exists, even if another process ignores the lock.
                 os.link(new, self._file(number))
             except FileExistsError:
                 return False
@@ -243,7 +243,7 @@ class KeyFolder:
 
     def _read(self, number: int) -> list[bytes]:
         with self._failing():
-            # Mostly there is nothing new, which is one question to the system.
+            # Usually there is nothing new, and one system call shows it.
             if not self.path.is_dir() or (number and self._is_end(number)):
                 return []
             with self._locked():
@@ -251,7 +251,7 @@ class KeyFolder:
 
     def _forget(self, number: int) -> None:
         with self._failing(), self._locked():
-            # The first ones first: whatever is left follows on each other.
+            # In order, so that the remaining records are without gaps.
             for place in self._numbers():
                 if place < number < self._end():
                     self._file(place).unlink()
@@ -279,7 +279,7 @@ class KeyFolder:
         try:
             fcntl.flock(handle, fcntl.LOCK_EX)
             with suppress(FileNotFoundError):
-                # Of somebody who died while writing.
+                # A process died while it was writing this.
                 (self.path / _NEW).unlink()
             yield
         finally:
@@ -295,4 +295,4 @@ class KeyFolder:
 
 def _failed(path: Path, why: str) -> FailedError:
     hint = "no key changes before it can be written: make room, or give the folder back to the node's user"
-    return FailedError("keys.log-folder", f"the log of keys in `{path}` cannot be used: {why}", hint=hint)
+    return FailedError("keys.log-folder", f"the key log in `{path}` cannot be used: {why}", hint=hint)

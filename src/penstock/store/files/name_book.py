@@ -1,7 +1,7 @@
 """Resolve a written word: a principal, a petname, or a file with a key or a quorum in it.
 
-Petnames stand in a TOML file, one a line: `met = "ed25519:…"`. They are the reader's own, for display and for
-typing less; nothing that is signed contains one.
+Petnames are in a TOML file, one per line: `met = "ed25519:…"`. They are local to the reader, for display and for
+typing less. Signed data never contains one.
 """
 
 import os
@@ -106,7 +106,7 @@ class NameBook:
         """Parse `owner/name`, in which each may be `*` for all; a single `*` means both."""
         if text == "*":
             return None, None
-        # Names of networks and types have no `/`, paths of key files may.
+        # Names of networks and types do not contain `/`; paths of key files can.
         owner, slash, name = text.rpartition("/")
         if not slash or not owner or not name:
             raise MalformedError("name.malformed", f"`{text[:80]}` is not a {what} name", hint="write `owner/name`")
@@ -124,7 +124,7 @@ class NameBook:
 
 
 def principal_of(subject: Subject) -> Principal:
-    """Return the one principal that a key or a quorum is. Raises `MalformedError` for a name."""
+    """Return the principal of a key or a quorum. Raises `MalformedError` for a name."""
     if isinstance(subject, Principal):
         return subject
     if isinstance(subject, Threshold):

@@ -39,7 +39,7 @@ from penstock.trust.profiles import ProfileClaim
 from penstock.trust.signed import SignedValue, read_statements
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Principals that a file names: as they are written, or by the petnames that it has or names.
+# Principals that a file names: written out, or by petnames from this file or from a file that it names.
 
 
 _SCHEMES: Final = ("ed25519:", "threshold:")
@@ -49,7 +49,7 @@ _LISTED: Final = 10
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NameErrors:
-    """Wording of errors for one kind of file: its name, its codes, and where to read more."""
+    """The errors of one kind of file: its name, its error codes, and where to read more."""
 
     file: str
     no_match: str
@@ -59,17 +59,17 @@ class NameErrors:
     help: str
 
     def too_many(self, bound: str) -> LimitError:
-        """Return the error for more than there may be."""
+        """Return the error for exceeding a bound."""
         return LimitError(self.limit, f"a {self.file} has more than {bound}")
 
     def given_twice(self, what: str) -> MalformedError:
-        """Return the error for what two places say differently."""
+        """Return the error for a thing that is defined twice."""
         return MalformedError(self.twice, f"{what} is given twice", hint="only one can hold")
 
 
 @dataclass(frozen=True, slots=True)
 class NamedPrincipals:
-    """The petnames that a file uses. Those of its reader do not count, so that it means the same to all."""
+    """The petnames that a file uses. The reader's own petnames are not used, so that the file means the same to all."""
 
     names: Mapping[str, Principal]
     naming: NameErrors
@@ -82,7 +82,7 @@ class NamedPrincipals:
     def find(self, where: str, text: str) -> Principal:
         """Return the principal that a word names.
 
-        Raises `MalformedError`: with the code for principals when it stands for none, `principal.malformed`.
+        Raises `MalformedError`: with the file's code for unknown principals, or `principal.malformed`.
         """
         if text.startswith(_SCHEMES):
             return Principal.parse(text)
@@ -96,9 +96,9 @@ class NamedPrincipals:
         )
 
     def domains(self, homes: Mapping[str, str]) -> tuple[Domain, ...]:
-        """Return the domains of principals; the first to be named represents its domain.
+        """Return the domains of principals; the first principal of a domain represents it.
 
-        Raises as `find`, and `MalformedError` with the code for what is given twice, when somebody has two homes.
+        Raises as `find`, and `MalformedError` with the code for duplicates if a principal has two domains.
         """
         found: dict[Principal, str] = {}
         for member, domain in homes.items():
@@ -112,22 +112,22 @@ class NamedPrincipals:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Files that another file names, from the folder that it stands in: petnames, types, credentials and what ends them.
+# Files that another file names, relative to its folder: petnames, types, credentials and revocations.
 
 
 TypeFiles: TypeAlias = Mapping[TypeName, tuple[str, UnverifiedType]]
-"""Types that were read, with the files that they stand in."""
+"""Types that were read, and the files that they were read from."""
 
 _NONE: Final[TypeFiles] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class NamedFiles:
-    """See the module. Several files are named by themselves, by patterns, or by folders, of which all files are taken.
+    """Read files by name, by pattern, or all files of a folder.
 
     A pattern or a folder without files raises `MalformedError` with the code for no match: a policy with half of its
-    credentials looks like something that refuses. More files than there may be raise `LimitError`, and what cannot be
-    read raises `FailedError` (`file.*`).
+    credentials would silently refuse too much. Too many files raise `LimitError`, and files that cannot be read raise
+    `FailedError` (`file.*`).
     """
 
     folder: Path
@@ -139,7 +139,7 @@ class NamedFiles:
         return str(self.folder / name)
 
     def principals(self, names: Mapping[str, Principal] | str) -> NamedPrincipals:
-        """Return petnames that were written down, or those of a file. Raises `MalformedError` (`petname.malformed`)."""
+        """Return petnames from a table or from a file. Raises `MalformedError` (`petname.malformed`)."""
         if not isinstance(names, str):
             return NamedPrincipals(names, self.naming)
         file = self.path(names)
@@ -148,9 +148,9 @@ class NamedFiles:
             return NamedPrincipals(parse_petnames(data), self.naming)
 
     def types(self, patterns: Iterable[str], *, beside: TypeFiles = _NONE) -> TypeFiles:
-        """Read signed types, and return them and those `beside` them, of which nothing is verified yet.
+        """Read signed types, and return them together with those in `beside`. None of them is verified yet.
 
-        Raises `MalformedError` with the code for what is given twice, when two define one version differently; and as
+        Raises `MalformedError` with the code for duplicates if two files define one version differently; and as
         `read_type`.
         """
         found = dict(beside)
@@ -174,10 +174,10 @@ class NamedFiles:
         return Credentials(tuple(certificates.values()), tuple(dict.fromkeys(q for bag in found for q in bag.quorums)))
 
     def revocations(self, patterns: Iterable[str]) -> Revocations:
-        """Read and verify chains of policy events, and return what they revoke.
+        """Read and verify chains of policy events, and return their revocations.
 
-        Raises `RefusedError` (`evolution.broken`, `evolution.torn`): an event that does not hold may be the one that
-        revokes. Raises `MalformedError` with the code for what is given twice, when there are two chains of one owner.
+        Raises `RefusedError` (`evolution.broken`, `evolution.torn`): an invalid event could be the one that revokes.
+        Raises `MalformedError` with the code for duplicates if there are two chains of one owner.
         """
         chains: dict[Principal, Chain] = {}
         for file, data in self.read(patterns):
@@ -191,8 +191,8 @@ class NamedFiles:
     def agreements(self, patterns: Iterable[str], entries: int = CACHE_ENTRIES) -> Agreements:
         """Read agreements and profiles, and verify all of them. Each agreement remembers `entries` decisions.
 
-        Raises as `read_statements` and `UnverifiedValue.verify`, and `MalformedError` with the code for what is given
-        twice, when an owner has two agreements of one name.
+        Raises as `read_statements` and `UnverifiedValue.verify`, and `MalformedError` with the code for duplicates if
+        an owner has two agreements of one name.
         """
         agreements: dict[tuple[Principal, str], Agreement] = {}
         profiles: dict[Principal, list[SignedValue[ProfileClaim]]] = {}
@@ -243,7 +243,7 @@ _APPLY: Final = "deny-overrides"
 
 @dataclass(frozen=True, slots=True)
 class PoliciesTable:
-    """The table as it was read. Paths, and whose types are meant, are as it writes them."""
+    """The table as written: paths and owners are not resolved yet."""
 
     files: tuple[str, ...]
     refer: tuple[str, ...] = ()
@@ -271,7 +271,9 @@ def _read(named: NamedFiles, patterns: Iterable[str]) -> Iterator[list[Root]]:
         with within(file):
             policies = read_policies(data).policies
             if not policies:
-                raise MalformedError("policies.none", "a file of policies has none", hint="write one, or leave it out")
+                raise MalformedError(
+                    "policies.none", "the file contains no policies", hint="write one, or leave it out"
+                )
         yield policies
 
 

@@ -1,12 +1,12 @@
-"""The chain of an owner's policy events as a file, which only grows: a line for each, signed, in transport form.
+"""The chain of an owner's policy events as an append-only file: one signed event per line, in transport form.
 
-1. An event is on the disk before it is sent. So an event that was cut off while it was written was never sent,
-   and another one may be signed in its place; anything else would fork the policy.
-2. One process at a time goes on with a chain (`hold`); the lock ends with the process.
-3. A checkpoint of several events is there as a whole, or not at all.
+1. An event is on the disk before it is sent. So an event that was truncated while it was written was never sent,
+   and another one can be signed instead of it; anything else would fork the policy.
+2. One process at a time continues a chain (`hold`); the lock ends with the process.
+3. A checkpoint of several events is stored completely or not at all.
 
-Beside the file, in `<file>.state`, is what was handed in so far and the last time-stamp: what the owner must not go
-back behind, though it is not part of the chain. Where that is lost, more is handed in than has to be.
+The file `<file>.state` stores how far events were submitted, and the last time-stamp: the owner must not go back behind
+them, but they are not part of the chain. If it is lost, more events than necessary are submitted again.
 
     (chain-state (handed-in <n>) [<signed time-stamp>])
 """
@@ -26,9 +26,9 @@ from penstock.trust.policy_events import BEGINNING, PolicyEvent, TimeStamp
 from penstock.trust.signed import SignedValue, read_count, read_signed
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a node must not forget about owners' policies: a folder with a file for each owner, replaced as a whole.
+# A node's knowledge of owners' policies: a folder with a file for each owner, replaced atomically.
 #
-# Another file holds the brokers that the node has seen, which it waits for.
+# Another file lists the brokers that the node has seen and waits for.
 
 
 _BROKERS: Final = "brokers.seen"
@@ -36,7 +36,7 @@ _BROKERS: Final = "brokers.seen"
 
 @dataclass(frozen=True, slots=True)
 class PolicyFolder:
-    """See the module. The folder must be there. What is kept is signed by the broker, which is checked on reading."""
+    """A folder of policy snapshots, which must exist. The broker signs them, and verifies them when it reads them."""
 
     path: Path
 
@@ -49,11 +49,11 @@ class PolicyFolder:
                 raise FailedError("file.unreadable", f"`{file}` cannot be read: {error.strerror}") from error
 
     def save(self, owner: Principal, snapshot: bytes) -> None:
-        """Keep a snapshot in the place of the last one. Raises `FailedError` (`file.unwritable`)."""
+        """Replace an owner's snapshot. Raises `FailedError` (`file.unwritable`)."""
         replace_file(self.path / f"{str(owner).replace(':', '-')}.policy", snapshot)
 
     def load_brokers(self) -> bytes:
-        """Return the brokers that were seen. Raises `FailedError` (`file.unreadable`)."""
+        """Return the brokers that the node has seen. Raises `FailedError` (`file.unreadable`)."""
         file = self.path / _BROKERS
         try:
             return file.read_bytes() if file.exists() else b""
@@ -61,12 +61,12 @@ class PolicyFolder:
             raise unreadable(str(file), error) from error
 
     def save_brokers(self, seen: bytes) -> None:
-        """Keep the brokers that were seen. Raises `FailedError` (`file.unwritable`)."""
+        """Store the brokers that the node has seen. Raises `FailedError` (`file.unwritable`)."""
         replace_file(self.path / _BROKERS, seen)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The chain of an owner's policy events as a file, which only grows: a line for each, signed, in transport form.
+# The chain of an owner's policy events as an append-only file.
 
 
 _FETCH: Final = "get what is missing with `penstock net chain fetch`"
@@ -74,9 +74,9 @@ _FETCH: Final = "get what is missing with `penstock net chain fetch`"
 
 @dataclass(frozen=True, slots=True)
 class Chain:
-    """The content of a file as far as it is valid: verified events, and the error in the rest.
+    """The valid part of a file: verified events, and the error in the rest.
 
-    `size` is how many bytes of the file these events take. `torn` says that the rest is what a crash left behind.
+    `size` is the number of bytes of these events. `torn` means that a crash truncated the rest.
     """
 
     events: tuple[SignedValue[PolicyEvent], ...] = ()
@@ -104,31 +104,31 @@ class Chain:
         return self.events[-1].digest if self.events else BEGINNING
 
     def verify(self) -> None:
-        """Raise `RefusedError` (`evolution.torn`, `evolution.broken`) where not all of the file holds."""
+        """Raise `RefusedError` (`evolution.torn`, `evolution.broken`) unless the whole file is valid."""
         if self.problem is not None:
             raise self.problem
 
     def since(self, number: int) -> tuple[SignedValue[PolicyEvent], ...]:
-        """Return the events after a number: from the last checkpoint at most."""
+        """Return the events after a number, but none before the last checkpoint."""
         begin = max((index for index, event in enumerate(self.events) if event.value.checkpoint is not None), default=0)
         return tuple(event for event in self.events[begin:] if event.value.number > number)
 
 
 @dataclass(frozen=True, slots=True)
 class ChainState:
-    """See the module."""
+    """How far an owner's events were submitted, and the last time-stamp."""
 
     handed_in: int = 0
     stamp: SignedValue[TimeStamp] | None = field(default=None, repr=False)
 
     def to_sexp(self) -> SExp:
-        """Return it as it is kept."""
+        """Return the state as it is stored."""
         stamp = () if self.stamp is None else (self.stamp.to_sexp(),)
         return (b"chain-state", (b"handed-in", str(self.handed_in).encode()), *stamp)
 
     @classmethod
     def from_sexp(cls, value: SExp) -> "ChainState":
-        """Read it. Raises `MalformedError` (`evolution.chain-state` and what a time-stamp raises), `RefusedError`."""
+        """Read a state. Raises `MalformedError` (`evolution.chain-state` and as time-stamps), `RefusedError`."""
         match value:
             case (b"chain-state", (b"handed-in", bytes(number))):
                 return cls(read_count(number))
@@ -142,7 +142,7 @@ class ChainState:
 
 
 def read_chain(data: bytes) -> Chain:
-    """Read and verify a chain, up to the first thing in it that does not hold."""
+    """Read and verify a chain, up to the first error in it."""
     found: list[SignedValue[PolicyEvent]] = []
     ends = [0]
     *lines, rest = data.split(b"\n")
@@ -158,21 +158,23 @@ def read_chain(data: bytes) -> Chain:
 
 
 def check_next(last: SignedValue[PolicyEvent] | None, event: SignedValue[PolicyEvent]) -> None:
-    """Check that an event follows another one; the first one of a file is the first of all, or a checkpoint.
+    """Check that an event follows another one. A file begins with the owner's first event or with a checkpoint.
 
     Raises `RefusedError`: `evolution.other-owner`, `evolution.not-next`, `evolution.backwards`.
     """
     value = event.value
     if last is None:
         if value.number != 1 and value.checkpoint is None:
-            raise RefusedError("evolution.not-next", f"policy event {value.number} begins nothing")
+            raise RefusedError(
+                "evolution.not-next", f"a chain cannot begin with policy event {value.number}: it is not a checkpoint"
+            )
         return
     if value.owner != last.value.owner:
         raise RefusedError("evolution.other-owner", "a policy event of another owner")
     if (value.number, value.previous) != (last.value.number + 1, last.digest):
         raise RefusedError("evolution.not-next", f"policy event {value.number} does not follow {last.value.number}")
     if value.time < last.value.time:
-        raise RefusedError("evolution.backwards", f"policy event {value.number} is older than the one before")
+        raise RefusedError("evolution.backwards", f"policy event {value.number} is older than the previous one")
 
 
 def _record(line: bytes) -> SExp:
@@ -205,12 +207,12 @@ def _broken(line: int, error: PenstockError) -> RefusedError:
 
 @dataclass(frozen=True, slots=True)
 class ChainFile:
-    """See the module."""
+    """The file of a chain, and its state file."""
 
     path: Path
 
     def read(self) -> Chain:
-        """Read the chain as it is now; a file that is not there holds none. Raises as `read_file`."""
+        """Read the current chain; a missing file means an empty chain. Raises as `read_file`."""
         if not self.path.exists():
             return Chain()
         chain = read_chain(read_file(str(self.path)))
@@ -251,7 +253,7 @@ class ChainFile:
     def _lock(self, file: int) -> None:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            taken = os.fstat(file).st_ino != self.path.stat().st_ino  # another file was put in its place
+            taken = os.fstat(file).st_ino != self.path.stat().st_ino  # the file was replaced meanwhile
         except OSError:
             taken = True
         if taken:
@@ -283,15 +285,15 @@ class HeldChain:
     def check(self, owner: Principal) -> None:
         """Check that the owner may continue from here, as far as the files show.
 
-        (1) It is the owner's chain. (2) Everything that was sent is in it. (3) What was cut off was sent
-        to nobody: each event is handed in before the next one is signed, which is noted beside the chain.
+        (1) It is the owner's chain. (2) Everything that was sent is in it. (3) A truncated event was not sent: each
+        event is submitted before the next one is signed, and that is noted in the state file.
 
         Raises `RefusedError`: `evolution.other-owner`, `evolution.old-chain`, `evolution.torn`.
         """
         path, chain = self.file.path, self.chain
-        # (1) Whoever signs for another owner begins a chain that is nobody's.
+        # (1) An event signed by another owner would start a chain of its own.
         if chain.owner not in (None, owner):
-            raise _about(path, RefusedError("evolution.other-owner", "it is the chain of another owner"))
+            raise _about(path, RefusedError("evolution.other-owner", "the chain belongs to another owner"))
         # (2) Rule 1 of the module: then the file is an old copy.
         if self.state.handed_in > chain.number:
             message = f"`{path}` ends with policy event {chain.number}, and {self.state.handed_in} was handed in"
@@ -300,12 +302,12 @@ class HeldChain:
         if stamp is not None and (stamp.value.owner != owner or stamp.value.number > chain.number):
             message = f"`{self.file.beside}` has a time-stamp of what is not in the chain"
             raise RefusedError("evolution.old-chain", message, hint=_FETCH)
-        # (3) Without a note nobody knows.
+        # (3) Without a note it is unknown.
         if chain.torn and chain.events and self._state is None:
             raise _about(path, RefusedError("evolution.torn", "it is unknown who received the last event", hint=_FETCH))
 
     def cut(self) -> bool:
-        """Remove an incomplete last event; say whether there was one. Raises `FailedError`."""
+        """Remove an incomplete last event; return whether there was one. Raises `FailedError`."""
         if not self.chain.torn:
             return False
         try:
@@ -317,9 +319,9 @@ class HeldChain:
         return True
 
     def append(self, events: Sequence[SignedValue[PolicyEvent]]) -> None:
-        """Append the next events; return when they are safe on the disk.
+        """Append the next events; return when they are synced to the disk.
 
-        Raises `FailedError` (`file.unwritable`), and what `check_next` raises. What was not written is not there.
+        Raises `FailedError` (`file.unwritable`), and what `check_next` raises. Then the file is unchanged.
         """
         whole = self.chain.events
         for event in events:
@@ -328,7 +330,7 @@ class HeldChain:
         self.cut()
         size = os.fstat(self._handle).st_size
         try:
-            # A last line that lost its end still is a line.
+            # The last event is valid, but its line feed is missing.
             begin = b"\n" if size and os.pread(self._handle, 1, size - 1) != b"\n" else b""
             data = begin + b"".join(transport(event.to_sexp()) + b"\n" for event in events)
             _write(self._handle, data)

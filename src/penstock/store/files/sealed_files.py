@@ -1,6 +1,6 @@
-"""Files of sealed blocks: each with its length (4 bytes, big-endian) before it, as frames of a link have.
+"""Files of sealed blocks: each block follows its length (4 bytes, big-endian), like frames of a link.
 
-There is nothing at the beginning or the end, so that files are put together by writing one behind the other.
+There is no header or trailer, so that files can be concatenated.
 """
 
 from collections import defaultdict, deque
@@ -22,15 +22,15 @@ _VERSION: Final = bytes([VERSION])
 
 
 def write_sealed(stream: IO[bytes], block: bytes) -> int:
-    """Write a block, and return how many bytes that took. Raises `OSError`."""
+    """Write a block, and return the number of bytes written. Raises `OSError`."""
     return stream.write(_LENGTH.pack(len(block)) + block)
 
 
 def read_sealed(stream: BinaryIO, *, limits: CodecLimits = CODEC_LIMITS) -> Iterator[bytes]:
-    """Yield the blocks of a file, none of them looked into.
+    """Yield the blocks of a file without opening them.
 
-    Raises `MalformedError`: `seal.file` if it is not a file of blocks, `seal.truncated` where it ends inside of one;
-    and `OSError`. Nothing can be read behind that.
+    Raises `MalformedError`: `seal.file` if it is not a file of blocks, `seal.truncated` if it ends inside a block; and
+    `OSError`. Nothing can be read after that.
     """
     while head := _read(stream, _LENGTH.size):
         if len(head) < _LENGTH.size:
@@ -40,7 +40,7 @@ def read_sealed(stream: BinaryIO, *, limits: CodecLimits = CODEC_LIMITS) -> Iter
             raise _no_file()
         first = _read(stream, 1)
         if first not in (b"", _VERSION):
-            # Before as much is read as some other file happens to say.
+            # Checked before reading: another kind of file could announce any length.
             raise _no_file()
         block = first + _read(stream, length - 1)
         if len(block) < length:
@@ -59,7 +59,7 @@ def _read(stream: BinaryIO, size: int) -> bytes:
 
 def _truncated() -> MalformedError:
     return MalformedError(
-        "seal.truncated", "the file ends inside of a sealed block", hint="it was cut; what stands before is whole"
+        "seal.truncated", "the file ends inside a sealed block", hint="it was truncated; the blocks before are complete"
     )
 
 
@@ -72,13 +72,13 @@ def _no_file() -> MalformedError:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Refused sealed blocks in a folder: one in a file, as `penstock open` reads it, and the reason in its name.
+# Refused sealed blocks in a folder: one per file, as `penstock open` reads it, with the reason in its name:
 #
 #     20260501T120000.000000Z-000001-seal.closed-epoch-0a1b2c3d.sealed
 #
-# is when it came, a number, the code, and the first digits of the broker that handed it on. Files sort by time, and can
-# be put together by writing one behind the other. So many are kept, and so many bytes; when there are more, the oldest
-# goes of the broker from which most bytes are here: nobody pushes out what came from others by sending more.
+# contains the arrival time, a number, the error code, and the first digits of the broker that forwarded it. Files sort
+# by time, and can be concatenated. Blocks and bytes are limited: above the limit, the oldest block of the broker with
+# the most bytes is deleted. So no broker can displace the blocks of others by sending more.
 #
 # Kept blocks are not synced immediately: a sender of refused blocks must not slow the broker.
 
@@ -90,34 +90,34 @@ _NOBODY: Final = "0" * _DIGITS
 
 class _Kept(NamedTuple):
     file: Path
-    octets: int
+    size: int
 
 
 class QuarantineFolder:
-    """See the module. The folder is made when there is something to keep."""
+    """The folder of refused blocks. It is created with the first block."""
 
     def __init__(self, path: Path, most_blocks: int, most_bytes: int) -> None:
         self._path, self._most_blocks, self._most_bytes = path, most_blocks, most_bytes
         self._by_peer: defaultdict[str, deque[_Kept]] = defaultdict(deque)
-        self._octets: defaultdict[str, int] = defaultdict(int)
+        self._sizes: defaultdict[str, int] = defaultdict(int)
         self._numbers = count(1)
         for file in sorted(path.glob(f"*{SUFFIX}")):
             self._note(file.name.removesuffix(SUFFIX).rpartition("-")[2], _Kept(file, file.stat().st_size))
 
     def __len__(self) -> int:
-        """Count the blocks that are kept."""
+        """Return the number of stored blocks."""
         return sum(map(len, self._by_peer.values()))
 
     def keep(self, when: datetime, code: str, peer: Principal | None, block: bytes, /) -> None:
-        """Keep a block. Raises `FailedError` (`file.unwritable`)."""
+        """Store a block. Raises `FailedError` (`file.unwritable`)."""
         who = _NOBODY if peer is None else peer.digest.hex()[:_DIGITS]
         time = when.astimezone(UTC).strftime("%Y%m%dT%H%M%S.%fZ")
         file = self._path / f"{time}-{next(self._numbers):06}-{code}-{who}{SUFFIX}"
         try:
             self._path.mkdir(mode=0o700, exist_ok=True)
             with new_file(file, durable=False) as stream:
-                octets = write_sealed(stream, block)
-            self._note(who, _Kept(file, octets))
+                size = write_sealed(stream, block)
+            self._note(who, _Kept(file, size))
             self._make_room()
         except OSError as error:
             raise FailedError(
@@ -128,13 +128,13 @@ class QuarantineFolder:
 
     def _note(self, who: str, kept: _Kept) -> None:
         self._by_peer[who].append(kept)
-        self._octets[who] += kept.octets
+        self._sizes[who] += kept.size
 
     def _make_room(self) -> None:
-        while len(self) > self._most_blocks or sum(self._octets.values()) > self._most_bytes:
-            who = max(self._octets, key=self._octets.__getitem__)
+        while len(self) > self._most_blocks or sum(self._sizes.values()) > self._most_bytes:
+            who = max(self._sizes, key=self._sizes.__getitem__)
             gone = self._by_peer[who].popleft()
-            self._octets[who] -= gone.octets
+            self._sizes[who] -= gone.size
             if not self._by_peer[who]:
-                del self._by_peer[who], self._octets[who]
+                del self._by_peer[who], self._sizes[who]
             gone.file.unlink(missing_ok=True)

@@ -16,7 +16,7 @@ from penstock.model.values import AttributeSpec, Value, canonical, check_value, 
 from penstock.store.limits import POLICY_NAME_LENGTH
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Files of petnames: TOML, one name a line, `met = "ed25519:…"`. They are their owner's own, and nothing signs them.
+# Files of petnames: TOML, one name per line, `met = "ed25519:…"`. They are local to their owner, and not signed.
 
 
 def parse_petnames(data: bytes) -> dict[str, Principal]:
@@ -44,7 +44,7 @@ def read_petnames(table: Mapping[str, object]) -> dict[str, Principal]:
 
 
 def check_petname(name: str) -> None:
-    """Check a petname: one that reads like a principal could pass for another one. Raises `MalformedError`."""
+    """Check a petname: it must not look like a principal. Raises `MalformedError`."""
     if not name or not name.isprintable() or len(name) > 64 or any(sign in name for sign in "/:#="):
         raise MalformedError(
             "petname.malformed",
@@ -54,7 +54,7 @@ def check_petname(name: str) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Tables of TOML files that people write, read strictly: what is not known is an error, with what may be meant.
+# TOML tables, read strictly: an unknown key is an error, with a suggestion.
 
 
 _ITEM = TypeVar("_ITEM")
@@ -79,11 +79,11 @@ class Strict:
             raise MalformedError(self.syntax, f"not a TOML file: {str(error)[:200]}", hint=self.help) from error
 
     def wrong(self, where: str, expected: str) -> MalformedError:
-        """Return the error for a value of a wrong shape."""
+        """Return the error for a value of the wrong kind."""
         return MalformedError(self.value, f"`{where}` must be {expected}", hint=self.help)
 
     def known(self, where: str, table: Mapping[str, object], keys: Iterable[str]) -> None:
-        """Check that a table has no other keys than these."""
+        """Check that a table has no keys but these."""
         unknown = sorted(table.keys() - set(keys))
         if unknown:
             near = difflib.get_close_matches(unknown[0], sorted(keys), n=1)
@@ -96,7 +96,7 @@ class Strict:
             )
 
     def needed(self, where: str, table: Mapping[str, object], key: str) -> object:
-        """Return the value of a key that must be there."""
+        """Return the value of a required key."""
         if key not in table:
             raise MalformedError(self.missing, f"{where} lacks `{key}`", hint=self.help)
         return table[key]
@@ -108,7 +108,7 @@ class Strict:
         return value
 
     def text(self, where: str, value: object) -> str:
-        """Return a value that must be a text with something in it."""
+        """Return a value that must be a text that is not empty."""
         if not isinstance(value, str) or not value:
             raise self.wrong(where, "a text")
         return value
@@ -144,7 +144,7 @@ class Strict:
             ) from error
 
     def name(self, where: str, value: object) -> str:
-        """Return a value that must be a name that people can be shown."""
+        """Return a value that must be a printable name."""
         name = self.text(where, value)
         if len(name) > POLICY_NAME_LENGTH or not name.isprintable():
             raise self.wrong(where, f"at most {POLICY_NAME_LENGTH} printable characters")
@@ -157,14 +157,14 @@ class Strict:
         return MappingProxyType(read_petnames(self.table(where, value)))
 
     def homes(self, where: str, value: object) -> Mapping[str, str]:
-        """Return the names of domains, by the principals and petnames that are at home there."""
+        """Return the name of each principal's domain, by principal or petname."""
         table = self.table(where, value)
         return MappingProxyType(
             {member: self.name(f"{where}.{member[:80]}", domain) for member, domain in table.items()}
         )
 
     def facts(self, where: str, value: object) -> Mapping[str, Value]:
-        """Return facts that conditions may ask for. Raises `MalformedError` (`environment.reserved`) too."""
+        """Return facts that conditions can use. Raises `MalformedError` (`environment.reserved`) too."""
         found: dict[str, Value] = {}
         for name, fact in self.table(where, value).items():
             if not isinstance(fact, str | int | float | datetime):

@@ -1,13 +1,12 @@
-"""A store as one file, the same whichever adapter it came from: a line for each thing, in transport form.
+"""Back up a store to one file, in the same format for all adapters: one S-expression per line, in transport form.
 
     (penstock-backup 1)
-    (ledger <name> <number of changes> <hash of the last> <its time>)    for each ledger, and behind it its changes:
+    (ledger <name> <number of changes> <hash of the last> <its time>)    for each ledger, followed by its changes:
     (change <number> <microseconds since 1970> <who> <kind> <why> <hash> [(before <bytes>)] [(after <bytes>)])
     (end <SHA-256 of all lines before>)
 
-It can be taken while others write: the heads of all ledgers are read at one moment, and what leads to them does not
-change any more. All of a file is verified before a line of it is restored. Snapshots are not in it: they are only a
-cache.
+A backup can be taken while others write: the heads of all ledgers are read in one moment, and earlier changes never
+change. The whole file is verified before any line of it is restored. Snapshots are not included: they are a cache.
 """
 
 from collections import deque
@@ -42,9 +41,9 @@ _LINE: Final = 4 << 20
 
 
 def write_backup(store: Store, path: Path, told: Told = quiet) -> Mapping[str, LedgerHead]:
-    """Write a store to a file, for its owner alone, and return the heads that it holds.
+    """Write a store to a file that only its owner can read, and return the heads in it.
 
-    Raises `RefusedError` (`store.broken`): what is broken is not backed up; and `FailedError` (`file.unwritable`).
+    Raises `RefusedError` (`store.broken`): a broken ledger is not backed up; and `FailedError` (`file.unwritable`).
     """
     heads = store.heads()
     replace_file_by(path, _sealed(_lines(store, heads, told)))
@@ -52,7 +51,7 @@ def write_backup(store: Store, path: Path, told: Told = quiet) -> Mapping[str, L
 
 
 def read_backup(path: Path, told: Told = quiet, *, limits: StoreLimits = STORE_LIMITS) -> Mapping[str, LedgerHead]:
-    """Verify all of a file, and return the heads that it holds.
+    """Verify a whole file, and return the heads in it.
 
     Raises `MalformedError` (`store.backup`), `RefusedError` (`store.broken`) and `FailedError` (`file.*`).
     """
@@ -69,10 +68,10 @@ def read_backup(path: Path, told: Told = quiet, *, limits: StoreLimits = STORE_L
 def restore_backup(
     path: Path, store: Store, told: Told = quiet, *, limits: StoreLimits = STORE_LIMITS
 ) -> Mapping[str, LedgerHead]:
-    """Put the ledgers of a file into a store, each as a whole; those that are there already are left as they are.
+    """Restore the ledgers of a file into a store, each atomically. Ledgers that the store has already are kept.
 
-    So a restore that was cut off is completed by doing it again. Raises as `read_backup`, and `RefusedError`
-    (`store.not-empty`) where a ledger holds other changes.
+    So an interrupted restore is completed by running it again. Raises as `read_backup`, and `RefusedError`
+    (`store.not-empty`) if a ledger in the store has other changes.
     """
     heads = read_backup(path, limits=limits)
     put_back(path, heads, store, told, limits=limits)
@@ -82,7 +81,7 @@ def restore_backup(
 def put_back(
     path: Path, heads: Mapping[str, LedgerHead], store: Store, told: Told = quiet, *, limits: StoreLimits = STORE_LIMITS
 ) -> None:
-    """Do as `restore_backup` with a file that was read. Each change is verified again as it is written."""
+    """Restore a file that was read (`restore_backup`). Each change is verified again when it is written."""
     missing = verify_room(heads, store)
     with _opened(path) as stream, within(str(path)):
         for part in _parts(stream, limits):
@@ -94,7 +93,7 @@ def put_back(
 
 
 def verify_room(heads: Mapping[str, LedgerHead], store: Store) -> set[str]:
-    """Return the ledgers that a store lacks. Raises `RefusedError` (`store.not-empty`) where one has other changes."""
+    """Return the ledgers that a store lacks. Raises `RefusedError` (`store.not-empty`) if one has other changes."""
     there = store.heads()
     for ledger in heads.keys() & there.keys():
         if there[ledger] != heads[ledger]:
@@ -109,7 +108,7 @@ def verify_room(heads: Mapping[str, LedgerHead], store: Store) -> set[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Part:
-    """A ledger of a file; its rows must be taken before the next part is asked for."""
+    """A ledger of a file; its rows must be consumed before the next part is read."""
 
     ledger: str
     head: LedgerHead
@@ -204,7 +203,7 @@ def _parts(stream: BinaryIO, limits: StoreLimits) -> Iterator[_Part]:
 
 
 def _values(stream: BinaryIO, limits: StoreLimits) -> Iterator[SExp]:
-    """Yield what the lines say, and hold them against the digest at the end."""
+    """Yield the lines' values, and compare the lines with the digest at the end."""
     allowed = replace(limits, sexp_bytes=_LINE)
     digest = sha256()
     for line in takewhile(bool, iter(lambda: stream.readline(_LINE), b"")):
@@ -226,4 +225,4 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def _no_backup(what: str) -> MalformedError:
-    return MalformedError("store.backup", f"no whole backup: {what}", hint="take another one")
+    return MalformedError("store.backup", f"the backup is not complete: {what}", hint="take another one")

@@ -1,8 +1,8 @@
-"""State as a fold of changes, with snapshots so that a long ledger is quickly there.
+"""State as a fold of changes, with snapshots so that a long ledger loads quickly.
 
-A snapshot is a cache. It names the head that it was folded from, and is passed over where that head is not in the
-chain, or where its bytes were damaged. Somebody who can write to the database could put another in its place: where
-that matters, somebody vouches for snapshots (`Keeping`); `refold` takes none, and `FoldView.verify` compares.
+A snapshot is a cache. It names the head that it was computed from, and is ignored if that head is not in the chain or
+if its bytes are damaged. Somebody who can write to the database could replace it: if that matters, snapshots are
+authenticated (`Keeping`). `refold` uses no snapshot, and `FoldView.verify` compares.
 """
 
 from collections.abc import Sequence
@@ -31,11 +31,11 @@ class Fold(Protocol[S]):
         ...
 
     def step(self, state: S, change: Change) -> S:
-        """Return the state after a change; it may be the same object."""
+        """Return the state after a change; this can be the same object."""
         ...
 
     def dump(self, state: S) -> bytes:
-        """Return the state as bytes: the same ones for the same state."""
+        """Return the state as bytes: equal states give equal bytes."""
         ...
 
     def load(self, data: bytes) -> S:
@@ -48,7 +48,7 @@ class Keeping(Protocol):
 
     @property
     def able(self) -> bool:
-        """True where one can be kept that counts."""
+        """Whether a snapshot can be stored that readers will trust."""
         ...
 
     def slots(self, fold: str) -> Sequence[str]:
@@ -59,13 +59,13 @@ class Keeping(Protocol):
         """Return the bytes to store for a state."""
         ...
 
-    def unwrap(self, head: LedgerHead, octets: bytes) -> bytes:
-        """Return the state that was kept. Raises `MalformedError` for one that does not count."""
+    def unwrap(self, head: LedgerHead, data: bytes) -> bytes:
+        """Return the stored state. Raises `MalformedError` if it cannot be trusted."""
         ...
 
 
 class AsItIs:
-    """Snapshots that nobody vouches for."""
+    """Snapshots that are not authenticated."""
 
     able = True
 
@@ -77,19 +77,19 @@ class AsItIs:
         """Return the state."""
         return data
 
-    def unwrap(self, _head: LedgerHead, octets: bytes) -> bytes:
+    def unwrap(self, _head: LedgerHead, data: bytes) -> bytes:
         """Return the state."""
-        return octets
+        return data
 
 
 AS_IT_IS: Final = AsItIs()
 
 
 class FoldView(Generic[S]):
-    """The state of a ledger as far as it was read: `state`, and the `head` that it follows from.
+    """The state of a ledger as far as it was read: `state`, and the `head` that it was computed from.
 
-    It keeps a snapshot each time that so many changes have come. Raises, when it is made and in all it does, what
-    `Ledger` raises; a view whose fold has raised is of no use any more.
+    It stores a snapshot after a number of changes (`limits`). The constructor and all methods raise what `Ledger`
+    raises. If the fold raises, the view cannot be used any more.
     """
 
     def __init__(
@@ -121,7 +121,7 @@ class FoldView(Generic[S]):
     def append(self, entries: Sequence[NewChange]) -> tuple[Change, ...]:
         """Append changes after this view's head, and apply them.
 
-        Raises `RefusedError` (`store.conflict`) where somebody else has changed something: refresh, and decide again.
+        Raises `RefusedError` (`store.conflict`) if somebody else has changed the ledger: refresh, and decide again.
         """
         changes = self.ledger.append(self.head, entries)
         for change in changes:
@@ -130,16 +130,16 @@ class FoldView(Generic[S]):
         return changes
 
     def keep(self) -> None:
-        """Keep a snapshot now."""
+        """Store a snapshot now."""
         snapshot = self._keeping.wrap(self.head, self.fold.dump(self.state))
         self.ledger.keep_snapshot(self._keeping.slots(self.fold.name)[0], self.head, snapshot)
         self._kept = self.head.number
 
     def verify(self) -> None:
-        """Check that the state is the one that all changes lead to. Raises `RefusedError` (`store.broken`)."""
+        """Recompute the state from all changes, and compare. Raises `RefusedError` (`store.broken`)."""
         state = refold(self.ledger, self.fold, self.head)
         if self.fold.dump(state) != self.fold.dump(self.state):
-            raise broken(self.ledger.name, self.head.number, "leads to another state than a snapshot says")
+            raise broken(self.ledger.name, self.head.number, "gives another state than a snapshot contains")
 
     def _take(self, change: Change) -> None:
         if change.previous != self.head.hash:
@@ -156,7 +156,7 @@ class FoldView(Generic[S]):
 
 
 def refold(ledger: Ledger, fold: Fold[S], head: LedgerHead | None = None) -> S:
-    """Return the state at a head, or now, from all changes and no snapshot. Raises `RefusedError` (`store.broken`)."""
+    """Compute the state at a head, or now, without a snapshot. Raises `RefusedError` (`store.broken`)."""
     state = fold.empty()
     for change in ledger.read(1, None if head is None else head.number):
         state = fold.step(state, change)
@@ -164,7 +164,7 @@ def refold(ledger: Ledger, fold: Fold[S], head: LedgerHead | None = None) -> S:
 
 
 def state_at(ledger: Ledger, fold: Fold[S], instant: datetime, keeping: Keeping = AS_IT_IS) -> tuple[S, LedgerHead]:
-    """Return the state as it was at an instant, and the head of then. Raises `RefusedError` (`store.broken`)."""
+    """Return the state at an instant, and the head at that instant. Raises `RefusedError` (`store.broken`)."""
     until = ledger.at(instant)
     state, head = _start(ledger, fold, keeping, until.number)
     for change in ledger.read(head.number + 1, until.number):
@@ -173,7 +173,7 @@ def state_at(ledger: Ledger, fold: Fold[S], instant: datetime, keeping: Keeping 
 
 
 def _start(ledger: Ledger, fold: Fold[S], keeping: Keeping, until: int | None = None) -> tuple[S, LedgerHead]:
-    """Return a state to begin with: that of a snapshot that is not too late, or the empty one."""
+    """Return a state to start from: that of a snapshot that is not too recent, or the empty one."""
     kept = [snapshot for slot in keeping.slots(fold.name) if (snapshot := ledger.snapshot(slot)) is not None]
     for snapshot in sorted(kept, key=lambda each: each.head.number, reverse=True):
         if until is None or snapshot.head.number <= until:

@@ -68,19 +68,19 @@ class NewChange:
     when: datetime
     kind: str
     why: str = ""
-    # Rules and rights stand in these, which no log may show.
+    # These contain rules and rights, which must not appear in logs.
     before: bytes | None = field(default=None, repr=False)
     after: bytes | None = field(default=None, repr=False)
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "when", in_utc(self.when))
         if not _KIND.fullmatch(self.kind):
-            raise MalformedError("store.value", "the kind of a change is a word of a-z, 0-9, `.` and `-`")
+            raise MalformedError("store.value", "the kind of a change must be a word of a-z, 0-9, `.` and `-`")
         if not self.why.isprintable():
-            raise MalformedError("store.value", "the reason of a change is one line of text that prints")
+            raise MalformedError("store.value", "the reason of a change must be one line of printable text")
 
     def check(self, limits: StoreLimits) -> None:
-        """Raise `LimitError` (`store.limit`) for what is too large to be kept."""
+        """Raise `LimitError` (`store.limit`) if a part is too large to be stored."""
         sizes = (
             ("kind", len(self.kind), limits.store_kind_length),
             ("reason", len(self.why), limits.store_why_length),
@@ -89,12 +89,12 @@ class NewChange:
         )
         for what, size, limit in sizes:
             if size > limit:
-                raise LimitError("store.limit", f"the {what} of a change has {size} bytes, where {limit} are kept")
+                raise LimitError("store.limit", f"the {what} of a change has {size} bytes; at most {limit} are allowed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Change(NewChange):
-    """A change in its place. Whoever holds one knows that its hash is that of its bytes."""
+    """A change with its place in the chain. Its hash was computed from its bytes."""
 
     ledger: str
     number: int
@@ -108,7 +108,7 @@ class Change(NewChange):
 
 
 class Row(NamedTuple):
-    """A change as an adapter keeps it, of which nothing is verified. `at` counts microseconds since 1970."""
+    """A change as an adapter stores it, not verified. `at` counts microseconds since 1970."""
 
     number: int
     at: int
@@ -121,11 +121,11 @@ class Row(NamedTuple):
 
 
 def check_ledger_name(name: str, limits: StoreLimits = STORE_LIMITS) -> None:
-    """Raise `MalformedError` (`store.value`) for what cannot name a ledger."""
+    """Raise `MalformedError` (`store.value`) if a ledger cannot have this name."""
     if not _NAME.fullmatch(name) or len(name) > limits.store_name_length:
         raise MalformedError(
             "store.value",
-            f"`{name[:80]}` names no ledger",
+            f"`{name[:80]}` is not a valid ledger name",
             hint=f"at most {limits.store_name_length} of a-z, 0-9 and `._/-`, a letter first",
         )
 
@@ -158,7 +158,7 @@ def chain(
 
 
 def to_row(change: Change) -> Row:
-    """Return a change as it is kept."""
+    """Return a change as it is stored."""
     return Row(
         change.number,
         ticks(change.when),
@@ -190,17 +190,17 @@ def verify_row(ledger: str, head: LedgerHead, row: Row) -> Change:
         )
         digest = _digest(ledger, head, row.who, index(row.at), change)
     except (MalformedError, TypeError, ValueError, OverflowError, AttributeError):
-        # A database may hold anything in any column. `from None`: the cause would quote it.
+        # A column of a database can contain anything. `from None`: the cause would quote it.
         raise broken(ledger, row.number, "cannot be read") from None
     if digest != row.hash:
-        raise broken(ledger, row.number, "is not what was written, or does not follow the one before")
+        raise broken(ledger, row.number, "was altered, or does not follow the previous one")
     if head.when is not None and change.when < head.when:
-        raise broken(ledger, row.number, "is older than the one before")
+        raise broken(ledger, row.number, "is older than the previous one")
     return change
 
 
 def broken(ledger: str, number: int, what: str) -> RefusedError:
-    """Return the error for a change that is not as it was written."""
+    """Return the error for a change that was altered, or is missing."""
     return RefusedError(
         "store.broken",
         f"change {number} of `{ledger}` {what}",
@@ -216,12 +216,12 @@ def ticks(instant: datetime) -> int:
 
 
 def from_ticks(count: int) -> datetime:
-    """Return the instant so many microseconds after 1970. Raises `OverflowError` and `TypeError`."""
+    """Return the instant that is `count` microseconds after 1970. Raises `OverflowError` and `TypeError`."""
     return _EPOCH + count * _TICK
 
 
 def head_of(number: int, digest: bytes, at: int) -> LedgerHead:
-    """Return a head as it was kept, of which nothing is verified; one whose time is none has none."""
+    """Return a stored head, not verified. It has no time if the stored one is not valid."""
     try:
         return LedgerHead(number, digest, from_ticks(at))
     except (TypeError, OverflowError):
@@ -229,7 +229,7 @@ def head_of(number: int, digest: bytes, at: int) -> LedgerHead:
 
 
 def head_ticks(head: LedgerHead) -> int:
-    """Return the time of a head as it is kept."""
+    """Return the time of a head as it is stored."""
     return 0 if head.when is None else ticks(head.when)
 
 
@@ -246,7 +246,7 @@ def _digest(ledger: str, head: LedgerHead, who: str, at: int, entry: NewChange) 
 
 @dataclass(frozen=True, slots=True)
 class FoldSnapshot:
-    """The state that a fold had at a head: a cache, which can be made again at any time."""
+    """The state of a fold at a head: a cache, which can be recomputed at any time."""
 
     ledger: str
     fold: str
@@ -261,7 +261,7 @@ class FoldSnapshot:
 
 
 class RecordStore(Protocol):
-    """An adapter. Each method raises `FailedError` (`store.failed`, `store.busy`) where its database fails."""
+    """An adapter. Each method raises `FailedError` (`store.failed`, `store.busy`) if its database fails."""
 
     @property
     def url(self) -> str:
@@ -270,31 +270,31 @@ class RecordStore(Protocol):
 
     @property
     def version(self) -> str:
-        """The version of the form in which they are kept; empty where nothing outlives the process."""
+        """The version of the database schema; empty if records end with the process."""
         ...
 
     def heads(self) -> Mapping[str, LedgerHead]:
-        """Return the heads of all ledgers, as they were at one moment."""
+        """Return the heads of all ledgers at one moment."""
         ...
 
     def head(self, ledger: str) -> LedgerHead:
-        """Return the head of a ledger; of one that nobody has written to, the beginning."""
+        """Return the head of a ledger; `EMPTY` if it has no changes."""
         ...
 
     def append(self, ledger: str, expected: LedgerHead, head: LedgerHead, rows: Iterable[Row]) -> None:
-        """Add rows that lead from one head to another, as the module says. Raises `RefusedError` (`store.conflict`)."""
+        """Append rows and set the head, by the module's three rules. Raises `RefusedError` (`store.conflict`)."""
         ...
 
     def rows(self, ledger: str, first: int, last: int) -> list[Row]:
-        """Return those of the rows with these numbers that there are, in their order."""
+        """Return the existing rows with these numbers, in order."""
         ...
 
     def last_until(self, ledger: str, at: int) -> int:
-        """Return the number of the last change that is not after an instant, and 0 where all are."""
+        """Return the number of the last change that is not after an instant; 0 if there is none."""
         ...
 
     def snapshot(self, ledger: str, fold: str) -> tuple[FoldSnapshot, bytes] | None:
-        """Return the snapshot that was kept for a fold, and the digest that was kept with it."""
+        """Return the stored snapshot of a fold, and the digest that was stored with it."""
         ...
 
     def keep_snapshot(self, snapshot: FoldSnapshot) -> None:
@@ -302,12 +302,12 @@ class RecordStore(Protocol):
         ...
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
         ...
 
 
 def conflict(ledger: str) -> RefusedError:
-    """Return the error for a writer who was not the first."""
+    """Return the error for a writer that another one has overtaken."""
     return RefusedError(
         "store.conflict",
         f"`{ledger}` has changed since it was read",
@@ -321,7 +321,7 @@ Told = Callable[[int], None]
 
 
 def quiet(_number: int) -> None:
-    """Tell nobody."""
+    """Report no progress."""
 
 
 class Ledger:
@@ -334,16 +334,16 @@ class Ledger:
         self._limits = limits
 
     def head(self) -> LedgerHead:
-        """Return how far it has come. Raises `FailedError` (`store.failed`, `store.busy`), as all that follows."""
+        """Return the current head. Raises `FailedError` (`store.failed`, `store.busy`), as all methods do."""
         return self._records.head(self.name)
 
     def append(self, expected: LedgerHead, entries: Sequence[NewChange]) -> tuple[Change, ...]:
-        """Add changes behind a head, all or none, and return them as they were kept; then they are safe on the disk.
+        """Append changes after a head, all or none; return them, chained, when they are safe on the disk.
 
-        Raises `RefusedError` (`store.conflict`) where the ledger has come further, and `LimitError` (`store.limit`). A
-        `FailedError` leaves open whether they were kept: the head tells.
+        Raises `RefusedError` (`store.conflict`) if the ledger has another head, and `LimitError` (`store.limit`). After
+        a `FailedError` it is unknown whether they were stored: compare the head.
         """
-        # The time of the last change is asked for, since a head may come from somebody who did not write it down.
+        # The time of the last change is read from the store, because the expected head may lack it.
         head = self.head()
         if head != expected:
             raise conflict(self.name)
@@ -353,9 +353,9 @@ class Ledger:
         return tuple(changes)
 
     def read(self, first: int = 1, last: int | None = None) -> Iterator[Change]:
-        """Yield changes in their order, each verified; the last of all is held against the head.
+        """Yield changes in order, each verified; the last one is compared with the head.
 
-        Raises `RefusedError` (`store.broken`) at the first change that is not as it was written.
+        Raises `RefusedError` (`store.broken`) at the first change that was altered.
         """
         head = self.head()
         end = head.number if last is None else min(last, head.number)
@@ -380,8 +380,8 @@ class Ledger:
     def verify(self, known: LedgerHead = EMPTY, told: Told = quiet) -> LedgerHead:
         """Verify all changes, and that none comes after the head; return the head.
 
-        A head that was written down elsewhere shows also what a whole new chain would hide. Raises `RefusedError`
-        (`store.broken`) and names the first change that is broken.
+        With a head that was noted elsewhere (`known`), a replaced chain is detected too. Raises `RefusedError`
+        (`store.broken`), and names the first broken change.
         """
         head, behind = EMPTY, True
         while behind:
@@ -389,13 +389,13 @@ class Ledger:
                 head = change.head
                 told(head.number)
                 if head.number == known.number and head != known:
-                    raise broken(self.name, head.number, "is another than the one that was noted")
+                    raise broken(self.name, head.number, "is not the one that was noted")
             behind = bool(self._records.rows(self.name, head.number + 1, head.number + 1))
-            # Others may be writing: then the head has moved as well.
+            # If others are writing, the head has moved too.
             if behind and self.head().number <= head.number:
-                raise broken(self.name, head.number + 1, "stands behind the head")
+                raise broken(self.name, head.number + 1, "comes after the head")
         if known.number > head.number:
-            raise broken(self.name, head.number + 1, "is missing, though a later one was noted")
+            raise broken(self.name, head.number + 1, "is missing, but a later one was noted")
         return head
 
     def snapshot(self, fold: str) -> FoldSnapshot | None:
@@ -408,13 +408,13 @@ class Ledger:
         return kept[0] if at_head else None
 
     def keep_snapshot(self, fold: str, head: LedgerHead, data: bytes) -> None:
-        """Keep the state of a fold at a head. Raises `LimitError` (`store.limit`)."""
+        """Store the state of a fold at a head. Raises `LimitError` (`store.limit`)."""
         if len(data) > self._limits.store_snapshot_bytes:
             raise LimitError("store.limit", f"a snapshot of {len(data)} bytes")
         self._records.keep_snapshot(FoldSnapshot(self.name, fold, head, data))
 
     def _at(self, number: int) -> LedgerHead:
-        """Return the head at a number, as its row says; the change after it shows whether that is so."""
+        """Return the head at a number from its row. Verifying the next change verifies it."""
         if number <= 0:
             return EMPTY
         rows = self._records.rows(self.name, number, number)
@@ -436,15 +436,15 @@ class Store:
         return self.records.url
 
     def heads(self) -> Mapping[str, LedgerHead]:
-        """Return the heads of all ledgers, by name, as they were at one moment."""
+        """Return the heads of all ledgers at one moment, by name."""
         return dict(sorted(self.records.heads().items()))
 
     def ledger(self, name: str) -> Ledger:
-        """Return a ledger, which begins with its first change. Raises `MalformedError` (`store.value`)."""
+        """Return a ledger; it need not have any changes. Raises `MalformedError` (`store.value`)."""
         return Ledger(self.records, name, limits=self._limits)
 
     def close(self) -> None:
-        """Let go of files and connections."""
+        """Close files and connections."""
         self.records.close()
 
     def __enter__(self) -> Self:

@@ -1,4 +1,4 @@
-"""Records that end with the process: for tests, simulations, and to try something."""
+"""Records that end with the process: for tests, simulations and rehearsals."""
 
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping
@@ -54,7 +54,7 @@ class MemoryRecords:
         return None if found is None else (found, found.digest)
 
     def keep_snapshot(self, snapshot: FoldSnapshot) -> None:
-        """Keep a snapshot that is not behind the one that is kept."""
+        """Store a snapshot, unless a more recent one is stored."""
         with self._lock:
             place = (snapshot.ledger, snapshot.fold)
             kept = self._snapshots.get(place)
@@ -62,11 +62,11 @@ class MemoryRecords:
                 self._snapshots[place] = snapshot
 
     def close(self) -> None:
-        """Keep nothing open."""
+        """Do nothing: nothing is open."""
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Records for a rehearsal: what others have is there, what is added ends with the process, and they never see it.
+# Records for a rehearsal: they contain the stored records; additions end with the process, and are not stored.
 
 
 class TriedRecords(MemoryRecords):

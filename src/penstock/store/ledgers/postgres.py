@@ -1,7 +1,7 @@
 """Records in PostgreSQL, for stores that several machines share. Needs the extra `penstock[postgres]`.
 
-`READ COMMITTED` is enough: the head's row is swapped by one UPDATE, on which a second writer waits, and then looks
-again. A server that is set to acknowledge before its disk does is made to wait for our transactions.
+`READ COMMITTED` is enough: one UPDATE replaces the head's row, and a second writer waits for it and then evaluates its
+condition again. If the server acknowledges before the disk does, the connection turns that off.
 """
 
 import psycopg
@@ -12,7 +12,7 @@ from sqlalchemy.pool import ConnectionPoolEntry
 from penstock.store.ledgers.sql import SqlRecords
 from penstock.store.limits import STORE_LIMITS, StoreLimits
 
-#: seconds that connecting may take
+#: connection timeout in seconds
 _CONNECT = 10
 _WAIT_FOR_THE_DISK = (
     "SELECT set_config('synchronous_commit', 'on', false) WHERE current_setting('synchronous_commit') = 'off'"
@@ -20,7 +20,7 @@ _WAIT_FOR_THE_DISK = (
 
 
 class PostgresRecords(SqlRecords):
-    """See the module. `shown` is the URL as people may see it."""
+    """Records in PostgreSQL. `shown` is the URL without the password."""
 
     def __init__(self, url: URL, shown: str, *, limits: StoreLimits = STORE_LIMITS) -> None:
         engine = create_engine(

@@ -47,7 +47,7 @@ from penstock.store.ledgers.ledgers import EMPTY, FoldSnapshot, LedgerHead, Row,
 from penstock.store.limits import STORE_LIMITS, StoreLimits
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The tables of record stores in SQL databases. How a database gets them, and from which form, is in `migrations`.
+# The tables. `migrations` creates them, and updates older forms.
 
 
 METADATA: Final = MetaData()
@@ -61,7 +61,7 @@ LEDGERS: Final = Table(
     Column("hash", LargeBinary, nullable=False),
     Column("at", BigInteger, nullable=False),
 )
-"""The head of each ledger: what writers compare and swap."""
+"""The head of each ledger, which writers compare and swap."""
 
 CHANGES: Final = Table(
     "penstock_changes",
@@ -77,7 +77,7 @@ CHANGES: Final = Table(
     Column("hash", LargeBinary, nullable=False),
     Index("penstock_changes_at", "ledger", "at", "number"),
 )
-"""The changes, a row each; triggers refuse to alter one."""
+"""The changes, one per row; triggers refuse to alter them."""
 
 SNAPSHOTS: Final = Table(
     "penstock_snapshots",
@@ -89,15 +89,15 @@ SNAPSHOTS: Final = Table(
     Column("data", LargeBinary, nullable=False),
     Column("digest", LargeBinary, nullable=False),
 )
-"""States of folds, which are only a cache."""
+"""States of folds: a cache."""
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Which form a database has, and how it gets the newest one. Steps are never undone: only a backup goes back.
+# The form of a database, and migrations to the newest one. They cannot be undone: restore a backup instead.
 
 
 _STEPS: Final = Path(__file__).parent / "migrations"
-#: any number will do that nobody else locks
+#: an arbitrary number that no other program locks
 _LOCK: Final = 0x70656E73
 
 
@@ -108,7 +108,7 @@ def newest() -> str:
 
 
 def current(connection: Connection) -> str:
-    """Return the form that a database has; empty where it has none of ours."""
+    """Return the form of a database; empty if it has none of Penstock's tables."""
     found = MigrationContext.configure(connection, opts={"version_table": VERSION_TABLE}).get_current_heads()
     return found[0] if found else ""
 
@@ -123,7 +123,7 @@ def verify_form(connection: Connection, url: str) -> None:
         return
     migrate_hint = f"`penstock store migrate {url}`"
     if not form:
-        raise FailedError("store.missing", f"`{url}` holds no store", hint=f"{migrate_hint} makes one")
+        raise FailedError("store.missing", f"`{url}` does not contain a store", hint=f"{migrate_hint} creates one")
     verify_not_newer(form, url)
     raise RefusedError(
         "store.old",
@@ -133,7 +133,7 @@ def verify_form(connection: Connection, url: str) -> None:
 
 
 def verify_not_newer(form: str, url: str) -> None:
-    """Raise `RefusedError` (`store.newer`) for a form that this Penstock does not know."""
+    """Raise `RefusedError` (`store.newer`) if this Penstock does not know the form."""
     if form and form not in {script.revision for script in _script().walk_revisions()}:
         raise RefusedError(
             "store.newer",
@@ -143,7 +143,7 @@ def verify_not_newer(form: str, url: str) -> None:
 
 
 def migrate(connection: Connection, url: str, to: str = "head") -> tuple[str, str]:
-    """Bring a database into a form, within the transaction of the caller; return the form before and after.
+    """Migrate a database within the caller's transaction; return the form before and after.
 
     Raises `RefusedError` (`store.newer`).
     """
@@ -174,12 +174,12 @@ def _config() -> Config:
     return config
 
 
-#: for adapters that begin transactions of writers in another way
+#: the execution option of writers' transactions, for adapters that begin them differently
 WRITING: Final = "penstock_writing"
 
 
 class SqlRecords:
-    """See `Records`. The database must have the newest form."""
+    """See `RecordStore`. The database must have the newest form."""
 
     def __init__(self, engine: Engine, url: str, *, limits: StoreLimits = STORE_LIMITS) -> None:
         self.url = url
@@ -198,7 +198,7 @@ class SqlRecords:
             verify_form(connection, self.url)
 
     def migrate(self, to: str = "head", *, dry_run: bool = False) -> tuple[str, str]:
-        """Bring the database into the newest form, as a whole; return the form before and after.
+        """Migrate the database to the newest form, completely or not at all; return the form before and after.
 
         Raises `RefusedError` (`store.newer`).
         """
@@ -231,7 +231,7 @@ class SqlRecords:
                 ]:
                     connection.execute(insert(CHANGES), page)
         except IntegrityError:
-            # Another wrote the first change, or this one, between our question and our answer.
+            # Another writer inserted the first change, or this one, meanwhile.
             raise conflict(ledger) from None
 
     def rows(self, ledger: str, first: int, last: int) -> list[Row]:
@@ -260,7 +260,7 @@ class SqlRecords:
         )
 
     def keep_snapshot(self, snapshot: FoldSnapshot) -> None:
-        """Keep a snapshot that is not behind the one that is kept."""
+        """Store a snapshot, unless a more recent one is stored."""
         table = SNAPSHOTS.c
         place = (table.ledger == snapshot.ledger, table.fold == snapshot.fold)
         row = {
@@ -279,7 +279,7 @@ class SqlRecords:
                 connection.execute(delete(SNAPSHOTS).where(*place))
                 connection.execute(insert(SNAPSHOTS), row)
         except IntegrityError:
-            return  # another keeps one at the same time, and it is only a cache
+            return  # another writer stores one at the same time, and it is only a cache
 
     def close(self) -> None:
         """Close all connections."""
@@ -313,12 +313,12 @@ class SqlRecords:
             raise self._failed(type(error).__name__) from None
 
     def reason(self, error: DBAPIError) -> str:
-        """Return why a database failed, without the data; nothing if others locked it for too long."""
+        """Return why a database failed, without the data; an empty string if others locked it for too long."""
         return type(error.orig).__name__
 
     def _busy(self) -> FailedError:
         return FailedError(
-            "store.busy", f"`{self.url}` is held by others for too long", hint="try again; see who else writes to it"
+            "store.busy", f"others have locked `{self.url}` for too long", hint="try again; check who else writes to it"
         )
 
     def _failed(self, reason: str) -> FailedError:
@@ -346,7 +346,7 @@ class SqliteRecords(SqlRecords):
     disk when it is acknowledged (`synchronous=FULL`). A writer says so at the beginning of its transaction, because a
     transaction that begins as a reader could not wait for its turn. A new file is readable by its owner only.
 
-    Raises `FailedError` (`store.missing`) where there is no file and none is to be made, and `file.unwritable`.
+    Raises `FailedError`: `store.missing` if the file does not exist, and is not to be created; `file.unwritable`.
     """
 
     def __init__(self, path: Path, *, create: bool = False, limits: StoreLimits = STORE_LIMITS) -> None:
@@ -362,7 +362,7 @@ class SqliteRecords(SqlRecords):
         super().__init__(engine, url, limits=limits)
 
     def reason(self, error: DBAPIError) -> str:
-        """Say why SQLite failed."""
+        """Return why SQLite failed; an empty string if others locked the file for too long."""
         if getattr(error.orig, "sqlite_errorcode", 0) & 0xFF in _BUSY:
             return ""
         known = isinstance(error, OperationalError) or type(error.orig) is sqlite3.DatabaseError
@@ -383,7 +383,7 @@ def _find(path: Path, url: str, *, create: bool) -> None:
 
 
 def _prepare(connection: sqlite3.Connection, _entry: ConnectionPoolEntry) -> None:
-    # Transactions are begun below; the driver would begin its own, later and as readers.
+    # `_begin` begins transactions; the driver would begin its own, later and as readers.
     connection.isolation_level = None
     for pragma in ("journal_mode=WAL", "synchronous=FULL", "trusted_schema=OFF"):
         connection.execute(f"PRAGMA {pragma}")

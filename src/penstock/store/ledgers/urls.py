@@ -1,4 +1,4 @@
-"""Stores by their URLs: `sqlite:PATH`, `postgresql://user@host/database`, and `memory:`."""
+"""Open stores by URL: `sqlite:PATH`, `postgresql://user@host/database`, and `memory:`."""
 
 from importlib import import_module
 from pathlib import Path
@@ -22,7 +22,7 @@ _MEMORY: Final = "memory:"
 
 
 def open_store(url: str, *, create: bool = False, limits: StoreLimits = STORE_LIMITS) -> Store:
-    """Open a store; with `create`, make one where there is none. An older form is never changed by opening it.
+    """Open a store; with `create`, create it if it does not exist. An older form is not migrated.
 
     Raises `MalformedError` (`store.url`), `FailedError` (`store.missing`, `store.extra`, `store.failed`) and
     `RefusedError` (`store.old`, `store.newer`).
@@ -41,14 +41,14 @@ def open_store(url: str, *, create: bool = False, limits: StoreLimits = STORE_LI
 
 
 def shown_url(url: str) -> str:
-    """Return the URL of a store as people may see it: without a password. Raises `MalformedError` (`store.url`)."""
+    """Return the URL of a store without the password. Raises `MalformedError` (`store.url`)."""
     if not url.startswith(_POSTGRESQL):
         return url
     return _parsed(url).set(password=None, query={}).render_as_string()
 
 
 def open_database(url: str, *, create: bool = False, limits: StoreLimits = STORE_LIMITS) -> "SqlRecords":
-    """Connect to a database whatever its form, for `migrate`. Raises as `open_store`, but for its form."""
+    """Connect to a database of any form, for `migrate`. Raises as `open_store`, except about the form."""
     if url.startswith(_SQLITE):
         path = url.removeprefix(_SQLITE)
         if not path or path.startswith("//") or "\0" in path:
@@ -73,14 +73,14 @@ def _parsed(url: str) -> URL:
     try:
         return make_url(url.replace("postgres://", "postgresql://", 1))
     except (ArgumentError, ValueError):
-        # `from None`: the cause may hold the password.
+        # `from None`: the cause may contain the password.
         raise _no_url() from None
 
 
 def _no_url() -> MalformedError:
-    # Not quoted, since a password may stand in it.
+    # Not quoted, because it may contain a password.
     return MalformedError(
         "store.url",
-        "that names no store",
+        "this URL does not name a store",
         hint="write `sqlite:PATH`, `memory:` or `postgresql://user@host/database` (with the password in ~/.pgpass)",
     )

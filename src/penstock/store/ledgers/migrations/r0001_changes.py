@@ -1,4 +1,4 @@
-"""Ledgers and their changes, which nobody alters."""
+"""Create the tables of ledgers and changes. Triggers refuse to alter a change."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -23,7 +23,7 @@ FOR EACH STATEMENT EXECUTE FUNCTION penstock_keep()
 
 
 def upgrade() -> None:
-    """Make the tables, and the triggers that keep changes as they are."""
+    """Create the tables, and the triggers that refuse to alter changes."""
     op.create_table(
         "penstock_ledgers",
         sa.Column("ledger", sa.Text, primary_key=True),

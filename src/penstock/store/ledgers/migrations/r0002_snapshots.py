@@ -1,4 +1,4 @@
-"""Snapshots of folds beside the changes."""
+"""Create the table of folds' snapshots."""
 
 import sqlalchemy as sa
 from alembic import op
@@ -8,7 +8,7 @@ down_revision = "0001"
 
 
 def upgrade() -> None:
-    """Make the table."""
+    """Create the table."""
     op.create_table(
         "penstock_snapshots",
         sa.Column("ledger", sa.Text, primary_key=True),
