@@ -56,7 +56,7 @@ from penstock.moderator.settlement.addition import Plan
 from penstock.moderator.settlement.proposals import Consent
 from penstock.moderator.settlement.undo import plan_request
 from penstock.store.ledgers.folds import FoldView, refold, state_at
-from penstock.store.ledgers.ledgers import EMPTY, Ledger, LedgerHead, NewChange, Told, broken, quiet
+from penstock.store.ledgers.ledgers import EMPTY, Ledger, LedgerHead, NewChange, Progress, broken, quiet
 from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
 from penstock.trust.validity import ALWAYS, State
 
@@ -517,7 +517,7 @@ class RuleBook:
         with self._snapshots.signed_by(key):
             self._view.keep()
 
-    def verify(self, known: LedgerHead = EMPTY, told: Told = quiet) -> LedgerHead:
+    def verify(self, known: LedgerHead = EMPTY, progress: Progress = quiet) -> LedgerHead:
         """Verify the whole book without snapshots: the chain, every signature, and that each step is the result of its
         request.
 
@@ -525,7 +525,7 @@ class RuleBook:
         `moderator.book`) and names the first invalid change.
         """
         self.refresh()
-        self.ledger.verify(known, told)
+        self.ledger.verify(known, progress)
         state = refold(self.ledger, RuleBookFold(self.ledger, limits=self._limits), self.head)
         if not same_state(state, self._view.state):
             raise broken(self.ledger.name, self.head.number, "leads to another state than a snapshot says")

@@ -35,7 +35,7 @@ from penstock.moderator.settlement.proposals import Resolution
 from penstock.selector import ALWAYS, Selector, parse
 
 Named: TypeAlias = Callable[[Principal], str]
-"""How principals are called."""
+"""Returns the name of a principal."""
 
 _ENTRY: Final = re.compile(r"\(\s*([^\s,()]+)\s*,\s*(?:(min|max)\s*,\s*)?('[^']*'|[^\s,()'][^,()']*)\)")
 _LIST: Final = re.compile(rf"\{{\s*{_ENTRY.pattern}(?:\s*,\s*{_ENTRY.pattern})*\s*\}}")
@@ -57,7 +57,7 @@ def parse_function(text: str) -> Selector:
     if re.fullmatch(r"\{\s*\}", text.strip()) is None and _LIST.fullmatch(text.strip()) is None:
         raise MalformedError(
             "moderator.list",
-            "that is not an attribute list",
+            "this is not an attribute list",
             hint="write {(role, engineer), (age, max, 18)}, or a condition such as `role = 'engineer' AND age <= 18`",
         )
     found = (
@@ -83,12 +83,12 @@ def function_text(selector: Selector) -> str:
 
 
 def part_texts(parts: Iterable[Selector]) -> tuple[str, ...]:
-    """Return parts of a function, each as an entry of a list where it is one."""
+    """Return the texts of a function's parts, each as a list entry if possible."""
     return tuple(function_text(part).strip("{}") for part in parts)
 
 
 def rule_text(rules: Sequence[PublishRule], named: Named, head: str = "rule") -> str:
-    """Return rules on one event type that state the same functions, as the common rule of their publishers."""
+    """Return the text of rules on one event type that state the same functions, as one rule of all publishers."""
     first = rules[0]
     publishers = sorted({named(publisher) for rule in rules for publisher in rule.publishers})
     fnc_p = "" if first.fnc_p == ALWAYS else f"{function_text(first.fnc_p)}, "
@@ -128,7 +128,7 @@ def conflict_facts(conflicts: Iterable[Conflict]) -> list[Facts]:
 
 
 def proposal_facts(resolution: Resolution, named: Named) -> Facts:
-    """Return a proposal as plain data: what it changes, and who gains and loses."""
+    """Return a proposal as plain data: its changes, and how many subscribers gain and lose."""
     return {
         "strategy": str(resolution.strategy),
         "touched": resolution.touched,
@@ -140,7 +140,7 @@ def proposal_facts(resolution: Resolution, named: Named) -> Facts:
 
 
 def plan_facts(base: RuleBase, planned: Plan, named: Named) -> Facts:
-    """Return the result of a request as plain data; `base` may be that before the step, or after it."""
+    """Return the result of a request as plain data; `base` can be the rule base before or after the step."""
     step = planned.step
     used = {entry.place for entry in step.restored}
     return {
@@ -200,7 +200,7 @@ def log_facts(base: RuleBase, named: Named) -> list[str]:
 
 
 def returning(base: RuleBase, named: Named) -> list[str]:
-    """Return what may come back, oldest first, without the rules that were withdrawn or have ended."""
+    """Return the log entries that can be restored, oldest first, without rules that were withdrawn or have ended."""
     over = (RuleStatus.WITHDRAWN, RuleStatus.ENDED)
     entries = (
         replace(entry, rules=tuple(rule for rule in entry.rules if base.standings[rule.id].status not in over))
@@ -210,7 +210,7 @@ def returning(base: RuleBase, named: Named) -> list[str]:
 
 
 def plain_values(values: Mapping[str, object]) -> Facts:
-    """Return values as a program can read them, by the names of their attributes."""
+    """Return values as plain data, by attribute name."""
     return {
         name: value.isoformat().replace("+00:00", "Z") if isinstance(value, datetime) else value
         for name, value in sorted(values.items())
@@ -257,7 +257,7 @@ def rule_sentence(rule: Rule, named: Named) -> str:
 
 
 def condition(function: Selector) -> str:
-    """Describe who a function admits: `with role engineer and age at least 18`, or the condition itself."""
+    """Describe who satisfies a function: `with role engineer and age at least 18`, or the condition itself."""
     found = AttributeList.from_selector(function)
     if found is None:
         return f"who satisfy {function.text}"
@@ -332,7 +332,7 @@ def resolution_sentence(resolution: Resolution, candidate: str, named: Named, *,
 
 
 def resolution_meaning(resolution: Resolution, named: Named, most: int = 5) -> Iterator[str]:
-    """Say who can receive and publish what after a proposal, by event types, and whose rules that is wider than.
+    """Describe who can publish and receive each event type after a proposal, and which rules that widens.
 
     `After this, everybody can receive Line from bolt: wider than line asks for.`
     """
@@ -419,7 +419,7 @@ def _below(parent: object) -> str:
 
 
 def listed(words: Iterable[str]) -> str:
-    """Put words into a sentence.
+    """Join words as in a sentence.
 
     >>> listed(["a"]), listed(["a", "b", "c"])
     ('a', 'a, b and c')

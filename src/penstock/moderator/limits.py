@@ -8,7 +8,7 @@ from penstock.selector.limits import SelectorLimits
 #: a rule: length of its id, and publishers that it belongs to
 MODERATOR_ID_LENGTH: Final = 128
 MODERATOR_PUBLISHERS: Final = 1_024
-#: functions that are kept after they were read
+#: parsed functions that are cached
 MODERATOR_FUNCTIONS: Final = 4_096
 #: answers about pairs of functions that a detector remembers
 MODERATOR_ANSWERS: Final = 65_536

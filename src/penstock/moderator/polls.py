@@ -1,17 +1,17 @@
 """A poll about proposals: who is asked, which votes count, and the outcome. `authority.polls` carries it out.
 
-A poll's outcome is a function of the set of votes that count when it is closed, whatever became of the messages:
+A poll's outcome is a function of the set of votes that count when it is closed, whatever happened to the messages:
 
-1. *Who is asked*: whoever stated a rule that some proposal would change, whoever stated the candidate, and those that a
-   rule binds that some proposal relaxes. Nobody else has a say, however many sign a vote.
-2. *Which votes count*: those for this question, by who is asked, signed, and there before the deadline. A vote that
-   comes again changes nothing. Of several of one voter the highest number counts; two of that number that differ are
-   none.
-3. *Silence refuses*: who has no vote that counts approves nothing and consents to nothing.
-4. *What is chosen*: a proposal that more than half of all who stated those rules approve, and to which each publisher
-   whose rule it relaxes consents. So a majority chooses among tightenings alone, and nobody's demand goes without its
-   signature. Who binds others with its rule has one voice, as everybody: of those it binds the consents count alone.
-   Of several proposals the one with most approvals is chosen, then the one that changes least.
+1. *Who is asked*: the authors of the candidate and of all rules that some proposal would change, and the publishers
+   bound by a rule that some proposal relaxes. Nobody else has a vote.
+2. *Which votes count*: signed votes for this question, by principals that are asked, before the deadline. A repeated
+   vote changes nothing. Of several votes of one voter the one with the highest number counts; if two different votes
+   have that number, none counts.
+3. *Silence refuses*: a voter without a vote that counts approves nothing and consents to nothing.
+4. *Which proposal is chosen*: one that more than half of the rules' authors approve, and to which each publisher whose
+   rule it relaxes consents. So a majority alone can only tighten rules, and no demand is dropped without a signature.
+   The author of a rule that binds others has one vote; of those it binds, only the consents count. Of several such
+   proposals the one with most approvals is chosen, then the one that changes least.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -53,10 +53,10 @@ from penstock.trust.signed import (
 #                [(automatic)])
 #     (poll-outcome (moderator <principal>) (poll <digest>) (time <date>) (chosen [<strategy>]) (votes <signed vote> …))
 #
-# A poll is named by the digest of its question, so a vote is for all that its voter was shown: the rules as they are,
-# what would become of each, who else is asked, and until when. Of several votes of one voter the highest number counts;
-# one that a policy cast says so, because it gives way to one that was cast by hand. Who agrees that its own rule is
-# relaxed adds a consent for this poll, which a rule book uses. `poll` computes the outcome of the votes.
+# A poll is identified by the digest of its question, so a vote is for everything that the voter saw: the current rules,
+# their new forms, who else is asked, and until when. Of several votes of one voter the highest number counts. A vote
+# that a policy cast is marked `automatic`, because a vote cast by hand replaces it. A voter that agrees to relax its
+# own rule adds a consent for this poll, which a rule book uses.
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +85,7 @@ def _read_touched(value: SExp) -> Touched:
         case (tuple(form), *stated) if len(stated) <= 1:
             read = PublishRule.from_sexp(form)
             return Touched(read, PublishRule.from_sexp(stated[0]) if stated else read)
-    raise malformed("a rule has a form, and perhaps another that was stated")
+    raise malformed("a rule must have a form, and optionally a stated form")
 
 
 def _write_option(option: Option) -> SExp:
@@ -108,7 +108,7 @@ def _read_option(value: SExp) -> Option:
 def _read_strategy(value: SExp) -> Strategy:
     written = text(value)
     if written not in [*Strategy]:
-        raise malformed("there is no such strategy")
+        raise malformed("unknown strategy")
     return Strategy(written)
 
 
@@ -122,40 +122,40 @@ def _read_chosen(chosen: tuple[SExp, ...]) -> Strategy | None:
 class PollQuestion(Claim):
     """The question to those affected: the proposals, who asks, and until when.
 
-    Raises `MalformedError` (`evolution.malformed`) for a question that means nothing, `LimitError` (`poll.limit`).
+    Raises `MalformedError` (`evolution.malformed`) for an inconsistent question, `LimitError` (`poll.limit`).
     """
 
     HEAD: ClassVar = b"poll-question"
     SIGNER: ClassVar = "moderator"
     moderator: Principal
-    #: the digest of the founding of the rule base, and how many steps it had
+    #: the digest of the rule base's founding, and its number of steps
     book: Annotated[bytes, DIGEST] = field(repr=False)
     since: int
     candidate: str
     rules: Annotated[tuple[Touched, ...], Form(_write_touched, _read_touched)]
-    #: in the order in which they change least
+    #: ordered, smallest change first
     options: Annotated[tuple[Option, ...], Form(_write_option, _read_option)]
     voters: tuple[Principal, ...]
     time: datetime
     deadline: datetime
-    #: when consents end, if nothing came of them
+    #: when unused consents expire
     until: datetime
 
     def __post_init__(self) -> None:
         known = {rule.form.id: rule for rule in self.rules}
         if len(known) != len(self.rules) or self.candidate not in known:
-            raise malformed("a question has each rule once, and the candidate among them")
+            raise malformed("a question must list each rule once, including the candidate")
         if len({option.strategy for option in self.options}) != len(self.options) or not self.options:
-            raise malformed("a question has each proposal once, and one at least")
+            raise malformed("a question must list at least one proposal, and each once")
         if len(set(self.voters)) != len(self.voters):
-            raise malformed("a question is put to each voter once")
+            raise malformed("a question must list each voter once")
         if not all(rule.stated.stated_by in self.voters for rule in self.rules):
-            raise malformed("all whose rules would change are asked")
+            raise malformed("a question must list all authors of rules that would change")
         for option in self.options:
             if not all(form.id in known for form in option.forms) or not set(option.relaxes) <= set(self.voters):
-                raise malformed("a proposal is about the rules and the voters of its question")
+                raise malformed("a proposal must concern only rules and voters of its question")
         if not self.time < self.deadline < self.until:
-            raise malformed("a question has a deadline after it is asked, and consents do not end before")
+            raise malformed("the deadline must be after the question, and consents must not expire before it")
         if len(self.voters) > POLL_VOTERS:
             raise LimitError("poll.limit", f"{len(self.voters)} publishers would have to be asked")
 
@@ -166,7 +166,7 @@ class PollQuestion(Claim):
 
     @property
     def deciding(self) -> tuple[Principal, ...]:
-        """Those of the voters whose approvals count: they stated the rules. The others consent, or do not."""
+        """The voters whose approvals count: the rules' authors. The others can only consent."""
         stated_by = {rule.stated.stated_by for rule in self.rules}
         return tuple(voter for voter in self.voters if voter in stated_by)
 
@@ -175,21 +175,21 @@ class PollQuestion(Claim):
         return next(rule for rule in self.rules if rule.form.id == rule_id)
 
     def option(self, strategy: Strategy) -> Option | None:
-        """Return one of the proposals, if it is asked about."""
+        """Return one of the proposals; None if the question does not list it."""
         return next((option for option in self.options if option.strategy is strategy), None)
 
     def consent(self, voter: Principal, option: Option) -> Consent:
-        """Return what a voter signs so that its rule may be relaxed by one of the proposals."""
+        """Return the consent that a voter signs to let a proposal relax its rule."""
         return Consent(self.book, voter, self.subject(option), self.since, self.until, self.id)
 
     def subject(self, option: Option) -> bytes:
-        """Return what consents to one of the proposals are to."""
+        """Return the digest that consents to a proposal name."""
         return resolution_digest(self.candidate, option.strategy, {form.id: form for form in option.forms})
 
 
 @dataclass(frozen=True, slots=True)
 class Vote(Claim):
-    """One voter's answer: the proposals that it approves, and its consents to those that relax its own rule.
+    """One voter's vote: the proposals that it approves, and its consents to those that relax its own rule.
 
     An empty vote refuses everything. Raises `MalformedError` (`evolution.malformed`).
     """
@@ -201,7 +201,7 @@ class Vote(Claim):
     number: int
     approves: frozenset[Strategy] = frozenset()
     consents: Annotated[tuple[UnverifiedValue[Consent], ...], signed_form(Consent)] = field(default=(), repr=False)
-    #: cast by a policy, without anybody looking
+    #: cast by a policy, not by hand
     automatic: bool = False
 
     def __post_init__(self) -> None:
@@ -238,10 +238,10 @@ class PollNotice:
 
 
 def pose(base: RuleBase, candidate: str, notice: PollNotice, subscribers: Sequence[Profile] = ()) -> PollQuestion:
-    """Return what those affected by a rule that was rejected are to be asked.
+    """Return the question for the principals affected by a rejected rule.
 
     Raises `MalformedError` (`moderator.unknown-rule`, `evolution.malformed`), `LimitError` (`poll.limit`),
-    `RefusedError`: `moderator.not-rejected`, and `moderator.unresolved` where there is no proposal to ask about.
+    `RefusedError`: `moderator.not-rejected`, and `moderator.unresolved` if there is no proposal.
     """
     standing = base.standing(candidate)
     if standing.status is not RuleStatus.REJECTED or standing.stated.stated_by in base.away:
@@ -281,7 +281,7 @@ def _option(resolution: Resolution, candidate: str) -> Option:
 
 
 def check_current(base: RuleBase, question: PollQuestion, strategy: Strategy) -> None:
-    """Check that a proposal still is what was asked about, whatever else has changed.
+    """Check that a proposal is still the same as in the question, whatever else has changed.
 
     Raises `RefusedError` (`poll.stale`).
     """
@@ -293,7 +293,7 @@ def check_current(base: RuleBase, question: PollQuestion, strategy: Strategy) ->
             if all(Touched(rule, base.standings[rule.id].stated) in question.rules for rule in changed):
                 return
     raise RefusedError(
-        "poll.stale", "the rules have changed since those affected were asked", hint="ask them again", strategy=strategy
+        "poll.stale", "the rules have changed since the poll began", hint="ask them again", strategy=strategy
     )
 
 
@@ -302,7 +302,7 @@ class VoterResponse(StrEnum):
 
     SILENT = "silent"
     VOTED = "voted"
-    #: by two votes of one number, which differ
+    #: two different votes have the same number
     CONTRADICTED = "contradicted"
 
 
@@ -311,15 +311,15 @@ class VoteTally:
     """The count of votes."""
 
     answers: Mapping[Principal, VoterResponse]
-    #: by proposal, in the order of the question, who approves it of those whose approvals count
+    #: for each proposal, in the order of the question: the voters whose approvals count and who approve it
     approvals: Mapping[Strategy, tuple[Principal, ...]]
     chosen: Option | None
-    #: of those whose rules the chosen way relaxes
+    #: the consents of those whose rules the chosen proposal relaxes
     consents: tuple[UnverifiedValue[Consent], ...]
 
 
 def count(question: PollQuestion, votes: Iterable[SignedValue[Vote]]) -> VoteTally:
-    """Count the votes for a question, as the module says; the order in which they are given is of no effect."""
+    """Count the votes for a question by the module's four rules; their order does not matter."""
     best: dict[Principal, dict[bytes, SignedValue[Vote]]] = {}
     for vote in votes:
         mine = best.setdefault(vote.value.voter, {})
@@ -345,7 +345,7 @@ def count(question: PollQuestion, votes: Iterable[SignedValue[Vote]]) -> VoteTal
         if 2 * len(approvals[option.strategy]) > len(question.deciding)
         and {consent.value.by for consent in consents[option.strategy]} == set(option.relaxes)
     ]
-    # The first of the greatest: the options are in the order in which they change least.
+    # `max` returns the first of equal ones, and the options are ordered by the size of their changes.
     chosen = max(open_, key=lambda option: len(approvals[option.strategy]), default=None)
     return VoteTally(
         {voter: _answer(best.get(voter, {})) for voter in question.voters},
@@ -375,17 +375,17 @@ class Poll:
     """A question, and the votes so far."""
 
     question: SignedValue[PollQuestion]
-    #: those that could count still: of each voter the one of the highest number, or two of it that differ
+    #: votes that can still count: each voter's highest number, with two votes if they differ
     votes: tuple[SignedValue[Vote], ...] = ()
     outcome: SignedValue[PollOutcome] | None = None
 
     @property
     def id(self) -> bytes:
-        """What names the poll: the digest of its question."""
+        """The poll's id: the digest of its question."""
         return self.question.digest
 
     def hear(self, vote: SignedValue[Vote], when: datetime) -> "Poll":
-        """Return the poll with a vote that has arrived; this one where the vote changes nothing.
+        """Return the poll with a new vote; the same poll if the vote changes nothing.
 
         Raises `RefusedError`: `poll.closed` after the deadline, and what `check_vote` raises.
         """
@@ -399,7 +399,7 @@ class Poll:
         if vote.value.number > number:
             others = tuple(each for each in self.votes if each.value.voter != vote.value.voter)
             return replace(self, votes=(*others, vote))
-        # Two that differ say all that can be said about that number.
+        # Two different votes already make this number invalid.
         known = len(mine) > 1 or any(each.digest == vote.digest for each in mine)
         return self if known else replace(self, votes=(*self.votes, vote))
 
@@ -435,7 +435,7 @@ class Poll:
 
 @dataclass(frozen=True, slots=True)
 class PollProof:
-    """A poll as it ended, for those who were not asked; nothing of it is verified."""
+    """A closed poll, for those who were not asked. It is not verified."""
 
     question: UnverifiedValue[PollQuestion]
     outcome: UnverifiedValue[PollOutcome]
@@ -443,7 +443,7 @@ class PollProof:
 
 @dataclass(frozen=True, slots=True)
 class Ballot:
-    """What somebody answers: what it approves of, and what its own rule may be relaxed by."""
+    """A voter's choice: the proposals that it approves, and those that may relax its own rule."""
 
     approves: frozenset[Strategy] = frozenset()
     consents: frozenset[Strategy] = frozenset()
@@ -457,10 +457,10 @@ def cast(
     number: int = 1,
     automatic: bool = False,
 ) -> SignedValue[Vote]:
-    """Sign a vote; what is consented to is approved too.
+    """Sign a vote; a consent to a proposal also approves it.
 
-    Raises `RefusedError`: what `check_vote` raises, and `poll.consent` where a consent would be needed that was not
-    given in so many words, or is given to what relaxes nothing of the voter.
+    Raises `RefusedError`: what `check_vote` raises, and `poll.consent` if a needed consent is not given explicitly, or
+    a consent is given to a proposal that relaxes no rule of the voter.
     """
     asked, voter = question.value, key.principal
     agreed = ballot.consents
@@ -489,9 +489,9 @@ def cast_again(
     *,
     automatic: bool = False,
 ) -> SignedValue[Vote]:
-    """Sign a vote that takes the place of earlier ones of the voter; return the last of them where that says the same.
+    """Sign a vote that replaces earlier votes of the voter; return the last one if it says the same.
 
-    What a policy would cast leaves alone what was cast by hand. Raises what `cast` raises.
+    An automatic vote does not replace one that was cast by hand. Raises what `cast` raises.
     """
     mine = [vote for vote in earlier if (vote.value.poll, vote.value.voter) == (question.digest, key.principal)]
     last = max((vote.value.number for vote in mine), default=0)
@@ -508,7 +508,7 @@ def cast_again(
 
 
 def check_vote(question: SignedValue[PollQuestion], signed: SignedValue[Vote]) -> None:
-    """Check that a vote is an answer to a question, and that its consents are the voter's, to what it approves.
+    """Check that a vote belongs to a question, and that its consents are the voter's own, to approved proposals.
 
     Raises `RefusedError`: `poll.foreign` for another question, `poll.not-asked`, `poll.unknown-option`,
     `poll.consent`, and what verifying consents raises.
@@ -522,7 +522,7 @@ def check_vote(question: SignedValue[PollQuestion], signed: SignedValue[Vote]) -
     if None in options:
         raise RefusedError(
             "poll.unknown-option",
-            "the vote approves of a proposal that is not asked about",
+            "the vote approves a proposal that is not in the question",
             hint="choose among: " + ", ".join(option.strategy for option in asked.options),
         )
     if not vote.consents:
@@ -533,7 +533,7 @@ def check_vote(question: SignedValue[PollQuestion], signed: SignedValue[Vote]) -
         raise RefusedError("poll.consent", "a vote has a consent twice")
     for consent in vote.consents:
         if consent.value not in wanted:
-            raise RefusedError("poll.consent", "a consent in a vote is to something else than relaxes the voter's rule")
+            raise RefusedError("poll.consent", "a consent in a vote is not to a proposal that relaxes the voter's rule")
         consent.verify()
 
 
@@ -541,22 +541,22 @@ def verify_outcome(question: SignedValue[PollQuestion], outcome: UnverifiedValue
     """Verify a moderator's outcome from the votes alone; return the count.
 
     (1) The moderator that asked has signed it, for this question, and not before the deadline. (2) Each vote is signed
-    by who was asked. (3) They come to what was said.
+    by a principal that was asked. (3) Counting the votes gives the outcome.
 
     Raises `RefusedError`: `poll.outcome`, and what `UnverifiedValue.verify` and `check_vote` raise.
     """
-    # (1) Nobody else may end a poll.
+    # (1) Nobody else may close a poll.
     said = outcome.verify().value
     if (said.moderator, said.poll) != (question.value.moderator, question.digest):
-        raise RefusedError("poll.outcome", "an outcome is of another poll")
+        raise RefusedError("poll.outcome", "the outcome belongs to another poll")
     if said.time < question.value.deadline:
-        raise RefusedError("poll.outcome", "a poll was closed before its deadline")
-    # (2) An outcome carries its evidence.
+        raise RefusedError("poll.outcome", "the poll was closed before its deadline")
+    # (2) An outcome contains its evidence.
     votes = [vote.verify() for vote in said.votes]
     for vote in votes:
         check_vote(question, vote)
-    # (3) Whoever counts comes to the same.
+    # (3) Everybody who counts gets the same result.
     tally = count(question.value, votes)
     if said.chosen is not (None if tally.chosen is None else tally.chosen.strategy):
-        raise RefusedError("poll.outcome", "the votes come to something else than the outcome says")
+        raise RefusedError("poll.outcome", "counting the votes gives another outcome")
     return tally

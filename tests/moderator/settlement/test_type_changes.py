@@ -19,7 +19,7 @@ from penstock.moderator.rules.steps import (
     Undo,
     WithdrawRule,
 )
-from penstock.moderator.settlement.type_changes import collisions, propose_move
+from penstock.moderator.settlement.type_changes import move_conflicts, propose_move
 
 
 def test_a_type_goes_with_its_rules_and_those_below_hang_on_its_parent() -> None:
@@ -73,14 +73,14 @@ def test_collisions_are_those_of_the_subtree_with_its_new_path() -> None:
     add(base, rule("a", "A1", "role = 'engineer'"), rule("k", "A10", "role = 'engineer' AND company = 'B'"))
     add(base, rule("b", "A2", "company = 'A'", of=[P2]))
     before = base.image()
-    found = collisions(base, MoveType(event("A1"), event("A2")))
+    found = move_conflicts(base, MoveType(event("A1"), event("A2")))
     assert [(moving.id, [each.rules for each in conflicts]) for moving, conflicts in found] == [
         ("a", [("b",)]),
         ("k", [("b",)]),
     ]
     assert base.image() == before
-    assert collisions(base, MoveType(event("A1"), event("A3"))) == ()
-    assert collisions(base, MoveType(event("A1"))) == ()
+    assert move_conflicts(base, MoveType(event("A1"), event("A3"))) == ()
+    assert move_conflicts(base, MoveType(event("A1"))) == ()
 
 
 def colliding() -> RuleBase:
@@ -96,7 +96,7 @@ def test_a_move_that_would_collide_is_refused_with_ways_out() -> None:
     before = base.image()
     with refused("moderator.conflict") as found:
         ask(base, MOVE)
-    assert found.value.fields["conflicts"] == tuple(each for _, rows in collisions(base, MOVE) for each in rows)
+    assert found.value.fields["conflicts"] == tuple(each for _, rows in move_conflicts(base, MOVE) for each in rows)
     assert found.value.fields["proposals"] == propose_move(base, MOVE)
     assert base.image() == before
     by_strategy = {each.strategy: each for each in propose_move(base, MOVE)}

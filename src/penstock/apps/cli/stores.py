@@ -23,7 +23,7 @@ from penstock.apps.cli.shared.stores import (
 from penstock.apps.cli.shared.terminal import fact_table, grid_table
 from penstock.errors import FailedError, RefusedError
 from penstock.store.ledgers.backups import put_back, read_backup, verify_room, write_backup
-from penstock.store.ledgers.ledgers import EMPTY, Change, LedgerHead, Store, Told, quiet
+from penstock.store.ledgers.ledgers import EMPTY, Change, LedgerHead, Progress, Store, quiet
 from penstock.store.ledgers.sql import newest
 from penstock.store.ledgers.urls import open_database, open_store, shown_url
 
@@ -222,7 +222,7 @@ def verify(options: _Verify) -> CommandAnswer:
     return CommandAnswer(data, lines or ["no ledgers yet"], next(iter(problems), None))
 
 
-def _verified(store: Store, name: str, known: LedgerHead, told: Told) -> LedgerHead | RefusedError:
+def _verified(store: Store, name: str, known: LedgerHead, told: Progress) -> LedgerHead | RefusedError:
     try:
         return store.ledger(name).verify(known, told)
     except RefusedError as error:

@@ -1,10 +1,10 @@
-"""The rule base: the rules in force, the tree, and the log of what may come back. It is a fold of steps.
+"""The rule base: the rules in force, the tree, and the log of rules that can be restored. It is a fold of steps.
 
     base = RuleBase(vocabulary)
-    plan = plan_add(base, rule, note)        # looks, and changes nothing
-    base.apply(plan.step)                    # changes everything that the step says, or nothing
+    plan = plan_add(base, rule, note)        # changes nothing
+    base.apply(plan.step)                    # applies the whole step, or nothing
 
-Whatever the steps are, the rules in force have no conflict: a change that would bring one about is refused as a whole.
+The rules in force never conflict: a change that would cause a conflict is refused completely.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -51,7 +51,7 @@ from penstock.moderator.rules.vocabulary import Vocabulary
 from penstock.selector import conjunction
 
 Earlier: TypeAlias = Callable[[int], Sequence[Step]]
-"""Gets so many steps from the beginning of the log."""
+"""Loads the first steps of the log, as many as its argument says."""
 
 
 def _no_steps(_count: int) -> Sequence[Step]:
@@ -65,16 +65,16 @@ class RuleBase:
         self, vocabulary: Vocabulary, mode: Mode = Mode.SCOPED, *, limits: ModeratorLimits = MODERATOR_LIMITS
     ) -> None:
         self.detector = Detector(vocabulary, mode, limits=limits)
-        #: what functions mean, in whatever mode conflicts are found
+        #: compares functions by their meaning, in any mode
         self.judge = QuickJudge(vocabulary, Mode.SCOPED, limits=limits)
         self._limits = limits
         self._tables = RuleTables()
         self._steps: list[Step] = []
-        #: how many steps were taken, and where those are got from that are not in the list
+        #: the number of steps, and the function that loads those that are not in memory
         self._taken = 0
         self._earlier: Earlier = _no_steps
         self._unsettled: set[TypeKey] = set()
-        #: types that became unsettled by a draft
+        #: types that a draft has unsettled
         self._drafted: list[TypeKey] | None = None
 
     @classmethod
@@ -87,10 +87,10 @@ class RuleBase:
         *,
         limits: ModeratorLimits = MODERATOR_LIMITS,
     ) -> "RuleBase":
-        """Return the rule base of an image; the steps that led there are asked for when one is to be undone.
+        """Return the rule base of an image; earlier steps are loaded when one of them is undone.
 
-        Its rules are read when something is asked that they have to do with, and compared with each other then: what
-        asks for them raises `RefusedError` (`moderator.book`) for rules that cannot be read, or conflict.
+        Its rules are read and compared with each other when a question concerns them. Such a question raises
+        `RefusedError` (`moderator.book`) if rules cannot be read, or conflict.
 
         Raises what `Detector.defer` raises.
         """
@@ -115,24 +115,24 @@ class RuleBase:
 
     @property
     def history(self) -> History:
-        """Return the log of entries that may come back."""
+        """Return the log of rules that can be restored."""
         return self._tables.history
 
     @property
     def steps(self) -> Sequence[Step]:
-        """The log, from the first step on. Raises what getting steps raises that were forgotten."""
+        """The log, from the first step on. Raises what loading earlier steps raises."""
         missing = self._taken - len(self._steps)
         if missing:
             self._steps[:0] = self._earlier(missing)
         return self._steps
 
     def since(self, number: int) -> Sequence[Step]:
-        """Return the steps after one. Raises as `steps`, where they go back so far."""
+        """Return the steps after one. Raises as `steps` if some of them are not in memory."""
         missing = self._taken - len(self._steps)
         return self._steps[number - missing :] if number >= missing else self.steps[number:]
 
     def forget(self, earlier: Earlier) -> None:
-        """Keep the steps in mind no longer: they are asked for when one is to be undone."""
+        """Drop the steps from memory: they are loaded when one of them is undone."""
         self._steps.clear()
         self._earlier = earlier
 
@@ -143,7 +143,7 @@ class RuleBase:
 
     @property
     def next_number(self) -> int:
-        """The number of the step that comes next."""
+        """The number of the next step."""
         return self._taken + 1
 
     @property
@@ -153,7 +153,7 @@ class RuleBase:
 
     @property
     def limited(self) -> Mapping[str, bytes]:
-        """Publishers' rules whose periods may begin or end, by their ids, and before when nothing is due."""
+        """Publishers' rules whose periods can begin or end, by id, and the instant before which nothing is due."""
         return self._tables.rules.limited()
 
     @property
@@ -168,9 +168,9 @@ class RuleBase:
 
     @property
     def rules(self) -> tuple[Rule, ...]:
-        """All rules in force, of publishers and of subscribers, as `allow.Subscriptions` wants them.
+        """All rules in force, of publishers and of subscribers, for `Subscriptions`.
 
-        Who is away is not among the publishers of a rule that others go on to stand for.
+        A publisher that is away is left out of rules that have other publishers.
         """
         wanted = (wish.stated for _, wish in sorted(self._tables.wishes.items()) if wish.status is RuleStatus.IN_FORCE)
         there = (rule.without(self._tables.away) for _, rule in sorted(self.detector.rules.items()))
@@ -178,12 +178,12 @@ class RuleBase:
 
     @property
     def away(self) -> frozenset[Principal]:
-        """Those who have left."""
+        """The principals that have left."""
         return frozenset(self._tables.away)
 
     @property
     def unsettled(self) -> frozenset[TypeKey]:
-        """The event types on which something has changed since the log was last searched for what fits."""
+        """The event types on which something has changed since the log was last searched."""
         return frozenset(self._unsettled)
 
     def on(self, event: TypeKey) -> tuple[PublishRule, ...]:
@@ -205,7 +205,7 @@ class RuleBase:
         return self.standing(rule_id).stated if wish is None else wish.stated
 
     def blocker(self, entry: Logged) -> str | None:
-        """Return a rule in force, none of its own, that an entry of the log conflicts with, by its id."""
+        """Return the id of a rule in force that a log entry conflicts with; the entry's own rules do not count."""
         own = {rule.id for rule in entry.rules}
         try:
             found = (self.detector.blocker(rule, own) for rule in entry.rules)
@@ -213,17 +213,17 @@ class RuleBase:
         except PenstockError as error:
             if error.code == FALSE:
                 raise
-            # What was understood once may not be decided in time again; whoever tries it will see.
+            # The solver may not decide it in time again; trying it will show.
             return None
 
     def unfounded(self, delta: Delta) -> Iterator[tuple[Demand, frozenset[str]]]:
-        """Yield demands that a change has left without a rule in force that states them, with the rules that make them.
+        """Yield demands that no rule in force states after a change, with the rules that still make them.
 
-        Those are looked at that rules stated which went, and that rules which changed have not stated.
+        Only demands of removed rules, and demands that changed rules do not state, are examined.
         """
         imposed = self._tables.imposed
         if any(change.before is not None and change.after is not None for change in delta.types.values()):
-            # Types that moved are connected with others than before.
+            # Moved types have other neighbours than before.
             asked = frozenset(imposed)
         else:
             sides = [(change.before, change.after) for change in delta.rules.values()]
@@ -232,7 +232,7 @@ class RuleBase:
         return unfounded(asked, imposed, self._tables.rules, self.tree, self._keeps)
 
     def _keeps(self, standing: RuleState, demand: Demand) -> bool:
-        """Say whether a rule would demand less than its publisher stated, and does now, without a demand."""
+        """Return whether a rule needs a demand in order not to demand less than its publisher stated."""
         (function, part), form = demand, standing.form or standing.stated
         stated, made = ((rule.fnc_p if function is RuleFunction.P else rule.fnc_s) for rule in (standing.stated, form))
         rest = conjunction(*(other for other in parts(made) if other != part))
@@ -245,12 +245,12 @@ class RuleBase:
         return self.steps[number - 1]
 
     def image(self) -> Image:
-        """Return the state as a value of its own."""
+        """Return the state as an independent value."""
         return replace(self.state, rules=dict(self._tables.rules))
 
     @property
     def state(self) -> Image:
-        """The state, to be written down immediately: its rules are the table itself, which goes on to change."""
+        """The state, to be stored immediately: its rules are the table itself, which will change."""
         return Image(
             self._tables.rules,
             dict(self.tree.parents),
@@ -264,10 +264,10 @@ class RuleBase:
     # --- changes ------------------------------------------------------------------------------------------------
 
     def apply(self, step: Step) -> None:
-        """Take a step.
+        """Apply a step.
 
-        Raises `RefusedError` (`moderator.stale`) when it is not the next one, and what `check_away` and `change` raise.
-        Nothing is changed then.
+        Raises `RefusedError` (`moderator.stale`) if it is not the next one, and what `check_away` and `change` raise.
+        Then nothing is changed.
         """
         if step.number != self.next_number:
             stale("the step was planned on another state of the rule base")
@@ -280,7 +280,7 @@ class RuleBase:
 
     @contextmanager
     def tried(self, step: Step) -> Iterator[None]:
-        """Take a step for the time being: it is in the log and in effect, and at the end as if it had never been.
+        """Apply a step inside a `with` block, and undo it at the end.
 
         Raises as `apply`.
         """
@@ -297,7 +297,7 @@ class RuleBase:
 
     @contextmanager
     def draft(self) -> Iterator["RuleBaseDraft"]:
-        """Try changes one after the other; all are taken back at the end."""
+        """Try changes one after the other; all are undone at the end."""
         draft, outer = RuleBaseDraft(self), self._drafted
         self._drafted = []
         try:
@@ -308,20 +308,20 @@ class RuleBase:
             self._drafted = outer
 
     def change(self, delta: Delta) -> None:
-        """Change the state, as a whole or not at all.
+        """Change the state, completely or not at all.
 
-        (1) The old values are as the delta says. (2) Forms that change go out of force, (3) the tree changes, and
-        (4) the new forms come into force, one after the other, unless they conflict. (5) In a tree that changed nothing
-        conflicts either, and what subscribers state makes sense. Then (6) the rest is written.
+        (1) Check that the old values are those of the delta. (2) Remove forms that change, (3) change the tree, and
+        (4) put the new forms in force, one after the other, unless they conflict. (5) If the tree has changed, check
+        all moved rules for conflicts, and subscribers' rules against the new vocabulary. (6) Write the rest.
 
         Raises `RefusedError`: `moderator.stale`, `moderator.in-use`, `moderator.away`, `moderator.conflict`; and what
         `Vocabulary.check` raises.
         """
-        # (1) Nothing is changed that is not what the delta was made for.
+        # (1) The delta was made for this state.
         self._tables.check(delta, self.tree)
         before, placed = self.tree, 0
         changes = [change for _, change in sorted(delta.rules.items())]
-        # (2) Forms that stay the same are not touched.
+        # (2) Unchanged forms stay in force.
         out = [change.before.form for change in changes if change.before is not None and change.before.form is not None]
         into = [change.after.form for change in changes if change.after is not None and change.after.form is not None]
         for form in out:
@@ -329,14 +329,14 @@ class RuleBase:
         for form in out:
             self.detector.remove(form.id)
         try:
-            # (3) The types of what went out may go now.
+            # (3) Types without rules can be removed now.
             if delta.types:
                 self.detector.follow(_changed(before, delta))
-            # (4) Two of the new forms may conflict with each other too.
+            # (4) Two of the new forms can also conflict with each other.
             for form in into:
                 _refuse(self.detector.add(form))
                 placed += 1
-            # (5) Rules that moved conflict with others though they are as they were.
+            # (5) Rules that moved can conflict although they are unchanged.
             if delta.types:
                 _refuse([conflict for _, found in self.detector.review() for conflict in found])
             self._check_wishes(delta)
@@ -357,11 +357,11 @@ class RuleBase:
             self._drafted += fresh
 
     def check_away(self, delta: Delta) -> None:
-        """Check that who leaves by a whole step leaves no rule in force. Raises `RefusedError` (`moderator.away`)."""
+        """Check that principals that leave have no rule in force. Raises `RefusedError` (`moderator.away`)."""
         self._tables.check_away(delta)
 
     def _check_wishes(self, delta: Delta) -> None:
-        """Check what subscribers state again; the event type of a rule that has ended may have gone."""
+        """Check subscribers' rules again; the event type of an ended rule may be gone."""
         for change in delta.wishes.values():
             if change.after is None or change.after.status is RuleStatus.ENDED:
                 continue
@@ -369,20 +369,20 @@ class RuleBase:
                 self.detector.vocabulary.check(change.after.stated, shown=self.judge.shows, limits=self._limits)
 
     def _trust(self) -> None:
-        """Check rules that came back unchecked, so that the detector knows again that nothing conflicts."""
+        """Check rules that were restored unchecked, so that the detector can rely on the absence of conflicts."""
         for _ in self.detector.review():
             pass
 
 
 class RuleBaseDraft:
-    """Changes that take place for the time being, and their sum."""
+    """Temporary changes, and their sum."""
 
     def __init__(self, base: RuleBase) -> None:
         self.base = base
         self.delta = NO_CHANGE
 
     def change(self, delta: Delta) -> None:
-        """Change the state for now. Raises what `RuleBase.change` raises; nothing is changed then."""
+        """Change the state temporarily. Raises what `RuleBase.change` raises; then nothing is changed."""
         self.base.change(delta)
         self.delta = self.delta.then(delta)
 
@@ -413,18 +413,18 @@ class RuleBaseDraft:
         )
 
     def fits(self, standings: Mapping[str, RuleState]) -> bool:
-        """Change the status of rules if they fit; say whether they do."""
+        """Change the status of rules if they fit; return whether they do."""
         try:
             self.stand(standings)
         except PenstockError as error:
-            # A form that nobody satisfies, or that was not decided in time, does not fit either.
+            # A form that nobody satisfies, or that was not decided in time, does not fit.
             if error.code in (STALE, FALSE):
                 raise
             return False
         return True
 
     def log(self, kind: LoggedAs, rules: tuple[PublishRule, ...]) -> None:
-        """Write an entry on top of the stack; one that says the same goes."""
+        """Push an entry on the stack, and remove an equal one."""
         if not rules:
             return
         entry = Logged(self._free_place(), kind, rules)
@@ -437,12 +437,12 @@ class RuleBaseDraft:
             self.base.history.keep_out(entry, frozenset({blocker}))
 
     def _free_place(self) -> Place:
-        # A step that replays others has the entries of them all.
+        # A step that replays others has the log entries of all of them.
         step = self.base.next_number
         return next((step, index) for index in count() if (step, index) not in self.base.history.entries)
 
     def drop(self, entry: Logged) -> None:
-        """Take an entry from the stack."""
+        """Remove an entry from the stack."""
         self.change(Delta(log={entry.place: RuleChange(entry, None)}))
 
 

@@ -1,15 +1,15 @@
-"""Steps as bytes, in the form in which change records keep them: what stood before, and what was asked for and stands.
+"""Encode steps for change records: the state before, and the request with the state after.
 
     before  (state (rules <standing> …) (types <hung> …) (log <entry> …) (away <principal> …)
                    (wishes <wish> …))
     after   (step <request> (restored <entry> …) (state …))
 
-Who, when and why stand beside them in a record, and the kind of the request is the record's kind. There is one form for
-one step, and what is read back is that step. The image of a whole rule base has the same tables:
+A record also has who, when and why, and its kind is the kind of the request. Each step has exactly one encoding, and
+decoding gives the same step. The image of a whole rule base has the same tables:
 
     (image <steps> (unsettled <type> …) (state …) (blocks <block> …))
 
-but for the rules of publishers, which are in blocks (`rules.rule_blocks`).
+except publishers' rules, which are in blocks (`rules.rule_blocks`).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -48,7 +48,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """What a change record has of a step, besides who, when and why. Rules stand in it, which no log may show."""
+    """A step in a change record, without who, when and why. It contains rules, which must not appear in logs."""
 
     kind: str
     before: bytes = field(repr=False)
@@ -56,7 +56,7 @@ class Record:
 
 
 def to_record(step: Step) -> Record:
-    """Return a step as it is kept."""
+    """Return a step as it is stored."""
     request = request_to_sexp(step.request)
     restored = (b"restored", *map(_entry, step.restored))
     return Record(
@@ -67,7 +67,7 @@ def to_record(step: Step) -> Record:
 
 
 def kind_of(request: Request) -> str:
-    """Return the word for what is asked, as it is kept: `add`, `resolve`, `move-type` and so on."""
+    """Return the stored name of a request's kind: `add`, `resolve`, `move-type` and so on."""
     kind = request_to_sexp(request)[0]
     return kind.decode() if isinstance(kind, bytes) else ""
 
@@ -78,17 +78,17 @@ def from_record(number: int, note: Note, record: Record) -> Step:
         case (b"step", tuple(request), (b"restored", *entries), tuple(after)):
             pass
         case _:
-            raise _malformed("a step has a request, what was restored, and a state")
+            raise _malformed("a step must have a request, restored entries, and a state")
     before = parse_canonical(record.before, limits=wide(len(record.before)))
     delta = _delta(_Side.read(before), _Side.read(after))
     step = Step(number, note, request_from_sexp(request), delta, tuple(map(_read_entry, entries)))
     if to_record(step) != record:
-        raise _malformed("a step is not in its one form")
+        raise _malformed("a step is not in canonical form")
     return step
 
 
 def image_to_sexp(image: Image) -> SExp:
-    """Return the state of a rule base as it is kept."""
+    """Return the state of a rule base as it is stored."""
     whole = Delta(
         {},
         {event: RuleChange(None, Rooted(parent)) for event, parent in image.types.items()},
@@ -102,7 +102,7 @@ def image_to_sexp(image: Image) -> SExp:
 
 
 def image_from_sexp(value: SExp) -> Image:
-    """Return the state that was kept. Raises as `from_record`."""
+    """Return the stored state. Raises as `from_record`."""
     match value:
         case (b"image", bytes(taken), (b"unsettled", *events), tuple(state), (b"blocks", *blocks)) if (
             taken.isdigit() and len(taken) < 16
@@ -138,11 +138,11 @@ def _read_stated(value: SExp) -> tuple[str, str, Sequence[str]]:
     match value:
         case (b"stated", fnc_p, fnc_s, ids):
             return text(fnc_p), text(fnc_s), _read_ids(ids)
-    raise _malformed("rules in force state two functions")
+    raise _malformed("rules in force on one event type state different functions")
 
 
 def _ids(ids: Iterable[str]) -> bytes:
-    # Ids have no spaces.
+    # Ids do not contain spaces.
     return " ".join(ids).encode()
 
 
@@ -172,7 +172,7 @@ def _state(delta: Delta) -> SExp:
 
 @dataclass(frozen=True, slots=True)
 class _Side:
-    """The five tables, as far as a step is about them."""
+    """The rows of the five tables that a step concerns."""
 
     rules: Mapping[str, RuleState]
     types: Mapping[TypeKey, Rooted]
@@ -226,7 +226,7 @@ def _read_wish(value: SExp) -> SubscriberRule:
     match value:
         case (bytes(status), tuple(stated)) if status.decode("ascii", "replace") in _WISHED:
             return SubscriberRule(SubscribeRule.from_sexp(stated), RuleStatus(status.decode()))
-    raise _malformed("a subscriber's rule has a status, and what was stated")
+    raise _malformed("a subscriber's rule must have a status and a statement")
 
 
 _WISHED: Final = [status for status in RuleStatus if status is not RuleStatus.REJECTED]
@@ -240,7 +240,7 @@ def _read_hung(value: SExp) -> tuple[TypeKey, Rooted]:
     match value:
         case (event, *parent) if len(parent) <= 1:
             return _read_event(event), Rooted(_read_event(parent[0]) if parent else None)
-    raise _malformed("a type has a parent, or none")
+    raise _malformed("a type has at most one parent")
 
 
 def _entry(entry: Logged) -> SExp:
@@ -252,7 +252,7 @@ def _read_entry(value: SExp) -> Logged:
         case (place, bytes(kind), _, *_) if kind.decode("ascii", "replace") in [*LoggedAs]:
             rules = tuple(PublishRule.from_sexp(rule) for rule in value[2:])
             return Logged(_read_place(place), LoggedAs(kind.decode()), rules)
-    raise _malformed("an entry of the log has a place, a kind and rules")
+    raise _malformed("a log entry must have a place, a kind and rules")
 
 
 # --- requests -------------------------------------------------------------------------------------------------------
@@ -306,7 +306,7 @@ def request_from_sexp(value: SExp) -> Request:
             return steps.Undo(int(number), bool(replay))
         case (bytes(head), argument) if head in _READERS:
             return _READERS[head](argument)
-    raise _malformed("there is no such request")
+    raise _malformed("unknown kind of request")
 
 
 _READERS: Final[Mapping[bytes, Callable[[SExp], Request]]] = {
@@ -324,11 +324,11 @@ _READERS: Final[Mapping[bytes, Callable[[SExp], Request]]] = {
 # --- parts ----------------------------------------------------------------------------------------------------------
 
 
-def _read_strategy(octets: bytes) -> Strategy:
+def _read_strategy(word: bytes) -> Strategy:
     try:
-        return Strategy(octets.decode("ascii", "replace"))
+        return Strategy(word.decode("ascii", "replace"))
     except ValueError as error:
-        raise _malformed("there is no such strategy") from error
+        raise _malformed("unknown strategy") from error
 
 
 def _event(event: TypeKey) -> SExp:
@@ -339,7 +339,7 @@ def _read_event(value: SExp) -> TypeKey:
     match value:
         case (owner, name):
             return TypeKey(_read_who(owner), text(name))
-    raise _malformed("an event type has an owner and a name")
+    raise _malformed("an event type must have an owner and a name")
 
 
 def _who(principal: Principal) -> SExp:
@@ -358,7 +358,7 @@ def _read_place(value: SExp) -> Place:
     match value:
         case (bytes(step), bytes(index)) if (step + index).isdigit() and max(len(step), len(index)) < 16:
             return (int(step), int(index))
-    raise _malformed("a place in the log is two numbers")
+    raise _malformed("a place in the log must be two numbers")
 
 
 def _malformed(message: str) -> MalformedError:

@@ -1,4 +1,4 @@
-"""The tables of a rule base, but for its tree, and what holds for any change of them."""
+"""The tables of a rule base except its tree, and checks of their changes."""
 
 from collections.abc import Callable, Collection, Iterable, Iterator, KeysView, Mapping, MutableMapping
 from dataclasses import dataclass, field
@@ -25,17 +25,17 @@ from penstock.moderator.rules.steps import (
 from penstock.selector import Selector
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The history of rules as the paper's stack (paper 1, section V-A): a view on the log of steps, newest first.
+# The history of rules as the paper's stack (paper 1, section V-A): a view of the log of steps, newest first.
 #
-# What a rollback used up leaves the view; the log itself is never cleared.
+# A restored entry leaves the view; the log itself is never cleared.
 #
-# An entry that cannot come back has a reason: a rule in force that it conflicts with, a rule of its own that nobody
-# wants any more, somebody who is away. As long as that is as it was there is no need to look at the entry again. So
-# what a search of the log costs depends on what has changed since, and not on how long the log is.
+# An entry that cannot be restored has a reason: a rule in force that it conflicts with, a rule of its own that is not
+# wanted any more, or a principal that is away. The entry is not examined again before its reason changes. So the cost
+# of a search depends on what has changed, not on the length of the log.
 
 
 Reason: TypeAlias = str | Principal
-"""A rule, by its id, or somebody: how they stand keeps an entry out."""
+"""The id of a rule, or a principal, whose status prevents an entry from being restored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +45,14 @@ class _KeptOut:
 
 
 class History:
-    """The entries that may come back, by their places."""
+    """The log entries that can be restored, by place."""
 
     def __init__(self) -> None:
         self._entries: dict[Place, Logged] = {}
         self._on: dict[TypeKey, set[Place]] = {}
-        #: entries that are not known to be kept out
+        #: entries that may fit: no reason against them is known
         self._open: set[Place] = set()
-        #: also of entries that a draft wrote and that will be written again
+        #: includes entries that a draft wrote, because they will be written again
         self._kept_out: dict[Place, _KeptOut] = {}
         self._by_reason: dict[Reason, set[Place]] = {}
 
@@ -63,16 +63,16 @@ class History:
 
     @property
     def open(self) -> Collection[Place]:
-        """The entries that nothing is known to keep out."""
+        """The entries against which no reason is known."""
         return self._open
 
     def __iter__(self) -> Iterator[Logged]:
-        """Yield the entries from the top of the stack, which is the newest, to its bottom."""
+        """Yield the entries from the top of the stack (the newest) to the bottom."""
         return (self._entries[place] for place in sorted(self._entries, reverse=True))
 
     @property
     def events(self) -> KeysView[TypeKey]:
-        """The event types that there are entries about."""
+        """The event types with entries."""
         return self._on.keys()
 
     def on(self, event: TypeKey) -> tuple[Logged, ...]:
@@ -80,7 +80,7 @@ class History:
         return tuple(self._entries[place] for place in sorted(self._on.get(event, ())))
 
     def same(self, entry: Logged) -> Logged | None:
-        """Return the entry that says what another one says, if there is one."""
+        """Return the entry with the same content as another one, if there is one."""
         for place in self._on.get(entry.event, ()):
             found = self._entries[place]
             if (found.kind, found.rules) == (entry.kind, entry.rules):
@@ -88,7 +88,7 @@ class History:
         return None
 
     def change(self, changes: Mapping[Place, RuleChange[Logged]]) -> None:
-        """Write entries, and take out others."""
+        """Add entries, and remove others."""
         for place, change in changes.items():
             if change.before is not None:
                 del self._entries[place]
@@ -103,7 +103,7 @@ class History:
                     self._let_in(place)
 
     def keep_out(self, entry: Logged, reasons: frozenset[Reason]) -> None:
-        """Note why an entry does not come back; there is one reason at least."""
+        """Note why an entry cannot be restored; there must be at least one reason."""
         self._let_in(entry.place)
         self._open.discard(entry.place)
         self._kept_out[entry.place] = _KeptOut(entry, reasons)
@@ -120,7 +120,7 @@ class History:
                 self._let_in(place)
 
     def release_all(self) -> None:
-        """Look again at all entries."""
+        """Check all entries again."""
         self._kept_out.clear()
         self._by_reason.clear()
         self._open = set(self._entries)
@@ -145,13 +145,13 @@ class History:
 # ----------------------------------------------------------------------------------------------------------------------
 # Demands that rules in force make although their publishers did not state them.
 #
-# A rule takes on a demand for the sake of another rule, on its own event type or on one above or below. The demand
-# lasts as long as a rule in force states it: on the same event type, or on types that are connected with it by rules
-# that make the same demand. Without one, it is unfounded (`unfounded`), and taken out where a rule goes (`lifetimes`).
+# A rule takes on a demand because of another rule, on its own event type or on one above or below. The demand lasts as
+# long as a rule in force states it: on the same event type, or on types that are connected with it by rules that make
+# the same demand. Otherwise it is unfounded (`unfounded`), and is removed when a rule is removed (`lifetimes`).
 
 
 Demand: TypeAlias = tuple[RuleFunction, Selector]
-"""A part of one of the functions of a rule."""
+"""A part of one of a rule's functions."""
 
 
 class ImposedDemands:
@@ -161,11 +161,11 @@ class ImposedDemands:
         self._holders: dict[Demand, set[str]] = {}
 
     def __iter__(self) -> Iterator[Demand]:
-        """Yield the demands that are made without being stated."""
+        """Yield the demands that some rule makes without stating them."""
         return iter(self._holders)
 
     def holders(self, demand: Demand) -> Collection[str]:
-        """Return the rules that make a demand and do not state it, by their ids."""
+        """Return the ids of the rules that make a demand and do not state it."""
         return self._holders.get(demand, ())
 
     def change(self, changes: Mapping[str, RuleChange[RuleState]]) -> None:
@@ -189,7 +189,7 @@ def imposed_on(standing: RuleState) -> frozenset[Demand]:
 
 
 def stated_by(rule: PublishRule) -> frozenset[Demand]:
-    """Return what a rule demands, as it is written and as an attribute list has it."""
+    """Return a rule's demands, as written and as entries of an attribute list."""
     return _demands(rule, _written)
 
 
@@ -217,9 +217,9 @@ def unfounded(
     tree: TypeTree,
     keeps: Callable[[RuleState, Demand], bool],
 ) -> Iterator[tuple[Demand, frozenset[str]]]:
-    """Yield the demands for which no rule in force is the reason, with the ids of those that make them.
+    """Yield the demands that no rule in force justifies, with the ids of the rules that make them.
 
-    A rule that `keeps` a demand, since its own statement implies it, is a reason for it.
+    A rule that `keeps` a demand, because its own statement implies it, justifies it.
     """
     held = {demand: known.holders(demand) for demand in dict.fromkeys(demands)}
     held = {demand: holders for demand, holders in held.items() if holders}
@@ -240,7 +240,7 @@ def unfounded(
 
 
 def _connected(sources: Collection[TypeKey], others: Collection[TypeKey], tree: TypeTree) -> frozenset[TypeKey]:
-    """Return the types that are connected with a source: each with those above and below it that are among them all."""
+    """Return the types that are connected with a source through types above and below that are in the set."""
     among = {*sources, *others}
     near: dict[TypeKey, set[TypeKey]] = {event: set() for event in among}
     for event in among:
@@ -257,7 +257,7 @@ def _connected(sources: Collection[TypeKey], others: Collection[TypeKey], tree: 
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The tables of a rule base, but for its tree, and what holds for any change of them.
+# The tables of a rule base except its tree, and checks of their changes.
 
 
 STALE: Final = "moderator.stale"
@@ -266,14 +266,14 @@ S = TypeVar("S", RuleState, SubscriberRule)
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """The whole state of a rule base, to be compared with another one, and to resume from."""
+    """The whole state of a rule base, for comparisons and for `RuleBase.resume`."""
 
     rules: Mapping[str, RuleState]
     types: Mapping[TypeKey, TypeKey | None]
     log: Mapping[Place, Logged]
     away: frozenset[Principal]
     wishes: Mapping[str, SubscriberRule] = field(default_factory=dict)
-    #: the types on which something has changed since the log was last searched, and how many steps led here
+    #: the types on which something has changed since the log was last searched, and the number of steps
     unsettled: frozenset[TypeKey] = field(default=frozenset(), compare=False)
     steps: int = field(default=0, compare=False)
 
@@ -286,7 +286,7 @@ class RuleTables:
         self.wishes: dict[str, SubscriberRule] = {}
         self.history = History()
         self.away: set[Principal] = set()
-        #: made when it is asked for, since that takes reading rules
+        #: computed on first use, because it needs all rules
         self._imposed: ImposedDemands | None = None
 
     @classmethod
@@ -319,11 +319,11 @@ class RuleTables:
         if any(change.before is not None and change.after is not None for change in delta.types.values()):
             self.history.release_all()
         else:
-            # A type that is new, or goes, changes nothing between others.
+            # Adding or removing a type changes nothing between other types.
             self.history.release((*delta.rules, *delta.away))
 
     def check(self, delta: Delta, tree: TypeTree) -> None:
-        """Check that the old values are as a delta says, and may be changed so.
+        """Check that the old values are those of a delta, and that the change is allowed.
 
         Raises `RefusedError`: `moderator.stale`, `moderator.in-use`, `moderator.away`; `MalformedError`
         (`moderator.duplicate-id`).
@@ -334,14 +334,16 @@ class RuleTables:
         self._check_present(delta)
 
     def check_away(self, delta: Delta) -> None:
-        """Check that who leaves by a whole step leaves no rule in force. Raises `RefusedError` (`moderator.away`)."""
+        """Check that principals that leave have no rule in force. Raises `RefusedError` (`moderator.away`)."""
         if not any(change.after for change in delta.away.values()):
             return
         away = self._away_after(delta)
         for rule_id, after in self._standing_after(delta):
             if after.status is RuleStatus.IN_FORCE and after.stated.rests(away):
                 raise RefusedError(
-                    "moderator.away", f"rule `{rule_id}` would be in force without whoever it is of", rule=rule_id
+                    "moderator.away",
+                    f"rule `{rule_id}` would be in force although its principals are away",
+                    rule=rule_id,
                 )
 
     def _check_before(self, delta: Delta, tree: TypeTree) -> None:
@@ -360,7 +362,7 @@ class RuleTables:
             stale("what the change is about is not as it was")
 
     def _check_ids(self, delta: Delta) -> None:
-        """Check that no rule gets the id of one of the other kind."""
+        """Check that a publisher's and a subscriber's rule do not share an id."""
         for rule_id in delta.ids:
             rule = delta.rules[rule_id].after if rule_id in delta.rules else self.rules.get(rule_id)
             wish = delta.wishes[rule_id].after if rule_id in delta.wishes else self.wishes.get(rule_id)
@@ -368,32 +370,32 @@ class RuleTables:
                 raise duplicate(rule_id)
 
     def _check_types(self, delta: Delta) -> None:
-        """Check that nothing stays behind on types that go: no rule that may come back, and no entry of the log."""
+        """Check that removed types have neither rules that can return nor log entries."""
         gone = {event for event, change in delta.types.items() if change.after is None}
         if not gone:
             return
         for rule_id, after in self._standing_after(delta):
             if after.stated.event in gone and after.status is not RuleStatus.ENDED:
                 raise RefusedError(
-                    "moderator.in-use", f"rule `{rule_id}` is about an event type that would go", rule=rule_id
+                    "moderator.in-use", f"rule `{rule_id}` is about an event type that would be removed", rule=rule_id
                 )
         for event in gone:
             for entry in self.history.on(event):
                 if entry.place not in delta.log:
-                    raise RefusedError("moderator.in-use", "the log has rules on an event type that would go")
+                    raise RefusedError("moderator.in-use", "the log has rules on an event type that would be removed")
 
     def _check_present(self, delta: Delta) -> None:
-        """Check that no rule comes into force that rests, since those are away whose it is."""
+        """Check that no rule of principals that are away comes into force."""
         changed: list[tuple[str, RuleState | SubscriberRule]] = [*_after({}, delta.rules), *_after({}, delta.wishes)]
         away = self._away_after(delta)
         for rule_id, after in changed if away else ():
             if after.status is RuleStatus.IN_FORCE and after.stated.rests(away):
                 raise RefusedError(
-                    "moderator.away", f"whoever rule `{rule_id}` is of has left", hint="let it come back first"
+                    "moderator.away", f"the principals of rule `{rule_id}` have left", hint="let it come back first"
                 )
 
     def _away_after(self, delta: Delta) -> Collection[Principal]:
-        """Return who will be away."""
+        """Return the principals that are away after a delta."""
         if not delta.away:
             return self.away
         return (self.away - delta.away.keys()) | {who for who, change in delta.away.items() if change.after}
@@ -405,7 +407,7 @@ class RuleTables:
 
 
 def duplicate(rule_id: str) -> MalformedError:
-    """Return the error for an id that is taken."""
+    """Return the error for an id that is already in use."""
     return MalformedError(
         "moderator.duplicate-id", f"there is a rule `{rule_id}` already", hint="give the new one another id"
     )

@@ -32,7 +32,7 @@ from penstock.moderator.detection.judge import (
     PlainJudge,
     QuickJudge,
     Side,
-    collide,
+    conflicts_between,
     conflicts_with,
     differences,
     of_two,
@@ -55,12 +55,21 @@ from penstock.selector.algebra import Box
 from penstock.trust.caches import Recent
 
 # ----------------------------------------------------------------------------------------------------------------------
-# An ordered map from places to summaries of what is stated there, with a summary for each stretch of it.
+# An ordered map from places to summaries of the functions stated there, with a summary for each range of places.
 #
-# A B+-tree: leaves hold places in order, branches hold children, and each knows the summary of all that is below. So a
-# walk along an interval passes over stretches whose summary settles the question, and costs a few steps for each place
-# that it stops at. Something new changes the summaries on its way alone. What is dropped has them rebuilt on its way;
-# nodes that become small stay so, and go when they are empty.
+# It is a B+-tree: leaves hold places in order, branches hold children, and each node has the summary of everything
+# below. A walk along an interval skips ranges whose summary settles the question, and costs a few steps for each place
+# at which it stops. Additions update the summaries on their path, removals rebuild them; small nodes are not merged,
+# and are removed when they are empty.
+#
+# Summaries let functions that certainly fit a candidate be skipped together. Below a candidate the scope of the tree
+# requires one of two things of each function in force (`demands`). Either it implies the candidate's: then a box around
+# all functions, and the parts that all of them have, are enough. Or the candidate's implies it: then a box inside all
+# functions, and the parts that any of them has, are enough. Both are exact for attribute lists: a box lies around, or
+# inside, several boxes if and only if it does so for each. Algorithm 1 compares entries in the same two ways.
+# Definition 1 requires equality: then a summary is the text that all functions share, if they do.
+#
+# A summary can say less than is known (then `fits` is False, and the functions are examined), but never more.
 
 
 #: places of a leaf, and children of a branch
@@ -79,9 +88,9 @@ M = TypeVar("M", bound=Mergeable)
 
 @dataclass(slots=True)
 class Walk(Generic[M]):
-    """A walk from a place to another one, which stops where something is doubtful.
+    """A walk from one place to another, which stops where the summary does not settle the question.
 
-    Whoever walks may move `start` on meanwhile, and what lies before it is left out.
+    The caller can advance `start` meanwhile; places before it are skipped.
     """
 
     start: bytes
@@ -98,7 +107,7 @@ class _Leaf(Generic[M]):
         self.summary = reduce(_merged, items)
 
     def add(self, place: bytes, summary: M) -> bool:
-        """Add what is stated at a place; say whether the summary has changed."""
+        """Add a statement at a place; return whether the summary has changed."""
         at = bisect_left(self.places, place)
         if at < len(self.places) and self.places[at] == place:
             self.items[at] = self.items[at].merged(summary)
@@ -139,7 +148,7 @@ class _Branch(Generic[M]):
     __slots__ = ("items", "places", "summary")
 
     def __init__(self, places: list[bytes], items: "list[_Node[M]]") -> None:
-        #: what divides the children, one fewer than they are: the least place that belongs to the right one
+        #: the first place of each child but the first
         self.places = places
         self.items = items
         self.summary = self._sum()
@@ -166,7 +175,7 @@ class _Branch(Generic[M]):
 
     def walk(self, walk: "Walk[M]") -> Iterator[bytes]:
         at, last = bisect_right(self.places, walk.start), bisect_left(self.places, walk.end)
-        # Looking further down costs less than a question.
+        # Descending costs less than a comparison.
         if at == last:
             yield from self.items[at].walk(walk)
             return
@@ -180,13 +189,13 @@ _Node: TypeAlias = _Leaf[M] | _Branch[M]
 
 
 class SummaryTree(Generic[M]):
-    """The map."""
+    """The ordered map from places to summaries."""
 
     def __init__(self) -> None:
         self._root: _Node[M] | None = None
 
     def add(self, place: bytes, summary: M) -> None:
-        """Add what is stated at a place to what is there."""
+        """Merge a statement into the summary of its place."""
         if self._root is None:
             self._root = _Leaf([place], [summary])
             return
@@ -196,7 +205,7 @@ class SummaryTree(Generic[M]):
             at = bisect_right(node.places, place)
             way.append((node, at))
             node = node.items[at]
-        # What is known of a stretch already is known of all that it is a part of.
+        # A statement that does not change a node does not change the nodes above it.
         if node.add(place, summary):
             for branch, _ in reversed(way):
                 merged = branch.summary.merged(summary)
@@ -207,7 +216,7 @@ class SummaryTree(Generic[M]):
             self._split(node, way)
 
     def _split(self, node: _Node[M], way: list[tuple[_Branch[M], int]]) -> None:
-        """Split a node that is too full, and those on the way to it that become so."""
+        """Split a node that is too full, and the nodes above it if they become too full."""
         while len(node.items) > _FULL:
             divider, right = node.split()
             if not way:
@@ -219,7 +228,7 @@ class SummaryTree(Generic[M]):
             node = above
 
     def replace(self, place: bytes, summary: M | None) -> None:
-        """Put something in the place of what is stated at a place, which must not be nothing; None: nothing more."""
+        """Replace the summary of a place, which must exist; None removes it."""
         if self._root is not None:
             self._root.replace(place, summary)
             if not self._root.items:
@@ -228,7 +237,7 @@ class SummaryTree(Generic[M]):
     def walk(self, walk: Walk[M]) -> Iterator[bytes]:
         """Yield the places on a walk whose summaries are doubtful, in order.
 
-        Whoever doubts a summary must doubt every one that it is merged into.
+        If the test doubts a summary, it must doubt every summary into which that one is merged.
         """
         if self._root is not None:
             yield from self._root.walk(walk)
@@ -242,7 +251,7 @@ def _merged(one: M, other: M) -> M:
 # Summaries.
 
 
-#: spans of one set of values, and parts or entries, that a summary keeps
+#: at most so many ranges of one value set, and parts or entries, are kept in a summary
 _SPANS: Final = 16
 _PARTS: Final = 64
 
@@ -254,14 +263,14 @@ class Summary(Protocol):
         """Return the summary of both; the same object if nothing is new."""
 
     def fits(self, form: FunctionForm, side: Side) -> bool:
-        """Say whether a candidate's function surely conflicts with none of them."""
+        """Return whether a candidate's function certainly conflicts with none of them."""
 
 
 Summarise: TypeAlias = Callable[[FunctionForm], Summary]
 
 
 def summarise(scope: TreeScope, mode: Mode) -> Summarise:
-    """Return how a function below a candidate is summed up."""
+    """Return the kind of summary for functions below a candidate."""
     if mode is Mode.LITERAL:
         return lambda form: OneText(form.selector.text)
     if demands(ConflictKind.DOWN, scope, mode).rule_implies:
@@ -275,7 +284,7 @@ def summarise(scope: TreeScope, mode: Mode) -> Summarise:
 
 @dataclass(frozen=True, slots=True)
 class Around:
-    """A box around all functions, and the parts beside boxes that all of them have: do they imply the candidate's?"""
+    """A box around all functions, and the other parts that all have: do they imply the candidate's?"""
 
     box: Box
     rest: frozenset[Selector]
@@ -297,7 +306,7 @@ class Around:
         return self if same else Around(box, rest)
 
     def fits(self, form: FunctionForm, side: Side) -> bool:
-        """Say whether all functions surely imply the candidate's."""
+        """Return whether all functions certainly imply the candidate's."""
         return side.within(self.box, form.box) and all(
             part in self.rest or any(side.implies(known, part) for known in self.rest) for part in form.rest
         )
@@ -305,9 +314,9 @@ class Around:
 
 @dataclass(frozen=True, slots=True)
 class Inside:
-    """A box inside all functions, and the parts beside boxes that any has: does the candidate's imply them?
+    """A box inside all functions, and the other parts that any has: does the candidate's imply them?
 
-    There is no box where they have nothing in common.
+    The box is None if they have nothing in common.
     """
 
     box: Box | None
@@ -331,7 +340,7 @@ class Inside:
         return self if same else Inside(box, rest)
 
     def fits(self, form: FunctionForm, side: Side) -> bool:
-        """Say whether the candidate's function surely implies all others."""
+        """Return whether the candidate's function certainly implies all others."""
         return (
             self.box is not None
             and side.within(form.box, self.box)
@@ -341,7 +350,7 @@ class Inside:
 
 @dataclass(frozen=True, slots=True)
 class CommonEntries:
-    """The entries that all lists have: do they contain the candidate's?"""
+    """The entries that all lists have: do these contain the candidate's?"""
 
     entries: frozenset[ListEntry]
 
@@ -350,7 +359,7 @@ class CommonEntries:
         return self if self.entries <= other.entries else CommonEntries(self.entries & other.entries)
 
     def fits(self, form: FunctionForm, side: Side) -> bool:  # noqa: ARG002  # lists have no boxes; the protocol
-        """Say whether all lists contain the candidate's."""
+        """Return whether all lists contain the candidate's."""
         return form.entries <= self.entries
 
 
@@ -369,13 +378,13 @@ class AllEntries:
         return self if len(union) == len(self.entries) else AllEntries(union)
 
     def fits(self, form: FunctionForm, side: Side) -> bool:  # noqa: ARG002  # lists have no boxes; the protocol
-        """Say whether the candidate's list contains all others."""
+        """Return whether the candidate's list contains all others."""
         return self.entries is not None and self.entries <= form.entries
 
 
 @dataclass(frozen=True, slots=True)
 class OneText:
-    """The one text that all functions have; None where they are several."""
+    """The text that all functions share; None if they differ."""
 
     text: str | None
 
@@ -384,7 +393,7 @@ class OneText:
         return self if self.text is None or self.text == other.text else OneText(None)
 
     def fits(self, form: FunctionForm, side: Side) -> bool:  # noqa: ARG002  # texts have no boxes; the protocol
-        """Say whether all functions are the candidate's."""
+        """Return whether all functions equal the candidate's."""
         return form.selector.text == self.text
 
 
@@ -396,7 +405,9 @@ def find_conflicts(
     *,
     limits: ModeratorLimits = MODERATOR_LIMITS,
 ) -> tuple[Conflict, ...]:
-    """Return all conflicts of a candidate with rules in force; the candidate itself, if it is there, is left out.
+    """Return all conflicts of a candidate with rules in force, one rule after the other (Algorithm 1).
+
+    The candidate itself is left out if it is among them.
 
     Raises `MalformedError` (`moderator.not-a-list`) in the mode `algorithm`.
     """
@@ -406,7 +417,7 @@ def find_conflicts(
         kind = relation(vocabulary.tree, candidate.event, rule.event)
         if kind is None or rule.id == candidate.id:
             continue
-        for conflict in collide(candidate, [rule], kind, vocabulary.tree.scope, judge):
+        for conflict in conflicts_between(candidate, [rule], kind, vocabulary.tree.scope, judge):
             stated = (rule.event, rule.fnc_p.text, rule.fnc_s.text, conflict.function)
             others = found[stated].rules if stated in found else ()
             found[stated] = replace(conflict, rules=tuple(sorted((*others, rule.id))))
@@ -423,11 +434,11 @@ def relation(tree: TypeTree, event: TypeKey, other: TypeKey) -> ConflictKind | N
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Where event types stand: numbers in which a subtree is an interval, and which stay when types are added.
+# Places of event types: keys in which a subtree is an interval, and which stay the same when types are added.
 #
-# A place is the path from the root, one number of four bytes a level, each counted among its siblings: as bytes,
-# places sort as one would walk the tree, parents first. All places below a type begin with its own, so they are an
-# interval. A new type gets the next number below its parent; nobody else's changes.
+# A place is the path from the root, a number of four bytes per level, counted among siblings: as bytes, places sort in
+# pre-order, parents first. All places below a type begin with its own place, so they form an interval. A new type gets
+# the next number below its parent; other places do not change.
 
 
 #: bytes of one level
@@ -439,19 +450,19 @@ S = TypeVar("S")
 
 @dataclass(slots=True, eq=False)
 class Spot(Generic[S]):
-    """An event type: its place, and the ids of the rules on it, sorted; those that state the same stand together."""
+    """An event type: its place, and the sorted ids of the rules on it, grouped by statement."""
 
     event: TypeKey
     place: bytes
     above: "Spot[S] | None"
     stated: dict[S, list[str]] = field(default_factory=dict)
-    #: on how many branches right below there are rules
+    #: the number of child branches with rules
     below: int = 0
-    #: how many numbers have been given right below
+    #: the number of places given to children
     numbered: int = 0
 
     def begin(self) -> None:
-        """Let those above know of the first rules here, before they are put down."""
+        """Count this type at the types above it, before its first rules are added."""
         spot = self
         live = bool(spot.stated or spot.below)
         while not live and spot.above is not None:
@@ -460,7 +471,7 @@ class Spot(Generic[S]):
             spot.below += 1
 
     def end(self) -> None:
-        """Let those above know that there are no rules here any more."""
+        """Stop counting this type at the types above it: it has no rules any more."""
         spot = self
         while not (spot.stated or spot.below) and spot.above is not None:
             spot.above.below -= 1
@@ -468,12 +479,12 @@ class Spot(Generic[S]):
 
 
 class TypePlaces(Generic[S]):
-    """The places of the types of one tree, numbered when they are first asked for."""
+    """The places of the types of one tree, assigned on first use."""
 
     def __init__(self, tree: TypeTree) -> None:
         self._tree = tree
         self._roots = 0
-        #: where types stand that were asked for
+        #: places that are assigned
         self.known: dict[TypeKey, Spot[S]] = {}
 
     def spot(self, event: TypeKey) -> Spot[S]:
@@ -492,7 +503,7 @@ class TypePlaces(Generic[S]):
         return found
 
     def follow(self, tree: TypeTree) -> list[Spot[S]]:
-        """Go on with a changed tree; return where types stood that have moved or gone."""
+        """Switch to a changed tree; return the old places of types that were moved or removed."""
         before, self._tree = self._tree, tree
         changed: dict[TypeKey, bool] = {}
 
@@ -535,18 +546,18 @@ class _Both:
 
 @dataclass(slots=True, eq=False)
 class _Statement:
-    """Both functions of some rules, which were checked; there is one for all rules that state the same."""
+    """Two checked functions, shared by all rules that state them."""
 
     p: FunctionForm
     s: FunctionForm
     both: _Both
-    #: how many rules in force state it
+    #: the number of rules in force that state it
     rules: int = 0
 
 
 @dataclass(slots=True, eq=False)
 class _Candidate:
-    """A rule, what it states, where its event type stands, and where it is in force itself, in whatever form."""
+    """A rule, its statement, the place of its event type, and its own place if it is in force in any form."""
 
     rule: PublishRule
     statement: _Statement
@@ -555,7 +566,7 @@ class _Candidate:
 
 
 Deferred: TypeAlias = Sequence[tuple[str, str, Sequence[str]]]
-"""The functions that rules on an event type state, by publishers and by subscribers, and the ids of the rules."""
+"""For an event type: the functions for publishers and for subscribers, and the ids of the rules that state them."""
 
 Fetch: TypeAlias = Callable[[str], PublishRule]
 """Reads a rule in force by its id."""
@@ -566,7 +577,7 @@ def _nothing_deferred(rule_id: str) -> PublishRule:
 
 
 class _InForce(Mapping[str, PublishRule]):
-    """The rules in force, by their ids; they are read when they are asked for."""
+    """The rules in force, by id; they are read on first use."""
 
     def __init__(self, detector: "Detector") -> None:
         self._detector = detector
@@ -585,7 +596,7 @@ class _InForce(Mapping[str, PublishRule]):
 
 
 class Detector:
-    """Hold the rules in force, and find what a candidate conflicts with."""
+    """Find the conflicts of a candidate with the rules in force."""
 
     def __init__(
         self, vocabulary: Vocabulary, mode: Mode = Mode.SCOPED, *, limits: ModeratorLimits = MODERATOR_LIMITS
@@ -597,18 +608,18 @@ class Detector:
         self._of_p, self._of_s = self._judge.side(RuleFunction.P), self._judge.side(RuleFunction.S)
         self._summarise = summarise(vocabulary.tree.scope, mode)
         self._places: TypePlaces[_Statement] = TypePlaces(vocabulary.tree)
-        #: None for rules that were deferred, and not asked for
+        #: None for deferred rules that have not been read
         self._rules: dict[str, PublishRule | None] = {}
         self._deferred: dict[TypeKey, Deferred] = {}
-        #: event types about which everything is read that was deferred
+        #: event types for which all deferred rules have been read
         self._read: set[TypeKey] = set()
         self._fetch: Fetch = _nothing_deferred
         #: the types with rules, by their places
         self._standing: dict[bytes, Spot[_Statement]] = {}
         self._index: SummaryTree[_Both] = SummaryTree()
-        #: of any two rules that conflict at least one is among these
+        #: contains at least one of any two rules that conflict
         self._doubtful: dict[str, None] = {}
-        #: by the texts of both functions; those that no rule states are forgotten when they are too many
+        #: by the texts of both functions; statements without rules are dropped when there are too many
         self._statements: dict[tuple[str, str], _Statement] = {}
         self._room = limits.moderator_answers
         self._compared: Recent[tuple[ConflictKind, _Statement, _Statement], tuple[Difference, ...]] = Recent(
@@ -633,7 +644,7 @@ class Detector:
         return tuple(self.rule(rule_id) for rule_id in sorted(found))
 
     def rule(self, rule_id: str) -> PublishRule:
-        """Return a rule in force. Raises `KeyError`, and what reads rules that were deferred raises."""
+        """Return a rule in force. Raises `KeyError`, and what reading deferred rules raises."""
         found = self._rules[rule_id]
         if found is None:
             found = self._rules[rule_id] = self._fetch(rule_id)
@@ -647,14 +658,14 @@ class Detector:
     # --- questions ----------------------------------------------------------------------------------------------
 
     def conflicts(self, candidate: PublishRule) -> tuple[Conflict, ...]:
-        """Return all conflicts of a candidate with the rules in force; one of the same id is left out.
+        """Return all conflicts of a candidate with the rules in force, except a rule with the same id.
 
         Raises what `Vocabulary.check` raises, and `MalformedError` (`moderator.not-a-list`) in the mode `algorithm`.
         """
         return self._find(self._check(candidate))
 
     def blocker(self, candidate: PublishRule, besides: Collection[str]) -> str | None:
-        """Return the id of a rule in force that a candidate conflicts with, of those that are not to be left out.
+        """Return the id of a rule in force that a candidate conflicts with, except some rules.
 
         Raises as `conflicts`.
         """
@@ -662,7 +673,7 @@ class Detector:
         return next((rule_id for rule_id in ids if rule_id not in besides), None)
 
     def review(self) -> Iterator[tuple[PublishRule, tuple[Conflict, ...]]]:
-        """Yield each rule that came into force unseen, and its conflicts; those without are doubtful no longer."""
+        """Yield each rule that was put in force unchecked, and its conflicts; without conflicts it becomes certain."""
         for rule in [self.rule(rule_id) for rule_id in self._doubtful]:
             found = self._find(self._check(rule))
             if not found:
@@ -672,14 +683,14 @@ class Detector:
     # --- changes ------------------------------------------------------------------------------------------------
 
     def defer(self, event: TypeKey, stated: Deferred, fetch: Fetch) -> None:
-        """Put rules in force that are on one event type, and read them with `fetch` when something is asked about it.
+        """Put rules on one event type in force, to be read with `fetch` when a question concerns them.
 
-        What asks first raises `RefusedError` (`moderator.book`) if they are not what was stated, or conflict.
+        The first such question raises `RefusedError` (`moderator.book`) if they differ from the statement, or conflict.
 
         Raises `MalformedError` (`moderator.unknown-type`, `moderator.duplicate-id`).
         """
         if not stated:
-            # The event type may have gone, and with it all rules in force.
+            # The event type may have been removed, and with it all rules in force.
             return
         self._vocabulary.check_type(event)
         for _, _, ids in stated:
@@ -690,9 +701,9 @@ class Detector:
         self._fetch = fetch
 
     def read_about(self, event: TypeKey) -> None:
-        """Read what was deferred of an event type, and of those above and below it, and compare it.
+        """Read and compare the deferred rules on an event type, and on the types above and below it.
 
-        Raises `RefusedError` (`moderator.book`), each time that it is asked, if `defer` received something false.
+        Raises `RefusedError` (`moderator.book`), on every call, if `defer` received something false.
         """
         if not self._deferred or event in self._read:
             return
@@ -704,21 +715,21 @@ class Detector:
                     raise false_snapshot("lists other functions than rules in force have")
                 try:
                     candidate = _Candidate(rule, self._statements.get(_texts(rule)) or self._state(rule), spot, None)
-                    collides = any(True for _ in self._each(candidate))
+                    conflicting = any(True for _ in self._each(candidate))
                 except PenstockError as error:
                     raise false_snapshot("has rules in force that cannot be") from error
-                if collides:
+                if conflicting:
                     raise false_snapshot("has rules in force that conflict")
                 if candidate.statement not in spot.stated:
                     self._put(candidate, ids)
-            # What was refused stays, and is refused again: nothing is answered without it.
+            # Refused rules stay deferred, and are refused again: no question is answered without them.
             self._deferred.pop(each, None)
         self._read.add(event)
 
     def add(self, rule: PublishRule) -> tuple[Conflict, ...]:
         """Put a rule in force unless it conflicts; return its conflicts.
 
-        Raises what `conflicts` raises, and `MalformedError` (`moderator.duplicate-id`). Nothing is changed then.
+        Raises what `conflicts` raises, and `MalformedError` (`moderator.duplicate-id`). Then nothing is changed.
         """
         candidate = self._check_new(rule)
         found = self._find(candidate)
@@ -727,7 +738,7 @@ class Detector:
         return found
 
     def put(self, rule: PublishRule) -> None:
-        """Put a rule in force without looking for conflicts, such as one of a rule base made by others.
+        """Put a rule in force without looking for conflicts, for example one of an existing rule base.
 
         Raises what `add` raises.
         """
@@ -735,7 +746,7 @@ class Detector:
         self._doubtful[rule.id] = None
 
     def remove(self, rule_id: str) -> PublishRule:
-        """Take a rule out of force. Raises `MalformedError` (`moderator.unknown-rule`)."""
+        """Remove a rule from the rules in force. Raises `MalformedError` (`moderator.unknown-rule`)."""
         if rule_id not in self._rules:
             raise MalformedError("moderator.unknown-rule", f"no rule in force is called `{rule_id[:80]}`")
         rule = self.rule(rule_id)
@@ -756,10 +767,9 @@ class Detector:
         return rule
 
     def follow(self, tree: TypeTree) -> None:
-        """Go on with a changed tree of the same scope; rules on types that have moved are doubtful from now on.
+        """Switch to a changed tree of the same scope; rules on moved types become doubtful.
 
-        Raises `MalformedError` (`moderator.unknown-type`) when a rule is on a type that has gone. Nothing is changed
-        then.
+        Raises `MalformedError` (`moderator.unknown-type`) if a rule is on a removed type. Then nothing is changed.
         """
         for event in [*self._deferred]:
             self.read_about(event)
@@ -806,9 +816,9 @@ class Detector:
         return self._check(rule)
 
     def _state(self, rule: PublishRule) -> _Statement:
-        """Check functions that are new."""
+        """Return the statement of a rule; check its functions if they are new."""
         self._vocabulary.check(rule, shown=self._judge.shows, limits=self._limits)
-        # In the mode `algorithm` only lists have a form.
+        # In the mode `algorithm`, functions must be lists.
         forms = self._judge.forms
         p, s = forms[RuleFunction.P].form(rule.fnc_p), forms[RuleFunction.S].form(rule.fnc_s)
         statement = _Statement(p, s, _Both(self._summarise(p), self._summarise(s)))
@@ -819,7 +829,7 @@ class Detector:
         return statement
 
     def _put(self, candidate: _Candidate, ids: Sequence[str] = ()) -> None:
-        """Put a candidate in force, or all rules of some ids that state the same on its event type."""
+        """Put a candidate in force, or all rules with some ids that state the same on its event type."""
         rule, spot, statement = candidate.rule, candidate.spot, candidate.statement
         self._rules[rule.id] = rule
         statement.rules += len(ids) or 1
@@ -868,7 +878,7 @@ class Detector:
             walk.start = after(under) if consistent and found is not None and not found else under + b"\0"
 
     def _at(self, spot: Spot[_Statement], candidate: _Candidate, kind: ConflictKind) -> list[Conflict] | None:
-        """Return the conflicts with the rules on a type, or None if there are no rules but the candidate's own."""
+        """Return the conflicts with the rules on a type; None if there are none but the candidate itself."""
         found: list[Conflict] | None = None
         for statement, ids in spot.stated.items():
             others = ids
@@ -886,7 +896,7 @@ class Detector:
     def _differences(
         self, candidate: _Candidate, statement: _Statement, rule_id: str, kind: ConflictKind
     ) -> tuple[Difference, ...]:
-        """Compare a candidate with a rule that states something else, unless that was done before."""
+        """Compare a candidate with a rule that states something else; remember the result."""
         asked = (kind, candidate.statement, statement)
         known = self._compared.get(asked)
         if known is None:
@@ -896,13 +906,13 @@ class Detector:
         return known
 
     def _counting(self, ids: list[str], candidate: PublishRule) -> tuple[str, ...]:
-        """Return the ids of rules that a candidate may conflict with: by Definition 1, those of others."""
+        """Return the ids of rules that a candidate can conflict with: by Definition 1, those of other publishers."""
         if self.mode is not Mode.LITERAL:
             return tuple(ids)
         return tuple(rule_id for rule_id in ids if of_two(candidate, self.rule(rule_id)))
 
     def _doubts(self, stated: _Statement) -> Callable[[_Both], bool]:
-        """Return the test whether what a summary is of may conflict with a candidate that stands above it."""
+        """Return a test whether summarised functions may conflict with a candidate above them."""
         p, s, either = stated.p, stated.s, self.mode is Mode.LITERAL
         known = {stated.both: False}
 
@@ -924,12 +934,12 @@ def _texts(rule: PublishRule) -> tuple[str, str]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# All conflicts within a set of rules that nobody has settled yet, such as those of a file.
+# All conflicts within a set of rules, for example those of a file.
 
 
 @dataclass(frozen=True, slots=True)
 class CheckedRule:
-    """A rule, what it conflicts with among those before it, and what is wrong with it otherwise."""
+    """A rule, its conflicts with earlier rules, and any other error in it."""
 
     rule: PublishRule
     conflicts: tuple[Conflict, ...] = ()
@@ -939,10 +949,10 @@ class CheckedRule:
 def check_rules(
     vocabulary: Vocabulary, mode: Mode, rules: Iterable[PublishRule], *, limits: ModeratorLimits = MODERATOR_LIMITS
 ) -> Iterator[CheckedRule]:
-    """Yield each rule with what it conflicts with; of two rules that conflict, the later one names the earlier.
+    """Yield each rule with its conflicts; of two rules that conflict, the later one names the earlier.
 
-    Rules that conflict are compared with those that follow as well. Two whose periods have no instant in common do not
-    conflict. A rule that is wrong in itself is compared with nothing.
+    Rules with conflicts are compared with later ones too. Two rules whose periods do not overlap do not conflict. An
+    invalid rule is not compared.
     """
     detector = Detector(vocabulary, mode, limits=limits)
     known: dict[str, PublishRule] = {}

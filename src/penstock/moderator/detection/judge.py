@@ -1,8 +1,8 @@
 """Decide whether one function implies another, part by part, and find a profile that shows if not.
 
-`PlainJudge` says what is meant, with one question to the selector language for each part. `QuickJudge` gives the same
-answers and is what a moderator with many rules uses: equal texts first, then sets of values where a function is a
-conjunction of conditions on one attribute each, as attribute lists are, then what was asked before, the solver last.
+`PlainJudge` is the reference, with one question to the selector language for each part. `QuickJudge` gives the same
+answers for moderators with many rules: it compares texts first, then value sets if a function is a conjunction of
+conditions on single attributes, as attribute lists are, then looks for earlier answers, and asks the solver last.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -35,11 +35,11 @@ from penstock.selector.sets import ValueSet, universe
 from penstock.trust.caches import Recent
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Functions in the form in which many are compared together: a box of values, and parts that have none.
+# Functions in a form for fast comparison: a box of values, and the remaining parts.
 #
-# A box says for each attribute which values are allowed. A function that is a conjunction of conditions on one
-# attribute each is its box, exactly; every attribute list is. Of other functions some parts remain beside the box
-# (`rest`), which only their texts tell apart.
+# A box says for each attribute which values are allowed. A function that is a conjunction of conditions on single
+# attributes, such as an attribute list, equals its box. Other functions have parts besides the box (`rest`), which are
+# compared by their texts.
 
 
 Row: TypeAlias = Mapping[str, Scalar]
@@ -51,23 +51,23 @@ class FunctionForm:
     """A function: all of the box, and all of the rest."""
 
     selector: Selector
-    #: what the function demands, piece by piece, and the texts of that
+    #: the parts of the function, and their texts
     parts: tuple[Selector, ...]
     texts: frozenset[str]
     box: Box
-    #: the parts that the box does not say
+    #: the parts that the box does not contain
     rest: frozenset[Selector]
-    #: the entries of the list that the function is, where lists are compared
+    #: the entries of the function's list, if lists are compared
     entries: frozenset[ListEntry]
 
     @property
     def exact(self) -> bool:
-        """Say whether the box is exact."""
+        """Return whether the box equals the function."""
         return not self.rest
 
 
 class Forms:
-    """The forms of functions over one kind of profiles, made once for each text."""
+    """The forms of functions over one kind of profiles, computed once for each text."""
 
     def __init__(self, schema: Schema, *, lists: bool, limits: ModeratorLimits) -> None:
         self.schema = schema
@@ -82,7 +82,7 @@ class Forms:
     def form(self, selector: Selector) -> FunctionForm:
         """Return the form of a function.
 
-        Raises `MalformedError` (`moderator.not-a-list`) where lists are compared and this is none.
+        Raises `MalformedError` (`moderator.not-a-list`) if lists are compared and the function is not a list.
         """
         made = self._made.get(selector.text)
         if made is None:
@@ -109,14 +109,14 @@ class Forms:
         return FunctionForm(selector, pieces, texts, box, frozenset(rest), self._entries(selector, forms))
 
     def _entries(self, selector: Selector, forms: list[FunctionForm]) -> frozenset[ListEntry]:
-        """Return the entries of a function, which its parts know unless several are about the same."""
+        """Return the entries of a function: those of its parts, unless several are about the same attribute."""
         if not self._lists:
             return frozenset()
         entries = frozenset[ListEntry]().union(*(form.entries for form in forms))
         return entries if len({entry.order for entry in entries}) == len(entries) else listed(selector)
 
     def _pieces(self, selector: Selector) -> tuple[Selector, ...]:
-        """Return the parts of a function; those that other functions have too are cut out once."""
+        """Return the parts of a function; equal parts of functions are shared."""
         if not isinstance(selector.root, And):
             return parts(selector)
         known = [self._cut.get(operand) for operand in selector.root.operands]
@@ -128,7 +128,7 @@ class Forms:
         return pieces
 
     def somebody(self, form: FunctionForm) -> Row | None:
-        """Return a row on which the function is TRUE, of attributes that it reads; None where none is known."""
+        """Return a row of the function's attributes on which it is TRUE; None if no such row is known."""
         known = self._rows.get(form.selector.text)
         if known is None:
             known = self._put_together(form)
@@ -139,7 +139,7 @@ class Forms:
         return known
 
     def _put_together(self, form: FunctionForm) -> Row | None:
-        """Return somebody out of those who satisfy the parts, if that will do."""
+        """Combine the rows that satisfy the parts, if the result satisfies the function."""
         row = {name: values.example() for name, values in form.box.items()}
         if form.exact:
             return row
@@ -150,7 +150,7 @@ class Forms:
         return row if is_true(form.selector, row) else None
 
     def outside(self, box: Box, name: str, values: ValueSet) -> tuple[Scalar] | None:
-        """Return a value that a box allows an attribute, and that is none of these; None where there is none."""
+        """Return a value of an attribute that one box allows and these values do not contain; None if there is none."""
         if name in box:
             return _member(box[name] - values)
         found = self._outside.get((name, values))
@@ -165,12 +165,12 @@ class Forms:
         return box[name] if name in box else self._universes[name]
 
     def within(self, inner: Box, outer: Box) -> bool:
-        """Say whether all that one box allows another allows."""
+        """Return whether one box contains another."""
         return all(values.holds(self.values(inner, name)) for name, values in outer.items())
 
 
 def is_true(selector: Selector, row: Row) -> bool:
-    """Say whether a function is TRUE on a row; where it has no value it is not."""
+    """Return whether a function is TRUE on a row; unknown is not TRUE."""
     try:
         return evaluate(selector, row) is True
     except EvaluationError:
@@ -191,14 +191,14 @@ class Implication:
 
     #: the parts of the other function that are not implied
     missing: tuple[Selector, ...] = ()
-    #: somebody who satisfies the one and not the other
+    #: a profile that satisfies the one and not the other
     witness: Profile | None = None
-    #: False: what is missing was not decided in time
+    #: False if the missing parts were not decided in time
     certain: bool = True
 
     @property
     def holds(self) -> bool:
-        """Say whether the implication is certain."""
+        """Return whether the implication is certain."""
         return not self.missing
 
 
@@ -206,16 +206,16 @@ HOLDS: Final = Implication()
 
 
 class FunctionJudge(Protocol):
-    """Whoever answers."""
+    """Decides implications."""
 
     mode: Mode
 
     def implies(self, function: RuleFunction, one: Selector, other: Selector) -> Implication:
-        """Say whether `one` implies `other`, both being this function of some rule."""
+        """Return whether `one` implies `other`; both are this function of some rule."""
 
 
 class PlainJudge:
-    """The reference: asks about each part, and remembers nothing."""
+    """The reference: asks the selector language about each part, without a cache."""
 
     def __init__(self, vocabulary: Vocabulary, mode: Mode, *, limits: ModeratorLimits = MODERATOR_LIMITS) -> None:
         self._vocabulary = vocabulary
@@ -223,22 +223,22 @@ class PlainJudge:
         self._limits = limits
 
     def implies(self, function: RuleFunction, one: Selector, other: Selector) -> Implication:
-        """Say whether `one` implies `other`.
+        """Return whether `one` implies `other`.
 
-        By Algorithm 1 that is the case if the list of `one` contains that of `other`; a witness, of which the paper
-        does not speak, is somebody who shows it, if there is anybody. Raises `MalformedError`
-        (`moderator.not-a-list`) in that mode if a function is not a list.
+        By Algorithm 1 it does if the list of `one` contains that of `other`; a witness, which the paper does not have,
+        is a profile that shows the difference, if there is one. Raises `MalformedError` (`moderator.not-a-list`) in
+        that mode if a function is not a list.
         """
         schema = self._vocabulary.profiles(function).attributes
         if self.mode is Mode.ALGORITHM:
-            # What conflicting_attributes(other, one) finds.
+            # conflicting_attributes(other, one) of the paper
             lacking = in_list_order(listed(other) - listed(one))
             return replace(ask(one, lacking, schema, self._limits), missing=lacking, certain=True)
         return ask(one, parts(other), schema, self._limits)
 
 
 class QuickJudge:
-    """Gives the answers of `PlainJudge`, and knows most of them before."""
+    """Gives the answers of `PlainJudge`, usually without the solver."""
 
     def __init__(self, vocabulary: Vocabulary, mode: Mode, *, limits: ModeratorLimits = MODERATOR_LIMITS) -> None:
         self.mode = mode
@@ -248,11 +248,11 @@ class QuickJudge:
             for function in RuleFunction
         }
         self._answers: Recent[tuple[RuleFunction, str, str], Implication] = Recent(limits.moderator_answers)
-        #: about single parts, which many functions have in common
+        #: answers about single parts, which many functions share
         self._parts: Recent[tuple[RuleFunction, str, str], Implication] = Recent(limits.moderator_answers)
 
     def implies(self, function: RuleFunction, one: Selector, other: Selector) -> Implication:
-        """Say whether `one` implies `other`; as `PlainJudge` does."""
+        """Return whether `one` implies `other`, as `PlainJudge` does."""
         if one.text == other.text:
             return HOLDS
         asked = (function, one.text, other.text)
@@ -263,14 +263,14 @@ class QuickJudge:
         return answer
 
     def shows(self, function: RuleFunction, selector: Selector) -> bool:
-        """Say whether somebody is known who satisfies a function."""
+        """Return whether a profile is known that satisfies a function."""
         forms = self.forms[function]
         form = forms.form(selector)
-        # No box is empty.
+        # Boxes are never empty.
         return form.exact or forms.somebody(form) is not None
 
     def side(self, function: RuleFunction) -> "Side":
-        """Return what one needs to weigh one of the two functions."""
+        """Return one of the two functions with its judge."""
         return Side(function, self)
 
     def _implies(self, function: RuleFunction, one: Selector, other: Selector) -> Implication:
@@ -284,7 +284,7 @@ class QuickJudge:
     def _ask(
         self, function: RuleFunction, given: FunctionForm, wanted: FunctionForm, asked: Iterable[Selector]
     ) -> Implication:
-        """Ask about parts of `wanted`, in the selector language only about those that sets of values do not settle."""
+        """Compare parts of `wanted`; ask the selector language only about those that value sets do not settle."""
         forms = self.forms[function]
         missing: list[Selector] = []
         witness: Profile | None = None
@@ -309,7 +309,7 @@ class QuickJudge:
         answer = self._parts.get(asked)
         if answer is None:
             forms = self.forms[function]
-            # Somebody may be near at hand.
+            # A known row may serve as the witness.
             row = _outside(forms, given, part)
             if is_true(given.selector, row) and not is_true(part.selector, row):
                 answer = Implication((part.selector,), profile(row))
@@ -321,24 +321,24 @@ class QuickJudge:
 
 @dataclass(frozen=True, slots=True)
 class Side:
-    """One of the two functions, and whoever judges it: what a summary is weighed with."""
+    """One of the two functions and its judge, to which summaries are compared."""
 
     function: RuleFunction
     judge: QuickJudge
 
     def within(self, inner: Box, outer: Box) -> bool:
-        """Say whether all that one box allows another allows."""
+        """Return whether one box contains another."""
         return self.judge.forms[self.function].within(inner, outer)
 
     def implies(self, one: Selector, other: Selector) -> bool:
-        """Say whether one condition surely implies another."""
+        """Return whether one condition certainly implies another."""
         return self.judge.implies(self.function, one, other).holds
 
 
 def _outside(forms: Forms, given: FunctionForm, part: FunctionForm, wanted: FunctionForm | None = None) -> Row:
-    """Return somebody who satisfies `given`, with a value that lies outside of the part's box, if it is one.
+    """Return a row that satisfies `given`, with a value outside the part's box, if the part is a box.
 
-    Otherwise it is as `wanted` would have it, which says more than a profile without attributes.
+    Other attributes are as `wanted` requires, which is more informative than a profile without attributes.
     """
     row: dict[str, Scalar] = {}
     if wanted is not None and wanted.exact:
@@ -372,7 +372,7 @@ def in_list_order(entries: Iterable[ListEntry]) -> tuple[Selector, ...]:
 
 
 def profile(row: Mapping[str, Scalar]) -> Profile:
-    """Return a row as somebody's profile: attributes that are null are not in it."""
+    """Return a row as a profile, without null attributes."""
     return Profile({name: value for name, value in sorted(row.items()) if value is not None})
 
 
@@ -392,10 +392,10 @@ class Difference:
     certain: bool
 
 
-def collide(
+def conflicts_between(
     candidate: PublishRule, rules: Collection[PublishRule], kind: ConflictKind, scope: TreeScope, judge: FunctionJudge
 ) -> tuple[Conflict, ...]:
-    """Compare a candidate with rules on one event type that state the same functions, one rule at least.
+    """Return the conflicts of a candidate with one or more rules on one event type that state the same functions.
 
     Raises `MalformedError` (`moderator.not-a-list`) in the mode `algorithm`.
     """
@@ -410,7 +410,7 @@ def collide(
 def differences(
     candidate: PublishRule, stated: PublishRule, kind: ConflictKind, scope: TreeScope, judge: FunctionJudge
 ) -> tuple[Difference, ...]:
-    """Compare the functions of a candidate with those of a rule in force. Raises as `collide`."""
+    """Compare the functions of a candidate with those of a rule in force. Raises as `conflicts_between`."""
     if candidate.fnc_p.text == stated.fnc_p.text and candidate.fnc_s.text == stated.fnc_s.text:
         return ()
     wanted = demands(kind, scope, judge.mode)
@@ -423,14 +423,14 @@ def differences(
         back = judge.implies(function, theirs, mine) if wanted.rule_implies else HOLDS
         if not (onward.holds and back.holds):
             found.append(_difference(function, onward, back))
-    # Definition 1: both a publisher and a subscriber that satisfy one function and not both.
+    # Definition 1: a publisher and a subscriber exist that satisfy exactly one of the functions.
     return () if judge.mode is Mode.LITERAL and len(found) < len(RuleFunction) else tuple(found)
 
 
 def conflicts_with(
     event: TypeKey, ids: tuple[str, ...], kind: ConflictKind, found: Iterable[Difference]
 ) -> list[Conflict]:
-    """Return the conflicts with the rules of these ids, sorted; none where there are no rules."""
+    """Return the conflicts with the rules of these ids, sorted; nothing if there are no rules."""
     if not ids:
         return []
     return [
@@ -439,12 +439,12 @@ def conflicts_with(
 
 
 def of_two(candidate: PublishRule, rule: PublishRule) -> bool:
-    """Say whether there are publishers P1 of the one and P2 of the other with P1 ≠ P2, as Definition 1 has it."""
+    """Return whether publishers P1 of the one and P2 of the other exist with P1 ≠ P2, as in Definition 1."""
     return len({*candidate.publishers, *rule.publishers}) > 1
 
 
 def _difference(function: RuleFunction, onward: Implication, back: Implication) -> Difference:
-    """Say what the candidate's function does not imply (`onward`), and what the rules' does not (`back`)."""
+    """Return what the candidate's function does not imply (`onward`), and what the rules' does not (`back`)."""
     witness, admitted_by = onward.witness, Party.CANDIDATE
     if witness is None:
         witness, admitted_by = back.witness, Party.RULE

@@ -1,17 +1,17 @@
-"""Publisher–subscriber conflicts: do a publisher and a subscriber suit each other (paper 1, Definition 2, III-C)?
+"""Publisher–subscriber conflicts: do a publisher and a subscriber match (paper 1, Definition 2, III-C)?
 
-`allow_subscription(E, P, S)` looks both ways: at what P demands of subscribers (`fnc_s`) and S's profile, and at what S
-demands of publishers (`fnc_p`) and P's profile. Which of their rules count follows the scope of the tree:
+`allow_subscription(E, P, S)` compares in both directions: P's demands on subscribers (`fnc_s`) with S's profile, and
+S's demands on publishers (`fnc_p`) with P's profile. The scope of the tree determines which of their rules count:
 
-- those on E, and on all types that a right on E reaches, since S gets these too: all of them must hold;
-- whoever has no rule on E may have some on types from which a right reaches E: one of these must hold.
+- those on E, and on all types that a right on E reaches, because S gets these too: all of them must match;
+- without a rule on E, those on types from which a right reaches E: one of them must match.
 
-A publisher without any such rule does not publish E, and nobody can subscribe to it there. A subscriber without any has
-no wishes. In the mode `literal` all rules on hierarchically related types must hold, as Definition 2 has it.
+A publisher without any such rule does not publish E, and nobody can subscribe to E from it. A subscriber without any
+has no demands. In the mode `literal` all rules on hierarchically related types must match, as in Definition 2.
 
-Rules have periods. What is refused is refused by any rule that is in force, be its period over: it stays in force until
-somebody says that time has passed. What is allowed is allowed only while a rule holds that gives it, a publisher's, and
-one of the subscriber's if it has any; `Allowance.periods` says when that is.
+Rules have periods. A rule in force can refuse even if its period is over: it stays in force until a step passes time. A
+right exists only while a publisher's rule gives it, and one of the subscriber's if it has any; `Allowance.periods` says
+when.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -32,7 +32,7 @@ from penstock.trust.validity import ALWAYS, ANY_TIME, Periods, Validity, both, e
 
 @dataclass(frozen=True, slots=True)
 class Failure:
-    """A function that somebody's profile does not satisfy, and in which attributes."""
+    """A function that a profile does not satisfy, and the attributes at fault."""
 
     rule: str
     function: RuleFunction
@@ -46,20 +46,20 @@ class Failure:
 
 @dataclass(frozen=True, slots=True)
 class Allowance:
-    """Whether a subscriber gets events of a type from a publisher, when, and why not. It has no truth value."""
+    """Whether a subscriber receives events of a type from a publisher, when, and why not. It has no truth value."""
 
     event: TypeKey
     publisher: Principal
     subscriber: Principal
     failures: tuple[Failure, ...]
-    #: whether the publisher has a rule by which it publishes such events at all
+    #: whether the publisher has a rule by which it publishes such events
     published: bool = True
-    #: while the rules hold that give it
+    #: when rules give the right
     periods: Periods = ()
 
     @property
     def allowed(self) -> bool:
-        """Say whether nothing prevents it, while the rules are valid."""
+        """Return whether nothing prevents it, while the rules are valid."""
         return self.published and not self.failures
 
     @property
@@ -75,14 +75,14 @@ class Allowance:
 
 @dataclass(frozen=True, slots=True)
 class PairReport:
-    """All pairs of an event type: which subscriber gets what from which publisher, and which does not."""
+    """All pairs of an event type: which subscriber receives events from which publisher, and which does not."""
 
     event: TypeKey
     pairs: tuple[Allowance, ...]
 
     @property
     def allowed(self) -> tuple[Allowance, ...]:
-        """The pairs that suit each other."""
+        """The pairs that match."""
         return tuple(pair for pair in self.pairs if pair.allowed)
 
     @property
@@ -93,7 +93,7 @@ class PairReport:
 
 @dataclass(frozen=True, slots=True)
 class _Stated:
-    """A function by which somebody chooses others."""
+    """A function by which a principal chooses others."""
 
     rule: str
     event: TypeKey
@@ -129,7 +129,7 @@ class Subscriptions:
                 self._subscribers.setdefault(rule.subscriber, []).append(stated)
 
     def allow(self, event: TypeKey, publisher: Principal, subscriber: Principal) -> Allowance:
-        """Say whether a subscriber may subscribe to events of a publisher, and the publisher is one that it wants.
+        """Return whether a subscriber may subscribe to a publisher's events, and wants that publisher.
 
         Raises `MalformedError`: `moderator.unknown-type`, `moderator.unknown-profile`.
         """
@@ -150,7 +150,7 @@ class Subscriptions:
         return Allowance(event, publisher, subscriber, (), periods=periods)
 
     def pairs(self, event: TypeKey) -> Iterator[Allowance]:
-        """Yield the answer for all who publish events of a type, all who have subscribed to it. Raises as `allow`."""
+        """Yield the answer for each publisher and each subscriber of a type. Raises as `allow`."""
         self._vocabulary.check_type(event)
         wanting = [who for who, stated in self._subscribers.items() if self._has_rule(stated, event)]
         for publisher, stated in self._publishers.items():
@@ -162,26 +162,26 @@ class Subscriptions:
         return PairReport(event, tuple(self.pairs(event)))
 
     def _has_rule(self, stated: list[_Stated], event: TypeKey) -> bool:
-        """Say whether somebody's rules give a right on the type: one on it, or one on a type that reaches it."""
+        """Return whether a principal's rules give a right on the type: a rule on it, or on a type that reaches it."""
         return any(self._gives(one, event) for one in stated)
 
     def _giving(self, stated: list[_Stated], event: TypeKey) -> list[_Stated]:
-        """Return those of somebody's rules that give a right on the type."""
+        """Return a principal's rules that give a right on the type."""
         return [one for one in stated if self._gives(one, event)]
 
     def _gives(self, one: _Stated, event: TypeKey) -> bool:
         return self._tree.related(one.event, event) if self._literal else self._tree.reaches(one.event, event)
 
     def _periods(self, giving: list[_Stated], event: TypeKey, whose: Principal) -> Periods:
-        """Return while rules hold that give a right on a type and that a profile satisfies."""
-        # All on the type itself are satisfied, or it would have been refused.
+        """Return the periods of rules that give a right on a type and that a profile satisfies."""
+        # All rules on the type itself are satisfied; otherwise it would have been refused.
         if any(one.event == event and one.validity is ALWAYS for one in giving):
             return ANY_TIME
         failing = {failure.rule for failure in self._failures(giving, whose)}
         return either(one.validity for one in giving if one.rule not in failing)
 
     def _weigh(self, stated: list[_Stated], giving: list[_Stated], event: TypeKey, whose: Principal) -> list[Failure]:
-        """Return what a profile does not satisfy of the functions that count for a type; some give a right on it."""
+        """Return the functions that count for a type and that a profile does not satisfy; some give a right on it."""
         if self._literal:
             return self._failures(giving, whose)
         found = self._failures((one for one in stated if self._tree.reaches(event, one.event)), whose)
@@ -206,7 +206,7 @@ class Subscriptions:
 
 
 def failing_attributes(function: Selector, profile: Profile) -> tuple[str, ...] | None:
-    """Return the attributes in which a profile fails a function, or None where it satisfies it.
+    """Return the attributes in which a profile fails a function; None if it satisfies it.
 
     They are those of the parts that are not TRUE: what is null or has no value does not satisfy anything.
     """
@@ -233,17 +233,17 @@ def failing_attributes(function: Selector, profile: Profile) -> tuple[str, ...] 
 
 @dataclass(frozen=True, slots=True)
 class PublishEntitlement:
-    """Whether a publisher may publish events of a type: by which rules of its own, why not. It has no truth value."""
+    """Whether a publisher may publish events of a type, by which of its rules, and why not. It has no truth value."""
 
     event: TypeKey
     publisher: Principal
-    #: the publisher's own, from which its right comes
+    #: the publisher's own rules that give the right
     rules: tuple[PublishRule, ...] = ()
     failures: tuple[Failure, ...] = ()
 
     @property
     def allowed(self) -> bool:
-        """Say whether it has a rule, and nothing prevents it."""
+        """Return whether a rule gives the right and nothing prevents it."""
         return bool(self.rules) and not self.failures
 
     def __bool__(self) -> NoReturn:
@@ -273,7 +273,7 @@ class PublishRules:
         self._answers: dict[tuple[str, Principal], tuple[str, ...] | None] = {}
 
     def allow(self, event: TypeKey, publisher: Principal) -> PublishEntitlement:
-        """Say whether somebody may publish events of a type.
+        """Return whether a principal may publish events of a type.
 
         Raises `MalformedError`: `moderator.unknown-type`, `moderator.unknown-profile`.
         """
@@ -288,7 +288,7 @@ class PublishRules:
         return PublishEntitlement(event, publisher, tuple(granting), tuple(dict.fromkeys(failures)))
 
     def restrict(self, pair: Allowance) -> Allowance:
-        """Return the answer for a publisher and a subscriber, refused where the publisher may not publish such events.
+        """Return an answer for a publisher and a subscriber, refused if the publisher may not publish such events.
 
         Raises as `allow`.
         """
@@ -298,7 +298,7 @@ class PublishRules:
         return replace(pair, failures=(*pair.failures, *failures), periods=()) if failures else pair
 
     def publishers(self, event: TypeKey) -> Iterator[PublishEntitlement]:
-        """Yield what lets each publisher publish events of a type; who has no profile may not.
+        """Yield each publisher's entitlement to publish events of a type; publishers need a profile.
 
         Raises `MalformedError` (`moderator.unknown-type`).
         """
@@ -318,7 +318,7 @@ class PublishRules:
         return found
 
     def _rules_demanding(self, event: TypeKey) -> tuple[PublishRule, ...]:
-        """Return rules that say all that is demanded of who publishes a type: of those that demand the same, one."""
+        """Return rules with all demands on publishers of a type: one rule for each distinct demand."""
         found = self._demanding.get(event)
         if found is None:
             types = self._types(event, up=self._literal or self._tree.scope is TreeScope.UPWARD)
@@ -330,7 +330,7 @@ class PublishRules:
         return found
 
     def _types(self, event: TypeKey, *, up: bool) -> Iterator[TypeKey]:
-        """Yield a type and those above it, or those below it; by Definition 2, both."""
+        """Yield a type and the types above it, or those below it; by Definition 2, both."""
         yield event
         if up:
             yield from self._tree.ancestors(event)

@@ -6,8 +6,8 @@
                [(speakers <principal> …)] [(tightening poll)])
     <profile>  (<principal> (<attribute> <value>) …)
 
-See `rules.vocabulary` for the fields about what rules may speak about. The digest of it all is what later requests
-name, so that none of them counts for another rule base.
+See `rules.vocabulary` for the fields of `<vocabulary>`. Later requests name the digest of this statement, so that none
+of them can be used in another rule base.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,7 +31,7 @@ from penstock.moderator.settlement.proposals import HEURISTICS, NEWEST
 from penstock.trust.signed import Claim, malformed, read_owner
 
 Known = Mapping[Principal, Profile]
-"""Who is known, and by which profile."""
+"""Known principals, and their profiles."""
 
 
 def _nobody() -> Known:
@@ -48,14 +48,14 @@ def _read_profile(row: SExp) -> tuple[Principal, Profile]:
     match row:
         case (who, *pairs):
             return read_owner(who), Profile(dict(map(_read_pair, pairs)))
-    raise malformed("a profile is of somebody")
+    raise malformed("a profile must name its principal")
 
 
 def _read_pair(pair: SExp) -> tuple[str, Value]:
     match pair:
         case (name, value):
             return text(name), value_from_sexp(value)
-    raise malformed("a profile has attributes with values")
+    raise malformed("a profile must list attributes with values")
 
 
 _KNOWN: Final[ListForm[Known]] = ListForm(
@@ -73,20 +73,20 @@ class Founding(Claim):
         *("known_subscribers", "unsafe_unsigned", "speakers", "tightening"),
     )
     SIGNER: ClassVar = "moderator"
-    #: the ledger that it is kept in
+    #: the ledger of the rule base
     name: str
     moderator: Principal
     time: datetime
     vocabulary: VocabularyField = field(repr=False)
     mode: Mode = Mode.SCOPED
-    #: conventions of the domain: the proposal that is tried immediately, and what comes back first
+    #: conventions of the domain: the proposal that is tried immediately, and which log entries are restored first
     resolve: Strategy | None = None
     heuristic: str = NEWEST.name
     known_publishers: Annotated[Known, _KNOWN] = field(default_factory=_nobody, repr=False)
     known_subscribers: Annotated[Known, _KNOWN] = field(default_factory=_nobody, repr=False)
-    #: requests count without a signature: whoever can write to the ledger is believed whatever it says
+    #: unsigned requests are accepted: whoever can write to the ledger can make any request
     unsafe_unsigned: Annotated[bool, Named(b"unsigned")] = False
-    #: who may state rules; nobody named: whoever has a key
+    #: who may state rules; empty: everybody with a key
     speakers: Annotated[frozenset[Principal], OMITTED] = frozenset()
     tightening: Annotated[Tightening, OMITTED] = Tightening.FREE
 
@@ -94,7 +94,7 @@ class Founding(Claim):
         if self.heuristic not in HEURISTICS:
             raise MalformedError(
                 "moderator.founding",
-                f"there is no heuristic `{self.heuristic[:80]}`",
+                f"unknown heuristic `{self.heuristic[:80]}`",
                 hint=f"there are: {', '.join(HEURISTICS)}",
             )
         if self.tightening is Tightening.POLL and self.resolve not in (None, Strategy.FOLLOW):
@@ -128,7 +128,7 @@ class Founding(Claim):
 
 
 def _checked(known: Known, schema: ProfileSchema) -> Known:
-    """Return profiles as the declared attributes have them; reading alone does not know these."""
+    """Return profiles with values converted to the declared kinds."""
     values = {
         who: {name: value for name, value in profile.values.items() if value is not None}
         for who, profile in known.items()

@@ -1,9 +1,9 @@
-"""Rule bases as signed S-expressions: each rule signed by whoever stated it, and what they speak about by a moderator.
+"""Rule bases as signed S-expressions: each rule signed by its author, and the vocabulary signed by a moderator.
 
     (rule-bundle <signed founding>? <signed rule> …)
 
-A bundle can be shown to others, and put together from what each organisation signed for itself. Nothing in it is
-believed before it is verified.
+A bundle can be given to others, and joined from the parts that each organisation signed. Nothing in it is trusted
+before it is verified.
 """
 
 from collections import Counter
@@ -23,14 +23,14 @@ from penstock.moderator.rules.rules import PublishRule, Rule, SubscribeRule
 from penstock.trust.signed import UnverifiedValue, read_signed, sign_value
 
 SignedRule: TypeAlias = UnverifiedValue[PublishRule] | UnverifiedValue[SubscribeRule]
-"""A rule as others get it."""
+"""A signed rule, not verified."""
 
 HEAD: Final = b"rule-bundle"
 
 
 @dataclass(frozen=True, slots=True)
 class RuleBundle:
-    """Signed rules, of which nothing is verified. Raises `MalformedError` (`moderator.duplicate-id`)."""
+    """Signed rules, not verified. Raises `MalformedError` (`moderator.duplicate-id`)."""
 
     rules: tuple[SignedRule, ...] = ()
     founding: UnverifiedValue[Founding] | None = None
@@ -41,23 +41,23 @@ class RuleBundle:
             raise MalformedError(
                 "moderator.duplicate-id",
                 f"there are two different rules `{twice[0]}`",
-                hint="let one of them be signed with another id",
+                hint="sign one of them with another id",
             )
 
     def to_sexp(self) -> SExp:
-        """Return the bundle as it is written."""
+        """Return the bundle as an S-expression."""
         founding = () if self.founding is None else (self.founding.to_sexp(),)
         return (HEAD, *founding, *(rule.to_sexp() for rule in self.rules))
 
     def verify(self) -> RuleFile:
         """Verify every signature, and return the rule base.
 
-        Raises `RefusedError` (`evolution.wrong-key`, `key.bad-signature`) and names whose it is; `MalformedError`
-        (`moderator.bundle`) where nobody says what the rules speak about.
+        Raises `RefusedError` (`evolution.wrong-key`, `key.bad-signature`) with the signer's name; `MalformedError`
+        (`moderator.bundle`) if the vocabulary is missing.
         """
         if self.founding is None:
             raise malformed(
-                "the bundle has signed rules, but not what they may speak about",
+                "the bundle has signed rules, but no vocabulary",
                 hint="join it with one that a moderator has signed (`penstock moderator sign --found`)",
             )
         founding = self.founding.verify().value
@@ -75,7 +75,7 @@ def from_founding(
     subscriptions: tuple[SubscribeRule, ...] = (),
     names: Mapping[Principal, str] | None = None,
 ) -> RuleFile:
-    """Return what a moderator founded, and rules, as a rule base that can be written to a file."""
+    """Return a founding and rules as a rule base that can be written to a file."""
     owners = Counter(event.owner for event in founding.vocabulary.tree.parents)
     owner = owners.most_common(1)[0][0] if owners else principal_of(OWNER)
     return RuleFile(
@@ -94,7 +94,7 @@ def from_founding(
 def to_founding(
     rules: RuleFile, name: str, moderator: Principal, when: datetime, *, unsigned: bool = False
 ) -> Founding:
-    """Return what a rule base begins with, as its moderator would found it. Raises what `Founding` raises."""
+    """Return the founding of a rule base from a file. Raises what `Founding` raises."""
     return Founding(
         name,
         moderator,
@@ -112,9 +112,9 @@ def to_founding(
 
 
 def sign_bundle(rules: RuleFile, keys: Iterable[SigningKey], founding: Founding | None = None) -> RuleBundle:
-    """Sign the rules of a rule base that the keys can sign; and the founding, whose key is among them.
+    """Sign the rules of a rule base that these keys can sign, and the founding if its key is among them.
 
-    Raises `RefusedError` (`moderator.no-rules`) where there is nothing to sign.
+    Raises `RefusedError` (`moderator.no-rules`) if there is nothing to sign.
     """
     by = {key.principal: key for key in keys}
     signed: list[SignedRule] = [
@@ -126,7 +126,7 @@ def sign_bundle(rules: RuleFile, keys: Iterable[SigningKey], founding: Founding 
     if not signed and founding is None:
         raise RefusedError(
             "moderator.no-rules",
-            "none of the rules was stated by whoever has these keys",
+            "none of the rules was stated by the owners of these keys",
             hint="`by` names who states a rule, and `principals` who that is",
         )
     return RuleBundle(
@@ -145,12 +145,12 @@ def read_bundle(value: SExp) -> RuleBundle:
         raise malformed("two moderators say what the rules may speak about")
     bundle = RuleBundle(tuple(rules), foundings[0] if foundings else None)  # type: ignore[arg-type]  # as sorted above
     if bundle.to_sexp() != value:
-        raise malformed("a bundle is not written in its one form: what a moderator says stands first")
+        raise malformed("the bundle is not in canonical form: the founding must come first")
     return bundle
 
 
 def join(bundles: Iterable[RuleBundle]) -> RuleBundle:
-    """Put bundles together; what stands in several is taken once. Raises `MalformedError` as `read_bundle`."""
+    """Join bundles without duplicates. Raises `MalformedError` as `read_bundle`."""
     rules: dict[bytes, SignedRule] = {}
     foundings: dict[bytes, UnverifiedValue[Founding]] = {}
     for bundle in bundles:
@@ -158,7 +158,7 @@ def join(bundles: Iterable[RuleBundle]) -> RuleBundle:
         if bundle.founding is not None:
             foundings[bundle.founding.digest] = bundle.founding
     if len(foundings) > 1:
-        raise malformed("two moderators say what the rules may speak about, and not the same")
+        raise malformed("two moderators give different vocabularies")
     return RuleBundle(tuple(rules.values()), next(iter(foundings.values()), None))
 
 

@@ -59,22 +59,22 @@ _KINDS: Final[Mapping[type, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class FileKind:
-    """A kind of file: the code of what is wrong with one, and the page that says what is right."""
+    """A kind of file: its error code, and the page that describes it."""
 
     code: str
     page: str
 
     def malformed(self, where: str, wanted: str) -> MalformedError:
-        """Return what is raised where something else stands than what is wanted."""
+        """Return the error for a value of the wrong kind."""
         return self.wrong(where, f"expected {wanted}")
 
     def wrong(self, where: str, problem: str, **fields: object) -> MalformedError:
-        """Return what is raised for something that is wrong at a place."""
+        """Return the error for a problem at a place."""
         return MalformedError(self.code, f"{where}: {problem}", hint=f"see {self.page}", **fields)
 
 
 class StrictMapping:
-    """A mapping of which every key has to be asked for. Each method raises `MalformedError` with the form's code."""
+    """A mapping in which unknown keys are errors. Each method raises `MalformedError` with the file's code."""
 
     def __init__(self, data: object, where: str, form: FileKind, line: int = 0) -> None:
         self.form = form
@@ -87,38 +87,38 @@ class StrictMapping:
         self._asked: set[str] = set()
 
     def place(self, key: str | None = None) -> str:
-        """Say where a key stands, or the table itself."""
+        """Return the place of a key, or of the table itself, for messages."""
         line = self._line if key is None else self.line(key)
         where = self.where if key is None else f"{self.where}, `{key[:80]}`"
         return f"line {line}: {where}" if line else where
 
     def line(self, key: str | None = None) -> int:
-        """Return the line in which a key stands; 0 where that is not known."""
+        """Return the line of a key; 0 if it is not known."""
         return self._line if key is None else self._lines.get(key, self._line)
 
     def malformed(self, key: str | None, wanted: str) -> MalformedError:
-        """Return what is raised where something else stands under a key than what is wanted."""
+        """Return the error for a key with a value of the wrong kind."""
         return self.form.malformed(self.place(key), wanted)
 
     @contextmanager
     def at(self, key: str | None = None) -> Iterator[None]:
-        """Say in an error about a value under which key, and in which line, the value stands."""
+        """Add the key and the line of a value to errors about it."""
         place = self.place(key)
         try:
             yield
         except MalformedError as error:
-            # What a reader within has found has said already where it is.
+            # An inner reader has already added the place.
             if error.code != self.form.code:
                 error.message = f"{place}: {error.message}"
             raise
 
     def has(self, key: str) -> bool:
-        """Say whether there is such a key that was not asked for."""
+        """Return whether a key exists that was not read yet."""
         self._asked.add(key)
         return key in self._left
 
     def names(self) -> list[str]:
-        """Return the keys that were not asked for."""
+        """Return the keys that were not read yet."""
         return [*self._left]
 
     def take(self, key: str, kind: type[T], default: T | None = None) -> T:
@@ -132,17 +132,17 @@ class StrictMapping:
         return value
 
     def any(self, key: str) -> object:
-        """Return a value, whatever it is."""
+        """Return a value of any kind."""
         self._asked.add(key)
         return self._left.pop(key, None)
 
     def table(self, key: str) -> "StrictMapping":
-        """Return a table within; an empty one where there is none."""
+        """Return an inner table; an empty one if the key is missing."""
         found = self.any(key)
         return StrictMapping({} if found is None else found, f"{self.where}, `{key[:80]}`", self.form, self.line(key))
 
     def tables(self, key: str, what: str) -> list["StrictMapping"]:
-        """Return the tables of a list, each called by what it is and its number."""
+        """Return the tables of a list, each named after its kind and number."""
         found = self.take(key, list, [])
         line = self.line(key)
         return [StrictMapping(each, f"{what} {number}", self.form, line) for number, each in enumerate(found, 1)]
@@ -163,7 +163,7 @@ class StrictMapping:
             raise self.malformed(key, f"one of {', '.join(kind)}") from error
 
     def done(self) -> None:
-        """Check that every key was asked for."""
+        """Check that every key was read."""
         for key in self._left:
             meant = get_close_matches(key, sorted(self._asked), 1)
             perhaps = f"; did you mean `{meant[0]}`?" if meant else ""
@@ -171,11 +171,11 @@ class StrictMapping:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Attributes in files that people wrote by hand: what they may be, what they are, and what is demanded of them.
+# Attributes in hand-written files: their declarations, their values, and conditions on them.
 
 
 def read_schema(table: StrictMapping) -> ProfileSchema:
-    """Read which attributes profiles have. Raises `MalformedError`: the form's code, and what attributes raise."""
+    """Read the attributes of profiles. Raises `MalformedError`: the file's code, and what attributes raise."""
     specs: dict[str, AttributeSpec] = {}
     for name in table.names():
         with table.at(name):
@@ -204,7 +204,7 @@ def _attribute_spec(table: StrictMapping, name: str) -> AttributeSpec:
 
 
 def read_value(schema: ProfileSchema, name: str, value: object) -> Value | None:
-    """Read a value as its attribute has it: what YAML cannot write is text there. Raises `MalformedError`."""
+    """Read a value of an attribute's kind; kinds that YAML lacks are written as text. Raises `MalformedError`."""
     if value is None:
         return None
     spec = schema.attributes.get(name)
@@ -250,14 +250,14 @@ def _entries(table: StrictMapping, key: str, name: str, value: object, schema: P
 R = TypeVar("R", PublishRule, SubscribeRule)
 
 RULES: Final = FileKind("moderator.file", "docs/reference/rule-base.md")
-#: whose types they are where a file does not say
+#: the default owner of types
 OWNER: Final = "owner"
 _DOMAIN: Final = b"penstock scenario\0"
 _WRITTEN: Final = ("ed25519:", "threshold:")
 
 
 def principal_of(name: str) -> Principal:
-    """Return the principal that a name in a file stands for where it is nobody's; nobody has its key."""
+    """Return a principal for a name that is not bound to one; nobody has its key."""
     return Principal(hashlib.sha256(_DOMAIN + name.encode()).digest())
 
 
@@ -272,27 +272,27 @@ class RuleFile:
     owner: Principal = field(default_factory=lambda: principal_of(OWNER))
     rules: tuple[PublishRule, ...] = ()
     subscriptions: tuple[SubscribeRule, ...] = ()
-    #: profiles of those who publish, and of those who subscribe; somebody may do both
+    #: profiles of publishers and of subscribers; a principal can have both
     publishers: Known = field(default_factory=lambda: MappingProxyType({}), repr=False)
     subscribers: Known = field(default_factory=lambda: MappingProxyType({}), repr=False)
-    #: how principals are called
+    #: names of principals
     names: Mapping[Principal, str] = field(default_factory=lambda: MappingProxyType({}), repr=False)
-    #: in which lines rules stand, by their ids
+    #: lines of rules, by id
     lines: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}), repr=False, compare=False)
 
     @property
     def stated(self) -> tuple[Add | StateSubscriberRule, ...]:
-        """What the file asks for: that its rules be stated, in their order."""
+        """The requests that state the file's rules, in order."""
         return (*map(Add, self.rules), *map(StateSubscriberRule, self.subscriptions))
 
     @property
     def profiles(self) -> Known:
-        """All that is known about each, for `allow.Subscriptions`."""
+        """The profile of each principal, for `Subscriptions`."""
         return joined(self.publishers, self.subscribers)
 
 
 def joined(publishers: Known, subscribers: Known) -> Known:
-    """Return all that is known about each, whatever it does."""
+    """Join the profiles of publishers and subscribers."""
     values = {who: dict(profile.values) for who, profile in publishers.items()}
     for who, profile in subscribers.items():
         values[who] = {**values.get(who, {}), **profile.values}
@@ -312,7 +312,7 @@ def read_rule_file(data: object, known: Mapping[str, Principal] = MappingProxyTy
 
 
 class RuleReader:
-    """Reads what rule bases and scenarios begin with."""
+    """Reads the common part of rule bases and scenarios."""
 
     def __init__(self, data: object, what: str, form: FileKind, known: Mapping[str, Principal]) -> None:
         self.top = StrictMapping(data, what, form)
@@ -323,7 +323,7 @@ class RuleReader:
         self._functions: dict[tuple[str, str], Selector] = {}
 
     def rule_base(self) -> RuleFile:
-        """Read everything that a rule base has; what else there is, is left."""
+        """Read the parts of a rule base; other keys are left for the caller."""
         top = self.top
         title = top.take("title", str, "")
         self._read_principals(top.table("principals"))
@@ -393,12 +393,12 @@ class RuleReader:
             return self.event_of(name)
 
     def event_of(self, name: str) -> TypeKey:
-        """Return the event type that a name means; one of another owner is written `owner/name`."""
+        """Return the event type with a name; one of another owner is written `owner/name`."""
         owner, slash, rest = name.rpartition("/")
         return TypeKey(self.principal(owner) if slash else self._owner, rest)
 
     def parent(self, table: StrictMapping, key: str) -> TypeKey | None:
-        """Read the name of a parent, or nothing for a root."""
+        """Read the name of a parent; empty for a root."""
         parent = table.any(key)
         if parent is not None and not isinstance(parent, str):
             raise table.malformed(key, "the name of a type, or nothing for a root")
@@ -444,7 +444,7 @@ class RuleReader:
         return schema, MappingProxyType(profiles)
 
     def _check_both(self, publishers: Known, subscribers: Known, words: Vocabulary) -> None:
-        """Check that who publishes and subscribes is described as one: an attribute of both has one value."""
+        """Check that a principal's two profiles have the same value for each common attribute."""
         shared = words.publishers.attributes.keys() & words.subscribers.attributes.keys()
         for who in publishers.keys() & subscribers.keys():
             for name in sorted(shared):
@@ -504,7 +504,7 @@ class RuleReader:
         return rule_id
 
     def _once(self, table: StrictMapping, read: Callable[[StrictMapping], R]) -> R:
-        """Read a rule that no other one has the id of."""
+        """Read a rule, and check that its id is unique."""
         line = table.line("id")
         rule = read(table)
         if rule.id in self._lines:
@@ -512,18 +512,18 @@ class RuleReader:
             where = f", in line {before}" if before else ""
             raise MalformedError(
                 "moderator.duplicate-id",
-                f"{table.place('id')}: there is a rule of that id already{where}",
+                f"{table.place('id')}: another rule has this id{where}",
                 hint="give one of them another id",
             )
         self._lines[rule.id] = line
         return rule
 
     def function(self, table: StrictMapping, key: str, whose: str) -> Selector:
-        """Read a function: a condition, attributes and their values, or nothing, which is TRUE."""
+        """Read a function: a condition, or attributes and their values; a missing one is TRUE."""
         if not table.has(key):
             return ALWAYS
         value = table.any(key)
-        # Many rules state the same.
+        # Many rules state the same function.
         written = (whose, repr(value))
         found = self._functions.get(written)
         if found is None:
@@ -537,11 +537,11 @@ class RuleReader:
                 return parse_function(text)
             case dict():
                 return read_list(table, key, value, self._schemas[whose]).selector
-        # What is written and says nothing may be a mistake, and would admit everybody.
+        # An empty function is probably a mistake, and would admit everybody.
         raise table.malformed(key, "a condition, or attributes and their values; to demand nothing, leave it out")
 
     def validity(self, table: StrictMapping) -> Validity:
-        """Read a period, open where a date is missing; a day at its end belongs to it."""
+        """Read a period; a missing date means that it is open. A day as its end is included."""
         begin = self.instant(table, "from") if table.has("from") else None
         end = self.instant(table, "until", to=parse_end) if table.has("until") else None
         with table.at("until"):
@@ -555,7 +555,7 @@ class RuleReader:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Rule bases written down, so that `rule_file` reads them as what they were.
+# Write rule bases so that reading them gives the same rule base.
 
 
 def write_rule_file(rules: RuleFile) -> dict[str, Written]:
@@ -564,7 +564,7 @@ def write_rule_file(rules: RuleFile) -> dict[str, Written]:
 
 
 class _Writer:
-    """Writes one rule base; principals by their names, as far as each name is of one of them."""
+    """Writes one rule base; principals are written by name if the name is unique."""
 
     def __init__(self, rules: RuleFile) -> None:
         self._rules = rules
@@ -593,7 +593,7 @@ class _Writer:
         return {key: value for key, value in parts.items() if value}
 
     def _principals(self) -> dict[str, Written]:
-        """Return who is meant by names that do not stand for themselves."""
+        """Return the principals of names that must be listed."""
         return {name: str(who) for who, name in self._names.items() if who != principal_of(name)}
 
     def _who(self, principal: Principal) -> str:
@@ -656,7 +656,7 @@ def _spec(spec: AttributeSpec) -> Written:
 
 
 def _selector(selector: Selector, schema: Schema) -> Written:
-    """Return attributes and their values where they are read as the same function, else the condition."""
+    """Return attributes and their values if they are read as the same function; otherwise the condition."""
     listed = AttributeList.from_selector(selector)
     if listed is None or listed.selector != selector or not all(_is_plain(entry, schema) for entry in listed.entries):
         return selector.text
@@ -665,14 +665,14 @@ def _selector(selector: Selector, schema: Schema) -> Written:
     for name, entries in groupby(listed.entries, key=lambda entry: entry.name):
         bounds = {entry.bound.value: _value(entry.value) for entry in entries}
         if Bound.IS in bounds and len(bounds) > 1:
-            # One value, and a bound besides: a mapping has no place for both.
+            # A mapping cannot contain both a value and a bound.
             return selector.text
         written[name] = bounds.get(Bound.IS, bounds)
     return written
 
 
 def _is_plain(entry: ListEntry, schema: Schema) -> bool:
-    """Say whether YAML has values of that kind, and this one is read as what it is."""
+    """Return whether YAML has values of this kind, and this value is read back unchanged."""
     spec = schema.get(entry.name)
     made = spec is not None and spec.kind is Kind.FLOAT and not isinstance(entry.value, float)
     return not made and not isinstance(entry.value, datetime)

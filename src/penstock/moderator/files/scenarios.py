@@ -1,4 +1,4 @@
-"""Scenarios as plain data, such as a YAML file holds: a rule base (`rule_file`), and steps with what is expected."""
+"""Read and run scenarios, such as a YAML file contains: a rule base (`rule_file`), and steps with expected results."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,15 +27,14 @@ from penstock.moderator.settlement.proposals import propose
 from penstock.moderator.settlement.undo import plan_request
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Scenarios: a tree, profiles, steps, and what must have come of each step; docs/reference/moderator-scenario.md.
+# Scenarios: a tree, profiles, steps, and the expected result of each step (docs/reference/moderator-scenario.md).
 #
-# A scenario runs on the library alone. The result of a step is shown in the notation of the paper, so that one can
-# compare it with the paper by eye.
+# The result of a step is shown in the paper's notation, so that it can be compared with the paper by eye.
 
 
 @dataclass(frozen=True, slots=True)
 class ScenarioStep:
-    """A request, and what is expected of it, as far as the scenario says."""
+    """A request, and its expected results."""
 
     request: Request
     note: Note
@@ -44,7 +43,7 @@ class ScenarioStep:
 
 @dataclass(frozen=True, slots=True)
 class Scenario:
-    """A story: what there is at the beginning, and what is asked for then."""
+    """A rule base at the beginning, and a sequence of requests."""
 
     title: str
     source: str
@@ -62,12 +61,12 @@ class StepResult:
 
     number: int
     facts: Mapping[str, object]
-    #: what differs from what was expected: name, expected, found
+    #: differences from the expectations: name, expected, found
     differences: tuple[tuple[str, object, object], ...]
 
 
 def run(scenario: Scenario) -> Iterator[StepResult]:
-    """Run a scenario, step by step. A request that is refused changes nothing, and the next one follows."""
+    """Run a scenario, step by step. A refused request changes nothing, and the next one follows."""
     base = RuleBase(scenario.vocabulary, scenario.mode)
     named = _named(scenario.names)
     for number, step in enumerate(scenario.steps, 1):
@@ -113,7 +112,7 @@ def _differences(expected: Mapping[str, object], found: Mapping[str, object]) ->
 
 
 def _agrees(wanted: object, found: object) -> bool:
-    """Say whether what was found is what was wanted; of mappings, only what is wanted is compared."""
+    """Return whether a result is the expected one; in mappings, only expected keys are compared."""
     match wanted, found:
         case dict(), dict():
             return all(key in found and _agrees(value, found[key]) for key, value in wanted.items())
@@ -130,13 +129,13 @@ def _named(names: Mapping[Principal, str]) -> Named:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Scenarios as plain data, such as a YAML file holds: a rule base (`rule_file`), and steps with what is expected.
+# Reading scenarios.
 
 
 SCENARIO: Final = FileKind("moderator.scenario", "docs/reference/moderator-scenario.md")
-#: who changes the tree and lets time pass
+#: the author of changes of the tree, and of steps that pass time
 MODERATOR: Final = "moderator"
-#: what can be expected of a step
+#: the results that a step can expect
 FACTS: Final = frozenset(
     {
         "outcome",
@@ -160,7 +159,7 @@ def read_scenario(data: object) -> Scenario:
 
 
 class _Reader(RuleReader):
-    """Reads one scenario from top to bottom; rules are known by their ids once they were stated."""
+    """Reads one scenario from top to bottom; a rule is known by its id after it was stated."""
 
     def __init__(self, data: object) -> None:
         super().__init__(data, "scenario", SCENARIO, {})
@@ -259,7 +258,7 @@ class _Reader(RuleReader):
         return request, self.principal(MODERATOR)
 
 
-#: what can be asked for
+#: the requests of a step, by key
 REQUESTS: Final[Mapping[str, Callable[[_Reader, StrictMapping, str], tuple[steps.Request, Principal]]]] = {
     "add": _Reader.add,
     "subscribe": _Reader.subscribe,

@@ -1,11 +1,11 @@
-"""How publishers' rules stand, by their ids: as values, or as bytes of a snapshot until somebody asks for them.
+"""The status of publishers' rules, by id: as values, or as bytes of a snapshot until they are needed.
 
     <block>  (<event> (ids <ids>) (due <instant>/<id> …) (revised <ids>) (stated <fnc-p> <fnc-s> <ids>) … <packed>)
 
-A rule book of many rules is opened for the sake of a few. So a snapshot keeps them by event type, in blocks. A block
-lists what has to be known of all its rules: their ids, when the periods of those that have one begin or end, which are
-in force in another form than was stated, and what those in force demand. The rules themselves are packed, and read when
-they are asked for. Blocks of event types on which nothing has changed are kept again as they are.
+A large rule book is usually opened because of a few rules. So a snapshot stores rules by event type, in blocks. A block
+lists what must be known about all its rules: their ids, when their periods begin or end, which are in force in another
+form than stated, and the demands of those in force. The rules themselves are compressed, and read on first use. Blocks
+of event types on which nothing has changed are stored again unchanged.
 """
 
 import zlib
@@ -22,28 +22,28 @@ from penstock.moderator.rules.rules import PublishRule
 from penstock.moderator.rules.steps import RuleState, RuleStatus
 from penstock.trust.validity import ALWAYS
 
-#: the code of errors about snapshots that are not what their signers have seen
+#: the error code for snapshots that differ from what their signers have seen
 FALSE: Final = "moderator.book"
-#: packing is done whenever something changes, reading rarely
+#: compression level: blocks are packed at every change, and rarely read
 _LEVEL: Final = 1
 
 
 @dataclass(frozen=True, slots=True)
 class RuleBlock:
-    """The rules on one event type as a snapshot keeps them; ids are sorted."""
+    """The rules on one event type as a snapshot stores them; ids are sorted."""
 
     event: TypeKey
     ids: Sequence[str]
-    #: when something is due to be done about rules, because their periods begin or end: `<instant>/<id>`
+    #: when the periods of rules begin or end: `<instant>/<id>`
     due: Sequence[str]
     revised: Sequence[str]
-    #: what rules in force demand of publishers and of subscribers, and their ids
+    #: the demands of rules in force on publishers and on subscribers, and the rules' ids
     stated: Sequence[tuple[str, str, Sequence[str]]] = field(repr=False)
     packed: bytes = field(repr=False)
 
     @classmethod
     def of(cls, event: TypeKey, standings: Mapping[str, RuleState], unread: "Unread | None" = None) -> Self:
-        """Return rules on an event type as they are kept, with those that were not read since they were kept last."""
+        """Return a block of rules on an event type, including rules that were not read since they were stored last."""
         rows = {rule_id: canonical(standing_to_sexp(each)) for rule_id, each in standings.items()}
         due = [f"{at}/{rule_id}" for rule_id, each in standings.items() if (at := _due_at(each)) is not None]
         revised = {rule_id for rule_id, each in standings.items() if is_revised(each)}
@@ -92,7 +92,7 @@ class Unread(NamedTuple):
 
 
 class Standings(MutableMapping[str, RuleState]):
-    """A table of rules; those of blocks are read when they are asked for, which raises as `RuleBlock.rows`."""
+    """A table of rules; those of blocks are read on first use, which raises as `RuleBlock.rows`."""
 
     def __init__(self, blocks: Iterable[RuleBlock] = ()) -> None:
         #: the rules that were read or written
@@ -101,9 +101,9 @@ class Standings(MutableMapping[str, RuleState]):
         self._events: dict[str, TypeKey] = {}
         self._on: dict[TypeKey, set[str]] = {}
         self._blocks = {block.event: block for block in blocks}
-        #: of event types that were asked for
+        #: blocks of event types that were read
         self._rows: dict[TypeKey, Mapping[str, bytes]] = {}
-        #: event types whose blocks have other rules by now
+        #: event types whose blocks are outdated
         self._changed: set[TypeKey] = set()
         for event, block in self._blocks.items():
             self._events.update(dict.fromkeys(block.ids, event))
@@ -157,10 +157,9 @@ class Standings(MutableMapping[str, RuleState]):
         return len(self._read)
 
     def limited(self) -> Mapping[str, bytes]:
-        """Return the rules whose periods may begin or end, by their ids, and instants before which nothing is due.
+        """Return the rules whose periods can begin or end, by id, and the instants before which nothing is due.
 
-        That is known of rules that were not read. Of others it depends on what becomes of them, so they are always due
-        to be looked at.
+        The instant is known for rules that were not read. Rules that were read may change, so they are always due.
         """
         listed = (each.partition("/") for block in self._blocks.values() for each in block.due)
         found = {rule_id: at.encode() for at, _, rule_id in listed if rule_id in self._events}
@@ -174,14 +173,14 @@ class Standings(MutableMapping[str, RuleState]):
         return {rule_id: self[rule_id] for rule_id in (*listed, *known) if is_revised(self[rule_id])}
 
     def form(self, rule_id: str) -> PublishRule:
-        """Return a rule as it is in force. Raises `RefusedError` (`moderator.book`) where it is not."""
+        """Return a rule as it is in force. Raises `RefusedError` (`moderator.book`) if it is not in force."""
         found = self[rule_id].form
         if found is None:
             raise false_snapshot("lists a rule as in force that is not")
         return found
 
     def blocks(self) -> Iterator[RuleBlock]:
-        """Yield all rules as they are kept; those of event types on which something has changed are packed again."""
+        """Yield the blocks of all rules; those of changed event types are packed again."""
         for event in sorted(event for event, ids in self._on.items() if ids):
             if event in self._changed or event not in self._blocks:
                 self._blocks[event] = self._packed(event)
@@ -196,7 +195,7 @@ class Standings(MutableMapping[str, RuleState]):
 
 
 def is_revised(standing: RuleState) -> bool:
-    """Say whether a rule is in force in another form than was stated."""
+    """Return whether a rule is in force in another form than was stated."""
     return standing.form not in (None, standing.stated)
 
 
@@ -218,13 +217,13 @@ def standing_from_sexp(value: SExp) -> RuleState:
             return RuleState(rule, known, in_force if known is RuleStatus.IN_FORCE else None)
     raise MalformedError(
         "moderator.record",
-        "a rule has a status, what was stated, and perhaps what is in force",
+        "a rule must have a status, a stated form, and optionally a form in force",
         hint="the record was not written by this version of Penstock",
     )
 
 
 def false_snapshot(what: str) -> RefusedError:
-    """Return the error for a snapshot that is not what its signer has seen, which is found out when it is read."""
+    """Return the error for a snapshot that differs from what its signer has seen."""
     return RefusedError(
         FALSE,
         f"a snapshot of this rule book {what}",
@@ -233,7 +232,7 @@ def false_snapshot(what: str) -> RefusedError:
 
 
 def _due_at(standing: RuleState) -> str | None:
-    """Return the instant at which the period of a rule begins or ends, as it stands; None for never."""
+    """Return the next instant at which a rule's period begins or ends; None for never."""
     validity = standing.stated.validity
     if standing.status is RuleStatus.WAITING:
         return validity.begin.decode()

@@ -45,7 +45,7 @@ from penstock.trust.validity import ValidityField
 
 
 class Bound(StrEnum):
-    """What an entry asks of its attribute: this value, at least this value, at most this value."""
+    """The condition of an entry: this value, at least this value, or at most this value."""
 
     IS = "is"
     MIN = "min"
@@ -73,13 +73,14 @@ class ListEntry:
         kind_of(self.value)
         if self.bound is not Bound.IS and isinstance(self.value, bool | str):
             raise MalformedError(
-                "moderator.list", f"attribute `{self.name}`: only what can be counted has a least or a greatest value"
+                "moderator.list",
+                f"attribute `{self.name}`: only numbers and timestamps can have a minimum or a maximum",
             )
         object.__setattr__(self, "value", canonical(self.value))
 
     @property
     def order(self) -> tuple[str, str]:
-        """What an entry is about: no list has two about the same."""
+        """The attribute and the bound; a list has at most one entry for each."""
         return (self.name, self.bound)
 
     @property
@@ -96,10 +97,10 @@ class ListEntry:
 
 @dataclass(frozen=True, slots=True)
 class AttributeList:
-    """Entries that must all hold, ordered by name.
+    """Entries that must all match, ordered by name.
 
-    Raises `MalformedError`: `moderator.empty-list`, `moderator.list` (two entries about the same); `LimitError`
-    (`moderator.limit`).
+    Raises `MalformedError`: `moderator.empty-list`, `moderator.list` (two entries with the same attribute and bound);
+    `LimitError` (`moderator.limit`).
 
     >>> from penstock.selector import parse
     >>> people = AttributeList.of(ListEntry("role", "engineer"), ListEntry("age", 18, Bound.MAX))
@@ -116,12 +117,12 @@ class AttributeList:
         ordered = tuple(sorted(dict.fromkeys(self.entries), key=lambda entry: entry.order))
         if not ordered:
             raise MalformedError(
-                "moderator.empty-list", "an attribute list has no entries", hint="say TRUE where all are welcome"
+                "moderator.empty-list", "an attribute list has no entries", hint="write TRUE to admit everybody"
             )
         _check_length(ordered)
         for one, other in pairwise(ordered):
             if one.order == other.order:
-                raise MalformedError("moderator.list", f"attribute `{one.name}` stands twice in a list")
+                raise MalformedError("moderator.list", f"attribute `{one.name}` is in a list twice")
         object.__setattr__(self, "entries", ordered)
         object.__setattr__(self, "selector", conjunction(*(entry.selector for entry in ordered)))
 
@@ -132,9 +133,9 @@ class AttributeList:
 
     @classmethod
     def from_selector(cls, selector: Selector) -> "AttributeList | None":
-        """Return the list that is this condition, however it is written; None where there is none.
+        """Return the list that is equal to a condition, however it is written; None if there is none.
 
-        TRUE, for one, is not a list: it has no entries.
+        TRUE is not a list: it has no entries.
         """
         found = _read(selector)
         return None if found is None else cls(found)
@@ -144,7 +145,7 @@ class AttributeList:
 
 
 def listed(selector: Selector) -> frozenset[ListEntry]:
-    """Return the entries of a function that Algorithm 1 can read; of TRUE there are none.
+    """Return the entries of a function that Algorithm 1 can read; TRUE has none.
 
     Raises `MalformedError` (`moderator.not-a-list`) for all other formulas.
     """
@@ -154,7 +155,7 @@ def listed(selector: Selector) -> frozenset[ListEntry]:
     if found is None:
         raise MalformedError(
             "moderator.not-a-list",
-            "the algorithm of the paper compares attribute lists, and this function is none",
+            "the algorithm of the paper compares attribute lists, and this function is not one",
             hint="use the mode `scoped`, which reads every formula",
         )
     _check_length(found)
@@ -162,12 +163,12 @@ def listed(selector: Selector) -> frozenset[ListEntry]:
 
 
 def parts(selector: Selector) -> tuple[Selector, ...]:
-    """Return what a function demands, piece by piece: its conjuncts, and of TRUE nothing."""
+    """Return the parts of a function: its conjuncts; TRUE has none."""
     return () if selector == ALWAYS else conjuncts(selector)
 
 
 def _read(selector: Selector) -> tuple[ListEntry, ...] | None:
-    """Return the entries of the list that a condition is; None where it is none."""
+    """Return the entries of a condition that is a list; None if it is not."""
     found: dict[tuple[str, str], ListEntry] = {}
     for part in (selector.root,) if not isinstance(selector.root, And) else selector.root.operands:
         entries = _entries(part)
@@ -188,10 +189,10 @@ def _check_length(entries: Sized) -> None:
 
 
 def _stricter(one: ListEntry, other: ListEntry) -> ListEntry | None:
-    """Return the entry that says what two about the same say together, or None where it is more than one."""
+    """Return the entry that is equal to two entries of one attribute together; None if there is none."""
     if one == other:
         return one
-    # Kinds that do not go together are found where the function is checked.
+    # `Vocabulary.check` finds kinds that cannot be compared.
     if one.bound is Bound.IS or type(one.value) is not type(other.value):
         return None
     least = one.value < other.value  # type: ignore[operator]  # of one type, checked above
@@ -232,7 +233,7 @@ class Mode(StrEnum):
     SCOPED = "scoped"
     #: Algorithm 1, on attribute lists
     ALGORITHM = "algorithm"
-    #: Definition 1, word by word
+    #: Definition 1, literally
     LITERAL = "literal"
 
 
@@ -260,11 +261,11 @@ class Party(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Demands:
-    """Which implications must hold between a candidate's function and that of a rule in force, lest they conflict."""
+    """The implications that are required between a candidate's function and that of a rule in force."""
 
-    #: who satisfies the candidate's function satisfies the rule's
+    #: whoever satisfies the candidate's function satisfies the rule's
     candidate_implies: bool
-    #: who satisfies the rule's function satisfies the candidate's
+    #: whoever satisfies the rule's function satisfies the candidate's
     rule_implies: bool
 
 
@@ -274,11 +275,11 @@ _ABOVE: Final = Demands(candidate_implies=False, rule_implies=True)
 
 
 def demands(kind: ConflictKind, scope: TreeScope, mode: Mode) -> Demands:
-    """Return what must hold (paper 1, sections II and III-B).
+    """Return the required implications (paper 1, sections II and III-B).
 
-    A right that reaches upwards is of use only if whoever has it below may have it above: the descendant's function
-    implies the ancestor's. A right that reaches downwards asks for the reverse. On one event type, and by Definition 1
-    everywhere, the functions say the same.
+    A right that reaches upwards is useful only if whoever has it below may have it above: the descendant's function
+    implies the ancestor's. A right that reaches downwards requires the reverse. On one event type, and by Definition 1
+    everywhere, the functions must be equal.
     """
     if kind is ConflictKind.SAME or mode is Mode.LITERAL:
         return _EQUAL
@@ -287,22 +288,22 @@ def demands(kind: ConflictKind, scope: TreeScope, mode: Mode) -> Demands:
 
 @dataclass(frozen=True, slots=True)
 class Conflict:
-    """A candidate and the rules on one event type that state one and the same function, which it conflicts with."""
+    """A conflict of a candidate with the rules on one event type that state the same function."""
 
     event: TypeKey
     #: the ids of the rules, sorted
     rules: tuple[str, ...]
     kind: ConflictKind
     function: RuleFunction
-    #: parts of the rules' function that the candidate's does not demand, and ought to
+    #: parts of the rules' function that the candidate's lacks
     missing: tuple[Selector, ...] = ()
-    #: parts of the candidate's function that the rules' does not demand, and ought to
+    #: parts of the candidate's function that the rules' lacks
     extra: tuple[Selector, ...] = ()
-    #: a profile that one function admits and the other does not, and which one admits it; None if lists differ that
-    #: admit the same, and where nothing was decided
+    #: a profile that only one function admits, and which one; None if the lists differ but admit the same profiles, or
+    #: if it was not decided
     witness: Profile | None = None
     admitted_by: Party | None = None
-    #: False: the solver did not find out in its time, and what is not known to fit does not fit
+    #: False if the solver did not decide in time; then the rules are treated as conflicting
     certain: bool = True
 
     @property
@@ -316,14 +317,14 @@ _NAMES: Final = attrgetter("event.owner.digest", "event.name", "function", "rule
 
 
 def in_order(conflicts: Iterable[Conflict]) -> tuple[Conflict, ...]:
-    """Return conflicts in the order that all detectors answer in: the same event, upwards, downwards; then by name."""
+    """Sort conflicts in the order that all detectors use: the same event, upwards, downwards; then by name."""
     return tuple(sorted(sorted(conflicts, key=_NAMES), key=lambda found: _KINDS[found.kind]))
 
 
 _ID: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9._:-]*", re.ASCII)
 
 
-# A log says the same again and again: what was stated, asked for, in force before and after.
+# A log repeats functions: stated, requested, in force before and after.
 @lru_cache(maxsize=MODERATOR_FUNCTIONS)
 def _parsed(function: str) -> Selector:
     return parse(function)
@@ -333,7 +334,7 @@ def _read_event(parts: tuple[SExp, ...]) -> TypeKey:
     match parts:
         case (owner, name):
             return TypeKey(read_owner(owner), text(name))
-    raise malformed("a rule is about one `(event <owner> <name>)`")
+    raise malformed("a rule must have one `(event <owner> <name>)`")
 
 
 EventField = Annotated[TypeKey, ListForm(lambda event: (str(event.owner).encode(), event.name.encode()), _read_event)]
@@ -343,7 +344,7 @@ _FUNCTION: Final[Form[Selector]] = Form(lambda function: function.text.encode(),
 
 @dataclass(frozen=True, slots=True)
 class PublishRule(Claim):
-    """`P.publish(e, fnc_p, fnc_s)`; several publishers where they agreed on one rule (the paper's P_list).
+    """`P.publish(e, fnc_p, fnc_s)`; several publishers if they agreed on one rule (the paper's P_list).
 
     Raises `MalformedError` (`moderator.rule`), `LimitError` (`moderator.limit`).
     """
@@ -355,7 +356,7 @@ class PublishRule(Claim):
     event: EventField
     publishers: tuple[Principal, ...]
     stated_by: Principal
-    # What somebody demands of others stands in these, which no log may show.
+    # These contain demands on others, which must not appear in logs.
     fnc_p: Annotated[Selector, _FUNCTION] = field(default=ALWAYS, repr=False)
     fnc_s: Annotated[Selector, _FUNCTION] = field(default=ALWAYS, repr=False)
     validity: ValidityField = FOREVER
@@ -363,9 +364,9 @@ class PublishRule(Claim):
     def __post_init__(self) -> None:
         _check_id(self.id)
         if not self.publishers or len(set(self.publishers)) != len(self.publishers):
-            raise MalformedError("moderator.rule", f"rule `{self.id}` is of no publisher, or of one twice")
+            raise MalformedError("moderator.rule", f"rule `{self.id}` has no publisher, or lists one twice")
         if len(self.publishers) > MODERATOR_PUBLISHERS:
-            raise LimitError("moderator.limit", f"a rule is of more than {MODERATOR_PUBLISHERS} publishers")
+            raise LimitError("moderator.limit", f"a rule has more than {MODERATOR_PUBLISHERS} publishers")
 
     @property
     def speakers(self) -> frozenset[Principal]:
@@ -373,11 +374,11 @@ class PublishRule(Claim):
         return frozenset({self.stated_by, *self.publishers})
 
     def rests(self, away: Collection[Principal]) -> bool:
-        """Say whether it rests while some are away: whoever stated it, or all publishers that it is of."""
+        """Return whether the rule is suspended while some are away: its author, or all its publishers."""
         return self.stated_by in away or all(publisher in away for publisher in self.publishers)
 
     def without(self, away: Collection[Principal]) -> "PublishRule":
-        """Return what it says while some are away, of those who are there. Raises as the rule where none is."""
+        """Return the rule without the publishers that are away. Raises as the rule if none is left."""
         if not any(publisher in away for publisher in self.publishers):
             return self
         return replace(self, publishers=tuple(publisher for publisher in self.publishers if publisher not in away))
@@ -402,11 +403,11 @@ class SubscribeRule(Claim):
 
     @property
     def speakers(self) -> frozenset[Principal]:
-        """Whoever stated the rule, and whoever is subscribed by it."""
+        """The principal that stated the rule, and the subscriber."""
         return frozenset({self.stated_by, self.subscriber})
 
     def rests(self, away: Collection[Principal]) -> bool:
-        """Say whether it rests while some are away: whoever stated it, or whoever is subscribed by it."""
+        """Return whether the rule is suspended while some are away: its author or its subscriber."""
         return self.stated_by in away or self.subscriber in away
 
 
@@ -421,4 +422,4 @@ def _check_id(rule_id: str) -> None:
             hint="allowed: ASCII letters, digits, `.`, `_`, `:` and `-`, beginning with a letter or a digit",
         )
     if len(rule_id) > MODERATOR_ID_LENGTH:
-        raise LimitError("moderator.limit", f"an id is longer than {MODERATOR_ID_LENGTH}")
+        raise LimitError("moderator.limit", f"a rule id has more than {MODERATOR_ID_LENGTH} characters")

@@ -1,7 +1,7 @@
 """Steps: each change of a rule base as a record of who asked for what, when and why, and what it changed.
 
-The steps in their order are the log, which only grows; the state of a rule base is a fold of it. What was asked for is
-kept beside what came of it, so that a step can be asked for again where an earlier one was undone.
+The sequence of steps is the log, which is append-only; the state of a rule base is a fold of it. A step has both the
+request and its result, so that it can be requested again after an earlier one was undone.
 """
 
 from collections.abc import Iterator, Mapping
@@ -16,11 +16,11 @@ from penstock.model.principals import DIGEST_BYTES, Principal
 from penstock.moderator.rules.rules import PublishRule, Rule, SubscribeRule
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a step changes, as a value: what stood before and what stands after, so that everything can be taken back.
+# The changes of a step as a value: the state before and after, so that every step can be undone.
 #
-# The state of a rule base is five tables: publishers' rules and how they stand, the event types and their parents, the
-# log of rules that may come back, who is away, and subscribers' rules. A `Delta` names what differs in each; deltas can
-# be put one after the other and turned round, and that is all that folding and undoing need.
+# The state of a rule base is five tables: publishers' rules and their status, the event types and their parents, the
+# log of rules that can be restored, who is away, and subscribers' rules. A `Delta` has the differences in each. Deltas
+# can be composed and inverted, which is all that folding and undoing need.
 
 
 K = TypeVar("K")
@@ -31,26 +31,26 @@ class RuleStatus(StrEnum):
     """The status of a rule."""
 
     IN_FORCE = "in-force"
-    #: asked for, and conflicts
+    #: stated, but conflicting
     REJECTED = "rejected"
     #: its period has not begun
     WAITING = "waiting"
-    #: its publisher took it back
+    #: its publisher withdrew it
     WITHDRAWN = "withdrawn"
-    #: its period has ended, or its event type has gone
+    #: its period has ended, or its event type was removed
     ENDED = "ended"
     #: its publisher is away
     LEFT = "left"
 
 
-#: what its publisher wants in force, and what it does not
+#: the publisher wants the rule in force; the publisher does not
 _STANDING: Final = (RuleStatus.IN_FORCE, RuleStatus.REJECTED, RuleStatus.WAITING)
 _FORSAKEN: Final = (RuleStatus.WITHDRAWN, RuleStatus.LEFT)
 
 
 @dataclass(frozen=True, slots=True)
 class RuleState:
-    """A rule as its publisher stated it, and as it is in force, which may differ after conflicts were resolved."""
+    """A rule as its publisher stated it, and as it is in force, which can differ after conflicts were resolved."""
 
     stated: PublishRule
     status: RuleStatus
@@ -63,7 +63,7 @@ class RuleState:
 
 @dataclass(frozen=True, slots=True)
 class SubscriberRule:
-    """A subscriber's rule. It conflicts with no other, so it is in force as it was stated, and never rejected."""
+    """A subscriber's rule. It never conflicts, so it is in force as stated, and is never rejected."""
 
     stated: SubscribeRule
     status: RuleStatus
@@ -75,7 +75,7 @@ class SubscriberRule:
 
 @dataclass(frozen=True, slots=True)
 class Rooted:
-    """Where a type hangs in the tree; a root has no parent."""
+    """The parent of a type in the tree; a root has none."""
 
     parent: TypeKey | None
 
@@ -88,12 +88,12 @@ class LoggedAs(StrEnum):
 
 
 Place: TypeAlias = tuple[int, int]
-"""Where an entry stands in the log: the number of the step that wrote it, and which of its entries it is."""
+"""The place of a log entry: the number of the step that wrote it, and its number within that step."""
 
 
 @dataclass(frozen=True, slots=True)
 class Logged:
-    """Rules on one event type that may come back: a request that was rejected, or what was in force and was changed."""
+    """Rules on one event type that can be restored: a rejected request, or forms in force that were changed."""
 
     place: Place
     kind: LoggedAs
@@ -101,19 +101,19 @@ class Logged:
 
     @property
     def event(self) -> TypeKey:
-        """The event type that the rules are on."""
+        """The rules' event type."""
         return self.rules[0].event
 
 
 @dataclass(frozen=True, slots=True)
 class RuleChange(Generic[T]):
-    """The values of one key before and after a step; None for nothing."""
+    """The values of one key before and after a step; None if absent."""
 
     before: T | None
     after: T | None
 
     def inverse(self) -> "RuleChange[T]":
-        """Return the change back."""
+        """Return the inverse change."""
         return RuleChange(self.after, self.before)
 
 
@@ -132,13 +132,13 @@ class Delta:
     wishes: Mapping[str, RuleChange[SubscriberRule]] = field(default_factory=_nothing)
 
     def inverse(self) -> "Delta":
-        """Return the delta back."""
+        """Return the inverse delta."""
         return Delta(
             _turned(self.rules), _turned(self.types), _turned(self.log), _turned(self.away), _turned(self.wishes)
         )
 
     def then(self, other: "Delta") -> "Delta":
-        """Return this delta and another after it, as one; what is as it was before is left out."""
+        """Return the composition of this delta and a later one, without values that are unchanged overall."""
         return Delta(
             _joined(self.rules, other.rules),
             _joined(self.types, other.types),
@@ -148,10 +148,10 @@ class Delta:
         )
 
     def bears(self, other: "Delta") -> bool:
-        """Say whether a later delta depends on this one: it changes the same, or they need a type of each other.
+        """Return whether a later delta depends on this one: it changes the same, or one needs a type of the other.
 
-        That is a type that this one added and the later one is about, or one that it is about and the later one
-        removed. A rule of several came to rest, or back, because the others were away or there.
+        That is a type that this delta added and the later one concerns, or one that this delta concerns and the later
+        one removed. A rule with several publishers depends on who of them is away.
         """
         added = {event for event, change in self.types.items() if change.before is None}
         removed = {event for event, change in other.types.items() if change.after is None}
@@ -167,12 +167,12 @@ class Delta:
 
     @property
     def ids(self) -> frozenset[str]:
-        """The rules that change, of both kinds: they share their ids."""
+        """The ids of the rules of both kinds that change."""
         return frozenset((*self.rules, *self.wishes))
 
     @property
     def ceasing(self) -> Mapping[str, Rule]:
-        """The rules of both kinds that are in force before, and not after."""
+        """The rules of both kinds that are in force before and not after."""
         return {
             rule_id: before.stated
             for rule_id, before, after in self._standings()
@@ -182,7 +182,7 @@ class Delta:
 
     @property
     def rising(self) -> Mapping[str, Rule]:
-        """The rules of both kinds that nobody stood for before, withdrawn or left or never stated, and that stand."""
+        """The rules of both kinds that are wanted after, but before were withdrawn, left or never stated."""
         return {
             rule_id: after.stated
             for rule_id, before, after in self._standings()
@@ -192,7 +192,7 @@ class Delta:
 
     @property
     def resting(self) -> frozenset[Principal]:
-        """Those whose rules come to rest, or rest no longer."""
+        """The principals whose rules are suspended, or resume."""
         sides = (side for _, *both in self._standings() for side in both)
         return frozenset().union(*(side.stated.speakers for side in sides if side and side.status is RuleStatus.LEFT))
 
@@ -212,7 +212,7 @@ class Delta:
 
     @property
     def events(self) -> frozenset[TypeKey]:
-        """The event types on which something changes, or below which."""
+        """The event types on or below which something changes."""
         wishes = [
             side.stated.event
             for change in self.wishes.values()
@@ -223,7 +223,7 @@ class Delta:
 
     @property
     def unsettling(self) -> frozenset[TypeKey]:
-        """Those on which, or below which, something changes that can let publishers' rules fit, or not fit any more."""
+        """The event types on or below which a change can affect whether publishers' rules fit."""
         rules = [
             side.stated.event
             for change in self.rules.values()
@@ -262,16 +262,16 @@ def _joined(one: Mapping[K, RuleChange[T]], other: Mapping[K, RuleChange[T]]) ->
 class Strategy(StrEnum):
     """The proposals for a conflict (paper 1, section IV)."""
 
-    #: the candidate alone changes, to what the rules in force allow
+    #: only the candidate changes, to what the rules in force allow
     FOLLOW = "follow"
-    #: all involved demand what any of them demands: Algorithms 2 and 3
+    #: all rules involved demand what any of them demands: Algorithms 2 and 3
     ADD = "add-attributes"
-    #: all involved demand what they have in common: Algorithm 4
+    #: all rules involved demand what they have in common: Algorithm 4
     DELETE = "delete-attributes"
 
 
 CLOCK: Final = Principal(bytes(DIGEST_BYTES))
-"""Whose step it is that time passes where nobody signed for it. It is the digest of no key: nobody can sign as it."""
+"""The author of unsigned steps that pass time. It is not the digest of a key, so nobody can sign as this principal."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -299,7 +299,7 @@ class StateSubscriberRule:
 
 @dataclass(frozen=True, slots=True)
 class Resolve:
-    """Choose a proposal for a rule that was rejected; these publishers consent to the relaxation of their rules."""
+    """Choose a proposal for a rejected rule; these publishers consent to the relaxation of their rules."""
 
     rule_id: str
     strategy: Strategy
@@ -308,7 +308,7 @@ class Resolve:
 
 @dataclass(frozen=True, slots=True)
 class WithdrawRule:
-    """Whoever stated a rule takes it back, or one of those that it is of takes back to be among them."""
+    """The author withdraws a rule, or one of its publishers withdraws from it."""
 
     rule_id: str
 
@@ -320,14 +320,14 @@ class Pass:
 
 @dataclass(frozen=True, slots=True)
 class Leave:
-    """A publisher, or a subscriber, goes away; its rules rest."""
+    """A publisher or a subscriber leaves; its rules are suspended."""
 
     publisher: Principal
 
 
 @dataclass(frozen=True, slots=True)
 class Return:
-    """Somebody who went away comes back, and its rules with it, as far as they fit."""
+    """A principal that left returns, and so do its rules if they fit."""
 
     publisher: Principal
 
@@ -342,9 +342,9 @@ class AddType:
 
 @dataclass(frozen=True, slots=True)
 class MoveType:
-    """An event type, with all below it, goes elsewhere.
+    """An event type moves in the tree, with all types below it.
 
-    Where rules would conflict then, somebody chooses a proposal; these publishers consent to the relaxation of theirs.
+    If rules would conflict, a proposal is chosen; these publishers consent to the relaxation of their rules.
     """
 
     event: TypeKey
@@ -363,25 +363,25 @@ class RenameType:
 
 @dataclass(frozen=True, slots=True)
 class RemoveType:
-    """An event type goes: the types below it hang on its parent from then on, and the rules on it end."""
+    """An event type is removed: the types below it move to its parent, and the rules on it end."""
 
     event: TypeKey
 
 
 @dataclass(frozen=True, slots=True)
 class Undo:
-    """A step is taken back; those that depend on it are asked for again, if that is wanted."""
+    """A step is undone; with `replay`, the steps that depend on it are requested again."""
 
     number: int
     replay: bool = False
 
 
 TreeChange: TypeAlias = AddType | MoveType | RenameType | RemoveType
-#: requests that bring back from the log whatever fits
+#: requests that restore log entries that fit
 SEARCHING: Final = (WithdrawRule, Pass, Leave, Return, MoveType, RemoveType)
 
 Forward: TypeAlias = Add | StateSubscriberRule | Resolve | WithdrawRule | Pass | Leave | Return | TreeChange
-"""Requests that ask for something new."""
+"""All requests except `Undo`."""
 
 Request: TypeAlias = Forward | Undo
 
@@ -394,5 +394,5 @@ class Step:
     note: Note
     request: Request
     delta: Delta = field(default=NO_CHANGE, repr=False)
-    #: what came back from the log, in its order
+    #: the log entries that were restored, in order
     restored: tuple[Logged, ...] = field(default=(), repr=False)

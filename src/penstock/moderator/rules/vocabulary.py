@@ -55,16 +55,16 @@ class Vocabulary:
     ) -> None:
         """Check a rule before anything is done with it.
 
-        (1) The event type is in the tree. Then for each function: (2) it reads declared attributes, as what they are,
-        (3) compares them with values that they can have, and (4) somebody satisfies it.
+        (1) The event type is in the tree. Then for each function: (2) it reads declared attributes, with their kinds,
+        (3) compares them with values that they can have, and (4) some profile satisfies it.
 
-        Functions whose texts have `passed` before are not looked at again. Where somebody is `shown` to satisfy one,
-        the solver is not asked.
+        Functions whose texts have `passed` before are not checked again. If a profile is `shown` to satisfy one, the
+        solver is not asked.
 
         Raises `MalformedError`: `moderator.unknown-type`, `moderator.unknown-attribute`, `moderator.domain`,
         `moderator.contradiction`, `moderator.undecided`; `SelectorError` (`selector.type`).
         """
-        # (1) Rules are about types that are known.
+        # (1) Rules must be about known types.
         self.check_type(rule.event)
         for function, selector in functions(rule):
             if (function, selector.text) in passed:
@@ -89,12 +89,12 @@ def functions(rule: Rule) -> tuple[tuple[RuleFunction, Selector], ...]:
 
 
 def _check_words(selector: Selector, schema: Schema) -> None:
-    # (2) The attributes come first: what reads others cannot be typed.
+    # (2) Attributes first: a function with unknown attributes cannot be typed.
     unknown = sorted(selector.attributes - set(schema))
     if unknown:
         raise MalformedError(
             "moderator.unknown-attribute",
-            f"such profiles have no attribute `{unknown[0][:80]}`",
+            f"profiles have no attribute `{unknown[0][:80]}`",
             hint=f"they have: {', '.join(schema) or 'none'}",
         )
     selector.check(schema)
@@ -119,8 +119,8 @@ def _check_sense(selector: Selector, schema: Schema, limits: ModeratorLimits) ->
     if verdict is AnalysisVerdict.UNKNOWN:
         raise MalformedError(
             "moderator.undecided",
-            "whether anybody can satisfy the function was not found out in time",
-            hint="say it with less arithmetic and fewer patterns",
+            "it was not decided in time whether anybody can satisfy the function",
+            hint="use less arithmetic and fewer patterns",
         )
 
 
@@ -144,7 +144,7 @@ def _pairs(term: Term, others: tuple[Term, ...]) -> Iterator[tuple[str, Value]]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The written form of what rules may speak about, as fields of signed statements:
+# The vocabulary as fields of signed statements:
 #
 # (scope <scope>) (types (of <owner> <type> …) …) (publishers <attribute> …) (subscribers <attribute> …)
 # <type>       (<name>) | (<name> <parent>) | (<name> <owner of the parent> <parent>)
@@ -170,7 +170,7 @@ def _read_types(groups: tuple[SExp, ...]) -> Iterator[tuple[TypeKey, TypeKey | N
                 of = read_owner(owner)
                 yield from (_read_hung(of, each) for each in types)
             case _:
-                raise malformed("types stand by their owners")
+                raise malformed("types must be grouped by owner")
 
 
 def _read_hung(owner: Principal, value: SExp) -> tuple[TypeKey, TypeKey | None]:
@@ -181,7 +181,7 @@ def _read_hung(owner: Principal, value: SExp) -> tuple[TypeKey, TypeKey | None]:
             return TypeKey(owner, text(name)), TypeKey(owner, text(parent))
         case (name, other, parent):
             return TypeKey(owner, text(name)), TypeKey(read_owner(other), text(parent))
-    raise malformed("a type has a name, and perhaps a parent")
+    raise malformed("a type must have a name, and optionally a parent")
 
 
 def _write_attributes(schema: ProfileSchema) -> tuple[SExp, ...]:
@@ -195,7 +195,7 @@ def _read_attributes(listed: tuple[SExp, ...]) -> ProfileSchema:
             case (name, *spec):
                 found[text(name)] = spec_from_sexp(tuple(spec))
             case _:
-                raise malformed("an attribute has a name and a kind")
+                raise malformed("an attribute must have a name and a kind")
     return ProfileSchema(found)
 
 
@@ -204,7 +204,7 @@ _ATTRIBUTES: Final = ListForm(_write_attributes, _read_attributes)
 
 @dataclass(frozen=True, slots=True)
 class _VocabularyFields(StatementRecord):
-    """What rules may speak about, as it is written."""
+    """The written form of a vocabulary."""
 
     scope: TreeScope
     types: Annotated[
@@ -223,4 +223,4 @@ VocabularyField = Annotated[
         lambda read: Vocabulary(TypeTree.of(read.types, read.scope), read.publishers, read.subscribers),
     ),
 ]
-"""The fields of a statement that say what rules may speak about."""
+"""The fields of a statement that contain a vocabulary."""

@@ -1,7 +1,7 @@
-"""Stating a rule, and choosing a proposal when it conflicts.
+"""State a rule, and choose a proposal if it conflicts.
 
-A rule that conflicts is rejected, and kept in the log. Nothing else is changed unless somebody chooses a resolution, or
-the customs of the domain name the one to try immediately.
+A rule that conflicts is rejected, and stored in the log. Nothing else changes unless somebody chooses a resolution, or
+the domain's customs name one to try immediately.
 """
 
 from collections.abc import Sequence
@@ -23,9 +23,9 @@ from penstock.trust.validity import State
 class Tightening(StrEnum):
     """How others' rules may be tightened."""
 
-    #: by whoever stated the rule that they conflict with, or by the moderator
+    #: by the author of the rule that they conflict with, or by the moderator
     FREE = "free"
-    #: by the moderator, with a poll that chose it
+    #: by the moderator, if a poll chose it
     POLL = "poll"
 
 
@@ -33,15 +33,15 @@ class Tightening(StrEnum):
 class Customs:
     """Conventions of a domain."""
 
-    #: tried immediately when a rule conflicts; None: somebody chooses
+    #: tried immediately if a rule conflicts; None: somebody chooses
     resolve: Strategy | None = None
-    #: what comes back from the log first
+    #: the order in which log entries are restored
     heuristic: Heuristic = NEWEST
-    #: who is known to subscribe, where it is to be counted
+    #: known subscribers, to count who gains and loses
     subscribers: Sequence[Profile] = field(default=(), repr=False)
-    #: who may state rules in a rule book; nobody named: anybody who has a key
+    #: who may state rules in a rule book; empty: everybody with a key
     speakers: frozenset[Principal] = frozenset()
-    #: how rules of others are tightened in a rule book
+    #: how others' rules can be tightened in a rule book
     tightening: Tightening = Tightening.FREE
 
 
@@ -53,9 +53,9 @@ class Plan:
     """The result of a request: a step that can be applied, and its explanation."""
 
     step: Step
-    #: what the rule conflicts with
+    #: the rule's conflicts
     conflicts: tuple[Conflict, ...] = ()
-    #: how that was, or would be, resolved
+    #: how they were, or could be, resolved
     resolution: Resolution | None = None
 
 
@@ -83,7 +83,7 @@ def plan_add(base: RuleBase, rule: PublishRule, note: Note, customs: Customs = D
 
 
 def enter(draft: RuleBaseDraft, rule: PublishRule, customs: Customs) -> Resolution | None:
-    """Put a rule in force, resolved by the customs of the domain if need be, or log that it was rejected."""
+    """Put a rule in force, resolved by the domain's customs if necessary, or log that it was rejected."""
     base = draft.base
     if draft.fits({rule.id: RuleState(rule, RuleStatus.IN_FORCE, rule)}):
         return None
@@ -97,11 +97,11 @@ def enter(draft: RuleBaseDraft, rule: PublishRule, customs: Customs) -> Resoluti
 
 
 def plan_resolve(base: RuleBase, request: Resolve, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
-    """Plan the proposal that was chosen for a rule that was rejected.
+    """Plan the chosen proposal for a rejected rule.
 
     Raises `MalformedError` (`moderator.unknown-rule`), `RefusedError`: `moderator.not-rejected`,
-    `moderator.unresolved` when that way leads nowhere (its field `proposals` has those that do), `moderator.consent`
-    when a publisher has not agreed that its rule is relaxed.
+    `moderator.unresolved` if that proposal is not possible (the field `proposals` has those that are),
+    `moderator.consent` if a publisher has not agreed that its rule is relaxed.
     """
     standing = base.standing(request.rule_id)
     rule = standing.stated
@@ -137,7 +137,7 @@ def check_agreed(resolution: Resolution, consents: frozenset[Principal]) -> None
 
 
 def settle_on(draft: RuleBaseDraft, rule: PublishRule, resolution: Resolution) -> None:
-    """Put the forms of a resolution in force, and log what they take the place of (paper 1, section V-A)."""
+    """Put the forms of a resolution in force, and log the forms that they replace (paper 1, section V-A)."""
     base = draft.base
     changed = dict.fromkeys(revision.before.event for revision in resolution.revisions if revision.before.id != rule.id)
     before = [base.on(event) for event in changed]
@@ -152,7 +152,7 @@ def settle_on(draft: RuleBaseDraft, rule: PublishRule, resolution: Resolution) -
 
 
 def _forget(draft: RuleBaseDraft, rule_id: str) -> None:
-    """Drop what the log has of a rule that is stated again: it is no longer what its publisher wants."""
+    """Remove a rule that is stated again from the log: its publisher does not want the old form any more."""
     known = draft.base.standings.get(rule_id)
     for entry in () if known is None else draft.base.history.on(known.stated.event):
         if any(rule.id == rule_id for rule in entry.rules):
@@ -178,13 +178,16 @@ def check_period(rule: Rule, note: Note) -> None:
 
 
 def check_own(rule: Rule, note: Note) -> None:
-    """Check that somebody states a rule itself. Raises `RefusedError` (`moderator.not-yours`)."""
+    """Check that a rule's author makes the request. Raises `RefusedError` (`moderator.not-yours`)."""
     if note.who != rule.stated_by:
         raise _not_yours(rule, "whoever stated it has to ask")
 
 
 def check_speaker(rule: Rule, note: Note) -> None:
-    """Check that somebody stated a rule, or is bound by it. Raises `RefusedError` (`moderator.not-yours`)."""
+    """Check that a rule's author, or a principal bound by it, makes the request.
+
+    Raises `RefusedError` (`moderator.not-yours`).
+    """
     if note.who not in rule.speakers:
         raise _not_yours(rule, "whoever stated it has to ask, or one of those that it is of")
 

@@ -58,7 +58,7 @@ from penstock.trust.validity import State
 def plan_withdraw(base: RuleBase, request: WithdrawRule, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
     """Plan the withdrawal of a rule by its author, or by one of its publishers.
 
-    Of several publishers one takes back that it is of it; the rule goes on to be that of the others.
+    If one of several publishers withdraws, the rule continues with the others.
 
     Raises `MalformedError` (`moderator.unknown-rule`), `RefusedError`: `moderator.not-yours`, `moderator.gone`.
     """
@@ -76,11 +76,11 @@ def plan_withdraw(base: RuleBase, request: WithdrawRule, note: Note, customs: Cu
 
 
 def _step_out(draft: RuleBaseDraft, standing: RuleState, note: Note, customs: Customs) -> tuple[Logged, ...]:
-    """Let a rule of several be one of the others alone, and all that the log has of it; return what came back."""
+    """Remove a publisher from a rule and from its log entries; return the entries that were restored."""
     gone, base, rule_id = (note.who,), draft.base, standing.stated.id
     stated, restored = standing.stated.without(gone), tuple[Logged, ...]()
     if standing.status is RuleStatus.IN_FORCE and stated.rests(base.away):
-        # None of the others is there.
+        # All other publishers are away.
         restored = take_out(draft, {rule_id: RuleStatus.LEFT}, note.when, customs)
     now = base.standings[rule_id]
     entries = {
@@ -97,25 +97,25 @@ def _step_out(draft: RuleBaseDraft, standing: RuleState, note: Note, customs: Cu
 
 
 def take_out(draft: RuleBaseDraft, going: dict[str, RuleStatus], now: datetime, customs: Customs) -> tuple[Logged, ...]:
-    """Remove rules, each to its status, restore what fits then, and return what was restored.
+    """Remove rules, set their status, restore log entries that fit, and return these.
 
-    What was in force on an event type whose other rules got another form is logged.
+    Replaced forms of other rules on the same event types are logged.
     """
     base = draft.base
     gone = [base.standings[rule_id] for rule_id in sorted(going)]
     events = sorted({standing.stated.event for standing in gone if standing.form is not None})
     before = {event: base.on(event) for event in events}
-    # (1) Nothing can conflict for want of a rule.
+    # (1) Removing a rule cannot cause a conflict.
     draft.stand({standing.stated.id: RuleState(standing.stated, going[standing.stated.id]) for standing in gone})
     for standing in gone:
         _drop_requests(draft, standing.stated)
-    # (2) What was in force before, or was asked for, is what somebody wanted.
+    # (2) Earlier forms and rejected requests are what publishers wanted.
     search = _Search(draft, now, customs, before)
     if customs.heuristic.revive:
         for event in events:
             search.revive(event, frozenset(going))
     search.run()
-    # (3) What nobody asks for any more; (4) whatever fits without it comes back.
+    # (3) Delete demands without a reason; (4) restore entries that fit without them.
     search.relieve()
     if customs.heuristic.revive:
         for event in events:
@@ -128,7 +128,7 @@ def take_out(draft: RuleBaseDraft, going: dict[str, RuleStatus], now: datetime, 
 
 
 def bring_back(draft: RuleBaseDraft, now: datetime, customs: Customs) -> tuple[Logged, ...]:
-    """Bring back whatever in the log fits; return what did."""
+    """Restore all log entries that fit, and return them."""
     search = _Search(draft, now, customs, {})
     search.run()
     search.relieve()
@@ -137,14 +137,14 @@ def bring_back(draft: RuleBaseDraft, now: datetime, customs: Customs) -> tuple[L
 
 
 def candidates(base: RuleBase, now: datetime) -> Iterator[Logged]:
-    """Yield what the log has to bring back, whether or not it fits: of each entry, the rules that are still wanted."""
+    """Yield the log entries that could be restored, whether or not they fit, with the rules that are still wanted."""
     return (_still(base, entry, now) for entry in base.history if is_candidate(base, entry, now))
 
 
 def fitting(base: RuleBase, now: datetime) -> list[Logged]:
-    """Return what comes back from the log if it is tried, so far as one can see; look only where something changed.
+    """Return the log entries that probably fit; check only entries whose reasons have changed.
 
-    Why an entry does not come back is noted, so that it is looked at again when that has changed.
+    The reason against an entry is noted, so that it is checked again when the reason changes.
     """
     found: list[Logged] = []
     for entry in _open(base):
@@ -165,12 +165,12 @@ _WANTED: Final = frozenset({RuleStatus.IN_FORCE, RuleStatus.REJECTED})
 
 
 def is_candidate(base: RuleBase, entry: Logged, now: datetime, statuses: Collection[RuleStatus] = _WANTED) -> bool:
-    """Say whether an entry may come back: it is still wanted, and nearer to what was stated."""
+    """Return whether an entry can be restored: it is still wanted, and nearer to what was stated."""
     return _lacks(base, entry, now, statuses) is None
 
 
 def _still(base: RuleBase, entry: Logged, now: datetime, statuses: Collection[RuleStatus] = _WANTED) -> Logged:
-    """Return an entry with those of its rules that are still wanted, by somebody who is there; it may be none."""
+    """Return an entry with its rules that are still wanted by a publisher that is present; possibly none."""
     return replace(entry, rules=tuple(rule for rule in entry.rules if _wanted(base, rule, now, statuses)))
 
 
@@ -186,7 +186,7 @@ def _is_time(standing: RuleState, now: datetime) -> bool:
 def _lacks(
     base: RuleBase, entry: Logged, now: datetime, statuses: Collection[RuleStatus] = _WANTED
 ) -> frozenset[Reason] | None:
-    """Return why an entry may not come back: nothing but time if there are no reasons; None if it may."""
+    """Return the reasons against an entry: none if only time prevents it; None if it can be restored."""
     progress = False
     for rule in _still(base, entry, now, statuses).rules:
         standing = base.standings[rule.id]
@@ -194,7 +194,7 @@ def _lacks(
             continue
         if standing.form is not None and not nearer(base, standing.form, rule, standing.stated):
             return _reasons(base, entry)
-        # What its publisher agreed to once, for others' sake, is not what it states when it comes back.
+        # A form that its publisher once agreed to because of others is not what it stated.
         if standing.form is None and rule != standing.stated and not implies(base, rule, standing.stated):
             return _reasons(base, entry)
         progress = True
@@ -206,13 +206,13 @@ def _lacks(
 
 
 def _reasons(base: RuleBase, entry: Logged) -> frozenset[Reason]:
-    """Return all that an entry depends on: how its rules stand, and whether those are there that they are of."""
+    """Return everything that an entry depends on: its rules' status, and whether their publishers are present."""
     speakers = (base.standings[rule.id].stated.speakers for rule in entry.rules)
     return frozenset((*(rule.id for rule in entry.rules), *base.away.intersection(frozenset().union(*speakers))))
 
 
 def nearer(base: RuleBase, form: PublishRule, other: PublishRule, stated: PublishRule) -> bool:
-    """Say whether another form of a rule is nearer to what was stated: between the two, and not the same."""
+    """Return whether another form of a rule is nearer to what was stated: between the two, and different."""
     if form == stated:
         return False
     if other == stated:
@@ -223,7 +223,7 @@ def nearer(base: RuleBase, form: PublishRule, other: PublishRule, stated: Publis
 
 
 def restore(draft: RuleBaseDraft, entry: Logged) -> bool:
-    """Bring rules of an entry back if they fit, and take the entry from the log; say whether they do."""
+    """Restore the rules of an entry if they fit, and remove it from the log; return whether they fit."""
     known = draft.base.standings
     back = {rule.id: RuleState(known[rule.id].stated, RuleStatus.IN_FORCE, rule) for rule in entry.rules}
     if not draft.fits(back):
@@ -233,7 +233,7 @@ def restore(draft: RuleBaseDraft, entry: Logged) -> bool:
 
 
 class _Search:
-    """The search of the log within one step; `before` is what was in force where rules have gone."""
+    """The search of the log within one step; `before` has the forms in force on event types with removed rules."""
 
     def __init__(
         self, draft: RuleBaseDraft, now: datetime, customs: Customs, before: dict[TypeKey, tuple[PublishRule, ...]]
@@ -245,12 +245,12 @@ class _Search:
         self._before = before
 
     def run(self) -> None:
-        """Bring back what fits until nothing does."""
+        """Restore entries until none fits."""
         while self._first(fitting(self._draft.base, self._now)):
             pass
 
     def revive(self, event: TypeKey, going: frozenset[str]) -> None:
-        """Bring back one entry about an event type, be it that its rules were withdrawn, but not those just going."""
+        """Restore one entry on an event type, even if its rules were withdrawn, but not by this step."""
         base, statuses = self._draft.base, _WANTED | {RuleStatus.WITHDRAWN}
         self._first(
             _still(base, entry, self._now, statuses)
@@ -259,12 +259,12 @@ class _Search:
         )
 
     def relieve(self) -> None:
-        """Delete what no rule in force states any more, and bring back what fits then, until nothing changes."""
+        """Delete demands that no rule in force states, and restore entries that fit then, until nothing changes."""
         while relieve(self._draft):
             self.run()
 
     def add_rejected(self, event: TypeKey) -> None:
-        """Add attributes that were rejected before (Algorithm 5, last part), where that relaxes no rule."""
+        """Add attributes that were rejected before (Algorithm 5, last part), if that relaxes no rule."""
         base = self._draft.base
         for entry in self._ordered(base.history.on(event)):
             rule = entry.rules[0]
@@ -286,7 +286,7 @@ class _Search:
         return self._customs.heuristic.ordered(self._draft.base, entries, self._customs.subscribers)
 
     def _first(self, entries: Iterable[Logged]) -> bool:
-        """Bring back the first of some entries that fits; say whether there was one."""
+        """Restore the first entry that fits; return whether there was one."""
         base = self._draft.base
         for entry in self._ordered(entries):
             before = base.on(entry.event)
@@ -298,7 +298,7 @@ class _Search:
 
 
 def _open(base: RuleBase) -> Iterable[Logged]:
-    """Return the entries that nothing is known to keep out, but for those far from all that has changed."""
+    """Return the entries without a known reason against them that are near a change."""
     history = base.history
     if len(history.open) <= _FEW:
         return [history.entries[place] for place in history.open]
@@ -306,34 +306,34 @@ def _open(base: RuleBase) -> Iterable[Logged]:
     return [entry for entry in near if entry.place in history.open]
 
 
-#: entries that are looked at though nothing has changed near them, which is not asked then
+#: if there are so few entries, all are checked, near a change or not
 _FEW: Final = 64
 
 
 def _near(base: RuleBase, changed: Collection[TypeKey]) -> Iterable[TypeKey]:
-    """Return the event types with log entries that stand on a path with some types, or below one of them."""
+    """Return the event types with log entries that are above or below some types."""
     logged, tree = base.history.events, base.tree
     above = {over for event in changed for over in (event, *tree.ancestors(event))}
     below = chain.from_iterable(tree.subtree(event) for event in changed)
     found = [*islice(below, len(logged) + 1)]
     if len(found) <= len(logged):
         return {event for event in (*above, *found) if event in logged}
-    # There are more types below than entries.
+    # Usually there are more types below than entries.
     kept = frozenset(changed)
     return [event for event in logged if event in above or any(over in kept for over in tree.ancestors(event))]
 
 
 def _drop_requests(draft: RuleBaseDraft, stated: PublishRule) -> None:
-    """Drop requests for a rule that nobody asks for any more; what it stood for with others stays in the log."""
+    """Remove requests for a rule that is not wanted any more; its entries together with other rules stay in the log."""
     for entry in draft.base.history.on(stated.event):
         if entry.kind is LoggedAs.REJECTED and entry.rules == (stated,):
             draft.drop(entry)
 
 
 def relieve(draft: RuleBaseDraft) -> bool:
-    """Delete from rules in force what none of them states any more (Algorithm 4); say whether something changed.
+    """Delete demands that no rule in force states any more (Algorithm 4); return whether something changed.
 
-    All of it goes if that fits, or else as much as does.
+    All of them are deleted if that fits, otherwise as many as possible.
     """
     found = [*draft.base.unfounded(draft.delta)]
     if not found or _delete(draft, found):
@@ -343,7 +343,7 @@ def relieve(draft: RuleBaseDraft) -> bool:
 
 
 def _delete(draft: RuleBaseDraft, unfounded: Iterable[tuple[Demand, frozenset[str]]]) -> bool:
-    """Delete demands from rules; say whether that fits, be it that the rules take on what others demand instead."""
+    """Delete demands from rules; return whether that fits, possibly with demands of other rules instead."""
     base = draft.base
     of_rule: dict[str, set[Demand]] = {}
     for demand, rule_ids in unfounded:
@@ -355,7 +355,7 @@ def _delete(draft: RuleBaseDraft, unfounded: Iterable[tuple[Demand, frozenset[st
         return True
     with base.draft() as trial:
         trial.stand({rule_id: RuleState(standing.stated, RuleStatus.REJECTED) for rule_id, standing in known.items()})
-        # Those above come first, since what they demand then is what those below are held against.
+        # Types above come first, because those below are compared with them.
         for form in sorted(forms.values(), key=lambda form: (len([*base.tree.ancestors(form.event)]), form.id)):
             resolved = resolve(base, form, Strategy.ADD)
             if resolved is None or not resolved.keys() <= known.keys():
@@ -372,7 +372,7 @@ def _delete(draft: RuleBaseDraft, unfounded: Iterable[tuple[Demand, frozenset[st
 
 
 def _without(base: RuleBase, standing: RuleState, deleted: Collection[Demand]) -> PublishRule:
-    """Return the form of a rule without demands; what was stated that they implied is demanded in their place."""
+    """Return a rule without some demands; stated demands that they implied replace them."""
     form = standing.form or standing.stated
     for function in RuleFunction:
         before = function_of(form, function)
@@ -389,10 +389,10 @@ def _without(base: RuleBase, standing: RuleState, deleted: Collection[Demand]) -
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The life of subscribers' rules: stated, withdrawn, begun and ended by time, at rest while who stated them is away.
+# The life of subscribers' rules: stated, withdrawn, begun and ended by time, suspended while their authors are away.
 #
-# They have no conflicts among each other, and none with publishers' rules that anything would have to be done about:
-# whether the two sides match is decided when somebody subscribes (`allow`).
+# They do not conflict with each other, nor with publishers' rules: whether the two sides match is decided when somebody
+# subscribes (`Subscriptions.allow`).
 
 
 _GONE = (RuleStatus.WITHDRAWN, RuleStatus.ENDED)
@@ -401,7 +401,7 @@ _GONE = (RuleStatus.WITHDRAWN, RuleStatus.ENDED)
 def plan_subscribe(base: RuleBase, rule: SubscribeRule, note: Note) -> Plan:
     """Plan the result of stating a subscriber's rule: in force, or waiting for its period.
 
-    A rule of the same id that is gone is replaced by the new one, if the same one stated both.
+    The new rule replaces a rule of the same id that is gone, if the same principal stated both.
 
     Raises `MalformedError` (`moderator.duplicate-id`, `moderator.period`), `RefusedError` (`moderator.not-yours`,
     `moderator.away`), and what `Vocabulary.check` raises.
@@ -413,7 +413,7 @@ def plan_subscribe(base: RuleBase, rule: SubscribeRule, note: Note) -> Plan:
     check_own(rule, note)
     check_period(rule, note)
     if rule.rests(base.away):
-        raise RefusedError("moderator.away", "whoever the rule is of has left", hint="let it come back first")
+        raise RefusedError("moderator.away", "the subscriber of the rule has left", hint="let it come back first")
     with base.draft() as draft:
         draft.wish({rule.id: SubscriberRule(rule, _status(rule, note.when))})
         return Plan(Step(base.next_number, note, StateSubscriberRule(rule), draft.delta))
@@ -430,13 +430,13 @@ def plan_unsubscribe(base: RuleBase, request: WithdrawRule, note: Note, customs:
         raise RefusedError("moderator.gone", f"rule `{request.rule_id}` is {wish.status} already")
     with base.draft() as draft:
         draft.wish({request.rule_id: SubscriberRule(wish.stated, RuleStatus.WITHDRAWN)})
-        # Whatever is withdrawn, nothing in the log is left that fits.
+        # Withdrawing a subscriber's rule cannot let a log entry fit.
         restored = bring_back(draft, note.when, customs)
         return Plan(Step(base.next_number, note, request, draft.delta, restored))
 
 
 def pass_wishes(draft: RuleBaseDraft, now: datetime) -> None:
-    """Let the rules go whose periods have ended, and those come whose periods have begun."""
+    """End subscribers' rules whose periods have ended, and start those whose periods have begun."""
     draft.wish(
         {
             rule_id: SubscriberRule(
@@ -454,7 +454,7 @@ def pass_wishes(draft: RuleBaseDraft, now: datetime) -> None:
 
 
 def rest_wishes(draft: RuleBaseDraft, who: Principal) -> None:
-    """Let the rules of somebody rest."""
+    """Suspend a principal's subscriber rules."""
     draft.wish(
         {
             rule_id: SubscriberRule(wish.stated, RuleStatus.LEFT)
@@ -465,7 +465,7 @@ def rest_wishes(draft: RuleBaseDraft, who: Principal) -> None:
 
 
 def state_wishes_again(draft: RuleBaseDraft, who: Principal, now: datetime) -> None:
-    """Let the rules of somebody come back that rested, or whose periods have begun meanwhile."""
+    """Resume a principal's suspended subscriber rules, and start those whose periods have begun meanwhile."""
     draft.wish(
         {
             rule_id: SubscriberRule(wish.stated, RuleStatus.IN_FORCE)
@@ -489,7 +489,7 @@ def _status(rule: SubscribeRule, now: datetime) -> RuleStatus:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Rules that begin and end by themselves, and those who leave and come back (paper 1, sections I-A and V).
+# Rules that begin and end by time, and principals that leave and return (paper 1, sections I-A and V).
 
 
 _LIVE = (RuleStatus.IN_FORCE, RuleStatus.REJECTED, RuleStatus.WAITING, RuleStatus.LEFT)
@@ -515,7 +515,7 @@ def plan_pass(base: RuleBase, note: Note, customs: Customs = DEFAULT_CUSTOMS) ->
         for rule in begun:
             if not rule.rests(base.away):
                 enter(draft, rule, customs)
-        # To resolve conflicts of these, rules in force may have changed again.
+        # Resolving their conflicts may have changed rules in force again.
         restored += bring_back(draft, note.when, customs)
         return Plan(Step(base.next_number, note, Pass(), draft.delta, restored))
 
@@ -523,9 +523,9 @@ def plan_pass(base: RuleBase, note: Note, customs: Customs = DEFAULT_CUSTOMS) ->
 def plan_leave(base: RuleBase, publisher: Principal, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
     """Plan the leaving of a publisher: suspend rules that it stated, or that have no other publisher.
 
-    Of rules of several it is a publisher no longer, as long as it is away (`RuleBase.rules`).
+    While it is away, it is left out of rules with other publishers (`RuleBase.rules`).
 
-    Raises `RefusedError` (`moderator.away`) when it is away already.
+    Raises `RefusedError` (`moderator.away`) if it is away already.
     """
     if publisher in base.away:
         raise RefusedError("moderator.away", f"{publisher.short} has left already")
@@ -545,7 +545,7 @@ def plan_leave(base: RuleBase, publisher: Principal, note: Note, customs: Custom
 def plan_return(base: RuleBase, publisher: Principal, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
     """Plan the return of a publisher: state its suspended rules again, by their ids.
 
-    Raises `RefusedError` (`moderator.present`) when it is not away.
+    Raises `RefusedError` (`moderator.present`) if it is not away.
     """
     if publisher not in base.away:
         raise RefusedError("moderator.present", f"{publisher.short} has not left")

@@ -53,19 +53,18 @@ from penstock.selector import ALWAYS, Selector, conjunction, evaluate
 from penstock.trust.signed import DIGEST, Claim
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Which rules would change, and to what (paper 1, section IV).
+# Strategies: which rules would change, and how (paper 1, section IV).
 #
-# Each strategy looks at the conflicts of a candidate and says what all involved would have to state; the rule base then
-# says whether that fits. It does as a whole, with all that stands below and above, or not at all: a part of a
-# resolution is none.
+# Each strategy examines the conflicts of a candidate and returns what all rules involved would have to state. The rule
+# base then decides whether these forms fit, together with all rules above and below. A resolution is all or nothing.
 
 
 Forms: TypeAlias = Mapping[str, PublishRule]
-"""What rules would state, by their ids; the candidate is among them."""
+"""New forms of rules, by id, including the candidate."""
 
 
 def resolve(base: RuleBase, candidate: PublishRule, strategy: Strategy) -> Forms | None:
-    """Return the forms that a strategy would put in force, or None where it leads nowhere.
+    """Return the forms that a strategy would put in force; None if it is not possible.
 
     Raises what `Detector.conflicts` raises.
     """
@@ -73,7 +72,7 @@ def resolve(base: RuleBase, candidate: PublishRule, strategy: Strategy) -> Forms
     try:
         forms = _STRATEGIES[strategy](base, candidate)
     except MalformedError:
-        # What the parts say together contradicts itself, or is too large, or no list: there is no way here.
+        # Together the parts are contradictory, too large, or not a list: this strategy is not possible.
         return None
     with base.draft() as draft:
         return forms if draft.fits(standings(base, candidate, forms)) else None
@@ -89,11 +88,11 @@ def standings(base: RuleBase, candidate: PublishRule, forms: Forms) -> dict[str,
 def _add(base: RuleBase, candidate: PublishRule) -> Forms:
     """Add attributes (Algorithms 2 and 3).
 
-    (1) The candidate takes on what the others demand of it: on the same event type, and where the scope makes it obey.
-    (2) All on the same event type state that, and (3) those that the scope makes obey the candidate take on what they
-    lack of it.
+    (1) The candidate takes on the others' demands: on the same event type, and on types that the scope makes it obey.
+    (2) All rules on the same event type state that, and (3) rules that the scope makes obey the candidate take on the
+    demands that they lack.
     """
-    # (1) What is added may be what another one lacks.
+    # (1) Added demands can cause further conflicts.
     form, conflicts = candidate, base.detector.conflicts(candidate)
     for _ in range(_ROUNDS):
         if not any(conflict.missing for conflict in conflicts):
@@ -103,7 +102,7 @@ def _add(base: RuleBase, candidate: PublishRule) -> Forms:
         conflicts = base.detector.conflicts(form)
     # (2) Rules on one event type state the same.
     forms = {form.id: form} | _agreeing(base, form)
-    # (3) The whole of them, or the rule base refuses it.
+    # (3) All of them, otherwise the rule base refuses it.
     for conflict in conflicts:
         if conflict.kind is not ConflictKind.SAME:
             for rule_id in conflict.rules:
@@ -113,9 +112,9 @@ def _add(base: RuleBase, candidate: PublishRule) -> Forms:
 
 
 def _delete(base: RuleBase, candidate: PublishRule) -> Forms:
-    """Delete attributes (Algorithm 4): the candidate, and the rules it conflicts with, keep what they have in common.
+    """Delete attributes (Algorithm 4): the candidate, and the rules it conflicts with, keep their common demands.
 
-    What the candidate demands no longer may be what implied something else, which is then not common either.
+    A deleted demand may have implied another one, which is then not common either.
     """
     form, conflicts = candidate, base.detector.conflicts(candidate)
     for _ in range(_ROUNDS):
@@ -135,7 +134,7 @@ def _delete(base: RuleBase, candidate: PublishRule) -> Forms:
 
 
 def _follow(base: RuleBase, candidate: PublishRule) -> Forms:
-    """Change the candidate alone: to what is in force on its event type, else to what the others allow."""
+    """Change only the candidate: to the form in force on its event type, otherwise to what the others allow."""
     agreed = base.on(candidate.event)
     if agreed:
         return {candidate.id: replace(candidate, fnc_p=agreed[0].fnc_p, fnc_s=agreed[0].fnc_s)}
@@ -160,7 +159,7 @@ _STRATEGIES: Final[Mapping[Strategy, Callable[[RuleBase, PublishRule], Forms]]] 
 
 
 def _agreeing(base: RuleBase, form: PublishRule) -> dict[str, PublishRule]:
-    """Return the rules on the event type of a form, stating what it states."""
+    """Return the rules on the event type of a form, changed to state the same."""
     return {rule.id: replace(rule, fnc_p=form.fnc_p, fnc_s=form.fnc_s) for rule in base.on(form.event)}
 
 
@@ -170,7 +169,7 @@ def function_of(rule: PublishRule, function: RuleFunction) -> Selector:
 
 
 def stating(base: RuleBase, rule: PublishRule, function: RuleFunction, demanded: Iterable[Selector]) -> PublishRule:
-    """Return a rule with another function: the conjunction of these parts, written as a list where it is one."""
+    """Return a rule with another function: the conjunction of these parts, written as a list if possible."""
     selector = conjunction(*demanded)
     listed = AttributeList.from_selector(selector)
     if listed is not None and (base.mode is Mode.ALGORITHM or len(listed.entries) == len(parts(selector))):
@@ -185,7 +184,7 @@ def _with(base: RuleBase, rule: PublishRule, function: RuleFunction, added: tupl
 
 
 def _common(base: RuleBase, rule: PublishRule, other: PublishRule, function: RuleFunction) -> PublishRule:
-    """Return a rule that demands, in one function, what it and another one both demand."""
+    """Return a rule that demands, in one function, only the common demands of itself and another."""
     one, two = function_of(rule, function), function_of(other, function)
     if base.mode is Mode.ALGORITHM:
         return stating(base, rule, function, in_list_order(listed(one) & listed(two)))
@@ -201,26 +200,26 @@ def _without(base: RuleBase, rule: PublishRule, function: RuleFunction, deleted:
     texts = {part.text for part in deleted}
     demanded = parts(function_of(rule, function))
     if base.mode is Mode.ALGORITHM:
-        # The detector names the entries of a list, which may be written in another way.
+        # The detector names the entries of a list; the function may be written differently.
         listed = AttributeList.from_selector(function_of(rule, function))
         demanded = () if listed is None else tuple(entry.selector for entry in listed.entries)
     return stating(base, rule, function, (part for part in demanded if part.text not in texts))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Proposals, those that change least first.
+# Proposals, smallest change first.
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """One rule, before and after; of the candidate, what was asked for and what it would get."""
+    """One rule, before and after; for the candidate, as stated and as it would be."""
 
     before: PublishRule
     after: PublishRule
 
     @property
     def opened(self) -> bool:
-        """True where everybody satisfies a function after, and not before."""
+        """Whether everybody satisfies a function after, but not before."""
         both = ((function_of(self.before, each), function_of(self.after, each)) for each in RuleFunction)
         return any(before != ALWAYS and after == ALWAYS for before, after in both)
 
@@ -242,22 +241,22 @@ class Resolution:
     revisions: tuple[Revision, ...]
     #: rules in force that change
     touched: int
-    #: publishers whose rule would admit a profile that it admits neither now nor as they stated it
+    #: publishers whose rule would admit a profile that it admits neither now nor as stated
     relaxed: frozenset[Principal]
-    #: the rules, by their ids, that would do so
+    #: the ids of these rules
     wider: frozenset[str] = frozenset()
-    #: of the subscribers that are known, how many gain and lose events, counted for each rule that changes
+    #: how many known subscribers gain and lose events, counted for each rule that changes
     gained: int = 0
     lost: int = 0
 
     @property
     def order(self) -> tuple[int, int, int, int]:
-        """How much changes: types opened to everybody, then rules in force, subscribers, parts of functions."""
+        """The size of the change: types opened to everybody, then rules in force, subscribers, parts of functions."""
         lines = sum(1 for revision in self.revisions for _ in revision.diff())
         return (sum(1 for revision in self.revisions if revision.opened), self.touched, self.gained + self.lost, lines)
 
     def diff(self) -> str:
-        """Return the rules that change, each with what goes and what comes."""
+        """Return the rules that change, with removed and added parts."""
         return "\n".join(
             f"{revision.before.event.name} {revision.before.id}\n" + "\n".join(f"  {line}" for line in revision.diff())
             for revision in self.revisions
@@ -265,9 +264,9 @@ class Resolution:
 
 
 def propose(base: RuleBase, candidate: PublishRule, subscribers: Sequence[Profile] = ()) -> tuple[Resolution, ...]:
-    """Return all ways in which a candidate that conflicts could come into force, the one that changes least first.
+    """Return all proposals to put a conflicting candidate in force, smallest change first.
 
-    Of strategies that come to the same, the first is named.
+    Of strategies with the same result, only the first is returned.
 
     Raises what `Detector.conflicts` raises.
     """
@@ -283,7 +282,7 @@ def propose(base: RuleBase, candidate: PublishRule, subscribers: Sequence[Profil
 
 
 def find(base: RuleBase, candidate: PublishRule, strategy: Strategy) -> Resolution | None:
-    """Return one proposal, if it is one. Raises as `propose`."""
+    """Return the proposal of one strategy; None if it is not possible. Raises as `propose`."""
     forms = resolve(base, candidate, strategy)
     return None if forms is None else _resolution(base, candidate, strategy, forms, ())
 
@@ -312,7 +311,7 @@ def weigh(
     revisions: Sequence[Revision],
     subscribers: Sequence[Profile] = (),
 ) -> Resolution:
-    """Return a proposal with what it costs: which rules change, who has to agree, and how many gain and lose."""
+    """Return a proposal with its effects: which rules change, who has to agree, and how many gain and lose."""
     wider = [
         revision.before
         for revision in revisions
@@ -327,7 +326,7 @@ def weigh(
 
 
 def relaxed_by(base: RuleBase, delta: Delta) -> frozenset[Principal]:
-    """Return those whose rules come into a form that admits a profile that they admit neither now nor as stated."""
+    """Return the principals whose rules would admit a profile that they admit neither now nor as stated."""
     found: set[Principal] = set()
     for change in delta.rules.values():
         before, after = change.before, change.after
@@ -339,7 +338,7 @@ def relaxed_by(base: RuleBase, delta: Delta) -> frozenset[Principal]:
 
 
 def tightened_by(base: RuleBase, delta: Delta) -> frozenset[Principal]:
-    """Return who stated rules in force whose new form shuts out a profile that they admit now and as stated."""
+    """Return the authors of rules in force whose new form excludes a profile that they admit now and as stated."""
     changed = ((change.before, change.after) for change in delta.rules.values())
     return frozenset(
         after.stated.stated_by
@@ -350,18 +349,18 @@ def tightened_by(base: RuleBase, delta: Delta) -> frozenset[Principal]:
 
 
 def whose(rule: PublishRule) -> frozenset[Principal]:
-    """Return all who have to agree where a rule is relaxed."""
+    """Return all principals that have to agree if a rule is relaxed."""
     return rule.speakers
 
 
 def _stated(base: RuleBase, rule: PublishRule) -> PublishRule:
-    """Return what was stated of a rule in force; a candidate is what was stated."""
+    """Return the stated form of a rule in force; a candidate is its own stated form."""
     standing = base.standings.get(rule.id)
     return rule if standing is None or standing.form is None else standing.stated
 
 
 def implies(base: RuleBase, one: PublishRule, other: PublishRule) -> bool:
-    """Say whether it is certain that whoever satisfies the functions of one rule satisfies those of the other."""
+    """Return whether the functions of one rule certainly imply those of the other."""
     return all(
         base.judge.implies(function, function_of(one, function), function_of(other, function)).holds
         for function in RuleFunction
@@ -379,7 +378,7 @@ def _count(revisions: Iterable[Revision], subscribers: Sequence[Profile]) -> tup
 
 
 def admits(function: Selector, profile: Profile) -> bool:
-    """Say whether a profile satisfies a function; where it has no value, it does not."""
+    """Return whether a profile satisfies a function; unknown means no."""
     try:
         return evaluate(function, profile.values) is True
     except EvaluationError:
@@ -387,27 +386,27 @@ def admits(function: Selector, profile: Profile) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Heuristics: which of the rules in the log comes back first when several could (paper 1, section V-B).
+# Heuristics: which log entry is restored first if several fit (paper 1, section V-B).
 #
-# The paper takes the newest and mentions others. It also brings back rules that their own publishers had withdrawn
+# The paper takes the newest and mentions others. It also restores rules that their own publishers had withdrawn
 # (Example 3); here only `PAPER` does so.
 
 
 Key: TypeAlias = Callable[[RuleBase, Logged, Sequence[Profile]], tuple[int, ...]]
-"""What entries are sorted by: the least comes first."""
+"""The sort key of entries: the least comes first."""
 
 
 @dataclass(frozen=True, slots=True)
 class Heuristic:
-    """An order of the log, and whether it revives what was withdrawn."""
+    """An order of the log, and whether withdrawn rules are restored."""
 
     name: str
     key: Key
-    #: rules that were withdrawn come back too, and requests that were rejected are resolved by adding attributes
+    #: withdrawn rules are restored too, and rejected requests are resolved by adding attributes
     revive: bool = False
 
     def ordered(self, base: RuleBase, entries: Iterable[Logged], subscribers: Sequence[Profile] = ()) -> list[Logged]:
-        """Return entries, the one to be tried first at the beginning."""
+        """Return entries in the order in which they are tried."""
         return sorted(entries, key=lambda entry: self.key(base, entry, subscribers))
 
 
@@ -452,15 +451,15 @@ class Consent(Claim):
 
     HEAD: ClassVar = b"moderator-consent"
     SIGNER: ClassVar = "by"
-    #: the digest of the founding of the rule base
+    #: the digest of the rule base's founding
     book: Annotated[bytes, DIGEST] = field(repr=False)
     by: Principal
-    #: what it is to: `resolution_digest` or `request_digest`
+    #: the subject: `resolution_digest` or `request_digest`
     to: Annotated[bytes, DIGEST] = field(repr=False)
-    #: how many steps the rule base had
+    #: the number of steps of the rule base
     since: int
     until: datetime
-    #: the poll that it was given in, by its id; None where it was given to whoever asks
+    #: the id of the poll that it was given in; None if it was given outside a poll
     poll: Annotated[bytes | None, DIGEST, Named(b"for")] = field(default=None, repr=False)
 
 
@@ -470,9 +469,7 @@ def poll_reason(poll: bytes) -> str:
 
 
 def resolution_digest(rule_id: str, strategy: Strategy, forms: Mapping[str, PublishRule]) -> bytes:
-    """Return the digest that a consent to a proposal names; the forms are those of the candidate and of all rules that
-    change.
-    """
+    """Return the digest that a consent to a proposal names. `forms` has the candidate and all rules that change."""
     written = (form.to_sexp() for _, form in sorted(forms.items()))
     return digest((b"resolution", rule_id.encode(), strategy.encode(), *written))
 
@@ -483,16 +480,16 @@ def request_digest(request: Request) -> bytes:
 
 
 def subject_of(step: Step) -> bytes:
-    """Return what consents have to be to, so that a step rests on them."""
+    """Return the digest that the consents for a step must name."""
     match step.request:
         case Resolve(rule_id, strategy):
             return resolution_digest(rule_id, strategy, _forms(step))
         case MoveType(_, _, Strategy()) as move:
-            # Who agrees is not what they agree to.
+            # The list of those who agree is not part of what they agree to.
             asked = request_to_sexp(replace(move, consents=frozenset()))
             return digest((b"move", asked, *(form.to_sexp() for _, form in sorted(_forms(step).items()))))
         case Undo() as undo:
-            # What was once agreed to comes back by it, or goes, and so do rules.
+            # Undoing restores or removes agreed forms, and rules.
             return digest(
                 (
                     b"undo",
@@ -507,7 +504,7 @@ def subject_of(step: Step) -> bytes:
 
 
 def _named(how: bytes, rules: Mapping[str, Rule]) -> tuple[SExp, ...]:
-    """Return the ids of rules to which something happens, if there are any."""
+    """Return the ids of rules that a request concerns, if any."""
     return ((how, *(rule_id.encode() for rule_id in sorted(rules))),) if rules else ()
 
 

@@ -1,7 +1,6 @@
-"""Event types are added, moved, renamed and removed while rules are in force (future work in paper 1, section VIII).
+"""Add, move, rename and remove event types while rules are in force (future work in paper 1, section VIII).
 
-A new type, and one that goes, can bring no conflict about: of the types that remain, no two stand in another relation
-than before. A move can: see `moves`.
+Adding or removing a type cannot cause a conflict: the relations between the other types stay the same. A move can.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -37,21 +36,20 @@ from penstock.moderator.settlement.lifetimes import bring_back, take_out
 from penstock.moderator.settlement.proposals import Resolution, Revision, resolve, weigh
 
 # ----------------------------------------------------------------------------------------------------------------------
-# An event type goes elsewhere in the tree, with all below it and with the rules on them.
+# Moves: an event type, all types below it and the rules on them.
 #
-# Rules that moved may conflict with those above their new place. That is known before anything is done, and so are the
-# proposals: the same as for a rule that is stated again, for all rules that would conflict. Nothing is moved unless
-# somebody chooses one of them.
+# Moved rules can conflict with rules above their new place. The conflicts are known in advance, and so are the
+# proposals: the same as if all conflicting rules were stated again. Nothing is moved unless one of them is chosen.
 
 
 def plan_move(base: RuleBase, request: MoveType, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
     """Plan a move, and the proposal that was chosen if rules would conflict.
 
     Raises `MalformedError` (`moderator.unknown-type`, `type.cycle`), `LimitError` (`type.limit`), `RefusedError`:
-    `moderator.conflict` when rules would conflict and no proposal was chosen, `moderator.unresolved` when the one that
-    was chosen leads nowhere (both have the field `proposals`), `moderator.consent`.
+    `moderator.conflict` if rules would conflict and no proposal was chosen, `moderator.unresolved` if the chosen one is
+    not possible (both have the field `proposals`), `moderator.consent`.
     """
-    found = tuple(conflict for _, conflicts in collisions(base, request) for conflict in conflicts)
+    found = tuple(conflict for _, conflicts in move_conflicts(base, request) for conflict in conflicts)
     resolution: Resolution | None = None
     if request.strategy is not None:
         resolution = _find(base, request, request.strategy, customs.subscribers)
@@ -77,12 +75,12 @@ def plan_move(base: RuleBase, request: MoveType, note: Note, customs: Customs = 
         return Plan(Step(base.next_number, note, request, draft.delta, restored), found, resolution)
 
 
-def collisions(base: RuleBase, request: MoveType) -> tuple[tuple[PublishRule, tuple[Conflict, ...]], ...]:
-    """Return the rules that would conflict after a move, each with what it would conflict with; those above come first.
+def move_conflicts(base: RuleBase, request: MoveType) -> tuple[tuple[PublishRule, tuple[Conflict, ...]], ...]:
+    """Return the rules that would conflict after a move, each with its conflicts; types above come first.
 
     Only rules in the subtree that moves can conflict, and only with those on its new path to the root.
 
-    Raises as `plan_move`, but for `RefusedError`.
+    Raises as `plan_move`, except `RefusedError`.
     """
     base.detector.vocabulary.check_type(request.event)
     if request.parent is not None:
@@ -96,9 +94,9 @@ def collisions(base: RuleBase, request: MoveType) -> tuple[tuple[PublishRule, tu
 
 
 def propose_move(base: RuleBase, request: MoveType, subscribers: Sequence[Profile] = ()) -> tuple[Resolution, ...]:
-    """Return all ways in which a move could be done though rules would conflict, the one that changes least first.
+    """Return all proposals for a move after which rules would conflict, smallest change first.
 
-    Of strategies that come to the same, the first is named. Raises as `collisions`.
+    Of strategies with the same result, only the first is returned. Raises as `move_conflicts`.
     """
     found: list[Resolution] = []
     for strategy in Strategy:
@@ -119,20 +117,20 @@ def _find(base: RuleBase, request: MoveType, strategy: Strategy, subscribers: Se
 
 
 def _settle(draft: RuleBaseDraft, request: MoveType, strategy: Strategy | None) -> bool:
-    """Move a type, and settle what conflicts; say whether there is a way.
+    """Move a type, and settle the conflicts; return whether that is possible.
 
-    (1) The rules that would conflict go, and (2) their type is moved. (3) They are stated again where they are now, one
-    after the other, each resolved in the way that was chosen. (4) What they and others stated before is logged.
+    (1) The rules that would conflict are removed, and (2) the type is moved. (3) The rules are stated again, one after
+    the other, each resolved by the chosen strategy. (4) The replaced forms are logged.
     """
     base = draft.base
-    # (1) What stays does not conflict: within the subtree nothing has changed.
-    moving = [rule for rule, _ in collisions(base, request)]
+    # (1) The remaining rules do not conflict: nothing has changed within the subtree.
+    moving = [rule for rule, _ in move_conflicts(base, request)]
     stated = {rule.id: base.standings[rule.id].stated for rule in moving}
     draft.stand({rule_id: RuleState(rule, RuleStatus.REJECTED) for rule_id, rule in stated.items()})
-    # (2) So that this brings no conflict about.
+    # (2) Therefore the move causes no conflict.
     here = Rooted(base.tree.parents[request.event])
     draft.change(Delta(types={request.event: RuleChange(here, Rooted(request.parent))}))
-    # (3) Those above come first, since what they state then is what those below are held against.
+    # (3) Types above come first, because those below are compared with them.
     for rule in moving:
         forms = None if strategy is None else resolve(base, rule, strategy)
         if forms is None:
@@ -140,7 +138,7 @@ def _settle(draft: RuleBaseDraft, request: MoveType, strategy: Strategy | None) 
         draft.stand(
             {key: RuleState(base.standings[key].stated, RuleStatus.IN_FORCE, form) for key, form in forms.items()}
         )
-    # (4) It may come back when the reason is gone.
+    # (4) They can be restored when the reason is gone.
     for rules in _replaced(draft):
         draft.log(LoggedAs.MODIFIED, rules)
     return True
@@ -153,7 +151,7 @@ def _forms(draft: RuleBaseDraft) -> Mapping[str, PublishRule]:
 
 
 def _replaced(draft: RuleBaseDraft) -> list[tuple[PublishRule, ...]]:
-    """Return what was in force on the event types whose rules have changed, by event type."""
+    """Return the forms that were in force on event types with changed rules, by event type."""
     changed = {
         key: change.before.form
         for key, change in draft.delta.rules.items()
@@ -164,7 +162,7 @@ def _replaced(draft: RuleBaseDraft) -> list[tuple[PublishRule, ...]]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Event types are added, moved, renamed and removed while rules are in force (future work in paper 1, section VIII).
+# All changes of the tree.
 
 
 def plan_tree(base: RuleBase, request: TreeChange, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:

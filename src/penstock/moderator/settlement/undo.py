@@ -1,12 +1,12 @@
-"""Undoing steps, never blindly.
+"""Undo steps safely.
 
-A step is undone by the opposite of what it changed, which is another step: the log only grows. That is done where
-nothing that came later has changed the same things, and the rules in force do not conflict without it; otherwise it is
-refused, and the later steps are named. Nothing else is changed, so that a step and its undoing are together nothing;
-but no rule goes on to demand what then nobody states.
+A step is undone by its inverse, which is another step: the log is append-only. That is possible if no later step has
+changed the same things, and if the rules in force do not conflict without it; otherwise it is refused, and the later
+steps are named. Nothing else changes, so that a step and its undoing cancel out, except that demands that nobody states
+any more are deleted.
 
-Or else what came later is replayed: all of it is taken back, and asked for again on the state without the step, with
-whatever comes of it now. A rule that was rejected because of the step may be accepted then.
+Alternatively the later steps are replayed: all are undone, and requested again on the state without the step. A rule
+that was rejected because of the step can then be accepted.
 """
 
 from collections.abc import Iterator, Mapping
@@ -42,7 +42,7 @@ from penstock.moderator.settlement.proposals import subject_of
 from penstock.moderator.settlement.type_changes import plan_tree
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Any request for something new, and the plan that comes of it; to undo (`undo`) asks for others again.
+# Plans of all requests except `Undo`, which can replay other requests.
 
 
 def plan(base: RuleBase, request: Forward, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
@@ -69,7 +69,7 @@ def plan(base: RuleBase, request: Forward, note: Note, customs: Customs = DEFAUL
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Undoing steps, never blindly.
+# Undoing steps.
 
 
 def plan_request(base: RuleBase, request: Request, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
@@ -80,7 +80,7 @@ def plan_request(base: RuleBase, request: Request, note: Note, customs: Customs 
 
 
 def plan_undo(base: RuleBase, request: Undo, note: Note, customs: Customs = DEFAULT_CUSTOMS) -> Plan:
-    """Plan that a step is taken back.
+    """Plan the undoing of a step.
 
     Raises `MalformedError` (`moderator.unknown-step`), `RefusedError`: `moderator.undone`, `moderator.depends` (its
     field `steps` has the numbers of the later steps), `moderator.conflict`, `moderator.away`,
@@ -98,11 +98,11 @@ def plan_undo(base: RuleBase, request: Undo, note: Note, customs: Customs = DEFA
         else:
             raise RefusedError(
                 "moderator.depends",
-                f"later steps have changed what step {step.number} changed",
+                f"later steps depend on step {step.number}",
                 hint="undo these first, or replay them",
                 steps=tuple(each.number for each in later),
             )
-        # What others took on for the sake of a rule that is gone now; nothing, if nothing has happened since.
+        # Delete demands that rules took on because of a rule that is gone now.
         while relieve(draft):
             pass
         planned = Plan(Step(base.next_number, note, request, draft.delta))
@@ -111,7 +111,7 @@ def plan_undo(base: RuleBase, request: Undo, note: Note, customs: Customs = DEFA
 
 
 def undone(base: RuleBase) -> Mapping[int, Step]:
-    """Return the steps that are undone, and by which; an undo can be undone too, and then its step is not."""
+    """Return the undone steps, and by which step; undoing an undo makes the first step effective again."""
     found: dict[int, Step] = {}
     for step in reversed(base.steps):
         if isinstance(step.request, Undo) and step.number not in found:
@@ -120,7 +120,7 @@ def undone(base: RuleBase) -> Mapping[int, Step]:
 
 
 def dependents(base: RuleBase, step: Step) -> Iterator[Step]:
-    """Yield the later steps that changed what a step changed; those that were undone changed nothing."""
+    """Yield the later steps that depend on a step, except undone ones."""
     void = _void(base)
     for later in base.steps[step.number :]:
         if later.number not in void and step.delta.bears(later.delta):
@@ -128,7 +128,7 @@ def dependents(base: RuleBase, step: Step) -> Iterator[Step]:
 
 
 def _void(base: RuleBase) -> frozenset[int]:
-    """Return the steps that are undone and the undoings themselves, where nothing was replayed: together, nothing."""
+    """Return undone steps together with their undoings, if nothing was replayed: they cancel out."""
     void: set[int] = set()
     for number, undoing in undone(base).items():
         if undoing.delta == base.step(number).delta.inverse():
@@ -162,9 +162,9 @@ def _replay(draft: RuleBaseDraft, step: Step, customs: Customs) -> None:
 
 
 def _check_consents(step: Step, again: Step) -> None:
-    """Check that others agreed to what comes of a step now: to the same forms, and not just to the proposal."""
+    """Check that others agreed to the new result of a step: to the same forms, and not just to the proposal."""
     match step.request:
         case Resolve() | MoveType() as chosen:
             others = chosen.consents - {step.note.who}
             if others and subject_of(step) != subject_of(again):
-                raise RefusedError("moderator.consent", "it would come to something else than was agreed to")
+                raise RefusedError("moderator.consent", "the result would differ from what was agreed to")

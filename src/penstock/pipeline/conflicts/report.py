@@ -239,7 +239,7 @@ def conflicts_html(
 # The output of a run of `conflicts`: a report, the conflicts of one rule, and witnesses.
 #
 # A pair of rules is shown with a profile that one of them admits and the other does not, as the moderator does
-# (`moderator.collide`). That is done for pairs that are shown, not for all that there are.
+# (`conflicts_between`). That is done for pairs that are shown, not for all that there are.
 
 
 class Pair(NamedTuple):

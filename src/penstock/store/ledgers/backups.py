@@ -23,9 +23,9 @@ from penstock.store.files.files import replace_file_by, unreadable, within
 from penstock.store.ledgers.ledgers import (
     EMPTY,
     LedgerHead,
+    Progress,
     Row,
     Store,
-    Told,
     broken,
     check_ledger_name,
     head_of,
@@ -40,17 +40,19 @@ _FORM: Final[SExp] = (b"penstock-backup", b"1")
 _LINE: Final = 4 << 20
 
 
-def write_backup(store: Store, path: Path, told: Told = quiet) -> Mapping[str, LedgerHead]:
+def write_backup(store: Store, path: Path, progress: Progress = quiet) -> Mapping[str, LedgerHead]:
     """Write a store to a file that only its owner can read, and return the heads in it.
 
     Raises `RefusedError` (`store.broken`): a broken ledger is not backed up; and `FailedError` (`file.unwritable`).
     """
     heads = store.heads()
-    replace_file_by(path, _sealed(_lines(store, heads, told)))
+    replace_file_by(path, _sealed(_lines(store, heads, progress)))
     return heads
 
 
-def read_backup(path: Path, told: Told = quiet, *, limits: StoreLimits = STORE_LIMITS) -> Mapping[str, LedgerHead]:
+def read_backup(
+    path: Path, progress: Progress = quiet, *, limits: StoreLimits = STORE_LIMITS
+) -> Mapping[str, LedgerHead]:
     """Verify a whole file, and return the heads in it.
 
     Raises `MalformedError` (`store.backup`), `RefusedError` (`store.broken`) and `FailedError` (`file.*`).
@@ -60,13 +62,13 @@ def read_backup(path: Path, told: Told = quiet, *, limits: StoreLimits = STORE_L
         for part in _parts(stream, limits):
             if part.ledger in heads:
                 raise _no_backup("a ledger stands in it twice")
-            deque(part.rows(told), maxlen=0)
+            deque(part.rows(progress), maxlen=0)
             heads[part.ledger] = part.head
     return heads
 
 
 def restore_backup(
-    path: Path, store: Store, told: Told = quiet, *, limits: StoreLimits = STORE_LIMITS
+    path: Path, store: Store, progress: Progress = quiet, *, limits: StoreLimits = STORE_LIMITS
 ) -> Mapping[str, LedgerHead]:
     """Restore the ledgers of a file into a store, each atomically. Ledgers that the store has already are kept.
 
@@ -74,18 +76,23 @@ def restore_backup(
     (`store.not-empty`) if a ledger in the store has other changes.
     """
     heads = read_backup(path, limits=limits)
-    put_back(path, heads, store, told, limits=limits)
+    put_back(path, heads, store, progress, limits=limits)
     return heads
 
 
 def put_back(
-    path: Path, heads: Mapping[str, LedgerHead], store: Store, told: Told = quiet, *, limits: StoreLimits = STORE_LIMITS
+    path: Path,
+    heads: Mapping[str, LedgerHead],
+    store: Store,
+    progress: Progress = quiet,
+    *,
+    limits: StoreLimits = STORE_LIMITS,
 ) -> None:
     """Restore a file that was read (`restore_backup`). Each change is verified again when it is written."""
     missing = verify_room(heads, store)
     with _opened(path) as stream, within(str(path)):
         for part in _parts(stream, limits):
-            rows = part.rows(told)
+            rows = part.rows(progress)
             if part.ledger in missing:
                 store.records.append(part.ledger, EMPTY, part.head, rows)
             else:
@@ -114,12 +121,12 @@ class _Part:
     head: LedgerHead
     lines: Iterator[SExp]
 
-    def rows(self, told: Told) -> Iterator[Row]:
+    def rows(self, progress: Progress) -> Iterator[Row]:
         last = EMPTY
         for line in self.lines:
             row = _row(line)
             last = verify_row(self.ledger, last, row).head
-            told(last.number)
+            progress(last.number)
             yield row
             if last.number == self.head.number:
                 break
@@ -127,7 +134,7 @@ class _Part:
             raise broken(self.ledger, last.number + 1, "is missing, or not the one that the backup names")
 
 
-def _lines(store: Store, heads: Mapping[str, LedgerHead], told: Told) -> Iterator[bytes]:
+def _lines(store: Store, heads: Mapping[str, LedgerHead], progress: Progress) -> Iterator[bytes]:
     yield _line(_FORM)
     for ledger, wanted in heads.items():
         yield _line((b"ledger", ledger.encode(), b"%d" % wanted.number, wanted.hash, b"%d" % head_ticks(wanted)))
@@ -135,7 +142,7 @@ def _lines(store: Store, heads: Mapping[str, LedgerHead], told: Told) -> Iterato
         for change in store.ledger(ledger).read(1, wanted.number):
             yield _line(_change(to_row(change)))
             last = change.head
-            told(last.number)
+            progress(last.number)
         if last != wanted:
             raise broken(ledger, wanted.number, "is not the one that the head names")
 

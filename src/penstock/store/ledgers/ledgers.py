@@ -240,8 +240,8 @@ def _digest(ledger: str, head: LedgerHead, who: str, at: int, entry: NewChange) 
     if entry.after is not None:
         states.append((b"after", entry.after))
     place = (ledger.encode(), b"%d" % (head.number + 1), head.hash)
-    told = (who.encode(), b"%d" % at, entry.kind.encode(), entry.why.encode())
-    return sha256(canonical((b"penstock-change", *place, *told, *states))).digest()
+    about = (who.encode(), b"%d" % at, entry.kind.encode(), entry.why.encode())
+    return sha256(canonical((b"penstock-change", *place, *about, *states))).digest()
 
 
 @dataclass(frozen=True, slots=True)
@@ -316,7 +316,7 @@ def conflict(ledger: str) -> RefusedError:
     )
 
 
-Told = Callable[[int], None]
+Progress = Callable[[int], None]
 """Receives the number of each change when it is done, for progress output."""
 
 
@@ -377,7 +377,7 @@ class Ledger:
         number = self._records.last_until(self.name, ticks(instant))
         return next((change.head for change in self.read(number, number)), EMPTY) if number else EMPTY
 
-    def verify(self, known: LedgerHead = EMPTY, told: Told = quiet) -> LedgerHead:
+    def verify(self, known: LedgerHead = EMPTY, progress: Progress = quiet) -> LedgerHead:
         """Verify all changes, and that none comes after the head; return the head.
 
         With a head that was noted elsewhere (`known`), a replaced chain is detected too. Raises `RefusedError`
@@ -387,7 +387,7 @@ class Ledger:
         while behind:
             for change in self.read(head.number + 1):
                 head = change.head
-                told(head.number)
+                progress(head.number)
                 if head.number == known.number and head != known:
                     raise broken(self.name, head.number, "is not the one that was noted")
             behind = bool(self._records.rows(self.name, head.number + 1, head.number + 1))

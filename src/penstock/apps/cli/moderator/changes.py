@@ -77,7 +77,7 @@ from penstock.moderator.rules.steps import (
 )
 from penstock.moderator.settlement.addition import Plan
 from penstock.moderator.settlement.proposals import Consent, find, subject_of
-from penstock.moderator.settlement.type_changes import collisions, propose_move
+from penstock.moderator.settlement.type_changes import move_conflicts, propose_move
 from penstock.selector import ALWAYS, Selector, conjunction
 from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed, sign_value
 
@@ -662,7 +662,7 @@ def _by(act: Acting, to: MoveType, strategy: Strategy) -> MoveType:
 
 def _collisions(act: Acting, to: MoveType, error: RefusedError) -> CommandAnswer:
     with act.book.rehearsal(act.session.now):
-        found = collisions(act.book.base, to)
+        found = move_conflicts(act.book.base, to)
         ways = propose_move(act.book.base, to, act.source.customs.subscribers)
     data = {
         "written": False,

@@ -9,7 +9,7 @@ from penstock.apps.cli.shared.commands import option
 from penstock.apps.cli.shared.describe import instant_text, value_text
 from penstock.apps.cli.shared.terminal import Shown, grid_table, showing
 from penstock.errors import MalformedError
-from penstock.store.ledgers.ledgers import LedgerHead, Told, check_ledger_name
+from penstock.store.ledgers.ledgers import LedgerHead, Progress, check_ledger_name
 
 #: how the argument is written that names a store
 STORE: Final[dict[str, Any]] = {"metavar": "STORE", "envvar": "PENSTOCK_STORE"}
@@ -72,7 +72,7 @@ def heads_table(heads: Mapping[str, LedgerHead]) -> Shown:
 
 
 @contextmanager
-def counting(what: str) -> Iterator[Told]:
+def counting(what: str) -> Iterator[Progress]:
     """Show on a terminal how many changes were done."""
     done = [0]
 
