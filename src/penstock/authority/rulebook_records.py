@@ -158,7 +158,7 @@ def begin(ledger: Ledger, founding: Founding, whole: Whole, limits: AuthorityLim
 def read_found(data: bytes) -> Founding:
     """Return the founding of a rule book. It is signed if requests must be.
 
-    Raises `MalformedError` (`moderator.record`, and what its parts raise), and as `UnverifiedValue.verify`.
+    Raises `MalformedError` (`moderator.record`, and errors of its parts), and as `UnverifiedValue.verify`.
     """
     body = parse_canonical(data, limits=wide(len(data)))
     if not (isinstance(body, tuple) and body and body[0] == Founding.HEAD):

@@ -141,13 +141,17 @@ class Rights:
         if value.serial <= self.serials.get(value.by, 0):
             raise RefusedError(
                 "moderator.repeated",
-                f"a request of {value.by.short} with this serial number, or a later one, was taken already",
+                f"a request of {value.by.short} with this serial number, or a later one, was applied already",
                 hint="sign it again with the next number",
                 serial=self.next_serial(value.by),
             )
         # (5) The requester is authorised.
         if value.by not in self._speakers(base, value.request, value.by).may:
-            raise RefusedError("moderator.not-yours", "that is for others to ask", hint="see who may ask for what")
+            raise RefusedError(
+                "moderator.not-yours",
+                "the requester is not authorised to make this request",
+                hint="let a principal that is authorised make it",
+            )
         return signed
 
     def verify_consents(
@@ -165,32 +169,32 @@ class Rights:
         subject = subject_of(step)
         agreed, poll = {step.note.who}, None if proof is None else self._verify_poll(base, step, proof)
         for consent in consents:
-            # (1) Silence is refusal, and so is what others say.
+            # (1) No answer means no consent, and consents of others do not help.
             value = consent.verify().value
             # (2) As with requests.
             if value.book != self.book:
                 raise _foreign("a consent")
-            # (3) The state may have changed since, and with it what would come of the request.
+            # (3) The state may have changed since, and with it the result of the request.
             if value.to != subject:
-                raise _no_consent(value.by, "agreed to something else than would come of it")
-            # (4) By its own word.
+                raise _no_consent(value.by, "consented to another result")
+            # (4) The consent itself says how long it is valid.
             if step.note.when > value.until:
-                raise _no_consent(value.by, "agreed, but not for so long")
-            # (5) A step that was undone, or withdrawn, needs a new one; one that was given for later is none.
+                raise _no_consent(value.by, "consented, but the consent has expired")
+            # (5) A step that was undone or withdrawn needs a new consent. A consent with a later time is not accepted.
             if _used_up(base, step, value.since):
-                raise _no_consent(value.by, "agreed to what was done before")
-            # A vote can be replaced, and others see it: what counts is what the poll came to.
+                raise _no_consent(value.by, "consented to an earlier step")
+            # A vote can be replaced, and others see it. Only the outcome of the poll is used.
             if value.poll not in (None, poll):
-                raise _no_consent(value.by, "agreed in a poll, and this is not what it chose")
+                raise _no_consent(value.by, "consented in a poll that chose another result")
             agreed.add(value.by)
-        # (6) Those who need not agree do no harm.
+        # (6) Needless consents are ignored.
         agree = self._speakers(base, step.request, step.note.who).agree
         if isinstance(step.request, Undo):
             agree |= _turned_round(base, step, step.request)
         missing = sorted(agree - agreed)
         if missing:
-            raise _no_consent(missing[0], "has not agreed", *missing)
-        # (7) Everybody may tighten what is theirs, and withdraw it.
+            raise _no_consent(missing[0], "has not consented", *missing)
+        # (7) All principals may tighten and withdraw their own rules.
         if self._founding.tightening is Tightening.POLL and poll is None and not isinstance(step.request, SEARCHING):
             _check_own(base, step)
 
@@ -202,26 +206,26 @@ class Rights:
 
         Raises `RefusedError`: `moderator.wrong-book`, `poll.outcome`, and as `verify_outcome`.
         """
-        # (1) Nobody else polls.
+        # (1) Only the moderator starts polls.
         question = proof.question.verify()
         asked, moderator = question.value, self._founding.moderator
         if (asked.moderator, asked.book) != (moderator, self.book):
             raise _foreign("a poll")
-        # (2) Whoever reads the book counts them.
+        # (2) Every reader of the book counts the votes.
         chosen = verify_outcome(question, proof.outcome).chosen
         same = chosen is not None and asked.subject(chosen) == subject_of(step)
         # (3) As with consents.
         named = (step.note.who, step.note.why) == (moderator, poll_reason(question.digest))
         if not same or not named or _used_up(base, step, asked.since):
-            raise RefusedError("poll.outcome", "a step is not what its poll chose, or was taken before")
+            raise RefusedError("poll.outcome", "the step is not what its poll chose, or was applied before")
         return question.digest
 
     def next_serial(self, who: Principal) -> int:
-        """Return the number that the next request of somebody can have."""
+        """Return the serial number for a principal's next request."""
         return self.serials.get(who, 0) + 1
 
     def note(self, taken: RecordedStep) -> None:
-        """Remember that a request was taken."""
+        """Record the serial number of an applied request."""
         if taken.word is not None:
             asked = taken.word.asked.value
             self.serials[asked.by] = asked.serial
@@ -240,16 +244,16 @@ class Rights:
             case steps.Pass():
                 return _Speakers(frozenset({who}))
             case steps.Leave(publisher):
-                # What it demands of others would rest.
+                # Its demands on others would be suspended.
                 return _Speakers(frozenset({publisher, moderator}), frozenset({publisher}))
             case steps.Return(publisher):
                 return _Speakers(frozenset({publisher}))
             case steps.Undo(number, replay):
                 step = base.step(number)
-                # What somebody states, withdraws, or takes back of that, is for nobody else to turn round.
+                # Only the author may undo stating or withdrawing a rule.
                 first = _undone_at_last(base, step)
                 own = isinstance(first.request, _OWN)
-                # That time passes is nobody's word to take back, and others' steps are not to be asked for again.
+                # Only the moderator may undo passed time, or replay others' steps.
                 if replay or isinstance(step.request, Pass):
                     return _Speakers(frozenset({moderator}), frozenset({first.note.who} if own else ()))
                 return _Speakers(frozenset({step.note.who} if own else {step.note.who, moderator}))
@@ -261,47 +265,47 @@ class Rights:
                 return _Speakers(frozenset({event.owner}))
 
     def _invited(self, who: Principal) -> frozenset[Principal]:
-        """Return somebody, if it may state rules."""
+        """Return the principal, if it may state rules."""
         named = self._founding.speakers
         return frozenset({who} if not named or who in named else ())
 
 
 def _check_own(base: RuleBase, step: Step) -> None:
-    """Check that a step tightens no rules but those of who asks for it."""
+    """Check that a step tightens only the requester's own rules."""
     others = sorted(tightened_by(base, step.delta) - {step.note.who})
     if others:
         raise RefusedError(
             "moderator.needs-poll",
-            f"a rule of {others[0].short} would be tightened, and those affected were not asked",
-            hint="let the moderator ask them (`penstock moderator poll`)",
+            f"a rule of {others[0].short} would be tightened without a poll",
+            hint="let the moderator start one (`penstock moderator poll`)",
             publishers=tuple(others),
         )
 
 
 def _turned_round(base: RuleBase, step: Step, undo: Undo) -> frozenset[Principal]:
-    """Return those who have to agree to what becomes of their rules when a step is undone."""
-    # A relaxation that was agreed to, and taken back, does not come again without being agreed to again.
+    """Return the principals that must consent to the changes of their rules when a step is undone."""
+    # A relaxation that was undone needs a new consent.
     found = relaxed_by(base, step.delta)
     undone = base.step(undo.number)
-    # Where a clock was wrong, rules have ended that nobody gave up, and those that took their place give way again. And
-    # a rule that came into force by somebody's choice is rejected again when whoever chose takes that back.
+    # If a clock was wrong, rules have ended too early, and the rules that replaced them are rejected again. And a rule
+    # that came into force by a choice is rejected again when the choice is undone.
     chosen = isinstance(undone.request, steps.Resolve) and undone.note.who == step.note.who
     if not undo.replay and (chosen or isinstance(undone.request, Pass)):
         return found
-    # What somebody demands does not vanish by the word of others, nor does it come back when it was given up.
+    # A principal's demands neither vanish nor return without its consent.
     ceasing = (rule.stated_by for rule in step.delta.ceasing.values())
     return found.union(ceasing, *(rule.speakers for rule in step.delta.rising.values()))
 
 
 def _undone_at_last(base: RuleBase, step: Step) -> Step:
-    """Return the step that is undone, perhaps by way of others that were undone."""
+    """Return the step that is undone, possibly through other undone steps."""
     while isinstance(step.request, Undo):
         step = base.step(step.request.number)
     return step
 
 
 def _used_up(base: RuleBase, step: Step, since: int) -> bool:
-    """Return whether a step that rests on the same consents was taken since, or that is later than now."""
+    """Return whether a step with the same consents was applied since, or is later than now."""
     subject, kind = subject_of(step), type(step.request)
     alike = (later for later in base.since(since) if isinstance(later.request, kind))
     return since >= base.next_number or any(subject_of(later) == subject for later in alike)
@@ -315,24 +319,24 @@ def _no_consent(who: Principal, what: str, *missing: Principal) -> RefusedError:
     return RefusedError(
         "moderator.consent",
         f"{who.short} {what}",
-        hint="ask each of those who have to agree",
+        hint="get the consent of every principal that must consent",
         publishers=missing or (who,),
     )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The time of a rule book: it goes on from step to step, and only the moderator can set it right.
+# The time of a rule book: it increases from step to step, and only the moderator can correct it.
 #
-# Each step has a time, that of the clock of whoever took it. One wrong clock must not bring a book to a stand: time
-# leaps far ahead, and falls back, on the word of the moderator alone. The times of a ledger never fall; where the
-# ledger was ahead when a step was taken, the step says its own time.
+# Each step has the time of its writer's clock. One wrong clock must not block a book: only the moderator can advance
+# the time far, or set it back. The times of a ledger never decrease. If the ledger was ahead when a step was written,
+# the step contains its own time.
 
 
 @dataclass(frozen=True, slots=True)
 class Times:
     """The permitted times of steps."""
 
-    #: how far clocks may differ, and how long a book may rest before the moderator has to say that so much time passed
+    #: how far clocks may differ, and the pause after which the moderator must confirm that so much time has passed
     drift: timedelta
     leap: timedelta
 
@@ -342,7 +346,7 @@ class Times:
         return cls(timedelta(seconds=limits.moderator_request_age), timedelta(seconds=limits.moderator_leap))
 
     def of_step(self, last: datetime, now: datetime, *, moderator: bool) -> datetime:
-        """Return the time of a step that is taken now, by the local clock. Raises as `check`."""
+        """Return the time of a step that is written now, by the local clock. Raises as `check`."""
         when = last if now < last <= now + self.drift else now
         self.check(last, when, moderator=moderator)
         return when
@@ -355,13 +359,13 @@ class Times:
             raise RefusedError(
                 "moderator.untimely",
                 f"the last change is of {last:%Y-%m-%d}, which is later than now",
-                hint="check the clock; where it is right, the moderator sets the time by any request that it signs",
+                hint="check the clock; if it is right, let the moderator sign any request to set the time",
             )
         if when - last > self.leap:
             raise RefusedError(
                 "moderator.untimely",
-                f"the last change is of {last:%Y-%m-%d}, and much has happened since, or a clock is wrong",
-                hint="check the clock; where it is right, let the moderator sign that time has passed",
+                f"the last change is of {last:%Y-%m-%d}, which is long ago, or a clock is wrong",
+                hint="check the clock; if it is right, let the moderator sign that time has passed",
             )
 
 
@@ -373,7 +377,7 @@ def is_moderators(founding: Founding, taken: RecordedStep) -> bool:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The state of a rule book as a fold of its ledger.
+# The state of a rule book.
 
 
 @dataclass(slots=True)
@@ -383,15 +387,15 @@ class Book:
     founding: Founding
     base: RuleBase
     rights: Rights
-    #: the founding as it was kept
+    #: the founding as it was stored
     found: bytes = field(repr=False)
-    #: that of the last step
+    #: the time of the last step
     time: datetime
 
 
 @dataclass(slots=True)
 class BookState:
-    """A rule book, or none yet, and parts of a change that is not whole yet."""
+    """A rule book, or none yet, and the parts of an incomplete change."""
 
     book: Book | None = None
     parts: list[Change] = field(default_factory=list)
@@ -405,11 +409,11 @@ class RuleBookFold:
 
     def __init__(self, ledger: Ledger, *, limits: AuthorityLimits = AUTHORITY_LIMITS) -> None:
         self._ledger = ledger
-        # What was decided when a step was planned is decided again, however slow this machine is: by the solver's own
-        # count of what it does, which is the same everywhere.
+        # The solver is limited by its own count of work, which is the same on every machine, so that a slow machine
+        # decides the same as when the step was planned.
         self._limits = replace(limits, solver_time=max(limits.solver_time, limits.moderator_patience))
         self._times = Times.within(limits)
-        #: steps, by their numbers, that were planned on the states that they are to follow, and need not be again
+        #: steps, by their numbers, that were planned on the preceding state and need not be planned again
         self.planned: Mapping[int, Step] = {}
 
     def empty(self) -> BookState:
@@ -417,7 +421,7 @@ class RuleBookFold:
         return BookState()
 
     def step(self, state: BookState, change: Change) -> BookState:
-        """Take a change in. Raises `RefusedError` (`moderator.book`) for one that nobody could have asked for."""
+        """Apply a change. Raises `RefusedError` (`moderator.book`) if it cannot be the result of a request."""
         state.parts.append(change)
         if change.kind == PART:
             return state
@@ -432,8 +436,8 @@ class RuleBookFold:
         except PenstockError as error:
             raise RefusedError(
                 "moderator.book",
-                f"change {change.number} of `{change.ledger}` is none of this rule book: {error.message}",
-                hint="somebody else has written to the ledger; restore a backup whose head you know",
+                f"change {change.number} of `{change.ledger}` is not a valid change of this rule book: {error.message}",
+                hint="another program has written to the ledger; restore a backup whose head you know",
                 number=change.number,
                 reason=error.code,
             ) from error
@@ -468,16 +472,16 @@ class RuleBookFold:
                 limits=self._limits,
             )
         except RefusedError as error:
-            raise malformed("a snapshot of rules that conflict, or of a founding that nobody signed") from error
+            raise malformed("a snapshot of conflicting rules, or of an unsigned founding") from error
         rights = Rights(founding, dict(map(_read_serial, serials)), self._limits)
         return BookState(Book(founding, base, rights, found, read_ticks(time)))
 
     def _found(self, whole: Whole) -> Book:
         founding = read_found(whole.after)
         if whole.kind != FOUND:
-            raise malformed("a rule book begins with its founding")
+            raise malformed("a rule book must begin with its founding")
         if founding.name != self._ledger.name or founding.moderator != whole.who:
-            raise malformed("the founding is that of another rule book")
+            raise malformed("the founding belongs to another rule book")
         base = RuleBase(founding.vocabulary, founding.mode, limits=self._limits)
         return Book(founding, base, Rights(founding, {}, self._limits), whole.after, whole.when)
 
@@ -487,11 +491,11 @@ class RuleBookFold:
         if step != self.planned.get(step.number):
             planned = plan_request(book.base, step.request, step.note, book.founding.customs).step
             if to_record(planned) != to_record(step):
-                raise malformed("a step is not what comes of its request")
+                raise malformed("the step is not the result of its request")
         book.base.apply(step)
         book.rights.note(taken)
         book.time = step.note.when
-        # Steps of old are rarely looked at, and there may be more of them than of anything else.
+        # Old steps are rarely needed, and there may be very many of them.
         if book.base.remembered > self._limits.moderator_steps:
             book.base.forget(self._earlier)
 
@@ -505,7 +509,7 @@ class RuleBookFold:
 
 
 def same_state(one: BookState, other: BookState) -> bool:
-    """Return whether two states are the same, whatever is read of them so far. Raises what reading rules raises."""
+    """Return whether two states are the same, however much of them was read so far. Raises errors of reading rules."""
 
     def told(state: BookState) -> tuple[object, ...]:
         if state.book is None:
@@ -517,9 +521,9 @@ def same_state(one: BookState, other: BookState) -> bool:
 
 
 def read_log(ledger: Ledger, count: int | None = None) -> Iterator[RecordedStep]:
-    """Yield the steps of a rule book, as they were kept: so many, or all. The ledger is read to its end.
+    """Yield the steps of a rule book as they were stored: so many, or all. The ledger is read to its end.
 
-    Raises `MalformedError` (`moderator.record`, and what its parts raise), `RefusedError` (`store.broken`).
+    Raises `MalformedError` (`moderator.record`, and errors of its parts), `RefusedError` (`store.broken`).
     """
     parts: list[Change] = []
     number, unsigned = 0, False
@@ -529,7 +533,7 @@ def read_log(ledger: Ledger, count: int | None = None) -> Iterator[RecordedStep]
             continue
         whole = Whole.of(parts)
         parts.clear()
-        # What comes later shows that nobody has put others in the place of these.
+        # The later changes prove that these were not replaced.
         if not number:
             unsigned = read_found(whole.after).unsafe_unsigned
         elif count is None or number <= count:
@@ -542,4 +546,4 @@ def _read_serial(value: SExp) -> tuple[Principal, int]:
     match value:
         case (who, serial):
             return Principal.parse(text(who)), read_count(serial)
-    raise malformed("a serial number is somebody's")
+    raise malformed("a serial number must belong to a principal")

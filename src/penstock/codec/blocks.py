@@ -1,4 +1,4 @@
-"""Sealed blocks as bytes: a header in the clear, and columns of which this module knows only the lengths.
+"""Blocks of events as bytes: a header in the clear, and columns, sealed or encoded.
 
     block      fixed part, counts, route, signature, lengths of the columns, columns
     fixed      version, flags, algorithm, padding (1 byte each), columns (2), sender (32), incarnation (16),
@@ -8,13 +8,13 @@
     signature  length (4), and nothing where the block is not signed
 
 Fixed part and counts are authenticated with every column, and so are the names of the type, its ancestors and its
-attributes: as a digest, because they need not be in the header. The route says them for those who carry the block. It
-may say them as labels instead, which reveal nothing without their key, and every hop may put
-other labels there: nothing inside depends on them.
+attributes: as a digest, because they need not be in the header. The route contains the names for brokers that carry the
+block. It can contain labels instead, which reveal nothing without their key, and every hop can replace the labels:
+nothing inside depends on them.
 
 The first column holds ids and times; at event level it is the only one and holds everything. Numbers in headers are
 big-endian. The same bytes are a message between brokers and a message of JetStream. A log keeps the parts apart
-(`split`): a header, and a column for each attribute, so that who has no key for one need not read it.
+(`split`): a header, and a column for each attribute, so that readers without a key for a column need not read it.
 """
 
 import hashlib
@@ -53,18 +53,18 @@ from penstock.model.principals import Principal
 from penstock.model.values import Scalar
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The names of a block's type and attributes, and how a block says them on its way: as they are, or as labels.
+# The names of a block's type and attributes, and the route of a block, which contains names or labels.
 #
 #     names    type, ancestors, attributes, with blanks between; `#uid` for an attribute that the type itself defines
 #     labels   how many ancestors (1 byte), then 16 bytes for the type, for each ancestor, and for each attribute
 #
-# Names have one written form, whose digest is what the columns of a block are bound to.
+# Names have one written form. The columns of a block are bound to its digest.
 
 LABEL_BYTES: Final = 16
 ROUTE_HEAD: Final = Struct(">BI")
 """Kind and length of a route."""
 _DIGEST: Final = b"penstock-names-1 "
-#: names beyond this are read again each time, or remembering them would take much
+#: longer names are not cached, because that would need much memory
 _SHORT_NAMES: Final = 4_096
 _REMEMBERED_NAMES: Final = 1_024
 
@@ -79,7 +79,7 @@ class BlockNames:
     #: the written form, and its digest
     written: bytes = field(repr=False, compare=False)
     digest: bytes = field(repr=False, compare=False)
-    #: what an event is while nothing but its type is known
+    #: an event of the type without values
     blank: TransitEvent = field(repr=False, compare=False)
 
 
@@ -100,7 +100,7 @@ def names(event_type: TypeKey, ancestors: tuple[TypeKey, ...], attributes: tuple
     ]
     data = " ".join([own, *map(str, ancestors), *written]).encode()
     if len({event_type, *ancestors}) != 1 + len(ancestors) or len({*attributes}) != len(attributes):
-        raise malformed("a name stands twice in a block")
+        raise malformed("a name occurs twice in a block")
     blank = TransitEvent(event_type, ancestors, MappingProxyType({}))
     return BlockNames(event_type, ancestors, attributes, data, hashlib.sha256(_DIGEST + data).digest(), blank)
 
@@ -114,7 +114,7 @@ def _read_names(data: bytes) -> BlockNames:
     try:
         own, *others = data.decode("ascii").split(" ")
     except UnicodeDecodeError:
-        raise malformed("names that are not ASCII") from None
+        raise malformed("the names are not ASCII") from None
     line = [other for other in others if "#" not in other]
     written = others[len(line) :]
     _check_names(line, written)
@@ -207,7 +207,7 @@ def lay_out(events: Sequence[TransitEvent]) -> tuple[BlockNames, list[Column]]:
     key, ancestors, attributes = first.key, first.ancestors, tuple(first.values)
     if len(events) == 1:
         return names(key, ancestors, attributes), [[value] for value in first.values.values()]
-    # Mostly they came by the same way, and the very same key stands in all: a list looks at that first.
+    # Events that came the same way share the same key object, which a list compares first.
     same = len(events)
     if [e.key for e in events].count(key) != same or [e.ancestors for e in events].count(ancestors) != same:
         raise malformed("a block holds events of one type, and one of them at least")
@@ -276,7 +276,7 @@ def events_of(
         ids,
         times,
     )
-    # Field by field, in half the time that it takes event by event: nobody has them yet.
+    # Set field by field, which takes half the time of building event by event. The events are not shared yet.
     for put, column in zip(_FIELDS, values, strict=True):
         deque(map(put, events, column), maxlen=0)
     return events
@@ -343,7 +343,7 @@ _SMALLEST: Final = 16
 
 
 def pad(padding: Padding, content: bytes) -> bytes:
-    """Return content with what hides its length behind it."""
+    """Return content with padding that hides its length."""
     if padding is Padding.NONE:
         return content
     size = len(content) + 1
@@ -461,21 +461,21 @@ class BlockHeader(NamedTuple):
 
     @property
     def id(self) -> bytes:
-        """Return what identifies this block among its sender's: incarnation and number."""
+        """Return the id of this block among its sender's: incarnation and number."""
         return self.fixed.incarnation + self.number.to_bytes(8, "big")
 
 
 class Parts(NamedTuple):
-    """A block cut into pieces, none of them looked into: what costs little and suffices to open it."""
+    """A block cut into pieces that are not parsed. It is cheap, and sufficient for opening the block."""
 
     fixed: bytes
-    #: fixed part and counts: what every column is bound to, besides the names
+    #: fixed part and counts, to which every column is bound, besides the names
     bound: bytes
     number: int
     #: in microseconds since 1970
     time: int
     rows: int
-    #: with kind and length, as it stands in the block
+    #: with kind and length, as in the block
     route: bytes
     signature: bytes
     #: `None` where a column is missing
@@ -491,12 +491,12 @@ class Parts(NamedTuple):
 
 
 def write_bound(fixed: bytes, number: int, time: int, rows: int) -> bytes:
-    """Return what columns are bound to: the fixed part, number, time in microseconds and rows."""
+    """Return the bytes that columns are bound to: the fixed part, number, time in microseconds and rows."""
     return fixed + _COUNTS.pack(number, time, rows)
 
 
 def read_bound(data: bytes) -> tuple[Fixed, int, int, int]:
-    """Read what columns are bound to. Raises `MalformedError` (`block.malformed`)."""
+    """Read the bytes that columns are bound to. Raises `MalformedError` (`block.malformed`)."""
     end = len(data) - _COUNTS.size
     if end < _FIXED.size or end != _FIXED.size + _EPOCH_BYTES * _columns(data):
         raise malformed("a header of another length")
@@ -555,7 +555,7 @@ def _opening(data: bytes) -> _Opening:
     return found
 
 
-#: what was read last: a broker reads the header of a block, then opens the same bytes, and looks at the signature
+#: the last result: a broker reads the header of a block, then opens the same bytes, and verifies the signature
 _LATEST: Final[deque[tuple[bytes, _Opening]]] = deque(maxlen=1)
 
 
@@ -618,7 +618,7 @@ def _route_start(data: bytes) -> int:
 
 
 def read_header(data: bytes) -> BlockHeader:
-    """Read what everybody can; columns are not looked for. Raises `MalformedError` and `LimitError`."""
+    """Read the header, which needs no key, without the columns. Raises `MalformedError` and `LimitError`."""
     parts = _opening(data)[0]
     _check_counts(parts, CODEC_LIMITS)
     return parts.header()
@@ -633,7 +633,7 @@ def reroute(data: bytes, route: Route) -> bytes:
 def split(data: bytes) -> tuple[bytes, dict[str, bytes]]:
     """Return the header of a block, and its columns under the ids of their attributes; the first under `FIRST`.
 
-    Where the route is blinded, labels in hexadecimal stand for the ids. Raises `MalformedError` and `LimitError`.
+    If the route is blinded, labels in hexadecimal replace the ids. Raises `MalformedError` and `LimitError`.
     """
     parts = read_block(data)
     columns = [column for column in parts.columns if column is not None]
@@ -691,7 +691,7 @@ class EncodedBlock(NamedTuple):
 
 
 def encode_block(block: Block) -> EncodedBlock:
-    """Write the columns of a block. Raises `MalformedError`: what `encode_column` raises."""
+    """Encode the columns of a block. Raises `MalformedError` as `encode_column`."""
     rows = len(block.ids)
     if rows == 1 and None not in block.columns:
         values = [column[0] for column in block.columns if column is not None]
@@ -708,7 +708,7 @@ def decode_block(encoded: EncodedBlock) -> Block:
 
 
 def encode_events(events: Sequence[TransitEvent]) -> EncodedBlock:
-    """Write events of one type. Raises what `Block.of` and `encode_block` raise."""
+    """Encode events of one type. Raises as `Block.of` and `encode_block`."""
     latest = _LATEST_ENCODED[0] if _LATEST_ENCODED else None
     if latest is not None and latest[0] is events:
         return latest[1]
@@ -718,7 +718,7 @@ def encode_events(events: Sequence[TransitEvent]) -> EncodedBlock:
     return encoded
 
 
-#: what was written last: a broker seals events, and then sends the same columns in plaintext beside the sealed ones
+#: the last result: a broker seals events, and then sends the same columns in plaintext beside the sealed ones
 _LATEST_ENCODED: Final[deque[tuple[tuple[TransitEvent, ...], EncodedBlock]]] = deque(maxlen=1)
 
 
@@ -736,7 +736,7 @@ def _encode_events(events: Sequence[TransitEvent]) -> EncodedBlock:
 def encode_events_as(found: BlockNames, events: Sequence[TransitEvent]) -> EncodedBlock:
     """Encode events of a type with these names, or some of them; missing values are null.
 
-    Raises `MalformedError`: what `encode_column` raises.
+    Raises `MalformedError` as `encode_column`.
     """
     return _encode(found, events, columns_of(events, found.attributes))
 

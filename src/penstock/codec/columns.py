@@ -36,8 +36,8 @@ from penstock.model.values import Kind, Scalar, Value, canonical, check_value, k
 #     null 0 | string 1, UTF-8 | integer 2, signed, as few of 1, 2, 4 or 8 bytes as it needs
 #     float 3, IEEE 754, one NaN | boolean 4, 0 or 1 | timestamp 5, microseconds since 1970 in 8 bytes
 #
-# The code of an integer's width, 0 to 3, stands in the fourth bit and above of the first byte. Numbers are
-# little-endian. A value has one form, and what is in no such form is refused.
+# The code of an integer's width, 0 to 3, is in the fourth bit and above of the first byte. Numbers are little-endian. A
+# value has one form, and any other form is refused.
 
 Column: TypeAlias = list[Any]
 """Values of one attribute, all of one kind or null."""
@@ -72,7 +72,7 @@ def instant(number: int) -> datetime:
 
 
 def encode_cell(value: Scalar) -> bytes:
-    """Return the bytes of a column of one value. Raises `MalformedError`: what `check_value` raises."""
+    """Return the bytes of a column of one value. Raises `MalformedError` as `check_value`."""
     write = _CELL_WRITERS.get(type(value))
     if write is None:
         return encode_cell(one_kind([value])[0])
@@ -83,7 +83,7 @@ def encode_cell(value: Scalar) -> bytes:
 
 
 def encode_cells(values: Sequence[Scalar]) -> list[bytes]:
-    """Return the bytes of each value by itself. Raises `MalformedError`: what `check_value` raises."""
+    """Return the bytes of each value as a separate column. Raises `MalformedError` as `check_value`."""
     try:
         # Most values are texts, which need no call.
         return [b"\1" + value.encode() if type(value) is str else _CELL_WRITERS[type(value)](value) for value in values]
@@ -238,7 +238,7 @@ _UNSIGNED: Final = "BHI"
 #: are computed, in shorter ones a text is cut at each NUL
 SEPARATED: Final = 3
 SEPARATED_ROWS: Final = 1_024
-#: what such a column begins with where no value is null
+#: the first byte of such a column without nulls
 _TEXTS: Final = STRING | SEPARATED << WIDTH_SHIFT
 _TEXTS_HEAD: Final = bytes((_TEXTS,))
 #: bytes of the length of a column in a bundle
@@ -280,7 +280,7 @@ def encode_column(values: Sequence[Scalar]) -> bytes:
 def _encode_texts(values: Sequence[Any]) -> bytes:
     """Return the bytes of a column of texts, as most are, in a few calls; and nothing where they are anything else."""
     try:
-        # To look for a NUL in all of them is quicker than to count those between them.
+        # To search all of them for a NUL is faster than to count the separators.
         if len(values) <= SEPARATED_ROWS and "\0" not in "".join(values):
             return _TEXTS_HEAD + "\0".join(values).encode()
     except (TypeError, UnicodeEncodeError):
@@ -468,7 +468,7 @@ def _read_timestamps(data: bytes, rows: int, width: int) -> Column:
         raise malformed_column()
     first = numbers[0]
     base = EPOCH + MICROSECOND * first
-    # What lies between them is mostly little, and little is quickly multiplied.
+    # The differences are mostly small, and small numbers are multiplied quickly.
     return [base + MICROSECOND * (number - first) for number in numbers]
 
 

@@ -36,7 +36,7 @@ def _write(value: Value) -> bytes:
 
 
 def value_from_sexp(value: SExp) -> Value:
-    """Read a value. Raises `MalformedError` (`value.malformed` and what checking the value raises)."""
+    """Read a value. Raises `MalformedError` (`value.malformed` and errors of checking the value)."""
     match value:
         case (bytes(kind), bytes(written)):
             found = _read(kind, written)
@@ -83,7 +83,7 @@ def spec_to_sexp(spec: AttributeSpec) -> tuple[SExp, ...]:
 def spec_from_sexp(parts: tuple[SExp, ...]) -> AttributeSpec:
     """Read the permitted values of an attribute.
 
-    Raises `MalformedError` (`value.malformed`, `value.domain` and what checking a value raises).
+    Raises `MalformedError` (`value.malformed`, `value.domain` and errors of checking a value).
     """
     match parts:
         case (bytes(kind),):

@@ -40,7 +40,7 @@ HEADER_BYTES: Final = _LENGTH.size
 KEEPALIVE: Final = bytes(HEADER_BYTES)
 """The frame of nothing."""
 
-#: what an urgent frame begins with: no value does in msgpack
+#: the first byte of an urgent frame, which no value in msgpack has
 _URGENT: Final = b"\xc1"
 
 Container: TypeAlias = list[object] | tuple[object, ...] | dict[object, object]
@@ -128,7 +128,7 @@ def raw_frame(data: bytes) -> bytes:
 
 
 class FrameReader:
-    """Cuts a stream of bytes into frames, in whatever pieces it comes; it waits for nothing and sends nothing.
+    """Splits a stream of bytes, which comes in pieces of any size, into frames. It does not wait or send.
 
     The first `opening` frames may have no more bytes than the handshake needs: who has not said who he is may not
     make us remember much. The following ones have `most` bytes at most, until `widen` lets them be as large as any.
@@ -181,7 +181,7 @@ class FrameReader:
                 self._wanted = following - start
                 break
             frames.append(view[body:following])
-            # A keep-alive counts as nothing, or it would open the door to larger frames.
+            # A keep-alive is not counted as a frame of the handshake, or larger frames would be accepted after it.
             self._opening -= self._opening > 0 and following > body
             start = following
         if start < end:
@@ -213,8 +213,8 @@ def _unpack(data: Octets, limits: CodecLimits) -> Wire:
             max_map_len=min(limits.wire_items, len(data)),
         )
     except (ValueError, OverflowError, TypeError, msgpack.exceptions.UnpackException):
-        # `from None`: some of these carry what was read so far.
-        raise MalformedError("wire.malformed", "not a message", hint="the peer speaks another language") from None
+        # `from None`: some of these errors contain parts of the input.
+        raise MalformedError("wire.malformed", "not a message", hint="the peer does not use this protocol") from None
     return value
 
 
@@ -222,7 +222,7 @@ def _map(pairs: Sequence[tuple[str, Wire]]) -> dict[str, Wire]:
     found = dict(pairs)
     "".join(found)  # raises TypeError where a key is bytes, which msgpack lets pass; much quicker than asking each
     if len(found) != len(pairs):
-        raise MalformedError("wire.malformed", "a key stands twice in a map")
+        raise MalformedError("wire.malformed", "a key occurs twice in a map")
     return found
 
 
@@ -253,7 +253,7 @@ def _check_depth(value: object, depth: int) -> list[Container]:
 
 
 def _check_items(containers: Iterable[Container], items: int) -> None:
-    """Check what reading would find out by itself: the sizes of lists and maps, and that keys are text."""
+    """Check, as reading would, the sizes of lists and maps, and that keys are text."""
     for container in containers:
         if len(container) > items:
             raise LimitError("wire.limit", f"a list or map of {len(container)} items", hint="split it")

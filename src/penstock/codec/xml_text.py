@@ -1,7 +1,8 @@
 """XML from anybody: no document type, no entities, nothing fetched, and bounded.
 
-The parser is libxml2's, by lxml; paths are evaluated by elementpath, which has no functions that reach outside. Who
-asks may bring a path along, and short ones can run indefinitely: their steps are counted, and none may match patterns.
+The parser is libxml2's, by lxml. Paths are evaluated by elementpath, which has no functions that reach outside. A
+request can contain paths, and even short ones can run indefinitely: their steps are counted, and regular expressions
+are refused.
 """
 
 import re
@@ -54,7 +55,7 @@ class _Range(_Plain):  # type: ignore[misc]  # of which no types are known
 for _name in ("matches", "replace", "tokenize"):
     _Paths.unregister(_name)
 _Paths.symbol_table["to"] = _Range
-#: what paths have that go through documents more than once; counting would make others four times as slow
+#: parts of paths that go through a document more than once; counting would make other paths four times as slow
 _COSTLY: Final = re.compile(r"[\[($]|//.*//", re.DOTALL)
 
 
@@ -81,7 +82,7 @@ def read_xml(data: bytes, *, limits: CodecLimits = CODEC_LIMITS) -> Element:
     except ValueError as error:
         raise MalformedError("xml.malformed", str(error)) from None
     if root.getroottree().docinfo.internalDTD is not None:
-        raise MalformedError("xml.doctype", "the document has a document type", hint="take the `<!DOCTYPE …>` out")
+        raise MalformedError("xml.doctype", "the document has a document type", hint="remove the `<!DOCTYPE …>`")
     if sum(1 for _ in root.iter()) > limits.xml_nodes:
         raise LimitError("xml.limit", f"the document has more than {limits.xml_nodes} elements")
     return root

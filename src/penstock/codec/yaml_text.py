@@ -1,11 +1,11 @@
 """YAML as people write it by hand, read as plain data: mappings, lists, text, numbers, true, false and null.
 
-The parser is PyYAML's; what its events mean is said here, so that nothing is constructed but these values. There are no
-aliases (of which a short text can make an endless one), no tags, no second document and no key twice. Only `true`,
-`false`, `null` and decimal numbers are anything else than text: `no`, `on`, `0777` and `2026-01-31` are what they look
-like. Keys are always text. Mappings know in which lines their keys stand, for who has to say what is wrong with them.
+The parser is PyYAML's. Its events are interpreted here, so that nothing but these values is constructed. Aliases (which
+can make a short text endless), tags, second documents and duplicate keys are refused. Only `true`, `false`, `null` and
+decimal numbers are not text: `no`, `on`, `0777` and `2026-01-31` are text. Keys are always text. Mappings know the
+lines of their keys, for error messages.
 
-What `write_yaml` writes is read back as what it was.
+`read_yaml` gives back the values that `write_yaml` wrote.
 """
 
 import re
@@ -32,7 +32,7 @@ from penstock.errors import LimitError, MalformedError
 Plain: TypeAlias = "dict[str, Plain] | list[Plain] | str | int | float | bool | None"
 
 Written: TypeAlias = "Mapping[str, Written] | Sequence[Written] | str | int | float | bool | None"
-"""What can be written: the same values, which nobody has to change."""
+"""The values that can be written: the same as `Plain`, read-only."""
 
 #: libyaml's parser is ten times as fast, and not everywhere
 LOADER: Final = getattr(yaml, "CSafeLoader", yaml.SafeLoader)
@@ -60,7 +60,7 @@ def read_yaml(text: str, *, limits: CodecLimits = CODEC_LIMITS) -> Plain:
     except (yaml.YAMLError, UnicodeEncodeError) as error:
         mark = getattr(error, "problem_mark", None)
         where = "" if mark is None else f"line {mark.line + 1}: "
-        problem = getattr(error, "problem", None) or "a character that no text has"
+        problem = getattr(error, "problem", None) or "an invalid character"
         raise MalformedError("yaml.malformed", f"{where}{problem}") from None
 
 
@@ -134,7 +134,7 @@ class _Reader:
             if not isinstance(event, ScalarEvent) or event.anchor is not None or event.tag is not None:
                 raise _unsupported(event, "a key is plain text")
             if event.value in found:
-                raise MalformedError("yaml.duplicate-key", f"{_where(event)}: a key stands twice in a mapping")
+                raise MalformedError("yaml.duplicate-key", f"{_where(event)}: a key occurs twice in a mapping")
             line = 0 if event.start_mark is None else event.start_mark.line + 1
             found.put(event.value, line, self._node(next(self._events), depth + 1))
         return found
@@ -148,7 +148,7 @@ class _Reader:
 
 def _scalar(event: ScalarEvent) -> Plain:
     text: str = event.value
-    # What is written without quotes has no style, or an empty one, as the parser has it.
+    # A value without quotes has no style, or an empty one, depending on the parser.
     if event.style:
         return text
     if text in _WORDS:
@@ -189,7 +189,7 @@ def _lay_out(node: yaml.Node, depth: int = 0, *, within: bool = False) -> int:
 
 
 def _write_text(writer: _Writer, text: str) -> yaml.ScalarNode:
-    # What does not print is escaped: some of it would be read as the end of a line.
+    # Characters that do not print are escaped: some of them would be read as the end of a line.
     style = None if text.isprintable() else '"'
     if text in _WORDS or _INTEGER.fullmatch(text) or _FLOAT.fullmatch(text):
         style = "'"

@@ -74,7 +74,7 @@ class ClassAttribute:
     members: type[Enum] | None = None
 
     def write(self, value: object) -> Scalar:
-        """Return a field's value as an attribute's. What does not fit is left for the type's own check."""
+        """Return a field's value as an attribute's. Values that do not fit are left to the type's own check."""
         if isinstance(value, Enum):
             value = value.value
         # Type checkers let an integer stand where a float is declared.
@@ -98,7 +98,7 @@ class ClassAttribute:
 
 @dataclass(frozen=True, slots=True)
 class EventClass(Generic[T]):
-    """What `event` found out about a class. `event_class_of` returns it."""
+    """The description of an event class. `event_class_of` returns it."""
 
     cls: type[T]
     #: `owner/name@version`, as it is written in the program; the owner and the version can be left out
@@ -170,7 +170,7 @@ class EventClass(Generic[T]):
 
 
 def event_class_of(cls: type[T]) -> EventClass[T]:
-    """Return what `event` found out about a class. Raises `MalformedError` (`event.class`) for any other class."""
+    """Return the description of an event class. Raises `MalformedError` (`event.class`) for any other class."""
     found: EventClass[T] | None = vars(cls).get(_HOME)
     if found is None:
         raise MalformedError(
@@ -207,14 +207,14 @@ def _made(cls: type[T], written: str) -> type[T]:
     found = tuple(_attribute(cls, name, hints[name], number) for number, name in enumerate(names))
     parent = next((vars(base)[_HOME] for base in cls.__mro__[1:] if _HOME in vars(base)), None)
     made = EventClass(cls, written, found, parent, make)
-    # The name, the version and that no attribute comes twice are checked now: nobody owns this one.
+    # Check the name, the version and duplicate attributes now, with a placeholder as the owner.
     made.definition(Principal(bytes(32)), None if parent is None else TypeName(Principal(bytes(32)), parent.name))
     setattr(cls, _HOME, made)
     return cls
 
 
 def _fields(cls: type[T]) -> tuple[list[str], Callable[..., T]]:
-    """Return the names of a class's fields, and what makes an object of them."""
+    """Return the names of a class's fields, and a function that makes an object of them."""
     if is_dataclass(cls):
         return [one.name for one in fields(cls) if one.init], cls
     # msgspec and pydantic need not be installed. A model checks its fields, and would refuse the None of a hidden one.
@@ -231,7 +231,7 @@ def _fields(cls: type[T]) -> tuple[list[str], Callable[..., T]]:
 
 
 def _unwrapped(hint: object) -> tuple[object, EventField]:
-    """Return an annotation without `Annotated` and `| None`, and what was written about it."""
+    """Return an annotation without `Annotated` and `| None`, and its metadata."""
     notes = EventField()
     while True:
         if get_origin(hint) is Annotated:

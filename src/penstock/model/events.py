@@ -89,7 +89,7 @@ class Event:
         return cls.of(event_type, event_class_of(event.__class__).write(event_type, event), id=id, time=time)
 
     def to_object(self, of: _Class[T]) -> T:
-        """Return the event as an object of an event class; what is hidden is None.
+        """Return the event as an object of an event class. Hidden attributes are None.
 
         Raises `MalformedError`: `event.class`, `event.class-differs`, `event.class-value`.
         """
@@ -145,6 +145,6 @@ class TransitEvent:
         `MalformedError` (`event.type`) when the event is of another type.
         """
         if event_type.key != self.key and event_type.key not in self.ancestors:
-            raise MalformedError("event.type", f"an event of `{self.key.name}` is no `{event_type.name.name}`")
+            raise MalformedError("event.type", f"an event of `{self.key.name}` is not a `{event_type.name.name}`")
         values = {a.name: _fitting(self.values.get(a.id), a) for a in event_type.attributes}
         return Event(event_type, MappingProxyType(values), self.id, self.time)

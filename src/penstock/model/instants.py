@@ -62,7 +62,7 @@ def date_key(text: bytes) -> bytes:
 def format_date(instant: datetime) -> bytes:
     """Write an instant as a certificate's date; a fraction only where there is one.
 
-    Raises `MalformedError`: what `in_utc` raises.
+    Raises `MalformedError` as `in_utc`.
     """
     moment = in_utc(instant)
     text = f"{moment.year:04}-{moment:%m-%d_%H:%M:%S}"
@@ -74,7 +74,7 @@ def format_date(instant: datetime) -> bytes:
 def instant_key(instant: datetime) -> bytes:
     """Return an instant in the form that `date_key` gives dates.
 
-    Raises `MalformedError`: what `in_utc` raises.
+    Raises `MalformedError` as `in_utc`.
     """
     moment = in_utc(instant)
     return f"{moment.year:04}-{moment:%m-%d_%H:%M:%S}.{moment.microsecond:06}".encode()
@@ -91,7 +91,7 @@ def in_utc(instant: datetime) -> datetime:
     try:
         return instant.astimezone(UTC)
     except OverflowError as error:
-        raise MalformedError("value.range", "an instant lies outside the years 1 to 9999 of UTC") from error
+        raise MalformedError("value.range", "an instant is outside the years 1 to 9999 of UTC") from error
 
 
 def parse_instant(text: str) -> datetime:

@@ -26,15 +26,15 @@ _NETWORK: Final = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_. -]*[A-Za-z0-9_.-])?",
 def _check(pattern: re.Pattern[str], what: str, text: str, allowed: str) -> None:
     if len(text) > TYPE_NAME_LENGTH or not pattern.fullmatch(text):
         raise MalformedError(
-            "name.malformed", f"`{text[:80]}` is no {what}", hint=f"allowed: {allowed}", text=text[:80]
+            "name.malformed", f"`{text[:80]}` is not a valid {what}", hint=f"allowed: {allowed}", text=text[:80]
         )
 
 
 def _are_same(one: Principal, other: Principal) -> bool:
     """Return whether owners are the same as they are written, and not by their digests alone.
 
-    Tags, scopes of keys and ids of attributes hold what is written. Were two names equal that are written differently,
-    whoever is first to say the wrong one would have it remembered in the place of the true one.
+    Tags, scopes of keys and ids of attributes contain the written form. If two names with different written forms were
+    equal, a cache could return the wrong one for the right one.
     """
     return one.digest == other.digest and one.scheme == other.scheme
 
@@ -56,7 +56,7 @@ def check_token(text: str, what: str) -> None:
 
 @dataclass(frozen=True, slots=True, order=True)
 class TypeKey:
-    """An event type in all its versions: what routing and grants mostly speak about."""
+    """An event type in all its versions, which routing and grants mostly use."""
 
     owner: Principal
     name: str

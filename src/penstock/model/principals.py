@@ -124,7 +124,7 @@ class Domain:
     """A domain with its members, brokers and sub-domains.
 
     Raises `MalformedError`: `domain.mixed` when it has both brokers and sub-domains, `domain.clients` when a domain
-    group has clients (they connect to local brokers), `domain.duplicate` when a principal stands twice in the tree.
+    group has clients (they connect to local brokers), `domain.duplicate` if a principal occurs twice in the tree.
     """
 
     name: str
@@ -149,7 +149,7 @@ class Domain:
         seen: set[Principal] = set()
         for principal in self.members():
             if principal in seen:
-                raise MalformedError("domain.duplicate", f"{principal.short} stands twice in domain `{self.name}`")
+                raise MalformedError("domain.duplicate", f"{principal.short} occurs twice in domain `{self.name}`")
             seen.add(principal)
 
     @property
@@ -166,7 +166,7 @@ class Domain:
             yield from subdomain.members()
 
     def line(self, principal: Principal) -> "tuple[Domain, ...]":
-        """Return the innermost domain that `principal` belongs to, and those that it is part of; none where to none."""
+        """Return the innermost domain that `principal` belongs to, and the domains around it."""
         for subdomain in self.subdomains:
             if found := subdomain.line(principal):
                 return (*found, self)

@@ -86,7 +86,7 @@ class TopicName:
 
     @classmethod
     def of_type(cls, name: TypeName | TypeKey) -> "TopicName":
-        """Return the topic that a type is. Raises `MalformedError` (`topic.type`) for one that is none."""
+        """Return a type's topic. Raises `MalformedError` (`topic.type`) if the type is not a topic."""
         if not is_topic(name):
             raise MalformedError(
                 "topic.type", f"`{name.name}` is an event type, no topic", hint="`penstock type` is for those"
@@ -160,7 +160,7 @@ class TopicPattern:
         if ONE in self.levels:
             raise MalformedError(
                 "topic.pattern",
-                f"`{self.text}`: a right cannot tell how many levels `*` stands for",
+                f"`{self.text}`: a right cannot count the levels that `*` matches",
                 hint="write `**` for one or more levels, or name the topics",
             )
         return _type_name(self.text).replace(SOME, "*")
@@ -173,7 +173,7 @@ def topic_definition(topic: TopicName) -> TypeDefinition:
 
 
 def check_topic(definition: TypeDefinition) -> None:
-    """Check that a definition uses reserved names as topics do: rights on topics rest on what these names say.
+    """Check that a definition uses reserved names as topics do: rights on topics depend on these names.
 
     Raises `MalformedError` (`topic.definition`) and `LimitError` (`topic.limit`).
     """
@@ -188,7 +188,7 @@ def check_topic(definition: TypeDefinition) -> None:
         raise MalformedError(
             "topic.definition",
             f"`{definition.name.name}` extends a topic, which only topics do",
-            hint="its readers would get events that nobody let be published there",
+            hint="its readers would receive events that were not permitted there",
         )
 
 

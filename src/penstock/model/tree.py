@@ -1,4 +1,4 @@
-"""The tree of event types, and which way a right on one of them reaches (paper 1, section II).
+"""The tree of event types, and to which types a right on one of them extends (paper 1, section II).
 
 The scope is chosen per tree. Downward: who may publish or receive `e` may do so for all descendants of `e`.
 Upward: for all its ancestors.
@@ -77,7 +77,7 @@ class TypeTree:
                 hanging[parent] -= 1
                 if not hanging[parent]:
                     leaves.append(parent)
-        # Whatever only hangs below a cycle has gone too.
+        # Types below a cycle are removed too.
         return min(left)
 
     @classmethod

@@ -20,7 +20,7 @@ from penstock.model.values import AttributeSpec, Schema
 class Sealing(StrEnum):
     """Sealing of events between brokers, chosen by the type's owner (paper 5, section 7.1).
 
-    Not at all; each event as a whole, for those who may have all of it; or each attribute by itself.
+    Not at all; each event as a whole, for readers of all attributes; or each attribute separately.
     """
 
     NONE = "none"
@@ -75,7 +75,7 @@ class TypeDefinition:
     sealing: Sealing = Sealing.NONE
     #: whether brokers without its keys are not even told which type it is (paper 5, section 8.2)
     blinded: bool = False
-    #: whether the publishing broker signs, so that who may only read cannot write (paper 5, section 8.2)
+    #: whether the publishing broker signs, so that readers cannot write (paper 5, section 8.2)
     signed: bool = False
 
     def __repr__(self) -> str:
@@ -85,7 +85,7 @@ class TypeDefinition:
         if self.signed and self.sealing is Sealing.NONE:
             raise MalformedError(
                 "type.signed",
-                f"events of `{self.name.name}` are to be signed and not sealed: what is signed are sealed blocks",
+                f"events of `{self.name.name}` are signed and not sealed: only sealed blocks can be signed",
                 hint="seal it by `event` or by `attribute`",
             )
         if self.blinded and self.sealing is Sealing.NONE:
@@ -252,7 +252,7 @@ class EventType:
 # ----------------------------------------------------------------------------------------------------------------------
 # Compute the changes between two versions of a type, as the four management operations (paper 5, section 4.3).
 #
-# A verifier compares the two versions itself; what a manager says it did is not asked.
+# A verifier compares the two versions itself, and does not trust the manager.
 
 
 class Operation(StrEnum):

@@ -94,7 +94,7 @@ def canonical(value: Scalar) -> Scalar:
 
     Python compares two datetimes of one time zone by their wall clocks, which in autumn show an hour twice.
 
-    Raises `MalformedError`: what `in_utc` raises.
+    Raises `MalformedError` as `in_utc`.
     """
     return in_utc(value) if isinstance(value, datetime) else value
 
@@ -174,13 +174,13 @@ class AttributeSpec:
         """
         check_value(self.kind, value)
         if value is not None and self.domain is not None and not self.domain.contains(value):
-            raise MalformedError("value.domain", "the value lies outside the attribute's declared domain")
+            raise MalformedError("value.domain", "the value is outside the attribute's declared domain")
 
 
 def checked_value(name: str, spec: AttributeSpec, value: Scalar) -> Scalar:
     """Check the value of the attribute `name` and return it in canonical form.
 
-    Raises `MalformedError`: what `AttributeSpec.check` raises. The attribute is named, its value is not: a message
+    Raises `MalformedError` as `AttributeSpec.check`. The attribute is named, its value is not: a message
     must not carry what a reader may not see.
     """
     try:
@@ -191,7 +191,7 @@ def checked_value(name: str, spec: AttributeSpec, value: Scalar) -> Scalar:
 
 
 Schema: TypeAlias = Mapping[str, AttributeSpec]
-"""Attribute names and what they may hold: an event type, a profile, or the environment, as a selector sees it."""
+"""Attribute names and their values: of an event type, a profile or the environment, for selectors."""
 
 
 QuickTest: TypeAlias = Callable[[Value], bool]
@@ -203,10 +203,10 @@ _PLAIN: Final[Mapping[Kind, QuickTest]] = {
     Kind.BOOLEAN: lambda value: type(value) is bool,
     Kind.TIMESTAMP: lambda value: type(value) is datetime and value.tzinfo is UTC,
 }
-"""What nearly every value of a kind is; the others are looked at more closely."""
+"""The Python type of nearly every value of a kind. Other values are checked more closely."""
 
 
 def quick_test(spec: AttributeSpec) -> QuickTest:
-    """Return a test whose yes is certain: the value is one that such an attribute may take, in its canonical form."""
+    """Return a quick test: if it returns True, the value is valid for the attribute and in canonical form."""
     plain, domain = _PLAIN[spec.kind], spec.domain
     return plain if domain is None else lambda value: plain(value) and domain.contains(value)

@@ -2,7 +2,7 @@
 
 An atom is `bytes`, an atom with a display hint is `Hinted`, a list is a `tuple`. Signatures are over the
 canonical form, and `parse_canonical` reads no other; `parse` reads all three; `canonical`, `transport` and
-`advanced` write one each. Hostile bytes meet `Limits` and a `MalformedError`, no more: nothing of this recurses.
+`advanced` write one each. Hostile bytes only cause a `LimitError` or a `MalformedError`: nothing here recurses.
 
 A `SexpRecord` describes a list with a head and fields once, for reading and for writing.
 

@@ -43,7 +43,7 @@ def head(value: SExp) -> bytes | None:
 def field(value: SExp, name: bytes) -> tuple[SExp, ...] | None:
     """Return the one element of a list that is itself a list headed `name`, or None.
 
-    Raises MalformedError `sexp.duplicate` where there are two: which was meant must not depend on the reader.
+    Raises MalformedError `sexp.duplicate` if there are two: the meaning must not depend on the reader.
 
     >>> field((b"cert", (b"issuer", b"k1"), (b"subject", b"k2")), b"subject")
     (b'subject', b'k2')
@@ -144,10 +144,10 @@ def parse_canonical(data: bytes, *, limits: CodecLimits = CODEC_LIMITS) -> SExp:
 
 
 def parse_elements(data: bytes, *, limits: CodecLimits = CODEC_LIMITS) -> Iterator[tuple[SExp, bytes]]:
-    """Yield the elements of lists in canonical form that begin with `sequence`, and values that stand between them.
+    """Yield the elements of lists in canonical form that begin with `sequence`, and the values between such lists.
 
-    Each comes with its bytes, and nothing is read before it is asked for: whoever reads something large
-    of a stranger's can stop in between. Raises as `parse_canonical` does; the limits hold for each element.
+    Each comes with its bytes, and is read only when it is requested, so that the reader of a large input from a
+    stranger can stop in between. Raises as `parse_canonical`. The limits apply to each element.
     """
     position, inside = 0, False
     while position < len(data):
@@ -219,7 +219,7 @@ def canonical(value: SExp) -> bytes:
     b'(4:icon[12:image/bitmap]3:xxx)'
     """
     out: list[bytes] = []
-    # None stands for a closing parenthesis still to be written.
+    # None represents a closing parenthesis that is still to be written.
     stack: list[SExp | None] = [value]
     while stack:
         node = stack.pop()
@@ -252,7 +252,7 @@ def _hint(data: bytes, position: int) -> tuple[bytes, int]:
 def _verbatim(data: bytes, position: int) -> tuple[bytes, int]:
     colon = data.find(b":", position, position + LENGTH_DIGITS + 1)
     digits = data[position:colon] if colon >= 0 else b""
-    # `isdigit` of bytes knows ASCII digits only; `int` alone would take signs, blanks and underscores.
+    # `isdigit` of bytes accepts ASCII digits only. `int` alone would accept signs, blanks and underscores.
     if not digits.isdigit() or (digits[0] == _ZERO and len(digits) > 1):
         raise _unexpected(data, position)
     start = colon + 1

@@ -9,19 +9,19 @@
         note: str | None = None
 
 describes `(parcel (to <text>) (weights <n> …) [(fragile)] [(note <text>)])`. Each attribute is a field of its name,
-with `-` for `_`, in the order of the class or of its `ORDER`. The type says what stands in the field:
+with `-` for `_`, in the order of the class or of its `ORDER`. The type describes the content of the field:
 
 - `tuple[X, ...]` and `frozenset[X]`: any number of values, those of a set in their order;
 - `bool = False`: nothing. The field is there if the value is true;
 - `X | None = None`: one value. The field is not there if the value is None;
 - `tuple[X, Y]`, as one of several values: a list of two;
-- a record, or a union of records: one value, which its head tells from others;
+- a record, or a union of records: one value, identified by its head;
 - a `StrEnum`, and each type that the class has in its `FORMS`: one value.
 
-`Annotated` says what differs: how the value is written (`Form`) or all that stands in the field (`ListForm`), another
-name (`Named`), `OMITTED` for a field that is not there if it has its default, and `BARE` for what stands in the record
-itself: one value, all that is left, or the fields of another record. With `RecordParts` another record is written in
-the place of the value. Attributes that follow each other under one name are the values of one field.
+`Annotated` describes exceptions: how the value is written (`Form`) or the whole content of the field (`ListForm`),
+another name (`Named`), `OMITTED` for a field that is left out if it has its default, and `BARE` for values in the
+record itself: one value, all that is left, or the fields of another record. With `RecordParts` another record is
+written in the place of the value. Attributes that follow each other under one name are the values of one field.
 
 Reading is strict: each field once, in its place, and nothing else. Whether a value was written in its one form is for
 the caller to check, by writing again what was read.
@@ -68,7 +68,7 @@ class Named:
 
 @dataclass(frozen=True, slots=True)
 class RecordParts(Generic[T]):
-    """A value that is written as the fields of a record: how it is taken apart, and put together."""
+    """A value that is written as the fields of a record: how to convert it to the record and back."""
 
     record: "type[SexpRecord]"
     apart: Callable[[T], Any]
@@ -107,7 +107,7 @@ class SexpRecord:
 
     @classmethod
     def from_sexp(cls, body: SExp) -> Self:
-        """Read a record. Raises `MalformedError`: `sexp.duplicate`, that of `malformed`, and what its forms raise."""
+        """Read a record. Raises `MalformedError`: `sexp.duplicate`, as `malformed`, and errors of its forms."""
         return read_record(cls, body)
 
     def verify_fields(self) -> None:
@@ -131,7 +131,7 @@ def written_fields(record: SexpRecord) -> list[SExp]:
 
 
 def read_record(cls: type[R], body: SExp) -> R:
-    """Read a record; what `from_sexp` does unless a class has more to say."""
+    """Read a record: the default of `from_sexp`."""
     if not isinstance(body, tuple) or head(body) != cls.HEAD:
         raise cls.malformed(f"not a `({cls.HEAD.decode()} …)`")
     record, rest = read_fields(cls, body)
@@ -141,7 +141,7 @@ def read_record(cls: type[R], body: SExp) -> R:
 
 
 def read_fields(cls: type[R], body: tuple[SExp, ...]) -> tuple[R, tuple[SExp, ...]]:
-    """Read the fields of a record from a list that begins with them, and return what is left. Raises as `from_sexp`."""
+    """Read a record's fields from the beginning of a list, and return the rest of the list. Raises as `from_sexp`."""
     record, end = _read(cls, body, 1, cls)
     return record, body[end:]
 
@@ -179,12 +179,12 @@ def _read(cls: type[R], body: tuple[SExp, ...], at: int, outer: type[SexpRecord]
 
 
 def _misplaced(cls: type[SexpRecord], body: tuple[SExp, ...], missing: bytes | None) -> MalformedError:
-    """Return, or raise, what is wrong with a list whose fields are not those of a record."""
+    """Return or raise the error for a list whose fields are not those of a record."""
     names = [*_names(cls)]
     there = {name for name in names if field(body, name) is not None}
     what = cls.HEAD.decode()
     if missing is not None and missing not in there:
-        return cls.malformed(f"a `{what}` has one `({missing.decode()} …)`")
+        return cls.malformed(f"a `{what}` must have one `({missing.decode()} …)`")
     for element in body[1:]:
         if head(element) not in names:
             found = "a value" if (name := head(element)) is None else f"`({name.decode(errors='backslashreplace')} …)`"
@@ -193,7 +193,7 @@ def _misplaced(cls: type[SexpRecord], body: tuple[SExp, ...], missing: bytes | N
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a class describes, found out when it is first used.
+# The description of a class, computed at its first use.
 
 
 #: the default of a field that is always there

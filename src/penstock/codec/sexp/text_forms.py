@@ -1,6 +1,6 @@
 r"""Reading any of the three forms (RFC 9804, sections 4 to 7), and writing the transport form.
 
-What the grammar leaves open, or what readers are known to differ on, is settled here as follows.
+Where the grammar is ambiguous, or readers are known to differ, this reader does the following.
 
 - Braces: a `{base64}` block stands for a whole value, never for an element of a list (7.1 and 7.3 have it
   only at the top), and what it holds is canonical. Offsets of errors inside count in the decoded bytes.
