@@ -1,4 +1,4 @@
-"""Processes of tests that start at once: a copy of this one, which has loaded everything, instead of a new Python.
+"""Processes of tests that start immediately: a copy of this one, which has loaded everything, instead of a new Python.
 
 A broker loads for half a second before it runs, and tests start hundreds of them. What starts a Python as its subject
 takes `subprocess` itself.

@@ -1,4 +1,4 @@
-"""What every Java is told that a test starts: Spark's, mostly, which lives for a minute."""
+"""The options of every Java that a test starts: Spark's, mostly, which lives for a minute."""
 
 import os
 from pathlib import Path
@@ -14,8 +14,8 @@ _BRIEF: Final = (*BRIEF, "-XX:+UseSerialGC")
 _ROOMY: Final = ("-XX:MetaspaceSize=400m", "-Xmn350m")
 #: the folder of these settings would be on the class path, where an archive bears none
 _LOGGED: Final = f"-Dlog4j2.configurationFile={ROOT / 'tools' / 'spark' / 'log4j2.properties'}"
-#: besides what `penstock` itself sets: what a task takes at once to sort or count in, usually 32 MB, which Java has to
-#: clear and to collect
+#: besides what `penstock` itself sets: what a task takes in one piece to sort or count in, usually 32 MB, which Java
+#: has to clear and to collect
 LIGHT: Final = {**EVERYWHERE, "spark.buffer.pageSize": "1m"}
 
 

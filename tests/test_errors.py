@@ -44,7 +44,7 @@ def test_the_tree_drawn_in_the_docstring_is_complete() -> None:
 
 
 def test_the_text_ends_with_the_code() -> None:
-    assert str(MalformedError("name.malformed", "`x` is no name", hint="write y")) == "`x` is no name [name.malformed]"
+    assert str(MalformedError("name.malformed", "`x` is bad", hint="write y")) == "`x` is bad [name.malformed]"
 
 
 def test_plain_data() -> None:

@@ -49,7 +49,7 @@ def test_nothing_waits_by_what_swallows_cancellations() -> None:
 
 
 class Heard:
-    """What the exception handler of the event loop was told."""
+    """What the exception handler of the event loop received."""
 
     def __init__(self) -> None:
         self.reports: list[dict[str, Any]] = []

@@ -135,7 +135,7 @@ def running(shell: Shell, file: str, program: Sequence[str] = ()) -> Iterator[Ru
 
 @contextmanager
 def bounded(process: subprocess.Popen[str], longest: float = LONGEST) -> Iterator[None]:
-    """End a process with its test, and also when it takes so long that whoever reads from it may wait for ever."""
+    """End a process with its test, and also when it takes so long that whoever reads from it may wait indefinitely."""
     with process:
         timer = threading.Timer(longest, process.kill)
         timer.start()

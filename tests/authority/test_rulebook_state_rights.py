@@ -1,4 +1,4 @@
-"""Whose word counts: nothing is taken that others would have had to ask for, or to agree to, and nothing twice."""
+"""Who is authorised: nothing is taken that others would have had to ask for, or to agree to, and nothing twice."""
 
 from dataclasses import replace
 

@@ -1,4 +1,4 @@
-"""A core by itself: it has neither links nor keys, and nobody whom it reports to but the test."""
+"""A core by itself: it has neither links nor keys, and it reports to the test alone."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -19,7 +19,7 @@ from penstock.model.principals import Principal
 
 
 class LonePorts:
-    """What surrounds a core by itself. It remembers what it is told, and says no to all that it is asked."""
+    """What surrounds a core by itself. It remembers what it receives, and says no to all that it is asked."""
 
     def __init__(self) -> None:
         self.codes: list[str] = []

@@ -149,7 +149,7 @@ class Broker:
 
 
 class WholeLog(MemoryLog):
-    """A log that remembers what it was told to forget."""
+    """A log that remembers what it should forget."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -162,7 +162,7 @@ class WholeLog(MemoryLog):
 
 
 class World:
-    """Managers, a log, and brokers. What is told to all can be lost for some."""
+    """Managers, a log, and brokers. What is sent to all can be lost for some."""
 
     def __init__(self, *numbers: int, group: KeyGroup = GROUP, limits: BrokerLimits = DEFAULTS) -> None:
         self.now = NOW
@@ -174,7 +174,7 @@ class World:
         self.brokers: dict[int, Broker] = {}
         #: who has left; a manager that has only started may not take its word for it
         self.gone: set[int] = set()
-        #: all that was told to all
+        #: all that was sent to all
         self.told: list[Tell] = []
         self.deaf: set[int] = set()
         self.refusals: list[str] = []

@@ -75,7 +75,7 @@ class Network:
         self.cuts: list[Cut] = []
         #: of brokers that are not called by the hash of their name
         self.principals: dict[str, Principal] = {}
-        #: what publishers were told last, by broker and key
+        #: what publishers received last, by broker and key
         self.wanted: dict[tuple[str, str], bool] = {}
         #: the last that was retained, by broker and key
         self.states: dict[tuple[str, str], TransitEvent] = {}
@@ -207,7 +207,7 @@ class Network:
         return found
 
     def expected(self, name: str, event: TransitEvent) -> set[Delivery]:
-        """Say who should get an event, by looking at everybody's subscriptions at once."""
+        """Say who should get an event, by looking at all subscriptions of everybody."""
         line = (event.key, *event.ancestors)
         return {
             Delivery(broker, key, event.id)
@@ -217,7 +217,7 @@ class Network:
         }
 
     def root(self, key: TypeKey) -> set[str]:
-        """Return whom the brokers take for the rendezvous node of a type."""
+        """Return which broker the brokers take for the rendezvous node of a type."""
         return {self.names[root] for router in self.routers.values() if (root := router.view.root(key))}
 
     def held(self) -> dict[str, int]:

@@ -66,7 +66,7 @@ async def refused(code: str, act: Awaitable[object]) -> PenstockError:
 
 
 class Broker(Node):
-    """A node that remembers what its operator is told."""
+    """A node that remembers what its operator receives."""
 
     told: list[RequestReport | LinkReport | PenstockError]
 

@@ -1,4 +1,4 @@
-"""A keeper that is driven as a broker drives it: what changes is enforced at once, and what it says is kept."""
+"""A keeper that is driven as a broker drives it: what changes is enforced immediately, and what it says is kept."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field

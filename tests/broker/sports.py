@@ -114,7 +114,7 @@ class _Path(EventPath):
 
 @dataclass
 class Node:
-    """A local broker and its router. What clients are told is kept in `told`, what its operator is in `reports`."""
+    """A local broker and its router. What clients receive is in `told`, what its operator receives in `reports`."""
 
     limits: BrokerLimits = DEFAULTS
     library: Library = field(default_factory=stocked)
@@ -182,7 +182,7 @@ class Node:
         return self.publish_as("reporter", definition.name.name, event)
 
     def publish_as(self, session: str, advertisement: str, event: Event) -> list[Output]:
-        """Take an event the whole way, and return what clients are told and get."""
+        """Take an event the whole way, and return what clients receive."""
         self._said.clear()
         row: list[Wire] = [event.id, event.time, *event.values.values()]
         self.path.publish(session, PublishMessage(0, advertisement, event.type.name, [row]))

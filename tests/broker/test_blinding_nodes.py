@@ -74,7 +74,7 @@ def trees(node: Broker) -> set[str]:
 
 @asynccontextmanager
 async def row(**more: Any) -> AsyncIterator[tuple[Broker, Broker, Broker]]:
-    """One that manages keys and publishes, one that only carries, one that reads. All go by the owner's policy."""
+    """One that manages keys and publishes, one that only carries, one that reads. All use the owner's policy."""
     policy = (*POLICY, may(BETWEEN, Right.ROUTE))
     async with (
         running(*policy, key=PUB, types=(SIGNED,), managing=managing(), **more) as pub,

@@ -262,4 +262,4 @@ def test_no_guess_gives_a_label() -> None:
     tried = {label(key, guess) for key in keys for guess in guesses}
     tried |= {hashlib.sha256(guess.encode()).digest()[:LABEL_BYTES] for guess in guesses}
     assert not tried & found
-    assert label(label_key(1), str(CAR.key)) == route.type, "with the key it is found at once"
+    assert label(label_key(1), str(CAR.key)) == route.type, "with the key it is found immediately"

@@ -149,7 +149,7 @@ def test_a_role_ends_with_its_certificate() -> None:
     for moment, heard in ((NOW, True), (later.replace(minute=1), False)):
         found.now = moment
         assert any(isinstance(said, Given) for said in found.publish(NEWS, headline="h")) is heard
-    # What was revoked is no role.
+    # What was revoked is not a role.
     assert arrives(node(press, until_then)) != []
     assert arrives(node(press, until_then, revoked=(until_then.id,))) == []
 

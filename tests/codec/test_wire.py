@@ -110,7 +110,7 @@ def test_the_limits_themselves_are_allowed() -> None:
         b"\xc1",  # never used
         b"\x91",  # a list of one, without it
         b"\x01\x01",  # more behind it
-        b"\xa1\xff",  # text that is no UTF-8
+        b"\xa1\xff",  # text that is not UTF-8
         b"\x81\xc4\x01a\x01",  # a key of bytes
         b"\x81\x01\x01",  # a key that is a number
         b"\x81\x90\x01",  # a key that is a list

@@ -52,7 +52,7 @@ def test_a_ring_has_labels_of_its_types_and_of_no_others() -> None:
     assert blind_newest(ring, SMALL) == blind(new, SMALL)
     directory = Directory.of(ring, [LORRY, CAR])
     assert directory.resolve(blind(old, SMALL)) == directory.resolve(blind(new, SMALL)) == SMALL
-    # Lorries have labels of their own, and who knows no type knows none of its labels.
+    # Lorries have labels of their own, and who does not know a type does not know its labels.
     assert code_of(directory.resolve, blind(new, BIG)) == "seal.unknown-label"
     assert code_of(Directory.of(ring, [LORRY]).resolve, blind(new, SMALL)) == "seal.unknown-label"
     ring.put(label_scope(LORRY.key), 1, old)

@@ -75,7 +75,7 @@ def test_parts_are_neither_left_out_nor_put_together_anew() -> None:
     assert code_of(open_part, key_of(PLATE), mine, (mine,)) == "seal.cannot-open"
     mixed = tuple(sorted((*alone, *sealed(SPEED))))
     assert code_of(opened, PLATE, mixed) == "seal.cannot-open"
-    # Which content it is shows all the same: this is what those without keys go by.
+    # Which content it is shows all the same: this is what those without keys use.
     assert mine[:NAME_BYTES] == alone[0][:NAME_BYTES]
 
 

@@ -216,7 +216,7 @@ class Groups(RuleBasedStateMachine):
         self.leaves = {name: leaf for name, leaf in self.leaves.items() if name not in gone} | new
         paths = {name: path for name, path in self.paths.items() if name not in gone}
         self.paths = {name: path.follow(rekey) for name, path in paths.items()}
-        # Who joins either hears the broadcast or is told its path; both come to the same.
+        # Who joins either hears the broadcast or receives its path; the result is the same.
         for name, leaf in new.items():
             self.paths[name] = KeyPath(GROUP, 0, leaf, {}).follow(rekey)
             assert self.paths[name].to_bytes() == self.tree.path(name).to_bytes()
@@ -234,7 +234,7 @@ class Groups(RuleBasedStateMachine):
         for root, members in self.roots:
             outside = [knew for name, knew in self.knew.items() if name not in members]
             assert root not in closure(set().union(*outside), self.gives)
-            # The closure is no empty word: each member finds it from its leaf and what was sent.
+            # The closure is real: each member finds it from its leaf and what was sent.
             assert all(root in closure({*self.knew[name]}, self.gives) for name in members)
 
 

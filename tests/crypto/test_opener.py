@@ -102,7 +102,7 @@ def test_a_reader_without_a_key_gets_none() -> None:
     assert opened.columns == [block.columns[0], None, block.columns[2]]
     assert (opened.ids, opened.times) == (block.ids, block.times)
     assert [[*event.values] for event in opened.events()] == [held, []]
-    # The key of another attribute under this name, or of another epoch, is no key.
+    # The key of another attribute under this name, or of another epoch, is not a key.
     for wrong in (secret(ALL[0], 7), secret(ALL[1], 8), Secret(fresh(32))):
         keys = ring(held)
         keys.put(ALL[1], 7, wrong)
@@ -387,7 +387,7 @@ def test_every_failure_looks_the_same() -> None:
 
 
 def _badly_encoded() -> bytes:
-    """Return a block whose column opens and is no column: its sender does not keep to the format."""
+    """Return a block whose column opens and is not a column: its sender does not keep to the format."""
     wrong = encode_block(small())._replace(columns=[b"\x7fnothing"] * 3)
     return sealer().seal_encoded(wrong, NOW)
 

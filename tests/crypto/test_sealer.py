@@ -32,7 +32,7 @@ def sealer(limits: CryptoLimits | None = None, **options: object) -> Sealer:
 
 
 def hkdf(key: bytes, info: bytes) -> bytes:
-    """Return 32 octets as RFC 5869 has them, written out."""
+    """Return 32 bytes as RFC 5869 has them, written out."""
     extracted = hmac.digest(bytes(32), key, "sha256")
     return hmac.digest(extracted, info + b"\1", "sha256")
 

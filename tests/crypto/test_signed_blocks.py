@@ -1,4 +1,4 @@
-"""Signed blocks: who may read cannot write, single events can be proven, and nothing hidden is told by it."""
+"""Signed blocks: who may read cannot write, single events can be proven, and it reveals nothing hidden."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace

@@ -1,4 +1,4 @@
-"""A `penstock` that starts at once: a process in which all commands are loaded makes a copy of itself for each.
+"""A `penstock` that starts immediately: a process in which all commands are loaded makes a copy of itself for each.
 
     python -I -S tests/docs/forks.py SOCKET WORD …    one command: it is handed over with its folder, its environment
                                                       and its streams, and ends as the copy ends
@@ -24,7 +24,7 @@ def ask(path: str, *words: str) -> int:
     """Let a command run elsewhere; hand signals on. Return the status that it ended with."""
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as server:
         server.connect(path)
-        asked = json.dumps([words, os.getcwd(), dict(os.environ)]).encode()  # noqa: PTH109  # so it starts at once
+        asked = json.dumps([words, os.getcwd(), dict(os.environ)]).encode()  # noqa: PTH109  # so it starts immediately
         streams = [(socket.SOL_SOCKET, socket.SCM_RIGHTS, array.array("i", [0, 1, 2]))]
         for number in _HANDED_ON:
             signal.signal(number, lambda number, _: server.send(bytes([number])) and None)

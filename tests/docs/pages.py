@@ -1,6 +1,6 @@
 """Run the commands of a documentation page as a reader would, in one or more terminals.
 
-A page shows commands and their output, nothing else. What a reader does without being told (waiting for a program to
+A page shows commands and their output, nothing else. What a reader does without instructions (waiting for a program to
 start, a second terminal, Ctrl-C) is in comments on the lines before a block, which no reader sees:
 
     <!-- test: terminal broker -->      run the block's command in the terminal `broker`, which stays open, and wait

@@ -31,7 +31,7 @@ PAGES = [
 
 
 def with_free_ports(text: str) -> str:
-    """Return a page with other ports, which are free, so that it can be tested several times at once."""
+    """Return a page with other ports, which are free, so that it can be tested several times in parallel."""
     named = set(PORT.findall(text))
     free = dict(zip(named, map(str, free_ports(len(named))), strict=True))
     return PORT.sub(lambda found: free[found.group()], text)
@@ -49,7 +49,7 @@ def test_pages_are_tested_on_ports_that_are_free() -> None:
 
 @pytest.fixture(scope="session")
 def programs(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """Return a folder with a `penstock` that starts at once."""
+    """Return a folder with a `penstock` that starts immediately."""
     folder = tmp_path_factory.mktemp("bin")
     program, path = folder / "penstock", folder / "socket"
     asking = shlex.join([sys.executable, "-I", "-S", forks.__file__, str(path)])

@@ -50,7 +50,8 @@ def documents() -> list[Path]:
 
 
 def modules() -> list[Path]:
-    return sorted(path for folder in ("src", "examples") for path in (ROOT / folder).rglob("*.py"))
+    found = (path for folder in ("src", "examples", "tests", "tools") for path in (ROOT / folder).rglob("*.py"))
+    return sorted(path for path in found if path != Path(__file__))
 
 
 def prose(path: Path) -> Iterator[tuple[int, str]]:

@@ -421,7 +421,7 @@ def test_what_a_hostile_server_or_neighbour_says_is_counted_or_refused(server: N
                 assert reader.counts.malformed == 1
             await fabric.declare("asked", EVENTS)
             # A stream has what it has acknowledged.
-            await foreign.jetstream().publish(f"{name}.topics.asked", json.dumps({"durability": "for ever"}).encode())
+            await foreign.jetstream().publish(f"{name}.topics.asked", json.dumps({"durability": "endless"}).encode())
             with refused("fabric.registry"):
                 await fabric.describe("asked")
             await fabric.declare("owned", replace(STATE, ownership=Ownership.EXCLUSIVE))

@@ -46,8 +46,8 @@ def in_time(branch: Branch, env: Row) -> bool:
         return True
     try:
         now = env["time"]
-        return (validity.not_before is None or parse_date(validity.not_before) <= now) and (  # type: ignore[operator]  # what is no time raises
-            validity.not_after is None or now <= parse_date(validity.not_after)  # type: ignore[operator]  # what is no time raises
+        return (validity.not_before is None or parse_date(validity.not_before) <= now) and (  # type: ignore[operator]  # what is not a time raises
+            validity.not_after is None or now <= parse_date(validity.not_after)  # type: ignore[operator]  # what is not a time raises
         )
     except (KeyError, TypeError):
         return False

@@ -100,7 +100,7 @@ def test_of_whom_nothing_is_known_nothing_is_allowed() -> None:
         decision = ask(everything, of, action, X)
         assert decision.effect is Effect.INDETERMINATE
         assert [problem.code for problem in decision.errors] == ["moderator.unknown-profile"]
-    # Who is known as a publisher is no subscriber without attributes, and the other way round.
+    # Who is known as a publisher is not a subscriber without attributes, and the other way round.
     assert ask(everything, P1, SUBSCRIBE, X).effect is Effect.INDETERMINATE
     swapped = agreed(agreement(rule("r", "X", of=[P1, ANN])), PROFILES)
     assert ask(swapped, ANN, PUBLISH, X).effect is Effect.INDETERMINATE
@@ -178,7 +178,7 @@ def test_wishes_of_subscribers_are_asked_of_publishers() -> None:
     attribute = str(A1.event_type.by_name["publisher"].id)
     assert [evaluate(branch.where, {attribute: str(of)}) for of in (P1, P2)] == [False, True]
     assert branch.because == ("rule:r2", "rule:w")
-    # Nobody can tell from whom they are.
+    # Nobody can tell who published them.
     plain = types(told=False)[event("A1")]
     assert ask(agreed(agreement(*both, wish)), ANN, SUBSCRIBE, plain).effect is Effect.DENY
     assert ask(agreed(agreement(*both)), ANN, SUBSCRIBE, plain).effect is Effect.PERMIT

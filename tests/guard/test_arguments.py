@@ -1,4 +1,4 @@
-"""Arguments of a wrong type are told so at once, and never turn into an answer."""
+"""Arguments of a wrong type are refused immediately, and never turn into an answer."""
 
 from collections.abc import Callable
 

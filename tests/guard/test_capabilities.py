@@ -219,7 +219,7 @@ def test_a_right_on_a_network_with_more_than_is_understood_is_none() -> None:
 STAR: SExp = (b"*",)
 MALFORMED: dict[str, tuple[SExp, ...]] = {
     "an unknown place": (STAR, STAR, STAR, b"more"),
-    "a where that is no predicate": (STAR, b"yes"),
+    "a where that is not a predicate": (STAR, b"yes"),
     "a set of wheres": (
         STAR,
         (b"*", b"set", (b"*", b"where", (b"sql", b"TRUE")), (b"*", b"where", (b"sql", b"FALSE"))),

@@ -93,7 +93,7 @@ OTHERS = {"none": (MALLORY, {}), "all": (MET, EVERYTHING), "some": (BILLING, {"n
 
 
 def allowed(combining: PolicyCombining, others: set[str], says: str) -> set[str]:
-    """Return what is to be seen, by the table in the module."""
+    """Return what should be seen, by the table in the module."""
     everything, permits, tolerates = set(EVERYTHING), says == "Permit", says in {"Permit", "NotApplicable"}
     match combining:
         case PolicyCombining.BOTH:
@@ -229,7 +229,7 @@ def test_publishing() -> None:
 
 
 def test_what_may_be_published_may_depend_on_what_else_is() -> None:
-    """A plate may be told of Victoria alone, and not together with a place where it is secret."""
+    """A plate may be shown of Victoria alone, and not together with a place where it is secret."""
     plates = made(
         policy(
             'deny target clause part == "numberplate" condition not (place == "Victoria")',
@@ -246,7 +246,7 @@ def test_what_may_be_published_may_depend_on_what_else_is() -> None:
         [
             ("AE05 XYZ", "Victoria", {PLATE, LOCATION}),
             ("AE05 XYZ", "Dover", {LOCATION}),
-            # Without the place nobody may tell the plate, and without the plate the place may be told.
+            # Without the place nobody may show the plate, and without the plate the place may be shown.
             ("SECRET", "Victoria", {LOCATION}),
         ],
     ):
@@ -268,7 +268,7 @@ def test_who_and_what_is_asked() -> None:
         bag = police(MET, PITO)
         assert shown(ask(made(policy(f"permit condition {condition}")), who, bag=bag)) == EVERYTHING, condition
         assert shown(ask(made(policy(f"permit condition not ({condition})")), who, bag=bag)) is None, condition
-    # A right with conditions is no right that a policy can go by.
+    # A right with conditions is not a right that a policy can use.
     assert shown(ask(made(policy('permit condition "subscribe" in may')), SMITH)) is None
 
 

@@ -1,4 +1,4 @@
-"""What policies are told about who asks, and while it is true."""
+"""What policies learn about who asks, and while it is true."""
 
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
@@ -39,7 +39,7 @@ def test_roles_are_names_by_whoever_gives_them() -> None:
     bag = Credentials.of(
         name(PITO, b"police", MET.principal),
         name(CCS, b"friends", MET.principal),
-        # A name for all whom another name means.
+        # A name for everybody that another name means.
         name(PITO, b"trusted", Name(CCS.principal, (b"friends",))),
         name(PITO, b"others", CCS.principal),
     )

@@ -182,7 +182,7 @@ def test_classes_that_cannot_be_event_classes() -> None:
         speed: Annotated[int, EventField(low=1)]
 
     for cls in (Plain, Odd, Mixed, Several, Half):
-        refused("event.class", lambda cls=cls: event(cls))  # type: ignore[misc]  # bound at once
+        refused("event.class", lambda cls=cls: event(cls))  # type: ignore[misc]  # bound immediately
     refused("name.malformed", lambda: event("owner/two words")(dataclass(type("Fine", (), {}))))
     refused("event.class", lambda: event_class_of(Plain))
     # A sub-class is one of its own: its fields may be others.

@@ -50,7 +50,7 @@ def test_the_written_form_of_a_known_digest() -> None:
         WRITTEN + "=",
         "ed25519:" + "a" * 48 + "====",
         "ed25519:" + "a" * 50 + "==",
-        "ed25519:" + "a" * 51 + "b",  # spare bits
+        "ed25519:" + "a" * 51 + "b",  # unused bits
         "ed25519:" + "a" * 51 + "p",
         "ed25519:" + "a" * 51,
         "ed25519:" + "a" * 53,

@@ -1,4 +1,4 @@
-"""What people are told: who is concerned, over what, and what a step was about."""
+"""What people read: who is concerned, over what, and what a step was about."""
 
 from dataclasses import replace
 

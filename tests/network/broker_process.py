@@ -7,7 +7,7 @@ seconds by which the broker's clock is wrong, read again at each use. It says it
 
 In the folder it keeps what owners have said, its decision log, and `deliveries.jsonl`. That has numbered lines: one for
 each start, one for each time-stamp of an owner before the first delivery that relies on it, and one for each message
-that was handed to a client: when, to whom, and the ids of the events.
+that was handed to a client: when, the receiver, and the ids of the events.
 """
 
 import asyncio

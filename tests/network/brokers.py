@@ -33,7 +33,7 @@ LONG = 60.0
 
 DOMAINS = {"police": ("p1", "p2"), "council": ("c1",), "press": ("m1", "m2")}
 BROKERS = tuple(name for names in DOMAINS.values() for name in names)
-#: a ring: who calls whom
+#: a ring: each broker and the one that it calls
 LINES = (("p1", "p2"), ("p2", "c1"), ("c1", "m1"), ("m1", "m2"), ("m2", "p1"))
 #: those between the press and everybody else
 BORDER = (("c1", "m1"), ("m2", "p1"))
@@ -183,7 +183,7 @@ class Network:
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     def lay_out(self) -> None:
-        """Write down everything that the brokers go by."""
+        """Write down everything that the brokers use."""
         self.ports = dict(zip(BROKERS, free_ports(len(BROKERS)), strict=True))
         (self.folder / "all.cert").write_bytes(Credentials.of(*policy()).to_bytes())
         (self.folder / "types").mkdir()

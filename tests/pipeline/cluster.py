@@ -33,7 +33,7 @@ SETTINGS = {
     "spark.eventLog.compress": "false",
     "spark.sql.shuffle.partitions": "2",
     "spark.sql.session.timeZone": "Pacific/Auckland",
-    # The driver is told by the environment.
+    # The driver learns it from the environment.
     "spark.executor.extraJavaOptions": java.options(),
     **INTERPRETED,
     **java.LIGHT,

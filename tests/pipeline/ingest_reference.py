@@ -301,7 +301,7 @@ def whole(content: bytes, start: int, layout: CsvLayout) -> tuple[int, list[byte
 def table(content: bytes, bound: BoundMapping) -> list[tuple[Record, Found]]:
     """Read a whole CSV file with a header."""
     first, *others = split(content, bound.mapping.csv) or [Record(b"", [], 1)]
-    return [(record, judged(lambda record=record: _row(record, first.fields, bound))) for record in others]  # type: ignore[misc]  # bound at once
+    return [(record, judged(lambda record=record: _row(record, first.fields, bound))) for record in others]  # type: ignore[misc]  # bound immediately
 
 
 def _row(record: Record, header: list[bytes | None], bound: BoundMapping) -> tuple[Event, str]:

@@ -96,11 +96,11 @@ def revoke(plant: Path, after: float, *names: str, by: int = 1) -> None:
 
 
 REVOCATIONS = 'revocations = ["owner.chain"]\n'
-"""What stands in a policy file that goes by that chain."""
+"""What stands in a policy file that uses that chain."""
 
 
 def build_revocable(plant: Path) -> Path:
-    """Build a plant whose policy goes by the owner's chain, in which nothing is revoked yet that anybody has."""
+    """Build a plant whose policy uses the owner's chain, in which nothing is revoked yet that anybody has."""
     file = build(plant)
     revoke(plant, 0)
     file.write_text(REVOCATIONS + POLICY)

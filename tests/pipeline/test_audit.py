@@ -1,4 +1,4 @@
-"""An audit counts what a decision log says, and quarantines what is no decision."""
+"""An audit counts what a decision log says, and quarantines what is not a decision."""
 
 import json
 from collections.abc import Iterator
@@ -236,7 +236,7 @@ def test_answers_of_policies_are_audited_too(spark: SparkSession, tmp_path: Path
     assert [row.id for row in room.slowest(log, 1).collect()] == ["r-0"]
     taken = {(row[0], row[1], row[-1]) for row in rows(room.durations(log))}
     assert taken == {("can_read", 3, 18), ("", 1, 1_000), ("fly", 1, 18), ("publish", 1, 18)}
-    assert rows(room.flows(log)) == set(), "an action of that name is no event"
+    assert rows(room.flows(log)) == set(), "an action of that name is not an event"
     log.unpersist()
 
 
@@ -350,7 +350,7 @@ def test_an_audit_collects_what_a_report_shows(log: DataFrame) -> None:
     assert report.refusals.more
     assert report.refusals.rows[0][:6] == (text(MALLORY), "subscribe", TYPE_TEXT, "deny", None, 2)
     assert [row[4] for row in report.kept_back.rows] == [41, 7]
-    # With a policy, the rights that were used say who gave whom what; those of another policy are known by id alone.
+    # With a policy, the rights that were used say who granted what to what key; of another policy, the ids are known.
     assert report.rights_used.columns[:4] == ("credential", "issuer", "subject", "right")
     assert ("publish, subscribe on uk.gov.pito.Numberplate", 3, 82) in {row[3:6] for row in report.rights_used.rows}
     assert None in {row[1] for row in audit(log, PipelinePolicy(Credentials.of(TO_CCS))).rights_used.rows}

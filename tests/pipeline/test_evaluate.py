@@ -117,7 +117,7 @@ def test_rows_get_what_each_would_get_by_itself(seed: int, bags: bool, texts: bo
 def cell(bag: Sequence[Value], of: DataType, bags: bool, texts: bool) -> object:
     written = [of.write(one) if texts else one for one in bag]
     if bags:
-        # What is null in an array is no value.
+        # What is null in an array is not a value.
         return [*written, None] if written else None
     return written[0] if written else None
 

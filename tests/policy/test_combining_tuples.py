@@ -145,7 +145,7 @@ def _atoms(text: str) -> list[str]:
 
 @pytest.mark.parametrize("name", sorted(ELEMENTS.keys() - COUNTED.keys()))
 def test_those_that_go_by_order_are_equal(name: str) -> None:
-    """None goes by more than the first two that are applicable, or by places after the third: five are enough."""
+    """None uses more than the first two that are applicable, or by places after the third: five are enough."""
     found = made(tuple(ELEMENTS[name].items()))
     assert found.gap() is None
     for length in range(6):

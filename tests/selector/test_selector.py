@@ -217,7 +217,7 @@ def test_equals_holds_for_equal_values_only(pair: tuple[Any, Any]) -> None:
 @pytest.mark.parametrize(
     "value", [float("nan"), 2**63, "\ud800", datetime(2026, 1, 1, tzinfo=UTC).replace(tzinfo=None), b"x", None]
 )
-def test_equals_refuses_what_no_attribute_holds(value: Any) -> None:  # also what is no value
+def test_equals_refuses_what_no_attribute_holds(value: Any) -> None:  # also what is not a value
     with pytest.raises(SelectorError) as caught:
         equals("a", value)
     assert caught.value.code == "selector.literal"

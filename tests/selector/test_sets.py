@@ -22,7 +22,7 @@ def contains(spans: Spans, value: Any) -> bool:  # a value of the set's kind
 
 @st.composite
 def kinds_and_values(draw: st.DrawFn) -> tuple[Kind, Any, Any]:
-    """Draw a kind, a value of it that is no NaN, and a constant to compare it with."""
+    """Draw a kind, a value of it that is not a NaN, and a constant to compare it with."""
     kind = draw(st.sampled_from(list(Kind)))
     other = draw(st.sampled_from([Kind.INTEGER, Kind.FLOAT])) if kind in (Kind.INTEGER, Kind.FLOAT) else kind
     value = draw(VALUES[kind].filter(lambda value: value == value))  # noqa: PLR0124  # NaN

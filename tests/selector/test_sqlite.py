@@ -2,7 +2,7 @@
 
 SQLite differs, and the tests keep clear of it there, on: overflow (it turns to floats), division by zero (NULL), NaN
 (NULL), timestamps (it has none), booleans other than as conditions (they are numbers), strings with NUL characters,
-the order of mixed kinds, and unary minus of a string. LIKE is told to regard case. Integers stay small enough, and
+the order of mixed kinds, and unary minus of a string. LIKE has to regard case. Integers stay small enough, and
 floats are sums of halves, so that no operation rounds or overflows.
 """
 

@@ -1,4 +1,4 @@
-"""The archive of Spark's classes: what is done where Java makes none, and who is told of one."""
+"""The archive of Spark's classes: what is done where Java makes none, and who uses one."""
 
 import importlib.util
 import subprocess

@@ -62,7 +62,7 @@ class Oracle:
         return current
 
     def reach(self, subject: Subject, propagate: bool = True, seen: frozenset[Subject] = frozenset()) -> Reached:
-        """Return whom the authority of a subject reaches, by chains that pass nobody twice."""
+        """Return who the authority of a subject reaches, by chains that pass nobody twice."""
         reached: Reached = set()
         for member in self.expand(subject):
             quorum = member if isinstance(member, Threshold) else self.quorums.get(member)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from penstock.codec.sexp import Hinted, SExp
 from penstock.trust.tags import EVENT
 
-#: what holds of the one event of the model
+#: what is true for the only event of the model
 ATTRIBUTES: dict[SExp, SExp] = {(b"attr", b"0"): (b"string", b"x"), (b"attr", b"1"): (b"int", b"7")}
 SELECTORS = {b"true": True, b"false": False}
 

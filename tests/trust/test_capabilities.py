@@ -166,7 +166,7 @@ def test_attributes() -> None:
     assert terms(event_tag(attributes=[PLATE, TIME]), event_tag(attributes=[TIME, PLACE])).attributes == frozenset(
         {TIME}
     )
-    # Section 5.2.2: attributes that the type does not have are no mistake.
+    # Section 5.2.2: attributes that the type does not have are not a mistake.
     gone = AttributeId(OWNER, NAME.name, "99")
     assert terms(event_tag(attributes=[gone])).attributes == frozenset()
     # The beginning of an id means all that begin so.

@@ -1,4 +1,4 @@
-"""Histories and parents of event types: what is followed, how far, and whose word a parent needs."""
+"""Histories and parents of event types: what is followed, how far, and who has to sign a parent."""
 
 import pytest
 from tests.trust.kit import CURRENT, DAY, NOW, grant, refused, who

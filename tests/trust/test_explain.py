@@ -99,7 +99,7 @@ def test_a_right_that_has_run_out_is_nearer_than_one_to_something_else() -> None
     found = explain(question(passing(ROOT, MET), other, expired))
     assert [link.certificate for link in found.links][-1] == expired
     assert codes(found) == ["", "cert.expired"]
-    # An expired one to something else is no better.
+    # An expired one to something else does not help.
     both = grant(MET, SMITH, tag("(connect)"), validity=PAST)
     assert codes(explain(question(grant(ROOT, MET), both, expired))) == ["chain.no-propagate", "cert.expired"]
     assert explain(question(grant(ROOT, MET), both, expired)).links[-1].certificate == expired

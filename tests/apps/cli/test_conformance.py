@@ -1,4 +1,4 @@
-"""`penstock conformance`: the suites of others, where they are there, and what is told when there is none."""
+"""`penstock conformance`: the suites of others, where they are there, and the answer when there is none."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""docs/reference/cli/ says what `--help` says; every command teaches with an example that is no wrong use."""
+"""docs/reference/cli/ says what `--help` says; every command teaches with an example that is valid."""
 
 import importlib.util
 import inspect

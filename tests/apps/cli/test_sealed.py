@@ -1,4 +1,4 @@
-"""`penstock seal` and `penstock open`: events of a file under keys, and back; what does not open is told."""
+"""`penstock seal` and `penstock open`: events of a file under keys, and back; what does not open is reported."""
 
 import json
 from pathlib import Path

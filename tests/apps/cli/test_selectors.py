@@ -1,4 +1,4 @@
-"""`penstock selector`: check, eval, and questions about all events at once."""
+"""`penstock selector`: check, eval, and questions about all possible events."""
 
 import json
 

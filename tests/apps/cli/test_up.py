@@ -182,7 +182,7 @@ def test_a_graceful_stop(network: Shell, broker: Running) -> None:
         assert [line["event"] for line in broker.logged()][-2:] == ["stopping", "stopped"]
         records = [json.loads(line)["data"] for line in (network.folder / "east.jsonl").read_text().splitlines()]
         assert sum(record.get("passed", 0) for record in records) == 2
-        # The reader waits for the broker to come back, until it is told to stop.
+        # The reader waits for the broker to come back, until it is stopped.
         assert reader.poll() is None
         reader.send_signal(signal.SIGINT)
         assert reader.wait(60) == 0

@@ -102,7 +102,7 @@ QUESTIONS = questions(NAMES[:3], TEXTS, PLAIN, {}) | questions(NAMES, ODD_TEXTS,
 
 
 def told(which: Bundle, body: bytes) -> tuple[dict[str, Any], list[Decided]] | None:
-    """Return what is told and recorded of a question the long way; nothing where it is refused."""
+    """Return what is answered and recorded of a question the long way; nothing where it is refused."""
     deciding = Deciding(which, NOW, ServiceLimits(), lambda: 0.0)
     try:
         found = read_json(body)

@@ -64,7 +64,7 @@ CHUNKED = (
     f"Transfer-Encoding: chunked\r\n\r\n5\r\n{json.dumps(ASKED)[:5]}\r\n"
     f"{len(json.dumps(ASKED)) - 5:x}\r\n{json.dumps(ASKED)[5:]}\r\n0\r\n\r\n"
 ).encode()
-#: what an unknown coding of a body is told is no fault of the service
+#: the answer to an unknown coding of a body is not a fault of the service
 STATUSES = {status.value for status in HTTPStatus if status < 500 or status is HTTPStatus.NOT_IMPLEMENTED}
 #: seconds that `make soak` may ask a service
 SOAKED = 4 * 3_600
@@ -105,7 +105,7 @@ def assert_whole(log: Path) -> None:
 
 @cache
 def schema() -> "BaseSchema":
-    """Return what fuzzing goes by: the document as the service serves it."""
+    """Return what fuzzing uses: the document as the service serves it."""
     import schemathesis  # noqa: PLC0415  # most processes of a run never need it
 
     made = schemathesis.openapi.from_dict(document("http://127.0.0.1", closed=True))

@@ -332,7 +332,7 @@ def test_who_would_wait_for_too_long_is_refused_and_told_when_to_come_again(monk
 
 def test_the_limits_on_admission_leave_room_for_who_is_honest() -> None:
     limits = BrokerLimits()
-    # All sessions of a principal can come back at once, and so can fifty commands of a script, twice.
+    # All sessions of a principal can come back together, and so can fifty commands of a script, twice.
     assert limits.admission_burst >= max(limits.client_sessions, 2 * 50)
     # A broker that waits for its turn has not given up before.
     assert limits.admission_wait < limits.handshake_time

@@ -72,7 +72,7 @@ def test_a_short_step_back_revives_nothing(machine: Machine) -> None:
     assert machine.step(-HOURS) == NOON + 10 * SECOND
     assert machine.pass_time(PATIENCE / 2) >= NOON + (10 + PATIENCE / 2) * SECOND - SECOND
     assert machine.step(HOURS) >= NOON + (10 + PATIENCE / 2) * SECOND - SECOND
-    # There is nothing left of it that could be taken back at once.
+    # There is nothing left of it that could be taken back immediately.
     before = machine.clock()
     assert machine.step(-HOURS) == before
 

@@ -23,7 +23,7 @@ def cut(code: str) -> Cut:
 
 
 class Cutting(LonePorts):
-    """Surroundings that do as a test says what is to be cut."""
+    """Surroundings that cut what a test says."""
 
     def __init__(self, carry_out: Callable[[Core, Cut], None]) -> None:
         super().__init__()

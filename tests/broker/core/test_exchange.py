@@ -28,7 +28,7 @@ def sent(*publishes: Publish) -> tuple[list[list[str]], str | None]:
     line = Line({"pub": ALL, "sub": ALL}, limits=limits)
     line.advertise("pub")
     line.subscribe("sub")
-    # Publications are no matter of the local broker once it has let them pass.
+    # Publications do not concern the local broker once it has let them pass.
     local, path = cast("LocalBroker", None), cast("EventPath", None)
     gathering = BlockBuilder(Lingering(linger=timedelta(seconds=1), events=4), limits, lambda _of_type: False)
     ports = ExchangePorts(sealable=lambda _events: None, take_own=lambda _now, _event: None)

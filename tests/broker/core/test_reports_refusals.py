@@ -42,7 +42,7 @@ def stranger(number: int) -> Principal:
 
 
 class Log:
-    """A decision log, and what operators are told."""
+    """A decision log, and what operators receive."""
 
     def __init__(self) -> None:
         self.written: list[DecisionRecord] = []

@@ -1,4 +1,4 @@
-"""When a revocation is complete, and whom it waits for."""
+"""When a revocation is complete, and which brokers it waits for."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta

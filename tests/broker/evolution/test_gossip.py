@@ -37,7 +37,7 @@ def chain(world: World, length: int) -> list[SignedValue[PolicyEvent]]:
 
 
 def swallows(_peer: Principal, message: Wire) -> list[Wire]:
-    """Say nothing of policy but that there is none."""
+    """Say that there is no policy, and nothing else about it."""
     match message:
         case ["policy", "heads", _, whole]:
             return [["policy", "heads", [], whole]]

@@ -140,7 +140,7 @@ def test_nothing_is_acknowledged_before_it_is_enforced() -> None:
     node, policy = PolicyNode(enforces=False), author()
     assert names(node.event(policy.change(NOW, publish(RIGHTS[0])))) == ["changed 1"]
     assert not node.delivers()
-    # Whoever drives it has failed to enforce what it was told.
+    # Whoever drives it has failed to enforce the change.
     assert names(node.tick()) == ["behind", "resubscribe"]
     assert names(node.keeper.enforced(NOW, who(OWNER), 1)) == ["ack 1", "fresh"]
     assert node.delivers()

@@ -135,7 +135,7 @@ async def scene(**more: Any) -> AsyncIterator[Scene]:
 
 BAD: dict[str, tuple[str, Callable[[Speaker], bytes]]] = {
     "not a sample": ("message.malformed", lambda _one: b"\x90"),
-    "not even octets of ours": ("wire.malformed", lambda _one: b"\xc1"),
+    "not even our encoding": ("wire.malformed", lambda _one: b"\xc1"),
     "another's name": ("network.proof", lambda one: one.sample("x", origin=BROKERS[2].principal).to_bytes()),
     "a broken signature": ("network.proof", lambda one: replace(one.sample("x"), proof=bytes(96)).to_bytes()),
     "another number than was signed": ("network.proof", lambda one: replace(one.sample("x"), number=99).to_bytes()),

@@ -1,4 +1,4 @@
-"""The keys of labels at managers: they stay when brokers join, change at once when one has to go, one at a time."""
+"""The keys of labels at managers: they stay when brokers join, change immediately when one has to go, one at a time."""
 
 from dataclasses import replace
 

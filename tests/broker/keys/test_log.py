@@ -215,7 +215,7 @@ def test_what_follows_from_a_record_is_sent_also_where_the_next_cannot_be_read()
 
 
 def test_a_manager_that_starts_tells_which_epochs_there_are() -> None:
-    """Whoever was to be told of them when it died has not heard of them."""
+    """Whoever should have received them when it died has not received them."""
 
     async def test() -> None:
         log = MemoryLog()

@@ -46,7 +46,7 @@ def last_record(world: World) -> KeyRecord:
     return read_signed(parse_canonical(world.log.records[-1]), KeyRecord).value
 
 
-# Joining and leaving, and the refreshes that this spares.
+# Joining and leaving, and the refreshes that this saves.
 
 
 def test_the_first_member_begins_the_first_epoch() -> None:
@@ -296,7 +296,7 @@ def test_who_waits_for_a_place_counts_and_who_has_one_does_not_count_twice() -> 
     with refused("keys.members"):
         one.join(NOW, request(22), grounds(22, right(22)))
     carry_out(NOW, one, log, waiting)
-    # All rights are renewed at once.
+    # All rights are renewed together.
     longer = Validity.between(NOW - DAY, NOW + 9 * DAY)
     rights = {who(number): grounds(number, right(number, validity=longer)) for number in (20, 21)}
     carry_out(NOW, one, log, one.review(NOW, GROUP, lambda broker: rights[broker]))
@@ -317,7 +317,7 @@ def test_of_two_replicas_one_gives_the_last_place_away() -> None:
         other.join(at(1), request(22, seconds=1), grounds(22, right(22)))
 
 
-# What is told.
+# Announcements.
 
 
 def test_a_large_epoch_is_told_in_parts() -> None:

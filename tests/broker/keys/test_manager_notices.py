@@ -1,4 +1,4 @@
-"""When members are told which epoch there is: often where they may not know, and seldom otherwise."""
+"""When members learn which epoch there is: often where they may not know, and seldom otherwise."""
 
 from datetime import datetime
 

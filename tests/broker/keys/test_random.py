@@ -139,7 +139,7 @@ class KeyGroups(RuleBasedStateMachine):
 
     def teardown(self) -> None:
         world = self.world
-        # Nothing is lost for ever: when all hear again, all have the key.
+        # Nothing is lost for good: when all hear again, all have the key.
         world.deaf = set()
         for _ in range(3):
             world.pass_time(31)

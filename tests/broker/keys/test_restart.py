@@ -27,7 +27,7 @@ SCOPE = str(NEWS.name.key)
 TYPES = (signed(SEALED),)
 #: the first broker manages, the second publishes and reads
 TWO = (*POLICY, grant(BROKERS[1], NEWS, Right.PUBLISH, Right.SUBSCRIBE))
-#: what is told before a link is there is told again soon
+#: what is sent before a link is there is soon sent again
 HASTY = replace(LIMITS, key_retry=200, key_notice=300)
 EXACT = TrustSettings(skew=timedelta(0), strict=False)
 
@@ -59,7 +59,7 @@ def test_a_manager_starts_again_from_its_folder_and_nobody_notices(tmp_path: Pat
             records = len(list((tmp_path / "keys").glob("*.record")))
             managing = Managing(KeyFolder(tmp_path / "keys"), KEK)
             async with start(managing, pub) as manager:
-                # The trees are the same: who was told nothing since then follows the next epoch.
+                # The trees are the same: who received nothing since then follows the next epoch.
                 await until(lambda: holds(manager) == 4)
                 for group in list(manager.keys._members):
                     manager.keys.rotate(group)
@@ -146,7 +146,7 @@ def test_publications_wait_when_no_manager_is_there_for_longer_than_an_epoch_las
             async with client_of(pub, REPORTER) as writer, client_of(pub, PDA) as reader:
                 news, feed = await reader.subscribe(NEWS.name), await writer.advertise(NEWS.name)
                 await until(lambda: pub.keys.readiness.holds(NEWS.name.key))
-                # The client is told that its broker has it, which is true; nobody has it in the clear, or sealed.
+                # The client learns that its broker has it, which is true; nobody has it in the clear, or sealed.
                 await feed.publish(headline="late")
                 await until(lambda: "keys.no-manager" in pub.codes)
                 assert not news.waiting

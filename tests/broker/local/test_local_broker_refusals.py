@@ -1,4 +1,4 @@
-"""The local broker: what is refused, who is told what, and the limits on principals."""
+"""The local broker: what is refused, who receives what, and the limits on principals."""
 
 from dataclasses import replace
 from datetime import timedelta
@@ -34,7 +34,7 @@ from penstock.trust.credentials import Credentials
 if TYPE_CHECKING:
     from penstock.codec.wire import Wire
 
-# Refusals, and who is told what.
+# Refusals, and who receives what.
 
 
 def test_a_stranger_is_not_let_in() -> None:

@@ -1,4 +1,4 @@
-"""What is forwarded serves every subscription, and nothing of it is superfluous where that can be told."""
+"""What is forwarded serves every subscription, and nothing of it is superfluous where that can be proven."""
 
 import pytest
 from hypothesis import given, settings

@@ -177,7 +177,7 @@ def test_a_broker_comes_back_and_so_does_everything_that_was_asked_for() -> None
                 await feed.publish(headline="before")
                 assert await headlines(news, 1) == ["before"]
                 await second.stop()
-                # Who leaves in peace says so, and is gone at once.
+                # Who leaves in peace says so, and is gone immediately.
                 await until(first.sees)
                 with pytest.raises(RefusedError, match=r"node\.stopped"):
                     _ = Broker(settings()).port

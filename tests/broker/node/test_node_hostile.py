@@ -188,7 +188,7 @@ def test_who_asks_too_often_or_for_too_much_waits_and_nobody_else_does() -> None
                     say(bad, SubscribeMessage(number, f"s{number}", NEWS.name, wide).to_tree())
                 await asyncio.wait_for(pair.go_on(), LONG)
                 assert codes(await hear(bad, 20)) == {"accepted": 20}
-                # Ten are taken at once, or what takes 1 ms; of the others 50 in a second, or what takes 200 ms.
+                # Ten are taken together, or what takes 1 ms; of the others 50 in a second, or what takes 200 ms.
                 assert asyncio.get_running_loop().time() - began > 0.15
 
     run(main())

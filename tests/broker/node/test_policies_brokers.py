@@ -1,4 +1,4 @@
-"""Whom a policy event waits for, at nodes that run: the brokers that have the right now, and nobody else."""
+"""Which brokers a policy event waits for, at nodes that run: the brokers that have the right now, and nobody else."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -24,7 +24,7 @@ READ, WRITE = grant(PDA, NEWS, Right.SUBSCRIBE), grant(REPORTER, NEWS, Right.PUB
 OWNER, HERE, THERE = AGENCY.principal, BROKERS[0].principal, BROKERS[1].principal
 #: what makes the second broker one
 BROKER = grant(BROKERS[1], None, *BROKER_RIGHTS)
-#: what the first broker goes by: all of the kit, but not what the second shows for itself
+#: what the first broker uses: all of the kit, but not what the second shows for itself
 KNOWN = Credentials.of(*CONNECT, grant(BROKERS[0], None, *BROKER_RIGHTS), *ROUTES, READ, WRITE)
 
 
@@ -33,7 +33,7 @@ def now() -> datetime:
 
 
 def waited(node: Broker, number: int) -> dict[Principal, BrokerProgress]:
-    """Return whom a policy event of the agency waits for, and how far each is; nobody where it has not come yet."""
+    """Return which brokers a policy event of the agency waits for, and how far each is; none if it has not come yet."""
     try:
         found = node.policies.completion(OWNER, number).brokers
     except RefusedError:

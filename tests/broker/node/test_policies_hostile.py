@@ -132,7 +132,7 @@ def mute(_peer: object, _message: object) -> list[Wire]:
 
 
 def with_liar() -> tuple[World, GossipBroker, GossipBroker]:
-    """Return a broker that has a policy of two events, and a neighbour that says only what it is told to."""
+    """Return a broker that has a policy of two events, and a neighbour that says only what the test says."""
     world = World()
     one, liar = line(world, 2)
     one.hand_in(*chain(world, 2))

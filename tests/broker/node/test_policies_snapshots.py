@@ -1,4 +1,4 @@
-"""Snapshots are written off the event loop, in their order, and whoever asks is told once."""
+"""Snapshots are written off the event loop, in their order, and whoever asks gets one answer."""
 
 import asyncio
 import threading

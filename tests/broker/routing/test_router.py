@@ -1,4 +1,4 @@
-"""Networks of routers against an oracle that sees everything at once."""
+"""Networks of routers against an oracle that sees everything."""
 
 from collections.abc import Callable
 from typing import TypeAlias

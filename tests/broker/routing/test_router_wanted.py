@@ -1,4 +1,4 @@
-"""Publishers are told whether anybody wants what they advertise."""
+"""Publishers learn whether anybody wants what they advertise."""
 
 import pytest
 from tests.broker.domains import BROKERS, DOMAINS, FOOTBALL, NEWS, SPORT, three_domains

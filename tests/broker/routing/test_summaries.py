@@ -20,7 +20,7 @@ FEW = BrokerLimits(client_filters=20, route_filters=50)
 
 
 class Grouped(Network):
-    """A network whose clients belong to somebody: the first word of a key says to whom."""
+    """A network whose clients belong to somebody: the first word of a key names the owner."""
 
     def subscribe(self, name: str, key: str, of_type: object = READING, text: str = "TRUE") -> None:
         assert of_type is READING

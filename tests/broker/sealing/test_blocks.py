@@ -113,7 +113,7 @@ def test_a_block_that_was_changed_on_its_way_reaches_nobody_and_harms_nobody(dat
         return Hop.from_tree(tree)
 
     line.meddle = meddle
-    # Where it is no block any more, whoever handed it on is cut by the node.
+    # If it is not a block any more, whoever handed it on is cut by the node.
     with suppress(MalformedError):
         line.publish("pub", *CARS)
     assert not line.delivered.get("sub")

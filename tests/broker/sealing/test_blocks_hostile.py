@@ -351,7 +351,7 @@ def test_events_of_a_sealed_type_that_come_without_a_seal_are_refused() -> None:
     hand_on(line, Publications(principal("pub"), 1, (50,), (lie,)))
     assert not line.delivered
     assert line.codes() == [("sub", "seal.missing")]
-    # Nothing of it is kept: it is no secret, and nobody's event.
+    # Nothing of it is kept: it is not a secret, and nobody's event.
     assert line.unopened[0][1].block == b""
 
 

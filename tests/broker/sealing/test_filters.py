@@ -343,7 +343,7 @@ def test_many_filters_are_sealed_anew_some_at_a_time_and_no_event_is_lost_meanwh
     line.publish("pub", *CARS)
     assert rows(line, "pub", "between") == [2]
     assert line.ids("sub") == [car for car, _ in CARS]
-    # One that has gone in the meantime, and a new key, are no trouble.
+    # One that has gone in the meantime, and a new key, do no harm.
     line.run("sub", sub.unsubscribe("s4"))
     while sub.resealing:
         line.run("sub", sub.reseal())

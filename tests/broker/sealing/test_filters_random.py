@@ -189,7 +189,7 @@ def do(road: Road, step: Step, count: int) -> None:
         case "publish":
             road.run("p", road.routers["p"].publish(of_type.name.name, _events(of_type, step.number, count)))
         case "begin":
-            # The publisher has every key first, and others when they are told.
+            # The publisher has every key first, and others when they hear of it.
             epoch = (road.rings["p"].current(scope) or 0) + step.number % 3 // 2
             for one in dict.fromkeys(("p", name)):
                 road.rings[one].begin(scope, epoch, secret(scope, epoch))

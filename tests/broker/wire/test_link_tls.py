@@ -111,7 +111,7 @@ def test_another_network_and_another_broker() -> None:
             await refused("handshake.peer", connect(endpoint(CLIENT), HOST, at.port, MALLORY.principal))
             await refused("handshake.reflection", connect(endpoint(BROKER), HOST, at.port))
             await until(lambda: len(at.reasons) == 3)
-            # The broker is told why.
+            # The broker learns why.
             assert at.reasons == ["handshake.network", "handshake.peer", "handshake.reflection"]
             await works(at)
 
@@ -190,7 +190,7 @@ def test_a_handshake_has_a_time(with_tls: bool) -> None:
             context = client_context() if with_tls else None
             name = "" if with_tls else None
             reader, writer = await asyncio.open_connection(HOST, at.port, ssl=context, server_hostname=name)
-            # A drop now and then is no sign of life: the head of a frame, or of a TLS greeting.
+            # A drop now and then is not a sign of life: the head of a frame, or of a TLS greeting.
             for octet in b"\x00\x00\x00\xff(((((" if with_tls else b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc":
                 writer.write(bytes((octet,)))
                 await asyncio.sleep(0.4)

@@ -84,7 +84,7 @@ def test_a_flood_costs_little_and_harms_nobody(server: NatsServer) -> None:
             hostile = await nats.connect(server.url)
             largest = 0
             for number in range(3_000):
-                # The subject of a link is no secret to a server.
+                # The subject of a link is not secret to a server.
                 await hostile.publish(inbox, bytes((1,)) + number.to_bytes(8, "big") + bytes(200))
                 reply = new_inbox(DOOR, fresh) if number % 10 == 0 else ("", "$JS.API.INFO", DOOR)[number % 3]
                 await hostile.publish(DOOR, (KNOCK, b"", bytes(2_000))[number % 10 and number % 3], reply=reply)

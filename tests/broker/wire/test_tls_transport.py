@@ -18,7 +18,7 @@ PLACE = 40_000
 
 
 class Plain(asyncio.BufferedProtocol):
-    """What stands in for a channel: it remembers what it was told."""
+    """What stands in for a channel: it remembers its calls."""
 
     def __init__(self) -> None:
         self.place = memoryview(bytearray(PLACE))

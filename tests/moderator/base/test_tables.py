@@ -66,7 +66,7 @@ def test_tables_are_those_of_an_image() -> None:
 @pytest.mark.parametrize(
     ("before", "delta", "code"),
     [
-        # What is to be changed is not there, or is something else.
+        # What should be changed is not there, or is something else.
         ((), STATED.inverse(), "moderator.stale"),
         ((), WISHED.inverse(), "moderator.stale"),
         ((STATED,), STATED, "moderator.stale"),
@@ -132,7 +132,7 @@ def test_a_demand_is_unfounded_where_no_rule_that_has_to_do_with_it_states_it() 
     base = base_of()
     add(base, rule("p", "A10", "role = 'manager'"), rule("r", "A1", "company = 'A'", of=[P2]))
     resolve(base, "r")
-    # It is stated elsewhere too, which is no reason for it here.
+    # It is stated elsewhere too, which is not a reason for it here.
     add(base, rule("n", "A2", "company = 'A'", of=[P3]))
     known = base.standing("r")
     delta = Delta(rules={"r": RuleChange(known, RuleState(known.stated, RuleStatus.WITHDRAWN))})

@@ -123,7 +123,7 @@ def test_the_first_that_is_doubtful_is_found(steps: list[tuple[str, int, int]], 
             model[place] = Least(value)
             found.replace(place, Least(value))
         elif what == "drop":
-            # A hundred at once, so that nodes become empty.
+            # A hundred together, so that nodes become empty.
             for gone in [near for near in model if place <= near < (number + 100).to_bytes(2, "big")]:
                 del model[gone]
                 found.replace(gone, None)

@@ -241,7 +241,7 @@ DEMANDS = (
 def test_no_restriction_outlives_everyone_who_asked_for_it(scope: TreeScope, mode: Mode) -> None:
     """Let rules take on what others demand, and let those go, in every way in which rules go."""
     for seed in range(examples(40)):
-        chance = Random(seed)  # noqa: S311  # which lives are tried is no secret
+        chance = Random(seed)  # noqa: S311  # which lives are tried is not secret
         life(chance, RuleBase(words(tree(PARENTS, scope)), mode), Customs(Strategy.ADD))
 
 

@@ -24,7 +24,7 @@ def main() -> None:
         try:
             asyncio.run(attack(target))  # type: ignore[arg-type]  # attacks are coroutines
             answer: dict[str, object] = {"blows": target.blows}
-        except Exception:  # noqa: BLE001  # whoever gave the order is told
+        except Exception:  # noqa: BLE001  # whoever gave the order gets the error
             answer = {"error": traceback.format_exc()}
         sys.stdout.write(json.dumps(answer) + "\n")
         sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""What each attack may cost the honest parties: the one table that the suite goes by.
+"""What each attack may cost the honest parties: the only table that the suite uses.
 
 Nothing may ever be delivered to a reader after its revocation is complete, and the revocation of each attack has to
 become complete: these two are not in the table. Events that were accepted and never arrived count in every run; what

@@ -139,7 +139,7 @@ async def litter(target: Target) -> None:
 
 
 async def forged_answers(target: Target) -> None:
-    """Answer requests in the place of JetStream: errors, other streams, and what is no JSON.
+    """Answer requests in the place of JetStream: errors, other streams, and what is not JSON.
 
     The server is quicker. So the attacker takes streams away for a moment: then nobody else answers.
     """
@@ -198,7 +198,7 @@ async def forged_messages(target: Target) -> None:
 
 
 async def deleted_streams(target: Target) -> None:
-    """Delete each stream, and make it again at once with nothing in it."""
+    """Delete each stream, and immediately make it again with nothing in it."""
     async with _client(target) as client:
         streams = client.jetstream()
         target.begin()

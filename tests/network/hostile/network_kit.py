@@ -182,7 +182,7 @@ class Network:
         return self.brokers[-1]
 
     def order(self, attack: str, seconds: float) -> dict[str, object]:
-        """Return what the attacker is told."""
+        """Return the attacker's order."""
         return {
             "attack": attack,
             "seconds": seconds,
@@ -194,7 +194,7 @@ class Network:
     # What operators and the owner do.
 
     async def until_whole(self) -> None:
-        """Wait until each broker sees all others, and go by the owner's policy."""
+        """Wait until each broker sees all others, and uses the owner's policy."""
         expected = {str(BROKERS[broker.key].principal) for broker in self.brokers}
         answers: dict[int, object] = {}
         try:

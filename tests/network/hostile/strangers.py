@@ -108,7 +108,7 @@ async def _tls(target: Target, broker: int) -> tuple[asyncio.StreamReader, async
 
 
 async def connection_flood(target: Target) -> None:
-    """Connect without a word and leave at once, many times."""
+    """Connect without a word and leave immediately, many times."""
     target.begin()
 
     async def blow() -> None:

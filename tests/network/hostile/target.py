@@ -30,7 +30,7 @@ from penstock.trust.signed import UnverifiedValue, read_signed
 
 
 def key_of(name: str) -> SigningKey:
-    """Return the key that goes by a name."""
+    """Return the key of a name."""
     return SigningKey(sha256(name.encode()).digest())
 
 
@@ -116,7 +116,7 @@ async def cheating_broker(target: Target, key: SigningKey, *called: int, **more:
 
 
 async def each_again(target: Target, blow: Callable[[], Awaitable[object]], at_once: int = 1) -> None:
-    """Strike again and again, some at once, whatever comes of it."""
+    """Strike again and again, some in parallel, whatever the result."""
 
     async def strike() -> None:
         while target.going_on:

@@ -1,4 +1,4 @@
-"""Tables of rules in all three formats, and why a row is no rule."""
+"""Tables of rules in all three formats, and why a row is not a rule."""
 
 import json
 from datetime import UTC, datetime

@@ -93,7 +93,7 @@ def test_admitted_delivered_and_compared(spark: SparkSession) -> None:
         if who != EVE and made.vocabulary.tree.is_sub(about, event(above))
         if rules.may_receive(about, publishers[id_[0]], who)
     }
-    # It is no accident: something is delivered and something is not.
+    # It is not an accident: something is delivered and something is not.
     assert 0 < len(found) < 3 * len(published)
     # What another agreement would change.
     after = policy_of(agreement(*RULES, replace(LAST, fnc_s=parse("role = 'worker'")), scope=TreeScope.UPWARD))

@@ -268,7 +268,7 @@ def test_keys_are_found_where_every_branch_has_them() -> None:
     assert equality([shape_of(program("plate = 'A' OR speed = 1"), kinds)[0]], kinds) is None
     assert equality([shape_of(program("ratio = 1"), kinds)[0]], kinds) == (RATIO, (0,)), "the same number as a real one"
     large = 2**53 + 1
-    assert equality([shape_of(program(f"ratio = {large}"), kinds)[0]], kinds) is None, "that is no real number"
+    assert equality([shape_of(program(f"ratio = {large}"), kinds)[0]], kinds) is None, "that is not a real number"
     assert equality([shape_of(program("speed = 1.0"), kinds)[0]], kinds) == (SPEED, (0,))
     assert equality([shape_of(program("speed = 1.5"), kinds)[0]], kinds) is None
     assert span([shape_of(program("speed > 1 AND speed <= 9"), kinds)[0]], kinds) == (SPEED, ((0, 1),))

@@ -92,7 +92,7 @@ def test_delivered_as_by_a_broker(spark: SparkSession) -> None:
     for reader in READERS:
         expected = {id_: values.keys() for id_, values in lively(reader).items()}
         assert {id_: values.keys() for id_, values in found[reader].items()} == expected
-    # It is no accident: plates today and not yesterday, and for others none.
+    # It is not an accident: plates today and not yesterday, and for others none.
     assert {"numberplate" in shown for shown in found["met"].values()} == {True, False}
     assert 0 < len(found["billing"]) < len(found["met"]) < len(EVENTS)
     assert found["mallory"] == {}

@@ -51,7 +51,7 @@ def compare(ingested: Ingested, expected: Sequence[Found], lines: Sequence[bytes
 
 
 def _alike(expected: str | None, found: str) -> bool:
-    """Reasons are equal, but for what cannot be parsed, where several things are wrong at once."""
+    """Reasons are equal, but for what cannot be parsed, where several things are wrong together."""
     vague = {"ingest.json", "ingest.duplicate-key", "ingest.text"}
     numbers = {"ingest.kind", "ingest.range"}
     return expected == found or {expected, found} <= vague or {expected, found} <= numbers

@@ -1,4 +1,4 @@
-"""A stream that cannot be read is told at once, in our own words; and only whoever reads one needs nats-py."""
+"""A stream that cannot be read is reported immediately, in our own words; and only whoever reads one needs nats-py."""
 
 import socket
 import subprocess

@@ -25,7 +25,7 @@ JUNK = [b"", b"[]", b"{", b"[" * 100_000, b'{"error": 3}', b'{"error": {"code": 
 
 
 def message(data: bytes = b"", reply: str = "", **headers: str) -> Msg:
-    return Msg(None, "inbox.digest", reply, data, headers or None)  # type: ignore[arg-type]  # nobody answers it
+    return Msg(None, "inbox.digest", reply, data, headers or None)  # type: ignore[arg-type]  # there is no answer to it
 
 
 def test_messages_that_are_not_of_our_consumer_are_passed_over() -> None:

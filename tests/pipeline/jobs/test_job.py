@@ -1,4 +1,4 @@
-"""Jobs from path to path: at once and as streams, and what was stopped goes on without losing or doubling anything."""
+"""Jobs from path to path: in one batch and as streams; what was stopped goes on without losing or doubling anything."""
 
 import contextlib
 import io
@@ -222,7 +222,7 @@ def test_a_stream_does_not_take_an_output_that_was_replaced_for_more_of_it(spark
 
 
 class Leaky(Output):
-    """An output that loses what is to be put aside."""
+    """An output that loses what should be put aside."""
 
     def write(self, frame: DataFrame, part: str, batch: int) -> None:
         super().write(frame.limit(0) if part == "quarantine" else frame, part, batch)
@@ -287,9 +287,9 @@ def test_what_if_adds_up_over_the_batches_of_a_stream(spark: SparkSession, plant
     start(plant.ingest(), spark, plant.path("ingested"), STREAM).wait()
     after = load_policy(str(change(plant)), NOW)
     job = WhatIf(plant.path("ingested"), plant.types(), plant.loaded(), after)
-    run(job, spark, plant.path("at once"))
+    run(job, spark, plant.path("as one batch"))
     start(job, spark, plant.path("as stream"), STREAM).wait()
-    whole = compared(spark, plant.path("at once"))
+    whole = compared(spark, plant.path("as one batch"))
     assert [(c.reader.name, c.name, c.gained) for c in whole.changes] == [
         ("auditor", "sensor", len(good(RECORDS))),
         ("statistics", "sensor", len(good(RECORDS))),

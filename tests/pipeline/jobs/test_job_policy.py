@@ -1,4 +1,4 @@
-"""Jobs by a policy file: what was revoked counts until then, and a stream goes by the policy as it is."""
+"""Jobs by a policy file: what was revoked counts until then, and a stream uses the policy as it is."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
@@ -103,7 +103,7 @@ def test_each_batch_goes_by_the_policy_as_it_is(policy: Path) -> None:
     step = steps(policy)
     first, job = step(), step.job.job
     assert step() == first
-    assert step.job.job is job, "what has not changed is not decided anew"
+    assert step.job.job is job, "what has not changed is not decided again"
     revoke(policy.parent, 5, "statistics")
     second = step()
     assert second != first

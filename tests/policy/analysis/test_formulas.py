@@ -14,7 +14,7 @@ ALGORITHMS = {**RULE_ALGORITHMS, **POLICY_ALGORITHMS}
 
 @dataclass
 class Fixed:
-    """Says what it is told to; its target matches, does not, or fails."""
+    """Says what the test says; its target matches, does not, or fails."""
 
     decision: XacmlDecision
     matches: bool | None

@@ -145,7 +145,7 @@ def test_what_must_be_there_and_is_not_is_not_passed_over() -> None:
 
 
 def test_an_attribute_may_have_a_value_for_each_of_two_needs() -> None:
-    """Who is ann and bob at once is both, though no name is both."""
+    """Who is ann and also bob is both, though no name is both."""
     rules = DENY.replace(":policy-", ":rule-")
     others = tuple(Rule("r", RuleEffect.PERMIT, one_of(f"n{number}")) for number in range(9))
     both = Rule("r", RuleEffect.DENY, (*one_of("ann"), *one_of("bob")))

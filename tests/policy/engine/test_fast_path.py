@@ -199,7 +199,7 @@ def test_references_that_lead_nowhere() -> None:
 
 
 def test_many_references_to_one_are_compiled_once() -> None:
-    """Each of thirty sets refers twice to the next: what is read in no time must not take forever to compile."""
+    """Each of thirty sets refers twice to the next: what is read in no time must not take very long to compile."""
     sets = [
         PolicySet(f"s{n}", "1.0", ALGORITHMS[4], (PolicyReference(f"s{n + 1}", to_set=True),) * 2) for n in range(30)
     ]

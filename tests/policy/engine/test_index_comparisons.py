@@ -1,4 +1,4 @@
-"""Policies that are told apart by their conditions alone are found by the tests that these begin with."""
+"""Policies that differ by their conditions alone are found by the tests that these begin with."""
 
 from dataclasses import replace
 

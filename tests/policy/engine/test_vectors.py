@@ -102,7 +102,7 @@ def test_requests_that_are_alike_are_asked_about_once() -> None:
     ask = Asking(Vectors(root, NoSources(), NOW, [ROLE.key, LEVEL.key]))
     said = [ask({ROLE.key: (f"role{one % 100}",), LEVEL.key: (one,)}).decision for one in range(5_000)]
     assert said.count(XacmlDecision.PERMIT) > 1_000
-    # Each policy holds or does not; and then there are those whom no policy knows.
+    # Each policy holds or does not; and then there are those that no policy knows.
     assert len(ask.ends) <= 101
 
 

@@ -1,4 +1,4 @@
-"""What policies are told about events: kinds as types, nothing for nulls, and attributes under all their names."""
+"""What policies learn about events: kinds as types, nothing for nulls, and attributes under all their names."""
 
 import math
 from datetime import UTC, datetime, timedelta, timezone
@@ -65,7 +65,7 @@ def test_every_kind_has_a_type() -> None:
 def test_an_event() -> None:
     names = event_names(TYPE)
     facts = plain(names.facts({PLATE: "AE05 XYZ", LOCATION: None, "unheard-of": 5}))
-    # By its name and by its id; a null is no value.
+    # By its name and by its id; a null is not a value.
     assert facts == {"numberplate": ("AE05 XYZ",), str(PLATE).rpartition(":")[2]: ("AE05 XYZ",)}
     # What is of another kind than the type says is not known.
     assert names.facts({PLATE: 5}) == {}

@@ -1,4 +1,4 @@
-"""A formula that was made short holds of the same events, whatever their values are; and so does its selector."""
+"""A formula that was made short matches the same events, whatever their values are; and so does its selector."""
 
 import math
 import operator
@@ -141,7 +141,7 @@ def test_it_holds_of_the_same_events(seed: int) -> None:
             found = evaluate(selector, event) is True
         except EvaluationError:
             found = False
-        # What is no number is met by refusing, and by nothing else.
+        # What is not a number is met by refusing, and by nothing else.
         assert found is expected or (expected and isinstance(event["w"], float) and math.isnan(event["w"])), event
 
 

@@ -1,4 +1,4 @@
-"""What is left of a policy is TRUE of an event just where the policy permits the request with that event in it."""
+"""What is left of a policy matches an event just where the policy permits the request with that event in it."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta

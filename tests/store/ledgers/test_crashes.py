@@ -54,7 +54,7 @@ class Crash:
                 group.wait()
 
     def acknowledged(self) -> dict[int, str]:
-        """Return the changes that a writer was told are kept: number and hash."""
+        """Return the changes that were acknowledged to a writer: number and hash."""
         # The last line of each may be under way.
         texts = [file.read_text().rpartition("\n")[0] for file in self.folder.glob("*.ack")]
         lines = [line for text in texts for line in text.splitlines()]

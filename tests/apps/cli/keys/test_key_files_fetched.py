@@ -56,7 +56,7 @@ def broker(ready: "Future[tuple[Broker, bytes]]") -> Iterator[None]:
     def work() -> None:
         try:
             asyncio.run(serve())
-        except BaseException as error:  # noqa: BLE001  # whoever waits is told
+        except BaseException as error:  # noqa: BLE001  # whoever waits gets the error
             if not ready.done():
                 ready.set_exception(error)
 

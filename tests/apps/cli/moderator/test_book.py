@@ -1,4 +1,4 @@
-"""`penstock moderator` over a rule book in a store: every change, dry and done, and what is told of it."""
+"""`penstock moderator` over a rule book in a store: every change, dry and done, and what is shown of it."""
 
 from datetime import timedelta
 from pathlib import Path

@@ -208,7 +208,7 @@ def test_over_nats(plant: Shell, server: NatsServer, monkeypatch: pytest.MonkeyP
 
 
 async def interrupted(stop: Any, work: Any) -> None:
-    """Do as if somebody had pressed Ctrl-C at once."""
+    """Do as if somebody had pressed Ctrl-C immediately."""
     work.close()
     stop.set()
 

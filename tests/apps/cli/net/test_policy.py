@@ -42,7 +42,7 @@ from penstock.testing.server_process import free_port
 from penstock.trust.policy_events import RequireStamps
 from penstock.trust.policy_state import PolicyAuthor
 
-#: dies when an event is written, before anybody is told of it
+#: dies when an event is written, before anybody receives it
 DIES = """
 import os, signal
 from penstock.store.files import policy_files as policy_chain
@@ -226,7 +226,7 @@ def test_a_crash_between_signing_and_handing_in(network: Shell, broker: Running)
     again = done(network, broker, "publish", "reader.cert")
     assert (again["again"], again["events"]) == ([1], [])
     assert policy(network, broker)["number"] == 1
-    # A crash while it was being written: nobody was told, and another one takes its place.
+    # A crash while it was being written: nobody received it, and another one takes its place.
     with Path("london.chain").open("ab") as stream:
         stream.write(b"{KDg6c2VxdWVu")
     ran = owner(network, broker, "revoke", "reader.cert")

@@ -98,7 +98,7 @@ def test_from_files_to_views(plant: Shell) -> None:
     assert "\nslowest\n" in table
     assert "engineer" in table
     assert str(who(5)) not in table
-    assert "no revocations in this period\n3 decisions; 0 lines are no decisions" in table
+    assert "no revocations in this period\n3 decisions; 0 lines are not decisions" in table
 
 
 def ingest_two_versions(plant: Shell) -> str:

@@ -1,4 +1,4 @@
-"""Reports of a stream go by the policy as it is when they are made."""
+"""Reports of a stream use the policy as it is when they are made."""
 
 from collections.abc import Callable
 from pathlib import Path

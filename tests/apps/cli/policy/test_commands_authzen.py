@@ -114,7 +114,7 @@ def test_the_request_id_comes_back(pdp: Serving) -> None:
     assert "x-request-id" not in pdp.ask(EVALUATION, ASKED).headers
 
 
-# --- 3: several at once ----------------------------------------------------------------------------------------------
+# --- 3: several together ----------------------------------------------------------------------------------------------
 
 
 def decisions(pdp: Serving, asked: object) -> list[bool]:

@@ -92,7 +92,7 @@ def test_a_question_has_one_meaning_whichever_way_it_is_read(body: bytes) -> Non
         found: Any = read_json(body)
         expected = Deciding(SERVICE.bundle, NOW, ServiceLimits(), time.perf_counter).evaluation(found)
     except (MalformedError, AttributeError):
-        # What is no object has no members to ask for.
+        # What is not an object has no members to ask for.
         assert answer.status == 400
     else:
         assert (answer.status, json.loads(answer.body)) == (200, expected)

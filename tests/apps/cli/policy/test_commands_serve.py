@@ -90,7 +90,7 @@ def test_tls(tmp_path: Path) -> None:
         stranger = replace(pdp, tls=ssl.create_default_context())
         with pytest.raises(ssl.SSLCertVerificationError):
             stranger.decides(ASKED)
-        # Who speaks no TLS is told nothing.
+        # Who does not speak TLS gets no answer.
         with socket.create_connection(("127.0.0.1", urlsplit(pdp.url).port or 0)) as plain:
             plain.sendall(b"GET /health HTTP/1.0\r\n\r\n")
             plain.settimeout(20)

@@ -1,4 +1,4 @@
-"""The HTTP server of the decision service: what is no request, what takes too long, and answers that fail."""
+"""The HTTP server of the decision service: what is not a request, what takes too long, and answers that fail."""
 
 import asyncio
 import gc

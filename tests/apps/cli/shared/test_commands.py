@@ -20,7 +20,7 @@ class _Shared:
 class _Dig:
     place: str = argument()
     shared: _Shared
-    fast: bool = option("--fast", is_flag=True, help="At once.")
+    fast: bool = option("--fast", is_flag=True, help="Quickly.")
     output: str = output_option()
 
 

@@ -1,4 +1,4 @@
-"""Policies in JSON: read, written and read back; what is no policy is refused."""
+"""Policies in JSON: read, written and read back; what is not a policy is refused."""
 
 import json
 from contextlib import suppress

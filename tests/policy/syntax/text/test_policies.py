@@ -1,4 +1,4 @@
-"""The text form and the XML of policies: both say what the policy says, and what is wrong is told with its place."""
+"""The text form and the XML of policies: both say what the policy says, and errors are reported with their place."""
 
 from contextlib import suppress
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Policies that are not quite XACML 3.0: what is guessed is told, and what cannot be is refused."""
+"""Policies that are not quite XACML 3.0: what is guessed is reported, and what cannot be is refused."""
 
 from contextlib import suppress
 

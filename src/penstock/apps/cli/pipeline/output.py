@@ -272,7 +272,8 @@ def _show_report(report: AuditReport, done: Done | None, names: Petnames) -> Ite
     if not report.revocations.rows:
         yield "no revocations in this period"
     aside = 0 if done is None else done.counts.get("quarantined", 0)
-    rest = "" if done is None else f"; {counted(aside, 'line')} {'is' if aside == 1 else 'are'} no decisions"
+    other = "is not a decision" if aside == 1 else "are not decisions"
+    rest = "" if done is None else f"; {counted(aside, 'line')} {other}"
     yield f"{counted(report.decisions, 'decision')}{rest}"
 
 
