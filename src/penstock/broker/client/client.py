@@ -7,8 +7,8 @@
 With an event class (`penstock.event`) in the place of the type's name, `subscribe` yields objects of the class, and
 `publish` takes them.
 
-What a client has asked for it keeps, and asks again when a link was lost: it reconnects by itself, and what was
-published or delivered in between is lost, as it is for whoever is not there. A request that waited for its answer then
+A client keeps its requests and sends them again after a link was lost: it reconnects by itself. Events that were
+published in between are lost for it. A request that waited for its answer then
 fails (`client.interrupted`): it may have been carried out or not.
 
 A refusal raises `RefusedError` with the broker's code, what was asked in `asked`, and where the owner of the type lets
@@ -27,7 +27,7 @@ from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar, overload
 
-from penstock.broker.client.connection import Caller, Connection, Standing, refusal
+from penstock.broker.client.connection import ActiveRequest, Caller, Connection, refusal
 from penstock.broker.keys.sealing import open_released
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.type_library import Library
@@ -80,7 +80,7 @@ _NONE: Final[Mapping[str, Scalar]] = MappingProxyType({})
 
 
 class FeedSession(Protocol):
-    """What feeds and subscriptions need of their client."""
+    """The part of a client that feeds and subscriptions use."""
 
     async def publish_rows(self, feed: "Feed[Any]", rows: Sequence[Row]) -> None:
         """Publish rows, and wait until they are taken."""
@@ -99,7 +99,7 @@ class FeedSession(Protocol):
 
 
 def call_back(callback: Callable[..., object], *arguments: object) -> object:
-    """Call what an application gave; what it raises is the event loop's to report, and the session goes on."""
+    """Call an application's callback; report what it raises to the event loop, and go on."""
     try:
         return callback(*arguments)
     except Exception as error:  # noqa: BLE001  # an application may raise anything
@@ -113,25 +113,25 @@ def _report(error: Exception) -> None:
 
 
 class _Held:
-    """A request of a client; it `stands` from when it was accepted until it is ended."""
+    """A request of a client. It is `active` from its acceptance to its end."""
 
     def __init__(self, session: FeedSession, id: str, event_type: EventType) -> None:  # noqa: A002  # the client's name
         self._session = session
         self.id = id
         self.type = event_type
-        self.stands = False
+        self.active = False
         self.ended: PenstockError | None = None
 
     def __repr__(self) -> str:
         return f"{type(self).__name__}({self.type.name.name}, {self.ended.code if self.ended else 'open'})"
 
     def end(self, error: PenstockError) -> None:
-        """Record that it stands no longer."""
+        """Record that the request has ended."""
         self.ended = self.ended or error
-        self.stands = False
+        self.active = False
 
     def check(self) -> None:
-        """Raise what it ended with, if it has."""
+        """Raise the error that it ended with, if it has ended."""
         if self.ended is not None:
             raise self.ended.with_traceback(None)
 
@@ -166,7 +166,7 @@ class Feed(_Held, Generic[T]):
         self._left: list[Encoded] = []
 
     def request(self, number: int, definitions: tuple[bytes, ...]) -> protocol.Asking:
-        """Return what is asked of the broker."""
+        """Return the request for the broker."""
         return protocol.AdvertiseMessage(number, self.id, self.type.name, definitions)
 
     async def publish(self, event: T | Event | Mapping[str, Scalar] | None = None, /, **attributes: Scalar) -> None:
@@ -270,8 +270,8 @@ class Feed(_Held, Generic[T]):
 class Subscription(_Held, Generic[T]):
     """A subscription. Iterate over it, or give a callback when it is made. Events come in the order of their source.
 
-    Who does not read keeps its broker from sending, and all that comes to the same client waits with it; a broker cuts
-    clients that leave it waiting for long.
+    A slow reader exerts back-pressure on its broker, and everything else for the same client waits too. A broker
+    disconnects clients that leave it waiting for long.
     """
 
     def __init__(  # noqa: PLR0913  # what a subscription is made of
@@ -297,11 +297,11 @@ class Subscription(_Held, Generic[T]):
         self._full = False
 
     def request(self, number: int, definitions: tuple[bytes, ...]) -> protocol.Asking:
-        """Return what is asked of the broker."""
+        """Return the request for the broker."""
         return protocol.SubscribeMessage(number, self.id, self.type.name, self.selector, definitions)
 
     def take(self, rows: Sequence[Row]) -> asyncio.Event | None:
-        """Take events that have come; return an event to wait for if they are not read fast enough."""
+        """Take events that have arrived; return an event to wait for if they are not read fast enough."""
         if not {len(self._names) + 2}.issuperset(map(len, rows)):
             raise MalformedError("protocol.row", f"an event of `{self.type.name.name}` has other attributes")
         self._rows.extend(rows)
@@ -315,7 +315,7 @@ class Subscription(_Held, Generic[T]):
         return self._room
 
     async def _call(self, callback: Taken[T]) -> None:
-        """Give what has come to the callback. In a task of its own, so that it may ask the broker something too."""
+        """Call the callback with the events that have arrived, in a task of its own: it can send requests."""
         while self._rows:
             answer = call_back(lambda: callback(self._take_one()))
             if isawaitable(answer):
@@ -325,7 +325,7 @@ class Subscription(_Held, Generic[T]):
                     _report(error)
 
     def end(self, error: PenstockError) -> None:
-        """Record that it stands no longer: who reads gets what has come, and then the error."""
+        """Record that it has ended: readers get the events that have arrived, and then the error."""
         super().end(error)
         if self._callback is not None and error.code == _CLOSED:
             self._rows.clear()
@@ -334,7 +334,7 @@ class Subscription(_Held, Generic[T]):
 
     @property
     def waiting(self) -> int:
-        """How many events have come that nobody has read yet."""
+        """The number of events that have arrived and are not read yet."""
         return len(self._rows)
 
     def __aiter__(self) -> AsyncIterator[T]:
@@ -506,7 +506,7 @@ class Client:
 
     @property
     def principal(self) -> Principal:
-        """Who the client is."""
+        """The principal of the client."""
         return self._caller.endpoint.key.principal
 
     @property
@@ -539,11 +539,11 @@ class Client:
                         call_back(self._on_quench, feed, quiet)
         return None
 
-    def _again(self) -> Iterator[Standing]:
+    def _again(self) -> Iterator[ActiveRequest]:
         everything: list[Feed[Any] | Subscription[Any]] = [*self._feeds.values(), *self._subscriptions.values()]
         for held in everything:
-            # What has not stood yet is asked for by whoever waits for it.
-            if held.stands:
+            # A request without an answer is sent again by whoever waits for it.
+            if held.active:
                 yield self._request(held), held.end
 
     def _over(self, error: PenstockError) -> None:
@@ -655,14 +655,14 @@ class Client:
         return held
 
     async def _hold(self, held: _HeldT, among: dict[str, _HeldT]) -> None:
-        """Ask for something, and keep it while it stands. Events may come immediately after the answer."""
+        """Send a request, and keep it while it is active. Events may arrive immediately after the answer."""
         among[held.id] = held
         try:
             await self._connection.ask(self._request(held))
         except BaseException:
             del among[held.id]
             raise
-        held.stands = True
+        held.active = True
 
     def _request(self, held: Feed[Any] | Subscription[Any]) -> protocol.Asking:
         return held.request(self._connection.number(), self._definitions(held.type.name))
@@ -722,7 +722,7 @@ class Client:
         word = "unadvertise" if isinstance(held, Feed) else "unsubscribe"
         if isinstance(held, Feed):
             await held.flush()
-        held.stands = False
+        held.active = False
         try:
             await self._connection.ask(protocol.NamedRequestMessage(self._connection.number(), word, held.id))
         except PenstockError as error:

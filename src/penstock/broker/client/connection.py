@@ -1,7 +1,7 @@
 """A client's connection to its broker: numbered requests and their answers, over a link that is made again when lost.
 
-What was asked for and stands is asked again over a new link before anything else goes over it, so that what waited for
-the connection finds everything as it was. A request that waited for its answer when the link was lost fails
+Active requests are sent again over a new link before anything else, so that whoever waited for the connection finds
+everything as it was. A request that waited for its answer when the link was lost fails
 (`client.interrupted`): it may have been carried out or not.
 """
 
@@ -26,7 +26,7 @@ from penstock.model.principals import Principal
 from penstock.trust.capabilities import BROKER_RIGHTS
 from penstock.trust.credentials import Credentials, read_credentials
 
-#: a broker says so when it is not the moment, or not the place: trying again may help
+#: codes of refusals that may not last: trying again may help
 _PASSING: Final = frozenset(
     # The last, because a session that has lost its link counts until the broker has noticed.
     ("link.busy", "link.slow-reader", "link.idle", "link.flood", "admission.rate", "log.write", "broker.sessions")
@@ -38,7 +38,7 @@ Hear: TypeAlias = Callable[[Word], asyncio.Event | None]
 Return an `asyncio.Event` that must be set before the next message is handled, if one has to be waited for.
 """
 
-Standing: TypeAlias = tuple[Asking, Callable[[RefusedError], None]]
+ActiveRequest: TypeAlias = tuple[Asking, Callable[[RefusedError], None]]
 """An active request, and the callback for when a broker refuses it after all."""
 
 
@@ -53,7 +53,7 @@ class Caller:
     clock: Callable[[], datetime]
 
     async def call(self) -> tuple[Link, list[Wire]]:
-        """Open a link and be let in. Return it, and what else the broker has said already.
+        """Open a link and be admitted. Return it, and the messages that have followed the welcome.
 
         Raises what opening a link raises, `RefusedError` when one side may not be in the network, `FailedError`
         (`client.timeout`), and `LimitError` (`protocol.hello`).
@@ -81,7 +81,7 @@ class Caller:
         return link, rest
 
     def _check_broker(self, broker: Principal, disclosed: bytes) -> None:
-        """Check that it is a broker of the network: anybody can listen at an address."""
+        """Check that the peer is a broker of the network: anybody can listen at an address."""
         if broker == self.address.principal:
             return
         bag = self.credentials
@@ -96,14 +96,14 @@ class Caller:
 
 
 class Connection:
-    """See the module. `again` gives what stands, `over` receives how the connection has ended for good."""
+    """See the module. `again` returns the active requests, `over` receives why the connection has ended for good."""
 
     def __init__(
         self,
         caller: Caller,
         *,
         hear: Hear,
-        again: Callable[[], Iterable[Standing]],
+        again: Callable[[], Iterable[ActiveRequest]],
         over: Callable[[PenstockError], None],
     ) -> None:
         self._caller = caller
@@ -163,7 +163,7 @@ class Connection:
             await asyncio.gather(self._running, return_exceptions=True)
 
     async def _run(self, link: Link, waiting: list[Wire]) -> None:
-        """Read what the broker says; when the link is lost, make a new one and ask for everything again."""
+        """Read the broker's messages; if the link is lost, open a new one and send all active requests again."""
         while True:
             self._lost(await self._listen(link, waiting))
             found = await self._reopen()
@@ -175,7 +175,7 @@ class Connection:
             self._resuming = in_background("asking the broker again", self._resume(link))
 
     async def _listen(self, link: Link, waiting: list[Wire]) -> PenstockError:
-        """Take what the broker says, until the link ends; return how."""
+        """Handle the broker's messages until the link ends; return the error that it ended with."""
         try:
             while True:
                 for tree in waiting:
@@ -222,7 +222,7 @@ class Connection:
         return None
 
     async def _resume(self, link: Link) -> None:
-        """Ask again for what stands, then let everybody else speak."""
+        """Send the active requests again, and then let others send."""
         with suppress(PenstockError):  # of a link that is lost again, which whoever listens notices
             for request, refused in list(self._again()):
                 answer = self._waiting[request.number] = _Answer(request)
@@ -234,11 +234,11 @@ class Connection:
         if self.ended is None:
             self.ended = error
         self._lost(error)
-        # Those who wait for the connection are to learn that there will be none.
+        # Wake whoever waits for the connection: there will be none.
         self._up.set()
         self._over(self.ended)
 
-    # Words of the broker.
+    # Messages of the broker.
 
     def _take_alone(self, tree: Wire) -> bool:
         """Handle events that have arrived alone; return False for everything else."""
@@ -270,7 +270,7 @@ class Connection:
         if answer is not None:
             answer.give(found)
 
-    # Words to the broker.
+    # Messages to the broker.
 
     async def ask(self, request: Asking) -> Wire:
         """Send a request and wait for its answer. Raises `RefusedError` and `FailedError` (`client.*`)."""
@@ -321,7 +321,7 @@ class Connection:
 
 
 class _Answer(asyncio.Future[Wire]):
-    """The answer to a request, and which it is."""
+    """The answer to a request, and the request."""
 
     def __init__(self, request: Asking) -> None:
         super().__init__()
@@ -329,7 +329,7 @@ class _Answer(asyncio.Future[Wire]):
         self._problem: RefusedError | None = None
 
     def give(self, found: Wire) -> None:
-        """Give what was found, unless there was a problem."""
+        """Set the result, or the refusal if there was one."""
         if not self.done():
             if self._problem is None:
                 self.set_result(found)
@@ -346,7 +346,7 @@ class _Answer(asyncio.Future[Wire]):
             self.set_exception(error)
 
     def tell(self, refused: Callable[[RefusedError], None]) -> None:
-        """Have somebody told of a refusal, where nobody waits for the answer."""
+        """Call back if the request is refused: nobody waits for the answer."""
 
         def done(_: "asyncio.Future[Wire]") -> None:
             if not self.cancelled() and isinstance(error := self.exception(), RefusedError):
@@ -356,14 +356,14 @@ class _Answer(asyncio.Future[Wire]):
 
 
 def refusal(word: protocol.RefusedMessage, asked: str) -> RefusedError:
-    """Return what a broker's refusal is raised as."""
+    """Return the error for a broker's refusal."""
     return RefusedError(
         word.code, word.message, hint=word.hint, asked=asked, detail=word.detail, position=word.position
     )
 
 
 def late(what: str) -> FailedError:
-    """Return what is raised when an answer takes too long."""
+    """Return the error for an answer that takes too long."""
     return FailedError("client.timeout", f"no answer to `{what}` in time", hint="is the broker busy? try again")
 
 
@@ -372,7 +372,7 @@ def _is_passing(error: PenstockError) -> bool:
 
 
 def _welcomed(word: Word) -> bytes:
-    """Return what a broker discloses that lets us in. Raises `RefusedError` if it does not."""
+    """Return the credentials that the broker discloses in its welcome. Raises `RefusedError` if it refuses."""
     if isinstance(word, protocol.RefusedMessage):
         raise refusal(word, "connect")
     if not isinstance(word, Welcome):

@@ -32,9 +32,8 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeAlias
 
 from penstock.broker.limits import BrokerLimits
-from penstock.broker.local.active_requests import Receiver
 from penstock.broker.local.effective_requests import Offer
-from penstock.broker.local.local_broker import LocalBroker, NotPublished
+from penstock.broker.local.local_broker import LocalBroker, NotPublished, Receiver
 from penstock.broker.local.requests import Given, Output, Publish
 from penstock.broker.local.sessions import Session, SessionAdvertisement, SessionSubscription
 from penstock.broker.local.type_library import Library

@@ -99,13 +99,13 @@ class AuthoritySources:
     policies: Policies = NO_POLICIES
 
     def authorities(self, shown: Credentials, environment: Schema) -> tuple[Authority, ...]:
-        """Return who is asked about somebody who shows these credentials."""
+        """Return the authorities to ask about a principal that shows these credentials."""
         return (self._certified(shown, environment), *self.others)
 
     def for_clients(
         self, shown: Credentials, environment: Schema, types: KnownTypes = no_other_types
     ) -> tuple[Authority, ...]:
-        """Return who is asked about a client.
+        """Return the authorities to ask about a client.
 
         Brokers publish and read for others: agreements and policies do not concern them.
         """
@@ -123,14 +123,14 @@ class AuthoritySources:
         return f"{self.revision} {self.policies.revision}".strip()
 
     def turns(self, now: datetime) -> datetime | None:
-        """Return when one of the credentials, or of what was agreed on, begins or has ended, after now."""
+        """Return when one of the credentials or agreements next begins or ends."""
         dates = chain((one.statement.validity for one in self.credentials), self.agreements.validities())
         return turning_point(dates, now)
 
 
 @dataclass(slots=True)
-class Door:
-    """See the module. `environment` is what dynamic conditions may speak about."""
+class DecisionPoint:
+    """See the module. `environment` is the schema that dynamic conditions can refer to."""
 
     network: NetworkName
     recorder: Recorder
@@ -164,12 +164,12 @@ class Door:
         return decision
 
     def write(self, client: Session) -> None:
-        """Record what decisions about a client were enforced on. Raises what the recorder's sink raises."""
+        """Record on how many events each decision was enforced. Raises what the recorder's sink raises."""
         for recorded, counts in client.tally.take():
             self.recorder.enforced(recorded.record, counts)
 
 
 def _note_dates(client: Session, decision: Decision, now: datetime) -> None:
-    # Answers to on-line tests and the credentials of types end too, and stand in no certificate of the client.
+    # Answers to on-line tests and the credentials of types end too, and are not in the certificates of the client.
     ends = turning_point((branch.when.validity for branch in decision.restriction.branches), now)
     client.until = earliest(client.until, ends)

@@ -1,4 +1,4 @@
-"""Effective requests: what is left of a subscription or an advertisement when policy has been asked (section 6.1).
+"""Effective requests: the part of a subscription or an advertisement that policy permits (section 6.1).
 
 A subscription to a type falls into parts: one for the type, if the subscriber has a right on it, and one for each
 sub-type on which it has rights that reach further. Each part is seen through the type and the version that were asked
@@ -41,7 +41,7 @@ _EVERYTHING: Final = Filter()
 
 @dataclass(frozen=True, slots=True)
 class Ruled:
-    """A type, and what was decided about it."""
+    """A type, and the decision about it."""
 
     type: VerifiedType
     recorded: Recorded
@@ -90,14 +90,14 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Basis:
-    """What the parts of a subscription follow from, besides its selector: they are the same while it is."""
+    """What the parts of a subscription are derived from, besides its selector: an equal basis gives equal parts."""
 
     reader: EventType
     schema: Schema
     ruled: tuple[Ruled, ...]
 
     def is_same(self, other: "Basis") -> bool:
-        """Say whether the same follows from another one: only what was recorded may differ."""
+        """Say whether another basis gives the same parts: only the records of decisions may differ."""
         return (
             self.reader == other.reader
             and self.schema == other.schema
@@ -106,7 +106,7 @@ class Basis:
         )
 
     def moved(self, found: Mapping[TypeKey, SubscriptionPart], other: "Basis") -> dict[TypeKey, SubscriptionPart]:
-        """Return the parts that follow from this, as those that follow from one that is the same."""
+        """Return parts that were derived from this basis with the records of another that gives the same parts."""
         recorded = {id(one.recorded): new.recorded for one, new in zip(self.ruled, other.ruled, strict=True)}
         return {key: replace(part, recorded=recorded[id(part.recorded)]) for key, part in found.items()}
 
@@ -116,14 +116,14 @@ def _same_ruling(one: Ruled, other: Ruled) -> bool:
     return (
         one.type.event_type == other.type.event_type
         and first == second
-        and _told(first.restriction.branches) == _told(second.restriction.branches)
+        and _written(first.restriction.branches) == _written(second.restriction.branches)
     )
 
 
 def parts(
     reader: EventType, selector: Selector, ruled: Iterable[Ruled], schema: Schema, rules: Rules
 ) -> dict[TypeKey, SubscriptionPart]:
-    """Return what a subscription to a type comes to; `ruled` has the version that was asked for, and all sub-types.
+    """Return the parts of an effective subscription; `ruled` has the version that was asked for, and all sub-types.
 
     Parents come first in `ruled`. Raises `SelectorError` when the selector does not fit the type.
     """
@@ -138,12 +138,12 @@ def parts(
         above = next((found[key] for key in event_type.ancestors if key in found), None)
         inherited = above.restriction.branches if above else ()
         branches = _usable(reader, prune([*inherited, *own[event_type.key]]), rules)
-        if branches and (above is None or _told(branches) != _told(inherited)):
+        if branches and (above is None or _written(branches) != _written(inherited)):
             found[event_type.key] = _part(event_type.key, reader, selector, branches, schema, rules, one.recorded)
     return found
 
 
-def _told(branches: Iterable[Branch]) -> set[tuple[Branch, Selector]]:
+def _written(branches: Iterable[Branch]) -> set[tuple[Branch, Selector]]:
     # In Python 1, 1.0 and True are equal; as forced values they are three, and are written differently.
     return {(branch, branch.holds_where()) for branch in branches}
 
@@ -160,7 +160,7 @@ def _seen_through(reader: EventType, event_type: EventType, recorded: Recorded) 
 
 
 def prune(branches: Iterable[Branch]) -> tuple[Branch, ...]:
-    """Leave out branches that another one makes needless: it shows as much, and holds whenever they do."""
+    """Remove branches that another branch makes redundant: it shows as much, and holds whenever they do."""
     kept: list[Branch] = []
     for branch in Restriction.of(branches).branches:
         if not any(_outdoes(other, branch) for other in kept):
@@ -181,7 +181,7 @@ def _outdoes(one: Branch, other: Branch) -> bool:
 
 
 def _usable(reader: EventType, branches: tuple[Branch, ...], rules: Rules) -> tuple[Branch, ...]:
-    """Leave out branches that cannot be enforced, so that they harm no other."""
+    """Remove branches that cannot be enforced, so that the others still can."""
     kept: list[Branch] = []
     for branch in branches:
         try:
@@ -215,9 +215,9 @@ def _timely(branches: Iterable[Branch]) -> bool:
 
 
 def pushed(reader: EventType, selector: Selector, branches: Sequence[Branch], schema: Schema) -> tuple[Filter, bool]:
-    """Return a filter that no event fails which the subscriber is to have, and whether no other event passes it.
+    """Return a filter that passes every event for the subscriber, and whether it passes no other event.
 
-    A filter that would be too large, or speaks of attributes that nobody here knows, is left wider than it could be.
+    A filter that would be too large, or reads attributes that are not known here, is replaced by a wider one.
     """
     try:
         return Filter.of(disjunction(*_terms(reader, selector, branches)), schema), len(branches) == 1
@@ -246,13 +246,13 @@ def _terms(reader: EventType, selector: Selector, branches: Sequence[Branch]) ->
 
 
 def _by_id(reader: EventType, selector: Selector, visible: Collection[str]) -> Selector:
-    """Return a selector over attribute ids, NULL in the place of what is hidden."""
+    """Return a selector over attribute ids, with NULL in the place of hidden attributes."""
     masked = selector.nullify(selector.attributes - frozenset(visible))
     return masked.rename({name: str(reader.by_name[name].id) for name in masked.attributes})
 
 
 def offers(ruled: Iterable[Ruled], schema: Schema, rules: Rules) -> Iterator[Offer]:
-    """Yield what an advertisement comes to, for each version of a type that something may be published of."""
+    """Yield the offers of an effective advertisement: one for each version that may be published in part."""
     for one in ruled:
         event_type = one.type.event_type
         if not one.permitted:
@@ -268,7 +268,7 @@ def offers(ruled: Iterable[Ruled], schema: Schema, rules: Rules) -> Iterator[Off
 
 
 def _announced(branches: Iterable[Branch], schema: Schema) -> Filter:
-    """Return a filter that everything passes which these branches let through."""
+    """Return a filter that passes everything that these branches permit."""
     try:
         return Filter.of(disjunction(*(branch.holds_where() for branch in branches)), schema)
     except PenstockError:

@@ -1,12 +1,12 @@
-"""The local broker: sessions, and what policy leaves of their requests (Belokosztolszki et al., sections 4 and 6 to 8).
+"""The local broker: sessions, and their requests as policy permits them (Belokosztolszki et al., sections 4, 6 to 8).
 
 A plain state machine between clients and the router. Whoever drives it tells it what happens and carries out what it
-returns, in order (`broker.requests`). It reads no clock: `now` never goes back (where a clock
+returns, in order (`requests`). It reads no clock: `now` never goes back (where a clock
 was corrected, `recheck` is called), and `tick` says when it wants to be called next, because a right begins or ends.
 
 1. Each request is decided through the only entry point (`decisions`), and recorded there, before it takes effect.
-2. The original request is kept. What it comes to is worked out from the answers (`broker.effective`): a request that is
-   granted in part is limited, and refused only where nothing of it is granted.
+2. The original request is kept. The effective request is worked out from the answers (`effective_requests`): a request
+   that is granted in part is limited, and refused only if nothing of it is granted.
 3. When credentials, types, policy or time change, requests are worked out again, wider or narrower, and clients notice
    nothing but what they get. No event passes before that is done: where it fails, because an answer cannot be recorded,
    it is tried again with the broker's next input.
@@ -15,41 +15,231 @@ was corrected, `recheck` is called), and `tick` says when it wants to be called 
    was revoked is not delivered by it.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
+from itertools import count
 from types import MappingProxyType
 from typing import TypeAlias
 
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.local import requests
-from penstock.broker.local.active_requests import ActiveRequests
-from penstock.broker.local.decisions import AuthoritySources, Door
+from penstock.broker.local.decisions import AuthoritySources, DecisionPoint
+from penstock.broker.local.effective_requests import Basis, Ruled, SubscriptionPart, offers, parts
 from penstock.broker.local.requests import (
     ClientRequest,
     Detail,
     Output,
     Verb,
+    advertised,
     detail_of,
     not_permitted,
     require,
+    settled,
+    subscribed,
     unknown,
 )
-from penstock.broker.local.sessions import Session, SessionAdvertisement, SessionSubscription, Usages
+from penstock.broker.local.sessions import Held, Path, Session, SessionAdvertisement, SessionSubscription, Usages
 from penstock.broker.local.type_library import Library
 from penstock.errors import MalformedError, PenstockError, RefusedError
-from penstock.guard import Recorder, Rules, environment
+from penstock.guard import Delivery, Recorder, Rules, environment
 from penstock.guard.enforce import Environment
 from penstock.model.events import TransitEvent
-from penstock.model.names import NetworkName, TypeName
+from penstock.model.names import NetworkName, TypeKey, TypeName
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.model.values import Scalar
 from penstock.selector import ALWAYS, Selector
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
-from penstock.trust.event_types import UnverifiedType
+from penstock.trust.event_types import UnverifiedType, VerifiedType
 from penstock.trust.validity import earliest
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The active requests: the effective requests, and their entries in the router.
+#
+# New paths are asked for before old ones are given up, so that no event is lost in between. Each path has a key of its
+# own, which is never used again: an event that was found by an older filter is recognised by its key.
+
+
+@dataclass(frozen=True, slots=True)
+class Receiver:
+    """A subscription that an event is for, the part of it that the event belongs to, and what shows the event."""
+
+    held: SessionSubscription
+    part: SubscriptionPart
+    view: Delivery
+
+
+_Arrival: TypeAlias = tuple[tuple[str, ...], TypeKey, tuple[TypeKey, ...]]
+
+
+class ActiveRequests:
+    """See the module. Messages to send go to `outputs`."""
+
+    def __init__(
+        self, decisions: DecisionPoint, library: Library, rules: Rules, outputs: list[Output], limits: BrokerLimits
+    ) -> None:
+        self._decisions = decisions
+        self._library = library
+        self._rules = rules
+        self._outputs = outputs
+        self._limits = limits
+        self._numbers = count(1)
+        self._by_key: dict[str, Held] = {}
+        self._by_ticket: dict[str, Held] = {}
+        #: who gets events that come by the same keys and are of the same type, until a request changes
+        self._receivers: dict[_Arrival, tuple[Receiver, ...]] = {}
+        #: rises whenever an effective request may have changed
+        self.version = 0
+
+    def ticket(self) -> str:
+        """Return a number that no request has had."""
+        return str(next(self._numbers))
+
+    def keep(self, held: Held) -> None:
+        """Make a request active."""
+        held.session.held[held.asked.id] = self._by_ticket[held.ticket] = held
+        if isinstance(held, SessionSubscription):
+            held.session.usage.subscriptions += 1
+        else:
+            held.session.usage.advertisements += 1
+        self.route(held)
+
+    def drop(self, held: Held) -> None:
+        """End an active request."""
+        held.empty()
+        if isinstance(held, SessionAdvertisement):
+            held.quiet = False
+        self.route(held)
+        del held.session.held[held.asked.id], self._by_ticket[held.ticket]
+        if isinstance(held, SessionSubscription):
+            held.session.usage.subscriptions -= 1
+        else:
+            held.session.usage.advertisements -= 1
+
+    def receivers(self, keys: tuple[str, ...], event: TransitEvent | EventType) -> tuple[Receiver, ...]:
+        """Return who gets an event, or events of a type, by the keys that the router found, and how each sees it."""
+        arrival = keys, event.key, event.ancestors
+        known = self._receivers.get(arrival)
+        if known is None:
+            if len(self._receivers) >= self._limits.cache_entries:
+                self._receivers.clear()
+            known = self._receivers[arrival] = tuple(self._find_receivers(keys, event))
+        return known
+
+    def _find_receivers(self, keys: tuple[str, ...], event: TransitEvent | EventType) -> Iterator[Receiver]:
+        for held in self._subscriptions(keys):
+            part = held.part_of(event)
+            if part is not None and self._library.is_of(event.key, part.type):
+                yield Receiver(held, part, part.narrow if held.came_by(part, keys) else part.checked)
+
+    def _subscriptions(self, keys: Iterable[str]) -> Iterator[SessionSubscription]:
+        """Yield the subscriptions that keys belong to, each once: old keys count, unknown keys do not."""
+        found: dict[str, SessionSubscription] = {}
+        for key in keys:
+            held = self._by_key.get(key) or self._by_ticket.get(key.partition(".")[0])
+            if isinstance(held, SessionSubscription):
+                found[held.ticket] = held
+        return iter(found.values())
+
+    def work_out(self, held: Held, now: datetime) -> None:
+        """Decide the effective request, and record what was granted.
+
+        Raises what makes it impossible: `RefusedError` and `MalformedError` for its type, `SelectorError`; and what the
+        recorder's sink raises. The effective request is empty then.
+        """
+        before = (
+            (held.basis, held.parts, held.detail) if isinstance(held, SessionSubscription) else (None, {}, Detail())
+        )
+        held.empty()
+        self._changed()
+        held.detail = Detail()
+        client, name = held.session, held.asked.about
+        if not isinstance(name, TypeName):
+            raise MalformedError("argument.type", "subscriptions and advertisements are about event types")
+        asked_for = self._library.get(name, now)
+        event_type, schema = asked_for.event_type, self._library.schema(name.key, now)
+        below = [verified for verified in self._library.below(name.key, now) if verified.event_type.key != name.key]
+        if isinstance(held, SessionSubscription):
+            # What does not fit is refused before anything is decided.
+            held.asked.selector.check(event_type.schema)
+            ruled = self._rule(client, Right.SUBSCRIBE, [asked_for, *below], now)
+            basis, (last, known, detail) = Basis(event_type, schema, tuple(ruled)), before
+            if last is not None and last.is_same(basis):
+                # A change of policy concerns few of the active requests.
+                held.parts, held.detail = last.moved(known, basis), detail
+            else:
+                held.parts = parts(event_type, held.asked.selector, ruled, schema, self._rules)
+                held.detail = subscribed(event_type, held.parts, ruled)
+            held.basis = basis
+            return
+        ruled = self._rule(client, Right.PUBLISH, [asked_for], now)
+        found = list(offers(ruled, schema, self._rules))
+        if not found:
+            ruled += self._rule(client, Right.PUBLISH, below, now)
+            found = list(offers(ruled, schema, self._rules))
+        held.offers = {offer.type.name: offer for offer in found}
+        held.detail = advertised(held.offers, ruled)
+
+    def _rule(self, client: Session, right: Right, types: Iterable[VerifiedType], now: datetime) -> list[Ruled]:
+        return [Ruled(verified, self._decisions.ask(client, right, verified, now)) for verified in types]
+
+    def may_ask(self, client: Session, asked: ClientRequest, now: datetime) -> bool:
+        """Say whether the owner of the type of a request lets the client ask how it is restricted."""
+        if not isinstance(asked.about, TypeName) or asked.about not in self._library:
+            return False
+        verified = self._library.get(asked.about, now)
+        return settled(self._decisions.ask(client, Right.RESTRICTIONS, verified, now).decision)
+
+    def route(self, held: Held) -> None:
+        """Enter the effective request in the router: the new paths first, then withdraw the old ones."""
+        self._changed()
+        wanted = dict.fromkeys(held.paths())
+        gone = [held.keys.pop(path) for path in list(held.keys) if path not in wanted]
+        for path in wanted:
+            if path not in held.keys:
+                key = held.keys[path] = f"{held.ticket}.{next(self._numbers)}"
+                self._by_key[key] = held
+                self._outputs.append(_opened(held, key, path))
+        for key in gone:
+            del self._by_key[key]
+            self._outputs.append(
+                requests.Unsubscribe(key) if isinstance(held, SessionSubscription) else requests.Unadvertise(key)
+            )
+        if isinstance(held, SessionAdvertisement):
+            held.forget()
+            held.unwanted.difference_update(gone)
+            self._quench(held)
+
+    def _changed(self) -> None:
+        self._receivers.clear()
+        self.version += 1
+
+    def wanted(self, key: str, *, wanted: bool) -> None:
+        """Record whether somebody subscribes to what is advertised under a key."""
+        held = self._by_key.get(key)
+        if isinstance(held, SessionAdvertisement):
+            (held.unwanted.discard if wanted else held.unwanted.add)(key)
+            self._quench(held)
+
+    def _quench(self, held: SessionAdvertisement) -> None:
+        quiet = held.unwanted >= set(held.keys.values())
+        # A client does not learn whether somebody subscribes to what it may not publish.
+        if held.keys and quiet is not held.quiet:
+            held.quiet = quiet
+            self._outputs.append(requests.Quenched(held.session.id, held.asked.id, quiet))
+
+
+def _opened(held: Held, key: str, path: Path) -> Output:
+    of_type, ancestors, filter_ = path
+    if isinstance(held, SessionSubscription):
+        return requests.Subscribe(key, of_type, filter_, str(held.session.principal))
+    return requests.Advertise(key, of_type, ancestors, filter_)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# The broker itself.
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,8 +256,8 @@ _Handler: TypeAlias = Callable[[Session, ClientRequest, datetime], None]
 class LocalBroker:
     """See the module. The driver names sessions; within one, its client names subscriptions and advertisements.
 
-    What a client may not is answered with `Refused`. Methods raise `RefusedError` (`broker.session`) for a session that
-    there is not, or is already: the driver's mistake; and what the recorder's sink raises.
+    Forbidden requests are answered with `Refused`. Methods raise `RefusedError` (`broker.session`) for a session that
+    is not open, or is open already: the driver's mistake; and what the recorder's sink raises.
     """
 
     def __init__(  # noqa: PLR0913  # each argument is one part of a broker's configuration
@@ -83,9 +273,11 @@ class LocalBroker:
     ) -> None:
         rules = rules or Rules()
         self._outputs: list[Output] = []
-        self._door = Door(network, recorder, sources or AuthoritySources(), rules.environment, library.known)
+        self._decisions = DecisionPoint(
+            network, recorder, sources or AuthoritySources(), rules.environment, library.known
+        )
         self._library = library
-        self.active = ActiveRequests(self._door, library, rules, self._outputs, limits)
+        self.active = ActiveRequests(self._decisions, library, rules, self._outputs, limits)
         self.usages = Usages(limits)
         #: owners whose policy is not known here at present: nothing of theirs passes, nor of what extends it; where it
         #: is the coordinator's, nothing at all
@@ -105,16 +297,16 @@ class LocalBroker:
     # Sessions.
 
     def connect(self, now: datetime, session: str, principal: Principal, credentials: Credentials) -> list[Output]:
-        """Let in a client that was authenticated, if it may connect to the network."""
+        """Admit an authenticated client if it may connect to the network."""
         if session in self._sessions:
             raise RefusedError("broker.session", "a session of this name is open")
         self._catch_up(now)
-        asked = ClientRequest(Verb.CONNECT, self._door.network)
+        asked = ClientRequest(Verb.CONNECT, self._decisions.network)
         try:
             usage = self.usages.connect(principal, credentials)
         except MalformedError as error:
             self._refuse(session, principal, asked, error)
-            return self._said()
+            return self._take_outputs()
         self._sessions[session] = Session(session, principal, credentials, usage)
         self._stale[session] = None
         try:
@@ -126,7 +318,7 @@ class LocalBroker:
             raise
         if session in self._sessions:
             self._outputs.append(requests.Accepted(session, asked))
-        return self._said()
+        return self._take_outputs()
 
     def knows(self, session: str) -> bool:
         """Say whether a session is open."""
@@ -138,10 +330,10 @@ class LocalBroker:
         self._catch_up(now)
         if session in self._sessions:
             self._end(client)
-        return self._said()
+        return self._take_outputs()
 
     def disclose(self, now: datetime, session: str, credentials: Credentials) -> list[Output]:
-        """Take further credentials of a client: what it has asked for may become more.
+        """Take further credentials of a client: its effective requests may grow.
 
         Raises `LimitError` (`broker.credentials`).
         """
@@ -159,11 +351,11 @@ class LocalBroker:
         of_type: TypeName,
         selector: Selector = ALWAYS,
     ) -> list[Output]:
-        """Let a client have the events of a type, and its sub-types, that its selector wants: as far as it may."""
+        """Subscribe a client to the events of a type and its sub-types that match its selector, as far as it may."""
         return self._handle(now, session, ClientRequest(Verb.SUBSCRIBE, of_type, id, selector), self._keep)
 
     def advertise(self, now: datetime, session: str, id: str, of_type: TypeName) -> list[Output]:  # noqa: A002  # as clients call it
-        """Let a client publish events of a type; where it may not, of those sub-types of which it may."""
+        """Let a client publish events of a type, or else of those sub-types that it may publish."""
         return self._handle(now, session, ClientRequest(Verb.ADVERTISE, of_type, id), self._keep)
 
     def unsubscribe(self, now: datetime, session: str, id: str) -> list[Output]:  # noqa: A002  # as clients call it
@@ -175,11 +367,11 @@ class LocalBroker:
         return self._handle(now, session, ClientRequest(Verb.UNADVERTISE, id=id), self._drop)
 
     def add_type(self, now: datetime, session: str, unverified: UnverifiedType) -> list[Output]:
-        """Install an event type, for a client that may; what others asked for may reach further by it."""
+        """Install an event type, for a client that may; effective requests of others may grow by it."""
 
         def install(client: Session, asked: ClientRequest, now: datetime) -> None:
-            decision = self._door.ask_network(client, Right.INSTALL, now)
-            require(decision, Right.INSTALL, self._door.network)
+            decision = self._decisions.ask_network(client, Right.INSTALL, now)
+            require(decision, Right.INSTALL, self._decisions.network)
             self._library.add(unverified, now)
             self._all_stale()
             self._outputs.append(requests.Accepted(client.id, asked))
@@ -191,7 +383,7 @@ class LocalBroker:
 
         def remove(client: Session, asked: ClientRequest, now: datetime) -> None:
             verified = self._library.get(name, now)
-            require(self._door.ask(client, Right.MANAGE, verified, now).decision, Right.MANAGE, name)
+            require(self._decisions.ask(client, Right.MANAGE, verified, now).decision, Right.MANAGE, name)
             self._library.remove(name)
             self._all_stale()
             self._outputs.append(requests.Accepted(client.id, asked))
@@ -222,15 +414,15 @@ class LocalBroker:
             try:
                 handler(client, asked, now)
             except (RefusedError, MalformedError) as error:
-                told = detail_of(error) if self.active.may_ask(client, asked, now) else None
-                self._refuse(session, client.principal, asked, error, told)
+                detail = detail_of(error) if self.active.may_ask(client, asked, now) else None
+                self._refuse(session, client.principal, asked, error, detail)
             self._turn = earliest(self._turn, client.until)
             self._catch_up(now)
-        return self._said()
+        return self._take_outputs()
 
     def _keep(self, client: Session, asked: ClientRequest, now: datetime) -> None:
         if asked.id in client.held:
-            raise RefusedError("broker.id-taken", "a request of this name stands already", hint="take another name")
+            raise RefusedError("broker.id-taken", "a request with this id is active already", hint="use another id")
         self.usages.check_request(client.usage, asked.verb)
         kind = SessionSubscription if asked.verb is Verb.SUBSCRIBE else SessionAdvertisement
         held = kind(self.active.ticket(), client, asked)
@@ -259,10 +451,10 @@ class LocalBroker:
         """Tell a client which events of a message were not published, with the detail where it may have that."""
         asked = ClientRequest(Verb.PUBLISH, of_type, advertisement)
         held = client.held.get(advertisement)
-        told = held.detail if held is not None and self.active.may_ask(client, held.asked, now) else None
+        detail = held.detail if held is not None and self.active.may_ask(client, held.asked, now) else None
         for one in refused:
-            self._refuse(client.id, client.principal, asked, one.reason, told, position=one.position)
-        return self._said()
+            self._refuse(client.id, client.principal, asked, one.reason, detail, position=one.position)
+        return self._take_outputs()
 
     def suspend(self, owner: Principal) -> None:
         """Deliver and take nothing of an owner's types: what its policy is now is not known here."""
@@ -279,7 +471,7 @@ class LocalBroker:
         """
         if self.held or not self.suspended:
             return self.held
-        owners = (about.key.owner, *(ancestor.owner for ancestor in about.ancestors), self._door.network.owner)
+        owners = (about.key.owner, *(ancestor.owner for ancestor in about.ancestors), self._decisions.network.owner)
         return not self.suspended.isdisjoint(owners)
 
     def hold(self, *, held: bool) -> None:
@@ -287,12 +479,12 @@ class LocalBroker:
         self.held = held
 
     def wanted(self, key: str, *, wanted: bool) -> list[Output]:
-        """Record that somebody, or nobody, in the network wants what was advertised under a key."""
+        """Record whether somebody in the network subscribes to what is advertised under a key."""
         self.active.wanted(key, wanted=wanted)
-        return self._said()
+        return self._take_outputs()
 
     def know(self, facts: Mapping[str, Scalar]) -> None:
-        """Take in facts from outside, which dynamic conditions may speak about."""
+        """Record facts from outside, which dynamic conditions can refer to."""
         self._facts = MappingProxyType(dict(facts))
 
     def environment(self, client: Session, now: datetime) -> Environment:
@@ -304,7 +496,7 @@ class LocalBroker:
     def catch_up(self, now: datetime) -> list[Output]:
         """Apply what a change or a date has made stale: events pass only after that, and after what this returns."""
         self._catch_up(now)
-        return self._said() if self._outputs else []
+        return self._take_outputs() if self._outputs else []
 
     def change(
         self,
@@ -320,7 +512,7 @@ class LocalBroker:
         Raises what verifying a type raises; what comes before that type is then taken in.
         """
         if sources is not None:
-            self._door.sources, self._sources_turn = sources, sources.turns(now)
+            self._decisions.sources, self._sources_turn = sources, sources.turns(now)
             self._all_stale()
         for session, bag in (credentials or {}).items():
             self.session(session).credentials = bag
@@ -332,15 +524,15 @@ class LocalBroker:
             self._library.add(unverified, now)
             self._all_stale()
         self._catch_up(now)
-        return self._said()
+        return self._take_outputs()
 
     def tick(self, now: datetime) -> tuple[list[Output], datetime | None]:
-        """Let go of what has ended, record what was counted, and say when to call again at the latest."""
+        """Drop what has ended, record what was counted, and return when to call again at the latest."""
         self._catch_up(now)
         for client in self._sessions.values():
-            self._door.write(client)
+            self._decisions.write(client)
         self.usages.forget(now)
-        return self._said(), self._turn
+        return self._take_outputs(), self._turn
 
     def recheck(self) -> None:
         """Have everything worked out again before anything passes.
@@ -357,7 +549,7 @@ class LocalBroker:
         """Work out again whatever a change or a date has made stale."""
         if self._turn is not None and now >= self._turn:
             if self._sources_turn is not None and now >= self._sources_turn:
-                self._sources_turn = self._door.sources.turns(now)
+                self._sources_turn = self._decisions.sources.turns(now)
                 self._all_stale()
             due = (c.id for c in self._sessions.values() if c.until is not None and now >= c.until)
             self._stale.update(dict.fromkeys(due))
@@ -365,7 +557,7 @@ class LocalBroker:
         if self._stale:
             waiting = dict(self._stale)
             try:
-                with self._door.recorder.together():
+                with self._decisions.recorder.together():
                     while self._stale:
                         session = next(iter(self._stale))
                         if session in self._sessions:
@@ -385,9 +577,9 @@ class LocalBroker:
     def _renew(self, client: Session, now: datetime) -> None:
         """Ask everything about a session again."""
         try:
-            require(self._door.introduce(client, now), Right.CONNECT, self._door.network)
+            require(self._decisions.introduce(client, now), Right.CONNECT, self._decisions.network)
         except RefusedError as error:
-            self._refuse(client.id, client.principal, ClientRequest(Verb.CONNECT, self._door.network), error)
+            self._refuse(client.id, client.principal, ClientRequest(Verb.CONNECT, self._decisions.network), error)
             self._end(client)
             self._outputs.append(requests.Closed(client.id, error.code))
             return
@@ -406,7 +598,7 @@ class LocalBroker:
             self.active.drop(held)
         del self._sessions[client.id]
         self.usages.disconnect(client.principal)
-        self._door.write(client)
+        self._decisions.write(client)
 
     # Words.
 
@@ -423,17 +615,17 @@ class LocalBroker:
         principal: Principal,
         asked: ClientRequest,
         error: PenstockError,
-        told: Detail | None = None,
+        detail: Detail | None = None,
         *,
         position: int = 0,
     ) -> None:
-        refused = requests.Refused(session, asked, error.code, error.message, told, error.hint or "", position)
+        refused = requests.Refused(session, asked, error.code, error.message, detail, error.hint or "", position)
         self._outputs.append(refused)
         self._outputs.append(
             requests.RequestReport(session, principal, asked, detail_of(error) or Detail(), error.code)
         )
 
-    def _said(self) -> list[Output]:
-        said = self._outputs.copy()
+    def _take_outputs(self) -> list[Output]:
+        outputs = self._outputs.copy()
         self._outputs.clear()
-        return said
+        return outputs

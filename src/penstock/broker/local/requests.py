@@ -1,4 +1,4 @@
-"""What clients ask of their local broker, and what it says in return: to the router, to clients, and to its operator.
+"""The requests of clients, and the outputs of the local broker: to the router, to clients, and to its operator.
 
 A client learns whether a request was accepted, and by which code it was refused. What it was granted of it, and which
 right it lacks, is its operator's to know, and the client's only where the owner of the type lets it ask
@@ -73,7 +73,7 @@ class Detail:
 
 @dataclass(frozen=True, slots=True)
 class Subscribe:
-    """Have events of a type and its sub-types that pass a filter; `group` is whose it is."""
+    """Receive events of a type and its sub-types that pass a filter; `group` names the owner of the subscription."""
 
     key: str
     type: TypeKey
@@ -83,14 +83,14 @@ class Subscribe:
 
 @dataclass(frozen=True, slots=True)
 class Unsubscribe:
-    """Have them no longer."""
+    """End a subscription."""
 
     key: str
 
 
 @dataclass(frozen=True, slots=True)
 class Advertise:
-    """Announce events of a type that pass a filter."""
+    """Advertise events of a type that pass a filter."""
 
     key: str
     type: TypeKey
@@ -100,7 +100,7 @@ class Advertise:
 
 @dataclass(frozen=True, slots=True)
 class Unadvertise:
-    """Announce them no longer."""
+    """End an advertisement."""
 
     key: str
 
@@ -117,7 +117,7 @@ ToRouter: TypeAlias = Subscribe | Unsubscribe | Advertise | Unadvertise | Publis
 
 
 def carry_out(output: ToRouter, router: Router) -> list[Routed]:
-    """Tell a router what the local broker wants of it. Raises what the router raises."""
+    """Carry out an output at the router. Raises what the router raises."""
     match output:
         case Subscribe(key, of_type, filter_, group):
             return router.subscribe(key, of_type, filter_, group)
@@ -136,9 +136,9 @@ def carry_out(output: ToRouter, router: Router) -> list[Routed]:
 
 @dataclass(frozen=True, slots=True)
 class Accepted:
-    """The request stands, wholly or in part; which of the two is not said.
+    """The request is active, wholly or in part; the client does not learn which.
 
-    `keys` are those under which the router knows it: what was asked for comes when the paths of all of them are laid.
+    `keys` are its entries in the router: events arrive when the paths of all of them are laid.
     """
 
     session: str
@@ -184,7 +184,7 @@ class Given:
 
 @dataclass(frozen=True, slots=True)
 class Answered:
-    """What `restrictions` found."""
+    """How a request is restricted."""
 
     session: str
     asked: ClientRequest
@@ -193,7 +193,7 @@ class Answered:
 
 @dataclass(frozen=True, slots=True)
 class Quenched:
-    """Nobody wants what an advertisement announces (`quiet`), or somebody does again."""
+    """Nobody subscribes to what is advertised (`quiet`), or somebody does again."""
 
     session: str
     advertisement: str
@@ -202,7 +202,7 @@ class Quenched:
 
 @dataclass(frozen=True, slots=True)
 class Closed:
-    """The session is over; its connection is to be closed."""
+    """The session has ended: close its connection."""
 
     session: str
     code: str
@@ -213,7 +213,7 @@ ToClient: TypeAlias = Accepted | Refused | Given | Answered | Quenched | Closed
 
 @dataclass(frozen=True, slots=True)
 class RequestReport:
-    """To the operator: what came of a request, or what became of it since. No code means that it stands."""
+    """To the operator: the outcome of a request, or of working it out again. Without a code it is active."""
 
     session: str
     principal: Principal
@@ -226,7 +226,7 @@ Output: TypeAlias = ToRouter | ToClient | RequestReport
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What came of a request: what was granted, what was not, and the refusal that says so to those who may know.
+# The outcome of a request: what was granted, what was not, and the refusal.
 
 
 _ENTERING: Final = {
@@ -236,7 +236,7 @@ _ENTERING: Final = {
 
 
 def subscribed(reader: EventType, parts: Mapping[TypeKey, SubscriptionPart], ruled: Iterable[Ruled]) -> Detail:
-    """Say what a subscription to a type comes to."""
+    """Return the detail of an effective subscription to a type."""
     ruled = list(ruled)
     granted = tuple((key, part.restriction.as_dict(reader)) for key, part in parts.items())
     missing: list[MissingRight] = []
@@ -252,7 +252,7 @@ def subscribed(reader: EventType, parts: Mapping[TypeKey, SubscriptionPart], rul
 
 
 def advertised(offers: Mapping[TypeName, Offer], ruled: Iterable[Ruled]) -> Detail:
-    """Say what an advertisement comes to."""
+    """Return the detail of an effective advertisement."""
     ruled = list(ruled)
     granted = tuple((o.type.key, o.publication.restriction.as_dict(o.type)) for o in offers.values())
     missing: list[MissingRight] = []
@@ -275,7 +275,7 @@ def _problems(ruled: Iterable[Ruled]) -> tuple[str, ...]:
 
 
 def settled(decision: Decision) -> bool:
-    """Say whether a decision is a yes that nothing is left to be asked about: for rights that no event is about."""
+    """Say whether a decision permits without further conditions: for rights that do not concern events."""
     return decision.effect is Effect.PERMIT and any(
         branch.holds_where() == ALWAYS and not branch.guards and branch.when.condition == ANYTIME.condition
         for branch in decision.restriction.branches
@@ -283,16 +283,16 @@ def settled(decision: Decision) -> bool:
 
 
 def require(decision: Decision, right: Right, about: TypeName | NetworkName) -> None:
-    """Raise `RefusedError` (`broker.not-permitted`) unless a decision is a yes."""
+    """Raise `RefusedError` (`broker.not-permitted`) unless a decision permits without conditions."""
     if not settled(decision):
         problems = tuple(dict.fromkeys(problem.code for problem in decision.errors))
-        # Whoever connects knows that this is what it asked for.
+        # A client that connects knows what it asked for.
         message = _ENTERING.get(right) or f"no right to {right} {about.owner.short}/{about.name}"
         raise not_permitted(Detail(missing=(MissingRight(right, about),), problems=problems), message)
 
 
 def not_permitted(detail: Detail, message: str) -> RefusedError:
-    """Return a refusal. Why a right is missing is in its detail, which is not for everybody."""
+    """Return a refusal. Its detail says which right is missing; not every client may see the detail."""
     return RefusedError(
         "broker.not-permitted",
         message,
@@ -308,5 +308,5 @@ def detail_of(error: PenstockError) -> Detail | None:
 
 
 def unknown(asked: ClientRequest) -> RefusedError:
-    """Return the refusal of a request about another one that does not stand."""
-    return RefusedError("broker.unknown-id", f"no request stands under `{asked.id[:80]}`")
+    """Return the refusal of a request about a request that is not active."""
+    return RefusedError("broker.unknown-id", f"no active request has the id `{asked.id[:80]}`")

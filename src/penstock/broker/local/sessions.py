@@ -1,4 +1,4 @@
-"""The clients of a local broker: who they are, what they have asked for, and how much of the broker they use.
+"""The clients of a local broker: their identities, their requests, and how much of the broker they use.
 
 Bounds are on principals, not on sessions: connecting twice gives nobody twice as much.
 """
@@ -48,7 +48,7 @@ Path: TypeAlias = tuple[TypeKey, tuple[TypeKey, ...], Filter]
 
 @dataclass(slots=True)
 class SessionSubscription:
-    """A subscription as it was asked for, and what it comes to now. `keys` is what the router knows of it."""
+    """A subscription: the original request, and the effective one. `keys` are its entries in the router."""
 
     ticket: str
     session: "Session"
@@ -56,7 +56,7 @@ class SessionSubscription:
     detail: Detail = field(default_factory=Detail)
     keys: dict[Path, str] = field(default_factory=dict)
     parts: dict[TypeKey, SubscriptionPart] = field(default_factory=dict)
-    #: what the parts follow from; None where they follow from nothing
+    #: what the parts are derived from, if there are any
     basis: Basis | None = None
 
     def part_of(self, event: TransitEvent | EventType) -> SubscriptionPart | None:
@@ -71,17 +71,17 @@ class SessionSubscription:
         return self.keys.get((part.type, (), part.filter)) in keys
 
     def empty(self) -> None:
-        """Come to nothing."""
+        """Remove the effective request."""
         self.parts, self.basis = {}, None
 
     def paths(self) -> list[Path]:
-        """Return what the router is to know."""
+        """Return the entries that the router must have."""
         return [(part.type, (), part.filter) for part in self.parts.values()]
 
 
 @dataclass(slots=True)
 class SessionAdvertisement:
-    """An advertisement as it was asked for, and what it comes to now. `keys` is what the router knows of it."""
+    """An advertisement: the original request, and the effective one. `keys` are its entries in the router."""
 
     ticket: str
     session: "Session"
@@ -89,7 +89,7 @@ class SessionAdvertisement:
     detail: Detail = field(default_factory=Detail)
     keys: dict[Path, str] = field(default_factory=dict)
     offers: dict[TypeName, Offer] = field(default_factory=dict)
-    #: the keys that announce what nobody wants, and whether the client has received that these are all
+    #: the keys that nobody subscribes to, and whether the client knows that these are all
     unwanted: set[str] = field(default_factory=set)
     quiet: bool = False
     #: what the last event was published under, since the next one mostly is of the same type
@@ -111,22 +111,22 @@ class SessionAdvertisement:
         self._last = None
 
     def empty(self) -> None:
-        """Come to nothing."""
+        """Remove the effective request."""
         self.offers = {}
         self.forget()
 
     def paths(self) -> list[Path]:
-        """Return what the router is to know."""
+        """Return the entries that the router must have."""
         return [(offer.type.key, offer.type.ancestors, offer.filter) for offer in self.offers.values()]
 
 
 Held: TypeAlias = SessionSubscription | SessionAdvertisement
-"""A request that stands."""
+"""An active request."""
 
 
 @dataclass(slots=True)
 class Usage:
-    """What one principal uses of a broker, in all its sessions."""
+    """How much of a broker one principal uses, in all its sessions."""
 
     sessions: int = 0
     subscriptions: int = 0
@@ -151,7 +151,7 @@ class Session:
 
 @dataclass(slots=True)
 class Usages:
-    """What all principals use, and how much one of them may."""
+    """How much of a broker all principals use, and the bounds for each of them."""
 
     limits: BrokerLimits
     by_principal: dict[Principal, Usage] = field(default_factory=dict)
@@ -201,9 +201,9 @@ class Usages:
     def check_size(self, event: Event) -> None:
         """Check the size of an event. Raises `LimitError` (`broker.event-size`)."""
         values = event.values.values()
-        octets = len(event.id) + 8 * len(values) + sum([len(value) for value in values if value.__class__ is str])
+        size = len(event.id) + 8 * len(values) + sum([len(value) for value in values if value.__class__ is str])
         most = self.limits.client_event_bytes
-        if 4 * octets > most and octets + _beyond_ascii(values) > most:
+        if 4 * size > most and size + _beyond_ascii(values) > most:
             raise LimitError("broker.event-size", f"an event has at most {most} bytes", hint="send less in one")
 
     def count(self, usage: Usage, now: datetime) -> None:

@@ -1,14 +1,15 @@
 """Frames over one connection: bounded in both directions, and never silent about its end.
 
-A channel reads as fast as its frames are taken, and no faster: when more waits than `link_inbox`, the connection is not
-read until somebody takes it. Of somebody who was not let in yet, one frame of `hello_bytes` waits at most. What is to
-be sent waits at most up to `link_outbox` bytes or `link_stall`; then the peer
-is a slow reader and is cut, so that nobody else waits for him. Messages that are posted while the event loop is busy go
-out together in one frame. Urgent messages go before all others that wait, on either side; so that not much waits in
-between, the system keeps `link_buffer` bytes of a connection at most, each way.
+A channel reads no faster than its frames are taken: if more than `link_inbox` bytes wait, it does not read until the
+owner takes them. For a peer that is not admitted yet, at most one frame of `hello_bytes` waits. At most `link_outbox`
+bytes wait to be sent, for at most `link_stall`; then the peer is a slow reader and is disconnected, so that nobody else
+waits for it. Messages that are posted in one turn of the event loop go out together in one frame. A small frame that
+arrives alone can be handled while it is read (`take`). Urgent messages overtake all others that wait, on either
+side; so that not much waits in between, the system buffers at most `link_buffer` bytes of a connection in each
+direction.
 
-Every channel ends with an error that says how: `ended`. A peer that goes in peace says goodbye, with a code; a
-connection that just ends was lost or cut off, even where TLS has closed in order.
+Every channel ends with an error: `ended`. A peer that closes in order says goodbye with a code. A connection that ends
+without a goodbye was lost or cut off, even if TLS has closed in order.
 """
 
 import asyncio
@@ -56,9 +57,9 @@ _SMALL: Final = 4_096
 
 
 class _Arrivals(threading.local):
-    """Where all channels of a thread take in what arrives. It is theirs in turn, until it has been copied.
+    """The buffer that all channels of a thread read into in turn; what arrives is copied from it.
 
-    Without it TLS has memory mapped for each record that it reads, of this size, and unmapped again.
+    A buffer for each read would be mapped and unmapped each time.
     """
 
     def __init__(self) -> None:
@@ -81,7 +82,7 @@ class Channel(asyncio.BufferedProtocol):
     ) -> None:
         self._loop = loop
         self._limits = limits
-        #: called whenever more of somebody is kept who was not let in yet
+        #: called whenever more bytes are kept of a peer that is not admitted yet
         self._holding = holding
         most = None if holding is None else limits.hello_bytes
         self._reader = FrameReader(opening=opening, most=most, limits=limits.codec)
@@ -144,7 +145,7 @@ class Channel(asyncio.BufferedProtocol):
         return bool(poll.poll(0))
 
     def widen(self) -> None:
-        """Read as much as is read of everybody who was let in."""
+        """Accept frames of any permitted size: the peer is admitted."""
         self._holding = None
         self._reader.widen()
 
@@ -153,10 +154,10 @@ class Channel(asyncio.BufferedProtocol):
         """Whether everything that has arrived was taken, to the last byte."""
         return not self._inbox and not self._urgent_in and not self._reader.partial
 
-    # What asyncio calls.
+    # Called by asyncio.
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Begin."""
+        """Set up the connection."""
         if not isinstance(transport, asyncio.Transport):  # pragma: no cover  # connections are
             raise TypeError(type(transport).__name__)
         self._transport = transport
@@ -177,7 +178,7 @@ class Channel(asyncio.BufferedProtocol):
         self.data_received(arrived if self._reader.pending else bytes(arrived))
 
     def data_received(self, data: Octets) -> None:
-        """Take what arrived."""
+        """Cut bytes that have arrived into frames."""
         if self.ended is not None:
             return
         self._heard = self._loop.time()
@@ -195,7 +196,7 @@ class Channel(asyncio.BufferedProtocol):
             return
         self._keepalives += frames.count(memoryview(b""))
         if self._keepalives > self._limits.link_keepalives:
-            self.cut(RefusedError("link.flood", "the peer sends nothing, and that too often"))
+            self.cut(RefusedError("link.flood", "the peer sends too many empty frames"))
             return
         for found in filter(None, frames):
             if found[0] in _TEXTS:
@@ -214,7 +215,7 @@ class Channel(asyncio.BufferedProtocol):
             self._holding()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Say how it ended, unless that is known."""
+        """Record how the connection ended, unless that is known."""
         if self._timer is not None:
             self._timer.cancel()
         try:
@@ -239,7 +240,7 @@ class Channel(asyncio.BufferedProtocol):
         self._stalled = None
         self._flush()
 
-    # What the owner of the channel calls.
+    # Called by the owner of the channel.
 
     async def take(self, alone: Callable[[memoryview], bool] | None = None) -> list[memoryview]:
         """Return all frames that have arrived, one at least; urgent ones come first.
@@ -323,7 +324,7 @@ class Channel(asyncio.BufferedProtocol):
             self._transport.write(data)
 
     def cut(self, error: PenstockError) -> PenstockError:
-        """End the channel because of an error of the peer's. It receives the code, if it reads at all."""
+        """End the channel because of a fault of the peer. The peer receives the code, if it reads at all."""
         if self.ended is None:
             self.was_cut = True
             self._inbox.clear()

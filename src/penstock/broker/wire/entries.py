@@ -1,4 +1,4 @@
-"""What brokers enter with each other: interests, advertisements and subscriptions, and the filters of these."""
+"""The routing entries that brokers exchange: interests, advertisements, subscriptions, and their filters."""
 
 from dataclasses import dataclass, field
 from functools import lru_cache
@@ -26,7 +26,7 @@ _read_short = lru_cache(maxsize=FILTER_CACHE)(_read_selector)
 
 
 def _selector(text: str) -> Selector:
-    """Read a selector. Those that come again from every neighbour are mostly short, and remembered for a while."""
+    """Read a selector. Short ones are cached: every neighbour sends them again."""
     return _read_short(text) if len(text) <= FILTER_CACHE_LENGTH else _read_selector(text)
 
 
@@ -78,7 +78,7 @@ class Filter:
 class SealedFilter:
     """A filter of which each part is sealed under the key of an attribute, or of a type (`sealing.filters`).
 
-    It lets everything through that its parts let through which can be opened; a broker that opens none uses the type.
+    A broker applies the parts that it can open. A broker that can open none of them matches the type alone.
     """
 
     parts: tuple[bytes, ...] = field(repr=False)
@@ -101,16 +101,16 @@ class SealedFilter:
         return cls(parts)
 
 
-def _part(octets: object) -> bytes:
-    if type(octets) is not bytes or len(octets) < LEAST_BYTES:
+def _part(data: object) -> bytes:
+    if type(data) is not bytes or len(data) < LEAST_BYTES:
         malformed("a part of a sealed filter")
-    if len(octets) - LEAST_BYTES > FILTER_BYTES:
+    if len(data) - LEAST_BYTES > FILTER_BYTES:
         too_many("bytes of a part of a filter", FILTER_BYTES)
-    return octets
+    return data
 
 
 AnyFilter: TypeAlias = Filter | SealedFilter
-"""What a subscription may ask for."""
+"""The filter of a subscription."""
 
 
 def _read_filter(tree: object) -> AnyFilter:
@@ -128,7 +128,7 @@ def _kind(text: object) -> Kind:
 
 @dataclass(frozen=True, slots=True)
 class InterestEntry:
-    """Somebody this way wants events of a type, and so wants to hear of advertisements."""
+    """A client in this direction wants events of a type, and so needs to receive its advertisements."""
 
     KIND: ClassVar = "interest"
     tree: TypeKey
@@ -144,7 +144,7 @@ class InterestEntry:
 
 @dataclass(frozen=True, slots=True)
 class Advertisement:
-    """Somebody this way publishes events of `type` that pass the filter.
+    """A client in this direction publishes events of `type` that pass the filter.
 
     In the tree of its own type it leads subscriptions to the publisher. In the tree of an ancestor it tells those who
     want that ancestor which sub-type there is.
@@ -168,7 +168,7 @@ class Advertisement:
 
 @dataclass(frozen=True, slots=True)
 class SubscriptionEntry:
-    """Somebody this way wants the events of a type that pass the filter."""
+    """A client in this direction wants the events of a type that pass the filter."""
 
     KIND: ClassVar = "subscription"
     tree: TypeKey

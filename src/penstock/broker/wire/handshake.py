@@ -8,8 +8,8 @@ A connects, B accepts. Keys stand for principals, r are random numbers, S are si
 
 Each side checks, in this order: (1) the message has its one written form, (2) its sender belongs to the same network,
 (3) its sender is not ourselves, and is the expected one if we expect somebody, (4) the signature. Whatever fails ends
-the handshake for good; there is a `AuthenticatedPeer` only when everything held. What each part of a signature is for
-is in docs/adr/0012-wire-and-sessions.md.
+the handshake for good. Only a handshake in which every check succeeded gives an `AuthenticatedPeer`.
+docs/adr/0012-wire-and-sessions.md says what each part of a signature is for.
 
 `Connecting` and `Accepting` take and give bytes and do nothing else, so that they work over TLS, across NATS and in a
 simulator. Where there is no TLS the random numbers are the public keys of an exchange (`penstock.crypto.session`), and
@@ -59,7 +59,7 @@ class HandshakeTerms:
 
 @dataclass(frozen=True, slots=True)
 class AuthenticatedPeer:
-    """Who has proved to be at the other end. Nothing but a handshake that held makes one."""
+    """The authenticated identity of the peer. Only a successful handshake makes one."""
 
     key: PublicKey
     network: NetworkName
@@ -120,7 +120,7 @@ class _Side:
         raise FailedError("handshake.order", "no message of a handshake is expected here", hint="begin a new one")
 
     def _mark(self, nonce: bytes) -> bytes:
-        """Return what shows the same network to those who know its name, and nothing to others."""
+        """Return a digest that identifies the network to those who know its name, and reveals nothing to others."""
         return hashlib.sha256(canonical((LABEL, nonce, str(self._terms.network).encode()))).digest()
 
     def _introduction(self) -> tuple[bytes, bytes, bytes]:
@@ -160,7 +160,7 @@ class _Side:
             raise RefusedError(
                 "handshake.signature",
                 f"the signature is not one of {peer.principal.short} over this connection",
-                hint="the peer has another key, or somebody stands in between",
+                hint="the peer has another key, or somebody intercepts the connection",
             ) from None
         return AuthenticatedPeer(peer, self._terms.network)
 
@@ -185,7 +185,7 @@ class Accepting(_Side):
 
 
 class Connecting(_Side):
-    """A, who may want somebody: `receive` gives the answer to the first message, and nothing to the second."""
+    """A, who can require a peer: `receive` returns the answer to the first message, and None for the second."""
 
     def __init__(self, terms: HandshakeTerms, random: RandomBytes, expected: Principal | None = None) -> None:
         super().__init__(terms, random)
@@ -223,16 +223,16 @@ def _write(word: bytes, *parts: bytes) -> bytes:
 
 
 def _read(word: bytes, message: bytes, count: int) -> list[bytes]:
-    """Check step (1). A signature of a wrong size is not a signature, and a key of a wrong size no key."""
+    """Check step (1). A part that is larger than a signature is malformed."""
     try:
         value: SExp = parse_canonical(message, limits=_LIMITS)
     except MalformedError:
         raise _malformed() from None
     match value:
         case (bytes(label), bytes(found), *parts) if (label, found) == (LABEL, word) and len(parts) == count:
-            octets = [part for part in parts if isinstance(part, bytes) and len(part) <= SIGNATURE_BYTES]
-            if len(octets) == count:
-                return octets
+            fields = [part for part in parts if isinstance(part, bytes) and len(part) <= SIGNATURE_BYTES]
+            if len(fields) == count:
+                return fields
     raise _malformed()
 
 

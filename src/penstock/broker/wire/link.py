@@ -7,10 +7,10 @@ else does. Messages go out encoded (`penstock.codec.wire.encode`), so
 that one that goes to a thousand peers is encoded once; they come in as batches, as they arrived. `post` never waits and
 cuts a peer that does not read, which is what a broker needs; `send` waits for the peer, as a publisher should.
 
-Nobody can keep a listener busy. Who has not sent anything costs a socket and nothing else. TLS handshakes begin at a
-bounded rate, a handshake has a time, and the number of peers that were not let in yet is bounded, as are the bytes that
-are kept of them. When there are too many, one gives way: a silent one first, and of these, or of all, the oldest of the
-address that most come from. A listener that is `guarded` lets nobody in before `Link.admit`.
+Nobody can keep a listener busy. A peer that has not sent anything costs a socket and nothing else. TLS handshakes start
+at a bounded rate, each has a time limit, and the number of peers that are not admitted yet is bounded, as are the bytes
+that are kept of them. If there are too many, one is disconnected: a silent one first, and of these, or of all, the
+oldest from the address with most connections. A listener that is `guarded` admits nobody before `Link.admit`.
 """
 
 import asyncio
@@ -64,13 +64,13 @@ class Rate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Endpoint:
-    """One side: who it is, in which network, and how it treats its peers."""
+    """One side of links: its key, its network, and its limits."""
 
     key: SigningKey
     network: NetworkName
     limits: BrokerLimits
     random: RandomBytes = secrets.token_bytes
-    #: whether a peer that has proved who it is has to show more before it is let in
+    #: whether an authenticated peer must show more before it is admitted
     guarded: bool = False
 
 
@@ -103,12 +103,12 @@ class Link:
         return self._channel.left
 
     def check_not_cut(self) -> None:
-        """Check that the peer was not cut: what it has said before is not to be answered then. Raises why it was."""
+        """Raise the error if the peer was cut: its earlier messages are not answered then."""
         if self._channel.was_cut and self.ended is not None:
             raise self.ended.with_traceback(None)
 
     def admit(self) -> None:
-        """Let the peer in: it has shown that it may be here."""
+        """Admit the peer: it has shown its right."""
         self._channel.widen()
         self._admitted(self)
 
@@ -122,7 +122,7 @@ class Link:
         self._channel.post(message, urgent=urgent, eager=eager)
 
     def let_overtake(self) -> None:
-        """Let urgent messages overtake others from now on; what was said before stays before them."""
+        """Let urgent messages overtake others from now on; earlier messages stay before them."""
         self._channel.let_overtake()
 
     def flush(self) -> None:
@@ -218,7 +218,7 @@ async def connect(endpoint: Endpoint, host: str, port: int, expected: Principal 
 
 
 async def introduce(channel: Channel, side: Connecting) -> AuthenticatedPeer:
-    """Run the handshake of who connects. Raises as `Connecting.receive` and `Channel.take_one`."""
+    """Run the handshake of the connecting side. Raises as `Connecting.receive` and `Channel.take_one`."""
     while not side.done:
         answer = side.receive(await channel.take_one())
         if answer is not None:
@@ -233,7 +233,7 @@ async def meet(
     address: str = "the peer",
     admitted: Callable[[Link], None] = lambda _link: None,
 ) -> Link:
-    """Run a handshake within its time; a link is what comes of one that held.
+    """Run a handshake within its time limit, and return the link.
 
     Raises what the handshake raises, and `FailedError` (`link.unreachable`, `link.tls`, `handshake.timeout`). The
     channel has ended then.
@@ -250,7 +250,7 @@ async def meet(
 
 
 def _failed(channel: Channel, error: PenstockError | OSError, address: str) -> PenstockError:
-    """End a channel that became no link, and return the error to raise."""
+    """End a channel whose handshake failed, and return the error to raise."""
     reason = type(error).__name__
     match error:
         case PenstockError():
@@ -277,7 +277,7 @@ Refused: TypeAlias = Callable[[PenstockError], None]
 
 @dataclass(slots=True)
 class _Guest:
-    """Somebody who was not let in yet: its channel, the address that it comes from, and until when it may be silent."""
+    """A peer that is not admitted yet: its channel, its address, and until when it may be silent."""
 
     channel: Channel
     source: str
@@ -285,7 +285,7 @@ class _Guest:
 
 
 class Reception:
-    """Greets who knocks and serves who gets in, each in a task of its own. The listeners are built on it."""
+    """Run handshakes with peers that connect, and serve those that succeed, each in its own task."""
 
     def __init__(self, endpoint: Endpoint, serve: Serve, refused: Refused) -> None:
         self._endpoint = endpoint
@@ -310,7 +310,7 @@ class Reception:
     def _greet(
         self, channel: Channel, shake: Callable[[], Awaitable[AuthenticatedPeer]], source: str = ""
     ) -> asyncio.Task[None]:
-        """Begin a handshake; when too many are under way, one gives way."""
+        """Start a handshake; if too many are under way, disconnect one peer."""
         if len(self._greeting) >= self._endpoint.limits.handshake_pending:
             self._turn_out(self._least_wanted())
         task = in_background("serving a link", self._attend(channel, shake))
@@ -320,7 +320,7 @@ class Reception:
         return task
 
     def _least_wanted(self) -> asyncio.Task[None]:
-        """Return who gives way: the oldest of the address that most come from; those before others who are silent."""
+        """Return the handshake to end: the oldest from the address with most of them; silent peers come first."""
         now, guests = asyncio.get_running_loop().time(), self._greeting
         pool = [task for task, guest in guests.items() if guest.patience <= now] or list(guests)
         sources = Counter(guests[task].source for task in pool)
@@ -328,7 +328,7 @@ class Reception:
         return next(task for task in pool if sources[guests[task].source] == busiest)
 
     def _speaks(self) -> None:
-        """Note that whoever is greeted in this task says something."""
+        """Record that the peer of this task has sent something."""
         guest = self._greeting.get(cast("asyncio.Task[None]", asyncio.current_task()))
         if guest is not None:
             guest.patience = inf
@@ -381,7 +381,7 @@ class Reception:
             raise _busy("there are as many links as are allowed")
 
     async def _dismiss(self) -> None:
-        """Say goodbye to everybody, and wait until all have gone."""
+        """Close all links, and wait until they are closed."""
         served = list(self._links)
         await asyncio.gather(*(link.close() for link in self.links))
         for task in [*self._greeting, *served]:
@@ -413,7 +413,7 @@ class Listener(Reception):
         return found
 
     async def close(self) -> None:
-        """Accept nobody any more, say goodbye to everybody, and wait until all have gone."""
+        """Stop accepting, close all links, and wait until they are closed."""
         self._accepting.cancel()
         await asyncio.gather(self._accepting, return_exceptions=True)
         self._socket.close()
@@ -432,7 +432,7 @@ class Listener(Reception):
                 # The peer has gone again, or there are no more descriptors: those who have one go on.
                 await asyncio.sleep(0.01)
                 continue
-            # While others stand in line, accepting one does not wait for anything: everybody else has his turn.
+            # While more connections are queued, accepting one does not wait: let other tasks run.
             await asyncio.sleep(0)
 
     def _take(self, connection: socket.socket, address: tuple[object, ...]) -> None:
@@ -443,7 +443,7 @@ class Listener(Reception):
 
     async def _shake(self, connection: socket.socket, channel: Channel) -> AuthenticatedPeer:
         loop = asyncio.get_running_loop()
-        # Only who has something to say gets as much memory and work as TLS takes, and that one after the other.
+        # Only a peer that sends something gets the memory and the work that TLS takes, at a bounded rate.
         await _readable(loop, connection)
         if not connection.recv(1, socket.MSG_PEEK):
             raise ConnectionResetError
@@ -465,7 +465,7 @@ class Listener(Reception):
 
 
 def _forget_frames(error: BaseException | None) -> None:
-    """Let an error remember no frames, nor those of the errors that it came from."""
+    """Drop the tracebacks of an error and of its causes."""
     while error is not None:
         error.__traceback__ = None
         error = error.__context__

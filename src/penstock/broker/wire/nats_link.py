@@ -2,9 +2,9 @@
 
     knock -> handshake in plain records -> sealed records (`NatsTransport`) -> `Link`
 
-A broker hears knocks on one subject, its door; each link has two subjects of its own beneath it, one for each side:
+A broker listens for knocks on one subject, its door. Each link has two subjects beneath it, one for each side:
 
-    penstock.NETWORK.link.BROKER          a knock: who connects says where he hears
+    penstock.NETWORK.link.BROKER          a knock: the connecting side names its own subject
     penstock.NETWORK.link.BROKER.TOKEN    records
 
 NETWORK and BROKER are digests, and tell nothing to those who do not know the names. The random numbers of the handshake

@@ -1,4 +1,4 @@
-"""Plain trees, and strict reading of what stands in them. Whatever is not as it should be raises `MalformedError`."""
+"""Plain trees, and strict readers of their fields. Whatever does not fit raises `MalformedError`."""
 
 from collections.abc import Callable
 from datetime import datetime
@@ -12,7 +12,7 @@ from penstock.model.principals import DIGEST_BYTES, KEY, THRESHOLD, Principal
 from penstock.model.values import INTEGER_MAX
 
 Tree: TypeAlias = bool | int | float | str | bytes | datetime | list["Tree"] | dict[str, "Tree"] | None
-"""What a wire codec writes and reads."""
+"""A value that a wire codec can write and read."""
 
 _T = TypeVar("_T")
 
@@ -28,7 +28,7 @@ def too_many(what: str, most: int) -> NoReturn:
 
 
 class Fields:
-    """The fields of one tree; each is asked for once, and `end` finds those that nobody asked for."""
+    """The fields of one tree. Take each field once; `end` refuses fields that were not taken."""
 
     def __init__(self, tree: object, what: str) -> None:
         if not isinstance(tree, dict):
@@ -52,7 +52,7 @@ class Fields:
         return value
 
     def any(self, name: str) -> object:
-        """Return a field whatever it is."""
+        """Return a field of any kind."""
         if name not in self._tree:
             malformed(f"`{name}` of {self._what}")
         self._asked += 1
@@ -66,12 +66,12 @@ class Fields:
         return tuple(read(item) for item in items)
 
     def end(self) -> None:
-        """Refuse what nobody asked for."""
+        """Raise `MalformedError` if there are fields that were not taken."""
         if self._asked != len(self._tree):
             malformed(f"unknown fields in {self._what}")
 
 
-# Principals, type keys and attribute ids come again with every event; reading one of them twice is the same.
+# Principals, type keys and attribute ids recur with every event, so that reading them is cached.
 
 
 @lru_cache(maxsize=CACHE_ENTRIES)
@@ -80,10 +80,10 @@ def _write_principal(principal: Principal, scheme: str) -> bytes:
 
 
 @lru_cache(maxsize=CACHE_ENTRIES)
-def _principal(octets: bytes) -> Principal:
-    if len(octets) != DIGEST_BYTES + 1 or octets[0] > 1:
+def _principal(raw: bytes) -> Principal:
+    if len(raw) != DIGEST_BYTES + 1 or raw[0] > 1:
         malformed("a principal")
-    return Principal(octets[1:], THRESHOLD if octets[0] else KEY)
+    return Principal(raw[1:], THRESHOLD if raw[0] else KEY)
 
 
 def read_principal(value: object) -> Principal:

@@ -1,4 +1,4 @@
-"""What clients and their local broker say to each other, as values and as plain trees for the wire.
+"""The messages between clients and their local broker, as values and as plain trees for the wire.
 
 A message is a list that begins with a word. The first one of a link is `Hello`, answered by `Welcome`; it says whether
 a client or a broker has come, and what follows between brokers is in `broker.messages`.
@@ -91,7 +91,7 @@ def _malformed_rows(what: str) -> MalformedError:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What clients ask their broker about keys, as values and as plain trees for the wire (`protocol`).
+# What clients ask their broker about keys.
 #
 #     ["keys", <number>, <word>, <type>, <attribute>, <argument>]
 #     ["fetch-keys", <number>, <signed request>]
@@ -104,11 +104,11 @@ def _malformed_rows(what: str) -> MalformedError:
 #: of the name of an attribute
 _LONGEST: Final = 256
 LABELS: Final = "(labels)"
-"""What stands for the labels of a blinded type where the name of an attribute does for others."""
+"""Stands in the place of an attribute's name for the labels of a blinded type."""
 
 
 class KeyWord(StrEnum):
-    """What a client may ask about keys."""
+    """The requests about keys."""
 
     STATUS = "status"
     JOIN = "join"
@@ -119,7 +119,7 @@ class KeyWord(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class AskKeys:
-    """Tell me which keys there are, or change something about them."""
+    """List the keys of the broker, or change something about them."""
 
     number: int
     word: KeyWord
@@ -139,7 +139,7 @@ class AskKeys:
 
 @dataclass(frozen=True, slots=True)
 class FetchKeys:
-    """Have a key manager asked for keys of old epochs, with a request that I have signed."""
+    """Fetch keys of past epochs from a key manager, with a request that the client has signed."""
 
     number: int
     signed: bytes = field(repr=False)
@@ -176,7 +176,7 @@ def _key_type(text: str) -> TypeKey:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What clients and their local broker say to each other, as values and as plain trees for the wire.
+# The messages between clients and their local broker.
 
 
 VERSION: Final = 1
@@ -184,7 +184,7 @@ _ID_LENGTH: Final = 256
 
 
 class PeerRole(StrEnum):
-    """Who has come."""
+    """The role of the peer that connects."""
 
     CLIENT = "client"
     BROKER = "broker"
@@ -192,7 +192,7 @@ class PeerRole(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Hello:
-    """The first message: who I am is known already, this is what I am, and what I disclose."""
+    """The first message of a link: the role and the credentials of the sender, who is authenticated already."""
 
     role: PeerRole
     credentials: bytes = field(repr=False)
@@ -204,7 +204,7 @@ class Hello:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """You are let in. A broker discloses all that it has."""
+    """The client is admitted. A broker discloses all its credentials."""
 
     credentials: bytes = field(repr=False)
 
@@ -227,7 +227,7 @@ class Disclose:
 
 @dataclass(frozen=True, slots=True)
 class DescribeTypeMessage:
-    """Tell me the definition of a type, and what it rests on."""
+    """Return the definition of a type, and those of its ancestors."""
 
     number: int
     type: TypeName
@@ -239,7 +239,7 @@ class DescribeTypeMessage:
 
 @dataclass(frozen=True, slots=True)
 class AddTypeMessage:
-    """Serve this type."""
+    """Install a type."""
 
     number: int
     definition: bytes = field(repr=False)
@@ -251,7 +251,7 @@ class AddTypeMessage:
 
 @dataclass(frozen=True, slots=True)
 class RemoveTypeMessage:
-    """Serve this type no longer."""
+    """Remove a type."""
 
     number: int
     type: TypeName
@@ -263,7 +263,7 @@ class RemoveTypeMessage:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeMessage:
-    """Give me events. `definitions` are of types that the broker may not know: parents first."""
+    """Subscribe. `definitions` are of types that the broker may not know: parents first."""
 
     number: int
     id: str
@@ -278,7 +278,7 @@ class SubscribeMessage:
 
 @dataclass(frozen=True, slots=True)
 class AdvertiseMessage:
-    """Let me publish events."""
+    """Advertise events that the client will publish."""
 
     number: int
     id: str
@@ -292,7 +292,7 @@ class AdvertiseMessage:
 
 @dataclass(frozen=True, slots=True)
 class NamedRequestMessage:
-    """A request about a subscription or advertisement that stands: to end it, or to ask how it is restricted."""
+    """A request about an active subscription or advertisement: end it, or tell how it is restricted."""
 
     WORDS: ClassVar = ("unsubscribe", "unadvertise", "restrictions")
     number: int
@@ -318,7 +318,7 @@ class Evolve:
 
 @dataclass(frozen=True, slots=True)
 class PolicyHeadMessage:
-    """Tell me how far an owner's policy is here, and its events after a number."""
+    """Return the head of an owner's policy at this broker, and its policy events after a number."""
 
     number: int
     owner: Principal
@@ -331,7 +331,7 @@ class PolicyHeadMessage:
 
 @dataclass(frozen=True, slots=True)
 class NetworkStatusMessage:
-    """Tell me how the broker sees the network."""
+    """Return how the broker sees the network."""
 
     number: int
 
@@ -372,7 +372,7 @@ Asking: TypeAlias = (
     | FetchKeys
     | PublishMessage
 )
-"""What has a number, and an answer."""
+"""A request that has a number and gets an answer."""
 
 Request: TypeAlias = Hello | Asking
 
@@ -384,7 +384,7 @@ def word_of(request: Request) -> str:
 
 @dataclass(frozen=True, slots=True)
 class AcceptedMessage:
-    """A request stands, wholly or in part."""
+    """A request is active, wholly or in part."""
 
     number: int
 
@@ -411,7 +411,7 @@ class RefusedMessage:
 
 @dataclass(frozen=True, slots=True)
 class ResponseMessage:
-    """What a request asked for."""
+    """The result of a request."""
 
     number: int
     answer: Wire = field(repr=False)
@@ -435,7 +435,7 @@ class Events:
 
 @dataclass(frozen=True, slots=True)
 class QuenchedMessage:
-    """Nobody wants what an advertisement announces, or somebody does again."""
+    """Nobody subscribes to what is advertised (`quiet`), or somebody does again."""
 
     advertisement: str
     quiet: bool
@@ -449,7 +449,7 @@ Word: TypeAlias = Welcome | AcceptedMessage | RefusedMessage | ResponseMessage |
 
 
 def read_request(tree: Wire) -> Request:
-    """Read what a client says.
+    """Read a message of a client.
 
     Raises `MalformedError` (`protocol.malformed`, `protocol.version`, `name.malformed`, `principal.malformed`).
     """
@@ -462,7 +462,7 @@ def read_request(tree: Wire) -> Request:
         case ["hello", int(version), str(role), bytes(credentials)]:
             _check_version(version)
             if role not in tuple(PeerRole):
-                raise _malformed("a role that nobody has")
+                raise _malformed("an unknown role")
             return Hello(PeerRole(role), credentials)
         case ["disclose", int(number), bytes(credentials)]:
             return Disclose(_number(number), credentials)
@@ -473,9 +473,9 @@ def read_request(tree: Wire) -> Request:
         case ["remove-type", int(number), str(name)]:
             return RemoveTypeMessage(_number(number), _type(name))
         case ["subscribe", int(number), str(id_), str(name), str(selector), list(definitions)]:
-            return SubscribeMessage(_number(number), _id(id_), _type(name), selector, _octets(definitions))
+            return SubscribeMessage(_number(number), _id(id_), _type(name), selector, _definitions(definitions))
         case ["advertise", int(number), str(id_), str(name), list(definitions)]:
-            return AdvertiseMessage(_number(number), _id(id_), _type(name), _octets(definitions))
+            return AdvertiseMessage(_number(number), _id(id_), _type(name), _definitions(definitions))
         case ["evolve", int(number), bytes(signed)]:
             return Evolve(_number(number), signed)
         case ["policy", int(number), str(owner), int(after)]:
@@ -488,7 +488,7 @@ def read_request(tree: Wire) -> Request:
             return NetworkStatusMessage(_number(number))
         case [str(word), int(number), str(id_)] if word in NamedRequestMessage.WORDS:
             return NamedRequestMessage(_number(number), word, _id(id_))
-    raise _malformed("a request that nobody knows")
+    raise _malformed("an unknown request")
 
 
 def is_publication(tree: Wire) -> bool:
@@ -502,7 +502,7 @@ def is_delivery(tree: Wire) -> bool:
 
 
 def read_word(tree: Wire) -> Word:
-    """Read what a broker says. Raises `MalformedError` (`protocol.malformed`, `protocol.version`)."""
+    """Read a message of a broker. Raises `MalformedError` (`protocol.malformed`, `protocol.version`)."""
     if type(tree) is list and len(tree) == 3 and tree[0] == "events":
         # Without `match`, as above.
         _, subscription, rows = tree
@@ -520,7 +520,7 @@ def read_word(tree: Wire) -> Word:
         case ["welcome", int(version), bytes(credentials)]:
             _check_version(version)
             return Welcome(credentials)
-    raise _malformed("a word that nobody knows")
+    raise _malformed("an unknown message")
 
 
 def _malformed(what: str) -> MalformedError:
@@ -551,7 +551,7 @@ def _type(text: str) -> TypeName:
     return TypeName.parse(text)
 
 
-def _octets(items: list[Wire]) -> tuple[bytes, ...]:
+def _definitions(items: list[Wire]) -> tuple[bytes, ...]:
     if len(items) > TYPE_HISTORY + TYPE_DEPTH or not all(type(item) is bytes for item in items):
         raise _malformed("definitions")
     return tuple(items)  # type: ignore[arg-type]  # bytes, as just seen

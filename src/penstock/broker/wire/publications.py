@@ -59,7 +59,8 @@ class PublicationHeader:
     type: TypeKey
     ancestors: tuple[TypeKey, ...]
     attributes: tuple[str, ...]
-    octets: bytes = field(default=b"", repr=False, compare=False)
+    #: the header as it travels
+    data: bytes = field(default=b"", repr=False, compare=False)
 
     @classmethod
     def of(cls, events: Sequence[TransitEvent]) -> "PublicationHeader":
@@ -71,21 +72,21 @@ class PublicationHeader:
         return _header(first.key, first.ancestors, tuple(attributes))
 
     @classmethod
-    def read(cls, octets: object) -> "PublicationHeader":
+    def read(cls, data: object) -> "PublicationHeader":
         """Read the bytes of a header. Raises `MalformedError`."""
-        if type(octets) is not bytes:
+        if type(data) is not bytes:
             malformed("the header of events")
-        return _read_short(octets) if len(octets) <= _SHORT else _read_header(octets)
+        return _read_short(data) if len(data) <= _SHORT else _read_header(data)
 
 
 @lru_cache(maxsize=_HEADERS)
 def _header(key: TypeKey, ancestors: tuple[TypeKey, ...], attributes: tuple[str, ...]) -> PublicationHeader:
-    octets = encode([key_tree(key), [key_tree(ancestor) for ancestor in ancestors], list(map(str, attributes))])
-    return PublicationHeader(key, ancestors, attributes, octets)
+    data = encode([key_tree(key), [key_tree(ancestor) for ancestor in ancestors], list(map(str, attributes))])
+    return PublicationHeader(key, ancestors, attributes, data)
 
 
-def _read_header(octets: bytes) -> PublicationHeader:
-    match decode(octets):
+def _read_header(data: bytes) -> PublicationHeader:
+    match decode(data):
         case [key, list(ancestors), list(attributes)]:
             pass
         case _:
@@ -97,8 +98,8 @@ def _read_header(octets: bytes) -> PublicationHeader:
     line = tuple(map(read_key, (key, *ancestors)))
     names = tuple(map(read_attribute, attributes))
     if len({*line}) != len(line) or len({*names}) != len(names):
-        malformed("a type stands twice among its ancestors, or an attribute among its attributes")
-    return PublicationHeader(line[0], line[1:], names, octets)
+        malformed("a duplicate ancestor, or a duplicate attribute")
+    return PublicationHeader(line[0], line[1:], names, data)
 
 
 _read_short = lru_cache(maxsize=_HEADERS)(_read_header)
@@ -137,11 +138,11 @@ class PublishedRows:
 
 @dataclass(slots=True)
 class Publications:
-    """Events on their way, of one type and one origin, which counts them: that tells copies from events.
+    """Events in transit, of one type and one origin, which numbers them so that copies are recognised.
 
-    Events that are retained name the slot whose latest event they may be. As `state` they come late, to those who have
-    subscribed since. Nobody changes one, and all share it; it is not frozen, since making it would take four times as
-    long, several times for each event.
+    Retained events name the slot whose latest event they may be. As `state` they are sent again to those who subscribed
+    later. Nobody changes a block, and all share it; it is not frozen, since making it would take four times as long,
+    several times for each event.
     """
 
     KIND: ClassVar = "publications"
@@ -214,17 +215,17 @@ class Publications:
         """Return the body as a plain tree."""
         columns = self._write()
         origin = principal_tree(self.origin)
-        return [origin, self.incarnation, self.hops, self.retain, self.state, self.header_octets(), columns]
+        return [origin, self.incarnation, self.hops, self.retain, self.state, self.header_data(), columns]
 
-    def header_octets(self) -> bytes:
+    def header_data(self) -> bytes:
         """Return the header as it travels."""
         self._write()
-        return cast("PublicationHeader", self._header).octets
+        return cast("PublicationHeader", self._header).data
 
     def _fits(self, limits: BrokerLimits) -> bool:
-        octets, header = self._write(), cast("PublicationHeader", self._header)
+        data, header = self._write(), cast("PublicationHeader", self._header)
         cells = len(self.events) * (len(header.attributes) + _FIXED)
-        return len(octets) <= limits.route_block_bytes and cells <= limits.codec.wire_items
+        return len(data) <= limits.route_block_bytes and cells <= limits.codec.wire_items
 
     def _write(self) -> bytes:
         if not self._columns:
@@ -236,15 +237,15 @@ class Publications:
         """Read events. Raises `MalformedError` and `LimitError` (`message.limit`)."""
         if type(tree) is not list or tuple(map(type, tree)) != cls._FORM:
             malformed("events")
-        origin, incarnation, hops, retain, state, octets, columns = tree
+        origin, incarnation, hops, retain, state, written, columns = tree
         if not (0 <= incarnation <= INTEGER_MAX and 0 <= hops <= INTEGER_MAX):
             malformed("the counts of events")
         check_slot(retain)
-        header = PublicationHeader.read(octets)
+        header = PublicationHeader.read(written)
         numbers, events = _read_columns(header, columns)
         return cls(read_principal(origin), incarnation, numbers, events, hops, retain, state, header, columns)
 
-    #: the kinds of what stands in a tree
+    #: the types of the values in a tree
     _FORM: ClassVar = (bytes, int, int, str, bool, bytes, bytes)
 
 
@@ -285,10 +286,10 @@ def _write_columns(numbers: tuple[int, ...], events: tuple[TransitEvent, ...]) -
 _WIDE: Final = CodecLimits(frame_bytes=1 << 62, wire_items=1 << 30)
 
 
-def _read_columns(header: PublicationHeader, octets: bytes) -> tuple[tuple[int, ...], tuple[TransitEvent, ...]]:
-    if len(octets) > ROUTE_BLOCK_BYTES:
+def _read_columns(header: PublicationHeader, data: bytes) -> tuple[tuple[int, ...], tuple[TransitEvent, ...]]:
+    if len(data) > ROUTE_BLOCK_BYTES:
         too_many("bytes of events", ROUTE_BLOCK_BYTES)
-    tree, width = decode(octets), len(header.attributes) + _FIXED
+    tree, width = decode(data), len(header.attributes) + _FIXED
     if type(tree) is not list or not tree or len(tree) % width:
         malformed("the columns of events")
     cells: _Column = tree
