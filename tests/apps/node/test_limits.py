@@ -17,7 +17,7 @@ from penstock.errors import MalformedError
 SOURCE = Path(penstock.__file__).parent
 LEAST = 'network = "a/b"\nkey = "k"\nlisten = "127.0.0.1:1"\n'
 #: who makes limits that a node file sets: the reader of node files, clients, and what people test with
-MAKERS = ("apps/node/limits.py", "broker/client/client.py", "testing/")
+MAKERS = ("apps/node/limits.py", "apps/node/dev_network.py", "broker/client/client.py", "testing/")
 TEXTS = {str(path.relative_to(SOURCE)): path.read_text() for path in SOURCE.rglob("*.py")}
 READS = {name for text in TEXTS.values() for name in re.findall(r"limits\.(\w+)", text)}
 #: limits that are given to `QuarantineFolder`, whose tests give it others

@@ -18,7 +18,7 @@ NOUNS = {
     "key": Noun(f"{_HERE}.keys.key_files:key", "Manage signing keys and the identities they stand for."),
     "keys": Noun(f"{_HERE}.keys.broker_keys:keys", "Manage the keys of sealed types at a broker."),
     "name": Noun(f"{_HERE}.petnames:name", "Manage your own names for principals."),
-    "cert": Noun(f"{_HERE}.certs.certs:cert", "Issue, show and verify certificates, which grant rights."),
+    "cert": Noun(f"{_HERE}.certs.certs:cert", "Issue, list, renew and verify certificates, which grant rights."),
     "type": Noun(f"{_HERE}.types:type_", "Manage signed event types and their versions."),
     "topic": Noun(f"{_HERE}.types:topic", "Manage topics: plain messages under names that form a tree."),
     "up": Noun(f"{_HERE}.up:up", "Run a broker from one file."),

@@ -96,8 +96,9 @@ def test_attributes_by_id_need_no_type(people: Shell) -> None:
 
 
 def test_warnings_go_to_standard_error(people: Shell) -> None:
-    ran = people.ok(*issue("--to", "met", "--type", "pito/*", "--all-rights", "--propagate"))
+    ran = people.ok(*issue("--to", "met", "--type", "pito/*", "--all-rights", "--propagate", "--no-expiry"))
     assert "[capability.no-expiry]" in ran.err
+    assert "[cert.no-expiry]" in ran.err
     assert ran.out.startswith("(sequence")
 
 
@@ -243,3 +244,78 @@ def test_dates_are_written_in_one_way(people: Shell) -> None:
     for ran in (people("cert", "show", "1", *line), people("cert", "verify", "1", *line), people(*explain, *line)):
         assert "expired on 2026-05-10 12:00:00 UTC" in ran.out
         assert "2026-05-10_" not in ran.out + ran.err
+
+
+# `penstock cert list` and `penstock cert renew`.
+
+READ = ("--to", "met", "--network", "pito/N", "--right", "connect")
+
+
+def expiries(shell: Shell, *words: str) -> dict[str, str]:
+    found = shell.ok("cert", "list", *words, "-o", "json").json["certificates"]
+    return {Path(one["file"]).stem: one["expiry"] for one in found}
+
+
+def test_a_certificate_is_valid_for_a_year_unless_told_otherwise(people: Shell) -> None:
+    made = people.ok(*issue(*READ, "-o", "json")).json
+    assert (made["not_after"], made["warnings"]) == ("2027-05-01T12:00:00Z", [])
+    later = people.ok(*issue(*READ, "--not-before", "2026-06-01", "-o", "json")).json
+    assert later["not_after"] == "2027-06-01T00:00:00Z"
+    never = people.ok(*issue(*READ, "--no-expiry", "-o", "json")).json
+    assert (never["not_after"], [one["code"] for one in never["warnings"]]) == (None, ["cert.no-expiry"])
+    for more in (("--days", "3"), ("--not-after", "2027-01-01")):
+        assert people(*issue(*READ, "--no-expiry", *more)).code == "cli.validity"
+
+
+def test_the_list_marks_what_needs_attention(people: Shell) -> None:
+    Path("certs/below").mkdir(parents=True)
+    for name, *more in (
+        ("valid",),
+        ("below/soon", "--days", "30"),
+        ("later", "--days", "31"),
+        ("never", "--no-expiry"),
+        ("over", "--not-after", "2026-04-30"),
+        ("future", "--not-before", "2026-06-01"),
+    ):
+        people.ok(*issue(*READ, *more, "--out", f"certs/{name}.cert"))
+    Path("certs/notes.txt").write_text("not a certificate")
+    wanted = {"valid": "valid", "soon": "expiring", "later": "valid", "never": "never-expires"}
+    assert expiries(people) == {**wanted, "over": "expired", "future": "invalid"}
+    assert expiries(people, "certs/below", "certs/later.cert", "--within", "31") == {
+        "soon": "expiring",
+        "later": "expiring",
+    }
+    shown = people.ok("cert", "list", "certs").out.splitlines()
+    # What ends first stands first, and what never ends last.
+    assert [line[:1] for line in shown] == [" ", "✗", "!", "✓", "✓", "✗", "∞"]
+    assert "✗  met  connect  pito/N  2026-04-30 23:59:59 UTC  expired on" in shown[1]
+    assert "  1 hour  " in people.ok("cert", "list", "certs/below", "--at", "2026-05-31T11:00Z").out
+    Path("empty").mkdir()
+    assert people.ok("cert", "list", "empty").out == "there is no certificate\n"
+
+
+def test_renewed_certificates_say_the_same_for_longer(people: Shell) -> None:
+    people.ok(*issue(*READ, "--days", "5", "--comment", "for a week", "--out", "a.cert"))
+    people.ok("cert", "name", "Brokers", "--key", "pito.key", "--to", "smith", "--days", "90", "--out", "b.cert")
+    before = people.ok("cert", "show", "a.cert", "-o", "json").json["certificates"][0]
+    ran = people.ok("cert", "renew", "a.cert", "b.cert", "--key", "pito.key", "--within", "30", "-o", "json").json
+    assert [one["file"] for one in ran["renewed"]] == ["a.cert"]
+    after = people.ok("cert", "show", "a.cert", "-o", "json").json["certificates"][0]
+    assert after["not_after"] == "2027-05-01T12:00:00Z"
+    assert {**after, "id": "", "not_after": ""} == {**before, "id": "", "not_after": ""}
+    people.ok("cert", "verify", "a.cert")
+    people.ok("cert", "renew", "b.cert", "--key", "pito.key", "--no-expiry", "--out", "c.cert")
+    assert expiries(people, "b.cert", "c.cert") == {"b": "valid", "c": "never-expires"}
+    assert people.ok("cert", "renew", "c.cert", "--key", "pito.key", "--within", "30").out == "no certificate is due\n"
+
+
+def test_what_is_not_renewed(people: Shell) -> None:
+    people.ok(*issue(*READ, "--days", "5", "--out", "a.cert"))
+    before = Path("a.cert").read_bytes()
+    assert people("cert", "renew", "a.cert", "--key", "met.key").code == "cert.wrong-key"
+    people.ok("cert", "renew", "a.cert", "--key", "pito.key", "--dry-run")
+    Path("b.cert").write_bytes(before.replace(b"connect", b"install"))
+    assert people("cert", "renew", "a.cert", "b.cert", "--key", "pito.key").status != 0
+    assert Path("a.cert").read_bytes() == before
+    assert people("cert", "renew", "a.cert", "b.cert", "--key", "pito.key", "--out", "c.cert").code == "cli.usage"
+    assert people("cert", "renew", "a.cert", "--key", "pito.key", "--out", "b.cert").code == "file.exists"

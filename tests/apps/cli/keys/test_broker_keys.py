@@ -35,7 +35,7 @@ def _make(shell: Shell) -> None:
     sealed = ("--type-file", "types/s.type")
     grant(shell, "broker.cert", "east", *sealed, *("--right", "publish", "--right", "subscribe", "--right", "keys"))
     shell.ok(
-        *("cert", "issue", "--key", "london.key", "--to", "engineer", "--out", "history.cert"),
+        *("cert", "issue", "--key", "london.key", "--to", "engineer", "--no-expiry", "--out", "history.cert"),
         *(*sealed, "--attribute", "speed", "--right", "history"),
     )
 

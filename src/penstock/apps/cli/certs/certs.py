@@ -1,12 +1,15 @@
 """`penstock cert`: issue certificates, look at them, verify them."""
 
-from collections.abc import Iterator
-from dataclasses import dataclass
-from datetime import datetime
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
 
 import click
 
-from penstock.apps.cli.certs.grants import Issuing, RightOptions, SubjectOptions
+from penstock.apps.cli.certs.grants import Issuing, LifetimeOptions, RightOptions, SubjectOptions
 from penstock.apps.cli.shared.commands import (
     CommandAnswer,
     argument,
@@ -16,18 +19,27 @@ from penstock.apps.cli.shared.commands import (
     option_class,
     output_option,
 )
-from penstock.apps.cli.shared.credentials import CredentialFiles, read_bag
-from penstock.apps.cli.shared.describe import Wording, date_problem, statement_data
+from penstock.apps.cli.shared.credentials import CredentialFiles, load_credentials, read_bag
+from penstock.apps.cli.shared.describe import (
+    Wording,
+    counted,
+    date_problem,
+    instant_text,
+    statement_data,
+    validity_text,
+)
+from penstock.apps.cli.shared.files import as_text, check_target, within, write_bytes
 from penstock.apps.cli.shared.options import SEXP, AtOption, KeyOptions, NamesOption, OutputFile, TypeFileOptions
-from penstock.apps.cli.shared.session import CommandSession, Verbs
-from penstock.apps.cli.shared.terminal import Shown, TreeLine, fact_table, trees
+from penstock.apps.cli.shared.session import CommandSession, Verbs, warn
+from penstock.apps.cli.shared.terminal import Shown, TreeLine, fact_table, grid_table, trees
 from penstock.codec.sexp import advanced
-from penstock.crypto import digest
+from penstock.crypto import SigningKey, digest
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import instant_key
 from penstock.model.principals import Principal
 from penstock.trust.certificates import (
     Authorisation,
+    Certificate,
     Name,
     NameCertificate,
     Statement,
@@ -38,9 +50,10 @@ from penstock.trust.certificates import (
     read_statement,
     verify_certificate,
 )
-from penstock.trust.credentials import Damaged
+from penstock.trust.certificates import issue as sign_certificate
+from penstock.trust.credentials import Credentials, Damaged
 from penstock.trust.limits import CHAIN_LENGTH
-from penstock.trust.validity import State
+from penstock.trust.validity import State, Validity
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Certificates on the screen: one in full, several as a tree of grants.
@@ -167,7 +180,7 @@ def _line(one: Judged, wording: Wording) -> str:
 
 @click.group(cls=Verbs)
 def cert() -> None:
-    """Issue, show and verify certificates, which grant rights."""
+    """Issue, list, renew and verify certificates, which grant rights."""
 
 
 @option_class
@@ -296,3 +309,204 @@ def verify(session: CommandSession, options: _Verify) -> CommandAnswer:
 
 def _mark(one: Judged) -> str:
     return f"✗ {one.problem} [{one.code}]" if one.code else "✓"
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# When the certificates in files and folders expire.
+
+#: certificates that expire within this time are marked
+SOON: Final = timedelta(days=30)
+_SUFFIXES: Final = (".cert", ".certs")
+
+
+class Expiry(StrEnum):
+    """Whether a certificate needs attention, and why."""
+
+    VALID = "valid"
+    EXPIRING = "expiring"
+    NEVER = "never-expires"
+    EXPIRED = "expired"
+    INVALID = "invalid"
+
+
+@dataclass(frozen=True, slots=True)
+class ListedCertificate:
+    """A certificate in a file, and how long it is still valid."""
+
+    file: str
+    judged: Judged
+    expiry: Expiry
+    left: str
+
+    @property
+    def ends(self) -> datetime | None:
+        """When it expires, if ever."""
+        return self.judged.statement.validity.ends
+
+    @property
+    def until(self) -> str:
+        """When it expires, in words."""
+        return "" if self.ends is None else instant_text(self.ends)
+
+    @property
+    def mark(self) -> str:
+        """The mark in a list."""
+        return {Expiry.VALID: "✓", Expiry.EXPIRING: "!", Expiry.NEVER: "∞"}.get(self.expiry, "✗")
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as plain data."""
+        return {"file": self.file, "expiry": str(self.expiry), **self.judged.as_dict()}
+
+
+def find_certificates(paths: Iterable[str], now: datetime, soon: timedelta = SOON) -> Iterator[ListedCertificate]:
+    """Yield the certificates in files, and in folders and what is below them. Raises what reading a file raises."""
+    for path in map(Path, paths):
+        inside = (one for one in sorted(path.rglob("*")) if one.suffix in _SUFFIXES and one.is_file())
+        for file in inside if path.is_dir() else (path,):
+            for judged in judge_bag(read_bag([str(file)]), now):
+                yield _listed(str(file), judged, now, soon)
+
+
+def _listed(file: str, judged: Judged, now: datetime, soon: timedelta) -> ListedCertificate:
+    ends = judged.statement.validity.ends
+    if judged.code:
+        expired = judged.code == f"cert.{State.EXPIRED}"
+        return ListedCertificate(file, judged, Expiry.EXPIRED if expired else Expiry.INVALID, judged.problem)
+    if ends is None:
+        return ListedCertificate(file, judged, Expiry.NEVER, "never")
+    left = ends - now
+    words = counted(left.days, "day") if left.days else counted(left.seconds // 3600, "hour")
+    return ListedCertificate(file, judged, Expiry.EXPIRING if left <= soon else Expiry.VALID, words)
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# `penstock cert list` and `penstock cert renew`: which rights end when, and the same rights for longer.
+
+
+@option_class
+class _List:
+    paths: tuple[str, ...] = argument(nargs=-1, metavar="[FILE|FOLDER]...")
+    within: int = option(
+        "--within",
+        type=click.IntRange(min=0),
+        default=SOON.days,
+        show_default=True,
+        metavar="DAYS",
+        help="Mark certificates that expire within this many days.",
+    )
+    at: AtOption
+    output: str = output_option()
+    names: NamesOption
+
+
+@command(cert, "list", example="penstock cert list\npenstock cert list certs --within 60 -o json")
+def list_(session: CommandSession, options: _List) -> CommandAnswer:
+    """List certificates: who may do what, and when each right ends (default: all below this folder).
+
+    Expired, expiring and never-expiring certificates are marked. The exit status is 0 in any case: `penstock doctor`
+    decides.
+    """
+    wording, now = Wording(options.names.load()), options.at.moment(session)
+    found = list(find_certificates(options.paths or (".",), now, timedelta(days=options.within)))
+    rows = [
+        (one.mark, *_columns(one.judged.statement, wording), one.until, one.left, one.file)
+        for one in sorted(found, key=lambda one: (one.ends is None, one.ends or now))
+    ]
+    shown = [grid_table(("", "who", "right", "on", "until", "expires in", "file"), rows)]
+    return CommandAnswer(
+        {"certificates": [one.as_dict() for one in found]}, shown if rows else ["there is no certificate"]
+    )
+
+
+def _columns(statement: Statement, wording: Wording) -> tuple[str, str, str]:
+    facts = dict(wording.statement(statement))
+    who = facts.get("subject") or facts["means"]
+    rights = "every right" if facts.get("rights") == "*" else facts.get("rights", "")
+    if "name" in facts:
+        rights = f"is called {facts['name']}"
+    limits = [f"{place} {facts[place]}" for place in ("attributes", "where", "when") if place in facts]
+    return who, ", ".join([rights, *limits]), facts.get("type") or facts.get("network") or facts.get("tag", "")
+
+
+@option_class
+class _Renew:
+    files: tuple[str, ...] = argument(nargs=-1, required=True, metavar="FILE...")
+    key: KeyOptions
+    lifetime: LifetimeOptions
+    within: int | None = option(
+        "--within",
+        type=click.IntRange(min=0),
+        metavar="DAYS",
+        help="Renew only those that expire within this many days (default: all).",
+    )
+    out: str | None = option("--out", metavar="FILE", help="Write to this file (default: replace each file).")
+    overwrite: bool = option("--overwrite", is_flag=True, help="Replace an --out file that exists.")
+    dry_run: bool = option("--dry-run", is_flag=True, help="Do everything except write files.")
+    output: str = output_option()
+    names: NamesOption
+
+
+@command(
+    cert,
+    example="""
+penstock cert renew certs/*.cert --key acme.key --within 30
+penstock cert renew reader.cert --key acme.key --days 90
+""",
+)
+def renew(session: CommandSession, options: _Renew) -> CommandAnswer:
+    """Grant the same rights again, with a new lifetime from now on.
+
+    Every certificate must be signed by the key's principal. The old certificate stays valid until it expires. Brokers
+    use the new one when they reload their files, or when a client shows it. Do not renew a certificate that you have
+    revoked: the new one is not revoked.
+    """
+    if options.out is not None and len(options.files) > 1:
+        raise MalformedError("cli.usage", "--out is for one file", hint="leave it out to replace each file")
+    for file in (options.out or name for name in options.files):
+        check_target(file, overwrite=options.out is None or options.overwrite)
+    wording, now, key = Wording(options.names.load()), session.now, options.key.open()
+    validity = options.lifetime.validity(now)
+    latest = None if options.within is None else now + timedelta(days=options.within)
+    renewed: list[tuple[str, Credentials]] = []
+    for file in options.files:
+        bag = load_credentials([file])
+        due = [one for one in bag.certificates if latest is None or _ends_by(one.statement, latest)]
+        if due:
+            with within(file):
+                made = {one.id: renewed_certificate(one, key, validity) for one in due}
+            kept = (made.get(one.id, one) for one in bag.certificates)
+            renewed.append((file, Credentials.of(*kept, quorums=bag.quorums)))
+    if not options.dry_run:
+        for file, bag in renewed:
+            write_bytes(options.out or file, as_text(bag.to_sexp()), overwrite=options.out is None or options.overwrite)
+    warnings = tuple(options.lifetime.warnings())
+    warn(*warnings)
+    data = {
+        "renewed": [
+            {"file": options.out or file, "certificates": [statement_data(one.statement) for one in bag.certificates]}
+            for file, bag in renewed
+        ],
+        "written": not options.dry_run,
+        "warnings": [warning.as_dict() for warning in warnings],
+    }
+    done = "would renew" if options.dry_run else "renewed"
+    lines = [
+        f"{done} {options.out or file}: {wording.line(one.statement)}, {validity_text(one.statement.validity)}"
+        for file, bag in renewed
+        for one in bag.certificates
+    ]
+    return CommandAnswer(data, lines or ["no certificate is due"])
+
+
+def renewed_certificate(old: Certificate, key: SigningKey, validity: Validity) -> Certificate:
+    """Sign a certificate's statement again, with another period. On-line tests stay.
+
+    Raises `RefusedError` (`cert.wrong-key`).
+    """
+    statement = old.statement
+    period = replace(validity, online=statement.validity.online)
+    return sign_certificate(replace(statement, validity=period), key)
+
+
+def _ends_by(statement: Statement, latest: datetime) -> bool:
+    return statement.validity.ends is not None and statement.validity.ends <= latest

@@ -35,7 +35,7 @@ from penstock.trust.capabilities import EVENT_TYPE, NETWORK, BoundSelector, Righ
 from penstock.trust.certificates import Authorisation, Name, Statement, Subject, Threshold, issue
 from penstock.trust.credentials import Credentials
 from penstock.trust.tags import Set, Tag, parse_tag
-from penstock.trust.validity import Validity
+from penstock.trust.validity import DEFAULT_LIFETIME, Validity
 
 #: what a TIME means that is a date and no more
 MIDNIGHT: Final = "a date alone is 00:00 UTC of that day"
@@ -232,16 +232,16 @@ State: TypeAlias = Callable[[Principal, Subject], Statement]
 """The content of a certificate, given its issuer and subject."""
 
 
+_FROM: Final = f"Let it be valid from this time on (default: immediately); {MIDNIGHT}."
+_UNTIL: Final = "Let it be valid until this time (default: {default}); " + f"{LAST_SECOND}."
+
+
 @option_class
 class PeriodOptions:
-    """While a certificate or a rule is valid."""
+    """While a rule is valid."""
 
-    not_before: str | None = option(
-        "--not-before", metavar="TIME", help=f"Let it be valid from this time on (default: immediately); {MIDNIGHT}."
-    )
-    not_after: str | None = option(
-        "--not-after", metavar="TIME", help=f"Let it be valid until this time (default: without expiry); {LAST_SECOND}."
-    )
+    not_before: str | None = option("--not-before", metavar="TIME", help=_FROM)
+    not_after: str | None = option("--not-after", metavar="TIME", help=_UNTIL.format(default="without expiry"))
     days: int | None = option(
         "--days", type=click.IntRange(min=1), metavar="N", help="Let it be valid for this many days."
     )
@@ -261,6 +261,34 @@ class PeriodOptions:
 
 
 @option_class
+class LifetimeOptions:
+    """While a certificate is valid: for a year, unless its issuer says otherwise."""
+
+    not_before: str | None = option("--not-before", metavar="TIME", help=_FROM)
+    not_after: str | None = option("--not-after", metavar="TIME", help=_UNTIL.format(default="see --days"))
+    days: int | None = option(
+        "--days",
+        type=click.IntRange(min=1),
+        metavar="N",
+        help=f"Let it be valid for this many days (default: {DEFAULT_LIFETIME.days}).",
+    )
+    no_expiry: bool = option("--no-expiry", is_flag=True, help="Let it never expire. Only a revocation ends it then.")
+
+    def validity(self, now: datetime) -> Validity:
+        """Return the period. Raises as `PeriodOptions.validity`."""
+        if self.no_expiry and (self.days is not None or self.not_after is not None):
+            raise MalformedError("cli.validity", "--no-expiry and another option both say when the period ends")
+        ends = self.no_expiry or self.not_after is not None
+        days = self.days if ends or self.days is not None else DEFAULT_LIFETIME.days
+        return PeriodOptions(not_before=self.not_before, not_after=self.not_after, days=days).validity(now)
+
+    def warnings(self) -> Iterator[Warned]:
+        """Yield the warning about a certificate that never expires."""
+        if self.no_expiry:
+            yield Warned("cert.no-expiry", "the certificate never expires; revoke it when the right should end")
+
+
+@option_class
 class SubjectOptions:
     """Who a certificate is for, and while it is valid."""
 
@@ -274,7 +302,7 @@ class SubjectOptions:
     members: tuple[str, ...] = option(
         "--member", multiple=True, help="Add a member of the quorum. Can be repeated.", **WHO
     )
-    period: PeriodOptions
+    period: LifetimeOptions
     comment: str = option("--comment", default="", metavar="TEXT", help="Add a comment for readers; it is signed too.")
 
     def find(self, names: NameBook, issuer: Principal) -> Subject:
@@ -331,7 +359,7 @@ class Issuing:
         statement = state(key.principal, self.subject.find(self.names, key.principal))
         certificate = issue(statement, key)
         told = (Warned(flag.code, flag.message) for flag in flags(statement))
-        warnings = (*told, *doubts(statement, self.session.now), *more)
+        warnings = (*told, *self.subject.period.warnings(), *doubts(statement, self.session.now), *more)
         warn(*warnings)
         value = Credentials.of(certificate).to_sexp()
         data = {
