@@ -4,6 +4,8 @@ import asyncio
 import gc
 import json
 import secrets
+import subprocess
+import sys
 import warnings
 from collections.abc import Coroutine
 from contextlib import suppress
@@ -34,6 +36,13 @@ _NUMBERS = count()
 
 def prefix() -> str:
     return f"test{next(_NUMBERS)}"
+
+
+def test_without_nats_py_the_import_says_what_to_install() -> None:
+    program = "import sys; sys.modules['nats'] = None; import penstock.fabric.nats"
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert found.returncode != 0
+    assert "fabric.not-installed" in found.stderr
 
 
 class TestNats(FabricSuite):

@@ -52,29 +52,29 @@ def encode(sample: Sample) -> bytes:
     ]
     for pair in sample.headers.items():
         for text in pair:
-            octets = text.encode()
-            parts += (_LENGTH.pack(len(octets)), octets)
+            raw = text.encode()
+            parts += (_LENGTH.pack(len(raw)), raw)
     parts.append(sample.data)
     return b"".join(parts)
 
 
-def decode(octets: bytes) -> Sample:
+def decode(raw: bytes) -> Sample:
     """Read a sample. Raises `MalformedError` (`fabric.envelope`)."""
     try:
-        version, time, writer, sequence, epoch, length = _FIXED.unpack_from(octets)
+        version, time, writer, sequence, epoch, length = _FIXED.unpack_from(raw)
         if version != _VERSION:
             raise _unreadable()
-        key, at = _text(octets, _FIXED.size, length)
-        (count,), at = _LENGTH.unpack_from(octets, at), at + _LENGTH.size
+        key, at = _text(raw, _FIXED.size, length)
+        (count,), at = _LENGTH.unpack_from(raw, at), at + _LENGTH.size
         headers: dict[str, str] = {}
         for _ in range(count):
-            name, at = _prefixed(octets, at)
-            headers[name], at = _prefixed(octets, at)
+            name, at = _prefixed(raw, at)
+            headers[name], at = _prefixed(raw, at)
     except (struct.error, UnicodeDecodeError) as error:
         raise _unreadable() from error
     if len(headers) != count:
         raise _unreadable()
-    return Sample(octets[at:], key, MappingProxyType(headers) if headers else _NOTHING, time, writer, sequence, epoch)
+    return Sample(raw[at:], key, MappingProxyType(headers) if headers else _NOTHING, time, writer, sequence, epoch)
 
 
 def check(data: bytes, key: str, headers: Mapping[str, str], limits: FabricLimits = FABRIC_LIMITS) -> None:
@@ -105,16 +105,16 @@ def check(data: bytes, key: str, headers: Mapping[str, str], limits: FabricLimit
         )
 
 
-def _text(octets: bytes, at: int, length: int) -> tuple[str, int]:
+def _text(raw: bytes, at: int, length: int) -> tuple[str, int]:
     end = at + length
-    if end > len(octets):
+    if end > len(raw):
         raise _unreadable()
-    return octets[at:end].decode(), end
+    return raw[at:end].decode(), end
 
 
-def _prefixed(octets: bytes, at: int) -> tuple[str, int]:
-    (length,) = _LENGTH.unpack_from(octets, at)
-    return _text(octets, at + _LENGTH.size, length)
+def _prefixed(raw: bytes, at: int) -> tuple[str, int]:
+    (length,) = _LENGTH.unpack_from(raw, at)
+    return _text(raw, at + _LENGTH.size, length)
 
 
 def _unreadable() -> MalformedError:

@@ -4,8 +4,8 @@
     volatile, reliable          a stream that keeps a sample until every reader there is has acknowledged it
     transient or persistent     a stream in files; as many samples a key as the history says
 
-The servers are not trusted here: they see names of topics, keys and times, and bytes. What they hold about a topic is
-checked when it is read; whether bytes are what a writer wrote is for seals above this port to say.
+The servers are not trusted: they see topic names, keys, times and bytes. What they say about a topic is checked when it
+is read. Seals above this port show whether the bytes are what a writer wrote.
 """
 
 import asyncio
@@ -17,13 +17,10 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, Final, Self
 
-from nats.aio.msg import Msg
-
 from penstock.errors import FailedError, LimitError, MalformedError
 from penstock.fabric.envelope import MICROSECONDS, WRITER_BYTES, Sample, check, decode, encode
 from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
-from penstock.fabric.nats_api import TRANSIENT
-from penstock.fabric.nats_link import Listening, NatsLink
+from penstock.fabric.nats_login import NatsLogin
 from penstock.fabric.port import (
     Callback,
     Clock,
@@ -52,8 +49,21 @@ from penstock.fabric.port import (
 from penstock.fabric.qos import FOREVER, KEEP_ALL, Order, Ownership, Qos, agree, check_offer
 from penstock.fabric.tasks import in_background
 
+try:
+    import nats.errors
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+    from penstock.fabric.nats_api import NO_STREAM, NOT_STORED, STREAM_DIFFERS, TRANSIENT, ApiError, store
+    from penstock.fabric.nats_feed import StreamFeed, read_all, receive
+    from penstock.fabric.nats_link import Listening, NatsLink, checked
+except ImportError as missing:
+    raise FailedError(
+        "fabric.not-installed", "the fabric over NATS needs nats-py", hint="install `penstock[nats]`"
+    ) from missing
+
 # ----------------------------------------------------------------------------------------------------------------------
-# Who answers requests over NATS: each answer begins with an byte that says whether there is one.
+# Answers to requests over NATS: the first byte says whether the handler answered or failed.
 
 
 _ANSWER, _FAILED = b"\0", b"\1"
@@ -88,9 +98,9 @@ class NatsService(Service):
         self._running: set[asyncio.Task[None]] = set()
 
     async def hear(self, message: Msg) -> None:
-        """Answer a request, once not too many others are under way."""
+        """Answer a request as soon as fewer than `fabric_requests` others are being answered."""
         if not message.reply.startswith(_INBOX):
-            return  # nobody makes us send anything to a subject that is not an inbox
+            return  # a stranger must not make this service send to a subject that is not an inbox
         while len(self._running) >= self._limits.fabric_requests:
             await asyncio.wait(self._running, return_when=asyncio.FIRST_COMPLETED)
         task = in_background(f"answering on {self._topic}", self._reply(message))
@@ -101,15 +111,15 @@ class NatsService(Service):
         try:
             sample = decode(message.data)
             if self._clock.now() - sample.time / MICROSECONDS > self._qos.lifespan:
-                return  # who asked waits no more
-            octets = _ANSWER + await answer(self._topic, self._handler, sample)
+                return  # the requester has given up
+            raw = _ANSWER + await answer(self._topic, self._handler, sample)
         except (MalformedError, FailedError):
-            octets = _FAILED
+            raw = _FAILED
         with suppress(*TRANSIENT):
-            await message.respond(octets)
+            await message.respond(raw)
 
     async def close(self) -> None:
-        """Answer nobody any more."""
+        """Stop answering."""
         self._over(self)
         await self._link.unlisten(self.listening)
         for task in list(self._running):
@@ -117,31 +127,16 @@ class NatsService(Service):
         await asyncio.gather(*self._running, return_exceptions=True)
 
 
-def answered(topic: str, octets: bytes) -> bytes:
+def answered(topic: str, raw: bytes) -> bytes:
     """Return the answer to a request. Raises `FailedError` (`fabric.handler-failed`)."""
-    if octets[:1] != _ANSWER:
+    if raw[:1] != _ANSWER:
         raise handler_failed(topic)
-    return octets[1:]
+    return raw[1:]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
 # A fabric over NATS servers: core NATS where a sample may be lost, JetStream where it is kept or acknowledged.
 
-
-try:
-    import nats.errors
-    from nats.aio.client import Client
-    from nats.aio.msg import Msg
-
-    from penstock.fabric.nats import NatsService, answered
-    from penstock.fabric.nats_api import NO_STREAM, NOT_STORED, STREAM_DIFFERS, TRANSIENT, ApiError, store
-    from penstock.fabric.nats_feed import StreamFeed, read_all, receive
-    from penstock.fabric.nats_link import Listening, NatsLink, checked
-    from penstock.fabric.nats_login import NatsLogin
-except ImportError as missing:
-    raise FailedError(
-        "fabric.not-installed", "the fabric over NATS needs nats-py", hint="install `penstock[nats]`"
-    ) from missing
 
 _SECOND: Final = 1_000_000_000  # JetStream counts in nanoseconds
 _WINDOW: Final = 120.0  # seconds in which the server knows a sample that is sent again
@@ -332,9 +327,9 @@ class NatsFabric(Fabric):
         check(data, key, headers or {}, self.limits)
         client = await self.link.client(qos.priority)
         now = round(self.clock.now() * MICROSECONDS)
-        octets = encode(Sample(data, key, dict(headers or {}), now, self._random(WRITER_BYTES)))
+        raw = encode(Sample(data, key, dict(headers or {}), now, self._random(WRITER_BYTES)))
         try:
-            reply = await client.request(f"{self.link.prefix}.ask.{topic}", octets, timeout=min(timeout, qos.lifespan))
+            reply = await client.request(f"{self.link.prefix}.ask.{topic}", raw, timeout=min(timeout, qos.lifespan))
         except nats.errors.NoRespondersError as error:
             raise no_responder(topic) from error
         except (TimeoutError, nats.errors.TimeoutError) as error:
@@ -462,12 +457,12 @@ class NatsPublisher(Publisher):
 
     async def _store(self, sample: Sample) -> None:
         stream, subject = self._link.stream(self.topic), self._link.subject(self.topic, sample.key)
-        octets = encode(sample)
+        raw = encode(sample)
         headers = {"Nats-Msg-Id": f"{sample.writer.hex()}.{sample.sequence}"}
 
         async def attempt(client: Client) -> None:
             try:
-                await store(client, subject, octets, stream=stream, timeout=self._link.timeout, headers=headers)
+                await store(client, subject, raw, stream=stream, timeout=self._link.timeout, headers=headers)
             except (TimeoutError, nats.errors.TimeoutError, nats.errors.NoRespondersError):
                 # The topic may have been removed, which says so here; or its stream alone is gone.
                 await self._fabric.declare(self.topic, await self._fabric.describe(self.topic))

@@ -1,7 +1,7 @@
 """Connecting to a NATS server and asking its JetStream API, the same for the fabric and for JetStream on Spark.
 
-Whoever may publish to an inbox can answer in the server's place, so nothing is believed for its form: what JetStream
-cannot have sent is an `AnswerError`, which counts as an answer that was lost.
+Anybody who may publish to an inbox can answer in the server's place. So each answer is checked: one that JetStream
+cannot have sent raises `AnswerError`, and is treated as a lost answer.
 """
 
 import asyncio
@@ -54,11 +54,11 @@ TRANSIENT: Final = (OSError, TimeoutError, Error, AnswerError)
 
 
 class NatsClient(Client):
-    """A client that no message can stop from reading, and that can be cancelled at any time.
+    """A client that goes on reading after any message, and that can be cancelled at any time.
 
-    nats-py ends its reading task on a subject, reply subject or header that is not UTF-8, and stays connected. What is
-    not UTF-8 is replaced, so that such a message has its place: who reads a stream would ask for it again and again.
-    It also swallows cancellations (see `heeding`), after which a task would never end.
+    nats-py ends its reading task on a subject, reply subject or header that is not UTF-8, and stays connected. This
+    client replaces bytes that are not UTF-8 and delivers the message: a stream reader that never got it would request
+    it again and again. nats-py also swallows cancellations (see `heeding`), after which a task would never end.
     """
 
     #: messages that could not be read
@@ -68,7 +68,7 @@ class NatsClient(Client):
         subject, reply, headers = (part and _as_text(part) for part in (subject, reply, headers))
         try:
             await super()._process_msg(sid, subject, reply, data, headers)
-        except Exception:  # noqa: BLE001  # whatever a stranger has sent, the next message is read
+        except Exception:  # noqa: BLE001  # a stranger's message must not keep the next one from being read
             self.unreadable += 1
 
     async def _connect_to_server(self, s: Any) -> None:
@@ -95,8 +95,8 @@ class NatsClient(Client):
         return not isinstance(task, asyncio.Task) or not task.done()
 
 
-def _as_text(octets: bytes) -> bytes:
-    return octets if octets.isascii() else octets.decode("utf-8", "replace").encode()
+def _as_text(raw: bytes) -> bytes:
+    return raw if raw.isascii() else raw.decode("utf-8", "replace").encode()
 
 
 async def connect(arguments: dict[str, Any], *, timeout: float, **options: Any) -> NatsClient:
@@ -146,7 +146,7 @@ def doubling(first: float, longest: float) -> Iterator[float]:
 async def retried(
     work: Callable[[], Awaitable[_T]], pauses: Iterator[float], may_pass: Callable[[Exception], bool]
 ) -> _T:
-    """Do some work, again after each pause as long as what went wrong may pass. Raises what went wrong last."""
+    """Do some work; after an error that `may_pass`, do it again after the next pause. Raises the last error."""
     while True:
         try:
             return await work()
@@ -158,28 +158,27 @@ async def retried(
 
 
 def is_refusal(error: Exception, complaint: str) -> bool:
-    """Say whether a server does not let us in, by what went wrong and by what it has said besides."""
+    """Say whether an error, or what the server complained about, means that it refuses this user."""
     said = f"{error} {complaint}".lower()
     return "authorization" in said or "permissions violation" in said
 
 
 async def settle(client: Client, timeout: int) -> None:
-    """Wait until the server knows all that was said so far, twice `timeout` seconds at most. Raises as nats-py."""
-    # The ping of nats-py overtakes what waits to be sent; what waited before the first is sent before the second.
+    """Wait until the server has all messages sent so far, at most twice `timeout` seconds. Raises as nats-py."""
+    # The ping of nats-py overtakes messages that wait to be sent; those are sent before the second ping.
     for _ in range(2):
         await client.flush(timeout)
 
 
 async def shut(client: Client) -> None:
     """Close a connection, in bounded time."""
-    # nats-py asserts that it ever began to connect, and after a TLS handshake that failed it waits for an end that
-    # never comes.
+    # nats-py asserts that it began to connect, and after a failed TLS handshake it waits indefinitely.
     try:
         with suppress(*TRANSIENT, AssertionError):
             async with asyncio.timeout(_CLOSING):
                 await heeding(client.close())
     finally:
-        # Where that took too long the socket is still open, and nats-py takes the connection for closed.
+        # If that took too long, the socket is still open although nats-py considers the connection closed.
         close_socket(client)
     await asyncio.sleep(0)  # the loop closes the socket in its next round
 
@@ -187,7 +186,7 @@ async def shut(client: Client) -> None:
 def close_socket(client: Client) -> None:
     """Close the socket of a connection without waiting."""
     transport = getattr(client, "_transport", None)
-    # TLS would wait for the server, and asyncio cannot abort what is closed twice: what is beneath TLS is aborted.
+    # TLS would wait for the server, and asyncio cannot abort a transport closed twice: abort the one beneath TLS.
     writer = getattr(transport, "_bare_io_writer", None)
     if isinstance(writer, asyncio.StreamWriter):
         writer.transport.abort()
@@ -196,7 +195,7 @@ def close_socket(client: Client) -> None:
 
 
 async def ask(client: Client, subject: str, body: object = None, *, timeout: float) -> dict[str, Any]:
-    """Ask the API, by the whole subject, and return its answer. Raises `ApiError`, `AnswerError`, and as nats-py."""
+    """Call the API by its full subject and return the answer. Raises `ApiError`, `AnswerError`, and as nats-py."""
     data = b"" if body is None else json.dumps(body).encode()
     return read_answer((await client.request(subject, data, timeout=timeout)).data)
 
@@ -266,7 +265,7 @@ def text(answer: dict[str, Any], *path: str, default: str | None = None) -> str:
 
 
 def sequences(answer: dict[str, Any], *path: str) -> list[int]:
-    """Return the sequences at a path, in order; none where there is nothing. Raises `AnswerError`."""
+    """Return the sequences at a path, in order; an empty list if the path is missing. Raises `AnswerError`."""
     found = _at(answer, path, None) or []
     if not isinstance(found, list) or any(type(one) is not int or not 0 <= one < _MOST for one in found):
         raise AnswerError(f"`{path[-1]}` is not a list of sequences")

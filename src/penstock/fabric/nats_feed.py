@@ -1,17 +1,17 @@
 """Reading a stream into a subscription: in order, each sample once, over restarts of the server.
 
-A feed has a consumer of its own at the server and pulls no more than its reader has room for. The position is kept
-here: the sequence of the last sample that arrived, in the stream that was made at a certain time. Whatever goes wrong
-(the connection, a gap in the consumer's own count, a consumer that is gone) is mended in one way: a new consumer that
-starts behind that position, then the old one is removed. In a stream that was deleted and made again, or lost and
-restored, the position means nothing: the subscription ends (`fabric.topic-replaced`), and its reader begins again.
+A feed has its own consumer at the server and pulls no more than its reader has room for. The feed keeps the position:
+the sequence of the last sample that arrived, and the time at which the stream was made. Every failure (the connection,
+a gap in the consumer's count, a consumer that is gone) is mended in one way: the feed makes a new consumer that starts
+after that position, then removes the old one. If the stream was deleted and made again, or restored, the position is
+invalid: the subscription ends (`fabric.topic-replaced`), and its reader subscribes again.
 
 Volatile topics keep a sample until every consumer has acknowledged it, which a feed does on arrival. There a gap in the
-stream's sequence means that the server dropped what this reader had not read, and the reader is cut off.
+stream's sequence means that the server dropped samples that this reader had not read, and the reader is cut off.
 
-Whoever may publish to the feed's inbox can send what looks like a message of the consumer. What has no place in the
-stream is dropped and counted; a second message for a place that was taken, with other content, shows that one of them
-is forged, and the subscription ends (`fabric.forged`) rather than skip the true one.
+Anybody who may publish to the feed's inbox can send what looks like a message of the consumer. A message without a
+place in the stream is dropped and counted. A second message for one place, with other content, shows that one of them
+is forged: the subscription ends (`fabric.forged`), because the feed cannot tell which one is true.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ _NUMBER: Final = re.compile(r"[0-9]{1,19}", re.ASCII)
 
 
 class _Interrupted(AnswerError):  # noqa: N818  # not an error that leaves this room
-    """Begin again behind the last sample."""
+    """Start a new consumer after the last sample."""
 
 
 class StreamPosition(NamedTuple):
@@ -147,7 +147,7 @@ class StreamFeed:
         self._task: asyncio.Task[None] | None = None
 
     async def open(self, subscription: TopicSubscription, *, from_start: bool) -> None:
-        """Begin to read: kept samples, or only new ones. Raises as `NatsLink.call`."""
+        """Start reading: kept samples too if `from_start`, or only new ones. Raises as `NatsLink.call`."""
         self._subscription = subscription
         self._priority = subscription.reader.qos.priority
         self._client = await self._link.client(self._priority)
@@ -164,7 +164,7 @@ class StreamFeed:
         self._task = keep_running(f"reading {self._stream}", self._run)
 
     async def close(self) -> None:
-        """Read no more, and remove the consumer."""
+        """Stop reading and remove the consumer."""
         self._link.returned.pop(self, None)
         if self._task is not None:
             self._task.cancel()
@@ -186,12 +186,12 @@ class StreamFeed:
         if place is None and (message.reply or not (message.headers or {}).get("Status")):
             self._subscription.counts.malformed += 1
         elif (place.consumer if place else message.subject.removeprefix(f"{self._reply}.")) != self._consumer:
-            pass  # junk, or of a consumer that we left: it takes no room from what is ours
+            pass  # junk, or from a consumer that was replaced: it takes no room from true messages
         elif self._arrived.qsize() < _WAITING:
             self._arrived.put_nowait(message)
             self._stir.set()
         else:
-            self._returned()  # more than was asked for: something true may be among what is dropped
+            self._returned()  # more than was requested: a true message may be among the dropped ones
 
     async def _run(self) -> None:
         pause = _PAUSE
@@ -210,7 +210,7 @@ class StreamFeed:
                 pause = min(2 * pause, _LONGEST_PAUSE)
 
     async def _consume(self, start: dict[str, Any]) -> None:
-        """Make a consumer, and count from its beginning."""
+        """Make a consumer, and expect its messages from number 1 on."""
         name = self._name()
         config: dict[str, Any] = start | {
             "name": name,
@@ -220,26 +220,26 @@ class StreamFeed:
             "num_replicas": 1 if not self._volatile else 0,
         }
         if self._volatile:
-            # Over a restart of the server it must still count as somebody who has not read.
+            # After a restart of the server it must still count as a consumer that has not read.
             config |= {"durable_name": name, "max_ack_pending": -1}
         else:
             config["mem_storage"] = True
         body = {"stream_name": self._stream, "config": config}
         subject = f"{self._link.api}.CONSUMER.CREATE.{self._stream}.{name}"
         made = await ask(self._client, subject, body, timeout=self._link.timeout)
-        # Behind the consumer, so that a stream that was replaced in between has lost it, which shows.
+        # After the consumer was made: a stream that is replaced in between loses the consumer, which is noticed.
         subject = f"{self._link.api}.STREAM.INFO.{self._stream}"
         info = await ask(self._client, subject, timeout=self._link.timeout)
         created = text(info, "created")
         if self._created and (created != self._created or whole(info, "state", "last_seq") < self._last):
             raise _replaced(self._topic)
         self._consumer, self._delivery = name, ConsumerDelivery(self._stream, name)
-        self._arrived = asyncio.Queue()  # all of it of another consumer: this one was not asked yet
+        self._arrived = asyncio.Queue()  # what waited is from the previous consumer
         if not self._created:
             self._created, self._last = created, whole(made, "delivered", "stream_seq")
 
     async def _resume(self) -> None:
-        """Go on behind the last sample with a new consumer. Raises `RefusedError` (`fabric.unknown-topic`)."""
+        """Go on after the last sample with a new consumer. Raises `RefusedError` (`fabric.unknown-topic`)."""
         old = self._consumer
         self._back = False
         self._client = await self._link.client(self._priority)
@@ -258,7 +258,7 @@ class StreamFeed:
             await ask(self._client, subject, timeout=self._link.timeout)
 
     async def _pull(self) -> None:
-        """Request as much as there is room for, and handle messages until the server says that it was all."""
+        """Request as many messages as there is room for, and handle them until the server has sent them all."""
         wanted = min(_BATCH, self._subscription.reader.room)
         if not wanted:
             await self._stirred(_EXPIRES)
@@ -290,7 +290,7 @@ class StreamFeed:
                 await self._stir.wait()
 
     async def _take(self, message: Msg) -> bool:
-        """Take in a message; say whether it is the next one of the consumer that we asked."""
+        """Take in a message; say whether it is the next one of the current consumer."""
         place = self._delivery.place(message)
         if place is None:
             return False
@@ -305,10 +305,10 @@ class StreamFeed:
         return True
 
 
-def receive(subscription: TopicSubscription, octets: bytes) -> None:
+def receive(subscription: TopicSubscription, raw: bytes) -> None:
     """Pass the bytes of a sample to a subscription; count bytes that are not a sample."""
     try:
-        sample = decode(octets)
+        sample = decode(raw)
     except MalformedError:
         subscription.counts.malformed += 1
         return
@@ -337,7 +337,7 @@ async def read_all(link: NatsLink, topic: str, key: str | None) -> list[Sample]:
                 while wanted:
                     message = await heeding(inbox.next_msg(timeout=link.timeout))
                     if not message.reply and (message.headers or {}).get("Status"):
-                        return found  # what was pending is gone: expired, or superseded
+                        return found  # the rest has expired or was superseded
                     if delivery.place(message) is None:
                         continue
                     wanted -= 1

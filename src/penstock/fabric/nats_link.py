@@ -109,7 +109,7 @@ class NatsLink:
                 try:
                     self._check_open()
                 except RefusedError:
-                    # Whoever has closed the link meanwhile did not find this connection.
+                    # The link was closed meanwhile, without this connection.
                     await shut(found)
                     raise
                 self._clients[priority] = found
@@ -122,7 +122,7 @@ class NatsLink:
             raise closed()
 
     async def _open(self, priority: Priority) -> NatsClient:
-        # The first says why it failed; the one that stays comes back by itself, and would try indefinitely.
+        # The first connection fails with a reason. The one that stays reconnects by itself, and would not give up.
         await shut(await self._connected(priority, stay=False))
         return await self._connected(priority, stay=True)
 
@@ -161,12 +161,12 @@ class NatsLink:
         priority: Priority = Priority.NORMAL,
         patience: float | None = None,
     ) -> _T:
-        """Do some work, again as long as the server does not answer and patience lasts.
+        """Do some work; repeat it while the server does not answer, for at most `patience` seconds.
 
-        `work` may run several times and must expect it. Raises `FailedError` (`fabric.unreachable`), `RefusedError`
-        (`fabric.unauthorized`), and `ApiError` where the server answers with an error that another try will not mend.
+        `work` may run several times. Raises `FailedError` (`fabric.unreachable`), `RefusedError`
+        (`fabric.unauthorized`), and `ApiError` if the server answers with an error that a retry does not mend.
         """
-        self._complaint = ""  # an older one is about something else
+        self._complaint = ""  # an older complaint is about another call
 
         async def once() -> _T:
             return await work(await self.client(priority))
@@ -209,9 +209,9 @@ class NatsLink:
 
         Raises as `call`.
         """
-        octets = json.dumps(value).encode()
+        data = json.dumps(value).encode()
         return await self.call(
-            lambda c: compare_and_set(c, subject, octets, revision, stream=self.registry, timeout=self.timeout)
+            lambda c: compare_and_set(c, subject, data, revision, stream=self.registry, timeout=self.timeout)
         )
 
     def unreachable(self, cause: Exception) -> FailedError | RefusedError:
@@ -240,7 +240,7 @@ class NatsLink:
             for client in list(self._clients.values()):
                 await shut(client)
         finally:
-            # Also where whoever closes it waits no longer.
+            # Also if the caller of `close` was cancelled.
             for client in self._clients.values():
                 close_socket(client)
             self._clients = {}
@@ -261,7 +261,7 @@ class NatsLink:
             call()
 
     async def _lost(self, priority: Priority) -> None:
-        """Get a connection back that nats-py gave up: it does so when a server says that it ends."""
+        """Reconnect after nats-py has given up, which it does when a server says that it shuts down."""
         if not self.closed:
             task = keep_running("connecting to NATS again", partial(self._revive, priority))
             self._reviving.add(task)
@@ -282,12 +282,12 @@ class NatsLink:
             await self._back()
 
     async def listen(self, listening: "Listening") -> None:
-        """Subscribe to a subject, also over later connections. Raises as `call`."""
+        """Subscribe to a subject, on this connection and on later ones. Raises as `call`."""
         await self.call(listening.attach, priority=listening.priority)
         self._listening[listening] = None
 
     async def unlisten(self, listening: "Listening") -> None:
-        """Hear a subject no more."""
+        """Unsubscribe from a subject."""
         self._listening.pop(listening, None)
         await listening.detach()
 
@@ -313,7 +313,7 @@ class Listening:
         self._inbox: Any = None  # the subscription there, if any
 
     async def attach(self, client: Client) -> None:
-        """Hear over this connection; the server knows when this returns. Raises as nats-py."""
+        """Subscribe on this connection, and wait until the server has taken it in. Raises as nats-py."""
         if self._of is not client:
             self._inbox = await client.subscribe(
                 self.subject,
@@ -326,7 +326,7 @@ class Listening:
         await settle(client, _FLUSHING)
 
     async def detach(self) -> None:
-        """Hear no more; the server knows when this returns, unless it is away."""
+        """Unsubscribe, and wait until the server has taken it in, if it is connected."""
         if self._of is not None and self._inbox is not None:
             with suppress(*TRANSIENT):
                 await self._inbox.unsubscribe()
@@ -348,7 +348,7 @@ def checked(login: NatsLogin | str) -> NatsLogin:
 
 
 def _may_pass(error: Exception) -> bool:
-    """Say whether another try may mend what went wrong."""
+    """Say whether a retry may succeed after this error."""
     if isinstance(error, ApiError):
         return error.status == 503 and error.number != NOT_STORED
     if isinstance(error, FailedError):

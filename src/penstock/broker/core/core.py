@@ -1,4 +1,4 @@
-"""What the parts of a node share: who it is, what it knows, the time, and the exchange with its outputs carried out."""
+"""The core of a node, which its parts share: identity, settings, rights of other brokers, the time, and `settle`."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -46,15 +46,15 @@ from penstock.trust.policy_state import Revocations
 from penstock.trust.validity import Validity
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a broker shows of its credentials: those that its own rights may rest on.
+# Which of its credentials a broker shows: those that its own rights may depend on.
 #
-# A broker uses the rights of all its clients, which may be many, and are nothing that clients or other brokers need
-# to believe that it may be in the network and carry events. Nor are those shown that name a blinded type: all others
-# would learn that there is such a type, and who has to do with it.
+# A broker also uses its clients' credentials. There may be many, and nobody needs them to verify that the broker may be
+# in the network and carry events. Credentials that name a blinded type are not shown either: they would reveal that the
+# type exists, and who uses it.
 
 
 def resting(principal: Principal, credentials: Credentials) -> Credentials:
-    """Return the credentials that chains to a principal may be made of; where that is open, they are among them."""
+    """Return the credentials that may be part of a chain to a principal; those that might be are included."""
     found: set[str] = set()
     wanted = {principal}
     before = -1
@@ -62,7 +62,7 @@ def resting(principal: Principal, credentials: Credentials) -> Credentials:
         before = len(found)
         for certificate in credentials:
             subject = certificate.statement.subject
-            # A name, or a quorum, may stand for anybody.
+            # A name or a quorum may include any principal.
             is_key = isinstance(subject, Principal) and subject.scheme == KEY
             if not is_key or subject in wanted:
                 found.add(certificate.id)
@@ -72,7 +72,7 @@ def resting(principal: Principal, credentials: Credentials) -> Credentials:
 
 
 def discreet(credentials: Credentials, blinded: Collection[TypeKey]) -> Credentials:
-    """Return the credentials that name none of some types."""
+    """Return the credentials that do not name any of the blinded types."""
     if not blinded:
         return credentials
     named = [{str(key.owner).encode(), key.name.encode()} for key in blinded]
@@ -89,7 +89,7 @@ def _atoms(value: SExp) -> Iterator[bytes]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What the parts of a node share: who it is, what it knows, the time, and the exchange with its outputs carried out.
+# The core.
 
 
 Reported: TypeAlias = Callable[[RequestReport | LinkReport | PenstockError], None]
@@ -150,7 +150,7 @@ class Core:
         self._ports = ports
         self._fabric: FabricPort | None = ports if on_fabric else None
         self.principal = settings.key.principal
-        #: what happened how often; sealed blocks that were refused, by the code; and where these are kept
+        #: counters by name; refused sealed blocks by error code; where refused blocks are kept
         self.counts, self.unopened = Counter[str](), Counter[str]()
         self.quarantine: Quarantine = quarantine or Nowhere()
         self._shown: tuple[tuple[Credentials, int] | None, bytes] = None, b""
@@ -164,7 +164,7 @@ class Core:
         self.refusals = Refusals(recorder.sink, self.counts, settings.limits)
         self.recorder = recorder = replace(recorder, sink=self.refusals)
         self._clock = SteadyClock(clock)
-        #: the time when it was last asked for: that of whatever is being done
+        #: the time that `now` last returned
         self.latest = self._clock()
         self._corrections = 0
         self._handlers: dict[type, Callable[[Any], None]] = {
@@ -173,10 +173,10 @@ class Core:
             Laid: self._laid,
             Given: self._give,
         }
-        #: who waits until paths are laid
+        #: what to call when paths are laid, by token
         self._laying: dict[str, Callable[[], None]] = {}
         self._tokens = count(1)
-        #: when something is due
+        #: when `CorePorts.do_due` is to be called
         self.turn: datetime | None = None
         #: what may wait for the fabric, if there is one
         self.outbox = WriteBudget(settings.limits.network_outbox) if on_fabric else None
@@ -192,7 +192,7 @@ class Core:
             zone=settings.zone,
             limits=settings.limits,
         )
-        # A later start has a higher number. Should the clock have gone back, the neighbours ask for a higher one.
+        # Each start needs a higher number. If the clock was set back, neighbours ask for a higher one.
         incarnation = int(self.latest.timestamp() * 1000)
         proof = SignedProof(settings.key, settings.network, settings.limits)
         self.overlay = Overlay(unsafe_open=settings.trust.unsafe_open, limits=settings.limits)
@@ -211,7 +211,7 @@ class Core:
             limits=settings.limits,
         )
         self.labels = Labels(self.library, self.now, settings.limits)
-        #: the same vault, for those who speak with other brokers
+        #: the same vault, with blinded names for other brokers
         self.sealing = BlindedVault(self.vault, self.labels)
         routing = RouterSettings(
             proof=proof,
@@ -221,12 +221,12 @@ class Core:
             on_fabric=on_fabric,
             limits=settings.limits,
         )
-        #: the other brokers that have been seen, also those that are away
+        #: the other brokers that were seen, also those that are not connected now
         self.roster = BrokerRoster(settings.limits)
-        #: what other brokers have shown, those that are neighbours and those that are not
+        #: the credentials that other brokers have shown, neighbours or not
         self.disclosed: dict[Principal, Credentials] = {}
         self._answers = DecisionCache(settings.limits)
-        #: what rights on the network rest on by the sources, and with what is shown; when those of brokers end
+        #: what rights on the network depend on: by the sources, and by each bag of credentials; when they end
         self._facts_by: AuthoritySources | None = None
         self._facts: tuple[object, ...] = ()
         self._bag_facts: dict[int, tuple[object, ...]] = {}
@@ -258,7 +258,7 @@ class Core:
         return self._router
 
     def now(self) -> datetime:
-        """Return the time. It goes back only where a clock that was ahead has been corrected (`clock`)."""
+        """Return the time. It goes back only if a clock that was ahead was corrected (`clock`)."""
         now = self._clock()
         if self._clock.corrections != self._corrections:
             self._corrected(now)
@@ -266,7 +266,7 @@ class Core:
         return self.latest
 
     def _corrected(self, now: datetime) -> None:
-        """Have everything decided again that rests on dates, before anything else is done."""
+        """Decide everything again that depends on dates, before anything else is done."""
         back = int((self.latest - now).total_seconds())
         self._corrections = self._clock.corrections
         self.latest = self.turn = now
@@ -279,25 +279,25 @@ class Core:
             FailedError(
                 "clock.corrected",
                 f"the clock of this machine was ahead and was set back by {back} seconds",
-                hint="what had ended meanwhile by the date counts again; find out what set the clock",
+                hint="rights that had expired by the wrong date are valid again; find out what set the clock",
             )
         )
 
     def _types_changed(self) -> None:
-        """See before anything else whether a type that has come has an owner who is new here."""
+        """Let policies look for new owners before anything else is done, and a fabric read other topics."""
         self.turn = self.now()
         if self._fabric is not None:
             self._fabric.interests_changed()
 
     def begin(self) -> datetime:
-        """Return the time, before anything is done that depends on it: what was due until now is done first."""
+        """Do what is due, and return the time. Call this before anything that depends on the time."""
         now = self.now()
         if self.turn is not None and now >= self.turn:
             self._ports.do_due()
         return now
 
     def shown(self) -> bytes:
-        """Return what the broker discloses to everybody."""
+        """Return the credentials that the broker shows to everybody, as bytes."""
         known = self.settings.credentials, self.library.revision
         if self._shown[0] != known:
             kept = discreet(resting(self.principal, self.settings.credentials), self.library.blinded)
@@ -305,17 +305,17 @@ class Core:
         return self._shown[1]
 
     def show(self) -> None:
-        """Disclose what there is to show, if that has changed."""
+        """Send the credentials that the broker shows to the other brokers, if they have changed."""
         shown = self.shown()
         if shown != self._showing:
             self._showing = shown
             self.settle(self.router.disclose(shown))
 
     def settle(self, outputs: Iterable[Inward]) -> None:
-        """Do what the local broker and the router want done.
+        """Carry out outputs of the local broker and the router.
 
-        What is wanted while something is being done comes after it: neighbours count what they receive. What fails
-        keeps nothing else from being done. Raises what failed first of these outputs; of the others, operators know.
+        Outputs that arise meanwhile are carried out afterwards, because neighbours count what they receive. An output
+        that fails does not stop the others. Raises the first error of these outputs; operators see all other errors.
         """
         self._wanted.append(outputs)
         if self._settling:
@@ -348,7 +348,7 @@ class Core:
         return errors
 
     def _rouse(self) -> None:
-        """Be woken when gathered events are due, and go on with filters that are to be sealed again."""
+        """Schedule the next flush of gathered events, and the next round of sealing filters again."""
         if self.router.resealing and not self._resealing:
             self._resealing = True
             self._ports.soon(self._reseal)
@@ -365,7 +365,7 @@ class Core:
             self.note(error)
 
     def confirm(self, keys: Iterable[str], then: Callable[[], None], now: float) -> None:
-        """Call something when it is confirmed that paths are laid, or takes too long; `now` is the router's time."""
+        """Call `then` when the paths of keys are confirmed, or after a timeout; `now` is the router's time."""
         token = str(next(self._tokens))
         self._laying[token] = then
         self.settle(self.router.confirm(token, keys, now))
@@ -386,12 +386,12 @@ class Core:
         self._laying.pop(laid.token)()
 
     def flush(self) -> None:
-        """Seal and send what has lingered for long enough."""
+        """Seal and send the gathered events that are due."""
         self._due = None
         self._send(self.exchange.flush(self.now()))
 
     def release(self) -> None:
-        """Seal and send all that can be sealed: keys have come, or the broker stops."""
+        """Seal and send all gathered events that can be sealed: keys have arrived, or the broker stops."""
         self.now()
         self._send(self.exchange.released())
 
@@ -400,9 +400,9 @@ class Core:
             try:
                 self.settle((gathered,))
             except PenstockError as error:
-                # Others have nothing to do with it.
+                # The other blocks are independent of it.
                 self.note(error)
-        # Clocks differ a little, and it may have been called too early.
+        # Timers are not exact: this may have been called too early.
         self._rouse()
 
     def note(self, report: RequestReport | PenstockError) -> None:
@@ -411,11 +411,11 @@ class Core:
         self._ports.report(report)
 
     def report(self, report: LinkReport) -> None:
-        """Let operators know what has become of a link to another broker."""
+        """Report to operators that a link to another broker was lost or is back."""
         self._ports.report(report)
 
     def note_stranger(self, report: RequestReport | PenstockError) -> None:
-        """Let operators know that somebody was not let in, unless that happens all the time."""
+        """Report to operators that somebody was not let in, unless there were too many such reports."""
         if self.refusals.report(report.code):
             self.note(report)
 
@@ -426,7 +426,7 @@ class Core:
             self.note(report)
 
     def _unopened(self, unopened: Unopened) -> None:
-        """Keep a sealed block that was refused, and let operators know."""
+        """Put a refused sealed block into quarantine, and report it to operators."""
         self.unopened[unopened.reason.code] += 1
         self.note(unopened.reason)
         if unopened.block:
@@ -436,18 +436,18 @@ class Core:
                 self.note(error)
 
     async def read_hello(self, principal: Principal, shown: bytes) -> Credentials:
-        """Return what somebody shows who wants to be let in, verified as far as that may matter.
+        """Return the credentials in a hello, verified as far as they can matter.
 
         Raises as `Admission.hello`.
         """
         return await self._admission.hello(principal, shown, self._asked(principal))
 
     async def read_relayed(self, peer: Principal, broker: Principal, shown: bytes) -> Credentials:
-        """Return what a broker discloses, as a neighbour has told, in the same way. Raises as `Admission.relayed`."""
+        """Return a broker's credentials that a neighbour has passed on, verified. Raises as `Admission.relayed`."""
         return await self._admission.relayed(peer, shown, self._asked(broker))
 
     async def read_disclosed(self, principal: Principal, shown: bytes) -> Credentials:
-        """Return what somebody discloses who may connect, verified. Raises as `Admission.disclosed`."""
+        """Return the credentials that a member discloses, verified. Raises as `Admission.disclosed`."""
         return await self._admission.disclosed(principal, shown)
 
     def _asked(self, principal: Principal) -> CredentialBudget:
@@ -457,7 +457,7 @@ class Core:
         return CredentialBudget(self._trusted_principals, connects)
 
     def _trusted_principals(self) -> frozenset[Principal]:
-        """Return whose certificates can matter here: the coordinator's, and of who may pass on by our credentials."""
+        """Return whose certificates can matter: the coordinator, and everybody that our credentials let delegate."""
         known = self.sources.credentials
         if self._trusted is None or self._trusted[0] is not known:
             named = {one for certificate in known for one in next_issuers(certificate.statement)}
@@ -485,7 +485,7 @@ class Core:
     # Other brokers.
 
     def disclose(self, broker: Principal, bag: Credentials | None) -> None:
-        """Take in what a broker shows for itself, or forget it."""
+        """Use the credentials that a broker shows; None forgets them."""
         if bag is None:
             self.disclosed.pop(broker, None)
             if not self._ports.remembers(broker):
@@ -498,7 +498,7 @@ class Core:
         self.trust_changed()
 
     def change_sources(self, sources: AuthoritySources) -> None:
-        """Use another policy from now on: everything is decided again. Raises what recording it raises."""
+        """Use another policy from now on, and decide everything again. Raises what recording raises."""
         self.sources = sources
         self.overlay.change(sources.credentials, sources.revocations)
         with self.recording():
@@ -507,9 +507,9 @@ class Core:
 
     @contextmanager
     def recording(self) -> Iterator[None]:
-        """Make all decisions safe at the end that are made within: one wait for the disk instead of many.
+        """Write all decisions that are made within to the disk together, at the end.
 
-        Raises what that raises. Nothing counts then that was decided: it is decided again before anything passes.
+        Raises what writing raises. The decisions do not count then: they are made again before any event passes.
         """
         try:
             with self.recorder.together():
@@ -520,7 +520,7 @@ class Core:
             raise
 
     def relabel(self) -> None:
-        """Let what clients want stand under the labels that there are now, and show nothing that names them."""
+        """Route clients' requests under the current labels, and stop showing credentials that name blinded types."""
         before = self.router.labelled
         self.settle(self.router.labels_changed())
         if before != self.router.labelled:
@@ -529,25 +529,25 @@ class Core:
             self.show()
 
     def trust_changed(self) -> None:
-        """Ask again who is in the network, and who carries what."""
+        """Decide again who is in the network, and who may carry which type."""
         self.settle(self.router.trust_changed())
         self._ports.rights_changed()
 
     def may_route(self, of_type: TypeKey, broker: Principal) -> bool:
         """Say whether a broker may carry a type."""
         if is_blinded(of_type):
-            # All have to answer alike, and most do not know whose it is: it is for everybody in the network.
+            # All brokers must agree, and most do not know the type: every broker of the network may carry it.
             return self.is_broker(broker)
         if is_reserved(of_type.name):
-            # Policy does not travel as events between neighbours: they would be kept and passed on unverified.
+            # Policy is not sent as events between neighbours: they would keep it and pass it on unverified.
             return of_type.name == KEYS and self.goes_by(self.latest, of_type.owner, broker)
         return self.is_broker(broker) and self.overlay.may_route(self.latest, of_type, broker)
 
     def goes_by(self, now: datetime, owner: Principal, broker: Principal) -> bool:
-        """Say whether a broker follows an owner's policy: it may carry something of the owner's.
+        """Say whether a broker follows an owner's policy, because it may carry one of the owner's types.
 
-        What the coordinator of the network says, about who may be in it, is for all brokers. One that is away is
-        judged by what it showed last.
+        All brokers follow the coordinator, who says who is in the network. A broker that is not connected is judged by
+        the credentials that it showed last.
         """
         coordinates = owner == self.settings.network.owner
         if self.is_broker(broker) and (coordinates or self.overlay.trusts(now, owner, broker)):
@@ -563,7 +563,7 @@ class Core:
         return known
 
     def is_broker(self, broker: Principal, shown: Credentials = _NOTHING) -> bool:
-        """Say whether somebody is a broker of the network: this one, or one by what it shows now, or `shown` before."""
+        """Say whether a principal is a broker of the network, by what it shows now or by what it has `shown` before."""
         if broker == self.principal or self.admitted(broker):
             return True
         answers = (self._consider(broker, right, shown) for right in BROKER_RIGHTS)
@@ -591,9 +591,9 @@ class Core:
         return self._answers.keep(about, by, now, dates, answer=answer)
 
     def admitted(self, broker: Principal) -> bool:
-        """Say whether another may be a broker of the network by what it shows.
+        """Say whether another principal may be a broker of the network, by the credentials that it shows.
 
-        The answer is found again when what it shows, policy or a date changes.
+        The answer is cached until these credentials, policy or a date change.
         """
         bag = self.disclosed.get(broker, _NOTHING)
         by, now = self._network_facts(bag), self.latest
@@ -604,7 +604,7 @@ class Core:
         return self._answers.keep(broker, by, now, self._dates(bag), answer=answer)
 
     def _network_facts(self, bag: Credentials) -> tuple[object, ...]:
-        """Return what rights on the network rest on besides dates; most changes of policy leave it alone."""
+        """Return what rights on the network depend on besides dates; most policy changes do not affect it."""
         sources, owner = self.sources, self.settings.network.owner
         if self._facts_by is not sources:
             kept = frozenset(_about_network(sources.revocations.strike(sources.credentials, owner)))
@@ -615,12 +615,12 @@ class Core:
         if known is None:
             if len(self._bag_facts) >= self.settings.limits.cache_entries:
                 self._bag_facts.clear()
-            # The bag is among them, so that no other one takes its place in memory.
+            # The value refers to the bag, so that no other bag gets the same id.
             known = self._bag_facts[id(bag)] = self._facts, bag, sources.revocations.strike(bag, owner)
         return known
 
     def rights_end(self, broker: Principal) -> datetime | None:
-        """Return when a broker's rights on the network are over at the latest; None if they have no end."""
+        """Return when a broker's rights on the network end at the latest; None if they do not expire."""
         bag = self.disclosed.get(broker, self.roster.credentials(broker))
         by = self._network_facts(bag)
         known = self._ends.get(broker)
@@ -641,7 +641,7 @@ class Core:
         return min(ends, default=None)
 
     def _dates(self, bag: Credentials, *types: VerifiedType) -> Iterator[Validity]:
-        """Yield when what the answers about a broker rest on holds."""
+        """Yield the validities that answers about a broker depend on."""
         yield from (one.statement.validity for one in (*self.sources.credentials, *bag))
         yield from (one.validity for one in types)
 
@@ -649,13 +649,13 @@ class Core:
         found = self._consider(broker, right, bag)
         permitted = settled(found.decision)
         if broker != self.principal and (permitted or broker in self.disclosed):
-            # One that has not shown anything yet has asked for nothing, and nothing is refused to it. Nor has this one.
+            # A broker that has not shown credentials has not asked: nothing is refused. Nor has this broker.
             self.recorder.write(found.record)
         return permitted
 
 
 def _about_network(credentials: Credentials) -> Iterator[str]:
-    """Yield the certificates that can matter to a right on a network: all but rights on event types."""
+    """Yield the certificates that can matter for a right on a network: all except rights on event types."""
     for certificate in credentials:
         statement = certificate.statement
         tag = statement.tag if isinstance(statement, Authorisation) else None

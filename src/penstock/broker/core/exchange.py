@@ -1,8 +1,8 @@
-"""The inside of a broker: the local broker and the router, each immediately applies the other's outputs.
+"""The exchange between the local broker and the router: each immediately applies the other's outputs.
 
-A plain state machine, as both of them are. Every input goes to one of them, through `local` and `router`,
-and what they return is given to `settle`, which returns what is left to be done outside: words for clients and
-neighbours, links to be cut, reports. The asyncio node, networks within one process and the simulator drive it.
+It is a plain state machine, as both of them are. Callers give inputs to `local` or `router`, and what these return to
+`settle`. That returns the outputs for the outside: messages to clients and neighbours, links to cut, reports. The
+asyncio node, networks within one process and the simulator drive it.
 """
 
 from collections import deque
@@ -29,28 +29,28 @@ Outward: TypeAlias = ToClient | RequestReport | Send | Cut | Disclosed | Unopene
 
 @dataclass(frozen=True, slots=True)
 class Gathered:
-    """Events of one sealed type that go into a block now. They have been asked about when they came."""
+    """Events of one sealed type to put into a block now. They were checked when they were published."""
 
     events: tuple[TransitEvent, ...] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
 class _Parting:
-    """An advertisement that is taken back, when what was published under it has gone."""
+    """An advertisement to withdraw after the events published under it were sent."""
 
     request: requests.Unadvertise
 
 
 @dataclass(frozen=True, slots=True)
 class _Gone:
-    """Events of a type that have gone: the broker need not stand for it any more, if these were all."""
+    """Events of a type were sent: the broker withdraws its own advertisement, if these were the last ones."""
 
     type: TypeKey
 
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """Events that were taken and can never be sealed: why."""
+    """Accepted events that can never be sealed, and why."""
 
     reason: PenstockError
 
@@ -61,14 +61,14 @@ Deliveries: TypeAlias = tuple[tuple[tuple[str, ...], TransitEvent], ...]
 _KEYS: Final = frozenset(("seal.unknown-key", "seal.unknown-label"))
 
 OWN = "@"
-"""What the keys begin with under which the broker itself subscribes and advertises."""
+"""The prefix of the keys under which the broker itself subscribes and advertises."""
 
 
 _STANDING: Final = f"{OWN}waiting "
 
 
 class ExchangeResult(NamedTuple):
-    """What is left to be done outside, in order; and what failed first, which kept nothing else from being done."""
+    """The outputs for the outside, in order, and the first error, which did not stop the other outputs."""
 
     outward: list[Outward]
     failed: PenstockError | None
@@ -113,7 +113,7 @@ class Exchange:
         self._standing: set[TypeKey] = set()
 
     def settle(self, now: datetime, outputs: Iterable[Inward]) -> ExchangeResult:
-        """Carry out what can be done inside, and return the rest."""
+        """Carry out the outputs for the local broker and the router, and return the others."""
         outward: list[Outward] = []
         pending, failed = deque(outputs), None
         while pending:
@@ -132,7 +132,7 @@ class Exchange:
                 self._ports.sealable(events)
                 ready = self.gathering.put(now, events)
                 if len(ready) > 1:
-                    # The first goes now; should it fail, the others, which go before all that waits, still do.
+                    # The first block is sent now. The others go before everything that waits, even if it fails.
                     pending.extendleft(map(Gathered, ready[:0:-1]))
                 pending.extend(self._send(now, ready[0]) if ready else ())
             case requests.Publish(_, events):
@@ -147,7 +147,7 @@ class Exchange:
             case requests.Advertise():
                 pending.extend(carry_out(output, self.router))
             case requests.Unadvertise():
-                # What was published under it goes before it does.
+                # The events published under it are sent before it is withdrawn.
                 pending.extendleft([_Parting(output), *map(Gathered, reversed(self.gathering.all()))])
             case _Parting(request):
                 pending.extend(self._stand())
@@ -176,7 +176,7 @@ class Exchange:
         return [*self.local.catch_up(now), *self._path.deliver(deliveries, now)]
 
     def _stand(self) -> Iterator[Routed]:
-        """Advertise what cannot go yet: without that nobody would ask for it, and it would go nowhere."""
+        """Advertise the types of waiting events: otherwise nobody would subscribe, and they would reach nobody."""
         for event in self.gathering.waiting():
             if event.key not in self._standing:
                 self._standing.add(event.key)
@@ -189,7 +189,7 @@ class Exchange:
         return self.router.unadvertise(f"{_STANDING}{of_type}")
 
     def _send(self, now: datetime, events: tuple[TransitEvent, ...]) -> Sequence[Inward]:
-        """Seal events. Those for which keys have gone in the meantime wait: their publisher has a confirmation."""
+        """Seal and send events. If keys have gone meanwhile, the events wait, because they were accepted."""
         try:
             outputs = self.router.send(events)
         except RefusedError as error:
@@ -206,7 +206,7 @@ class Exchange:
             self._fabric.spread(events)
 
     def _wait(self, now: datetime, events: tuple[TransitEvent, ...]) -> list[Inward]:
-        """Let events wait for keys; but not for those of attributes to which the broker has lost its right."""
+        """Let events wait for keys, except events with attributes whose keys the broker may not have any more."""
         waiting = tuple(event for event in events if self._can_ever_go(event))
         if len(waiting) == len(events):
             self.gathering.keep(now, events)
@@ -216,7 +216,7 @@ class Exchange:
             f"{len(events) - len(waiting)} events of `{events[0].key.name}` that clients have published are not sealed",
             hint="this broker has lost its right to keys that they need, and they are gone",
         )
-        # The others would wait for the same: they are sent separately.
+        # The remaining events must not wait with the lost ones: they are sent separately.
         return [*([Gathered(waiting)] if waiting else ()), _Lost(lost)]
 
     def _can_ever_go(self, event: TransitEvent) -> bool:
@@ -228,13 +228,13 @@ class Exchange:
 
     @property
     def due(self) -> datetime | None:
-        """When `flush` is to be called at the latest; None while nothing lingers."""
+        """When to call `flush` at the latest; None if no events are gathered."""
         return self.gathering.due
 
     def flush(self, now: datetime) -> list[Inward]:
-        """Return the events that have lingered for long enough."""
+        """Return the gathered events that are due."""
         return [Gathered(events) for events in self.gathering.ready(now)]
 
     def released(self) -> list[Inward]:
-        """Return all events that can be sealed: keys have come, or the broker stops. The rest goes on waiting."""
+        """Return all gathered events that can be sealed: keys have arrived, or the broker stops."""
         return [Gathered(events) for events in self.gathering.all()]

@@ -1,9 +1,9 @@
-"""Who is in a network on a fabric: each broker says so on a topic of the network, under its principal.
+"""The members of a network on a fabric: each broker announces itself on a topic of the network, under its principal.
 
-What a broker says is signed, numbered and timed, and holds what it discloses. It is renewed now and then; who does not
-renew it is forgotten, and so is who says goodbye, or may be in the network no longer.
+An announcement is signed, numbered and timed, and contains the credentials that the broker shows. Brokers renew it. A
+broker that does not renew it is forgotten, and so is one that says goodbye or loses its rights.
 
-A broker that starts, or has missed something, asks the others for the policy that they know: `waiting` are those who
+A broker that starts, or has missed something, asks the others for the policy that they know. `waiting` has those that
 have not answered.
 """
 
@@ -28,13 +28,13 @@ from penstock.model.principals import Principal
 from penstock.model.values import INTEGER_MAX
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Samples: messages of a broker to all others, across a fabric that nobody has to trust.
+# Samples: messages of one broker to all others, across a fabric that nobody has to trust.
 #
 # Layout: a list of origin, incarnation, number, time, body and proof.
 #
-# The proof is the origin's public key and its signature over a label, the network, the topic, and everything else; one
-# signature stands for all events in the body. Numbers of an origin rise on each topic, so that what comes twice or out
-# of order is refused (`Succession`), and what is missing is counted.
+# The proof is the origin's public key and its signature over a label, the network, the topic, and everything else. One
+# signature covers all events in the body. Numbers of an origin rise on each topic. So samples that arrive twice or out
+# of order are refused (`Succession`), and missing ones are counted.
 
 
 LABEL: Final = b"penstock-sample-1"
@@ -42,7 +42,7 @@ LABEL: Final = b"penstock-sample-1"
 
 @dataclass(frozen=True, slots=True)
 class SignedSample:
-    """See the module. Nothing that was read is true before `verify`."""
+    """See above. Do not trust what was read before `verify`."""
 
     origin: Principal
     incarnation: int
@@ -52,11 +52,11 @@ class SignedSample:
     proof: bytes = field(default=b"", repr=False)
 
     def sign(self, topic: str, proof: AnnouncementProof) -> "SignedSample":
-        """Return the same, with this broker's proof for one topic."""
+        """Return the sample with this broker's proof for one topic."""
         return replace(self, proof=proof.sign(self._words(topic)))
 
     def verify(self, topic: str, proof: AnnouncementProof) -> None:
-        """Check that the origin said this, on this topic. Raises `RefusedError` (`network.proof`)."""
+        """Check that the origin signed this sample for this topic. Raises `RefusedError` (`network.proof`)."""
         proof.verify(self.origin, self._words(topic), self.proof)
 
     def _words(self, topic: str) -> bytes:
@@ -69,9 +69,9 @@ class SignedSample:
         return encode([origin, self.incarnation, self.number, self.time, self.body, self.proof])
 
     @classmethod
-    def from_bytes(cls, octets: bytes) -> "SignedSample":
+    def from_bytes(cls, raw: bytes) -> "SignedSample":
         """Read bytes. Raises `MalformedError` and `LimitError`."""
-        tree = decode(octets)
+        tree = decode(raw)
         if type(tree) is not list or tuple(map(type, tree)) != cls._FORM:
             malformed("a sample")
         origin, incarnation, number, time, body, proof = tree
@@ -79,26 +79,26 @@ class SignedSample:
             malformed("the counts of a sample")
         return cls(read_principal(origin), incarnation, number, time, body, proof)  # type: ignore[arg-type]  # so too
 
-    #: the kinds of what stands in a tree
+    #: the types of the elements of a tree
     _FORM: ClassVar = (bytes, int, int, datetime, bytes, bytes)
 
 
 class Succession:
-    """What came last of each origin on each topic. The memory is bounded, the least recent being forgotten first."""
+    """The last number of each origin on each topic. The memory is bounded; the least recent is forgotten first."""
 
     def __init__(self, limits: BrokerLimits) -> None:
         self._most = limits.route_streams
         self._last: OrderedDict[tuple[str, Principal], tuple[int, int]] = OrderedDict()
 
     def is_new(self, topic: str, sample: SignedSample) -> bool:
-        """Say whether a sample follows those that came, whoever may have made it."""
+        """Say whether a sample has a higher number than all before; the sample need not be verified."""
         last = self._last.get((topic, sample.origin))
         return last is None or (sample.incarnation, sample.number) > last
 
     def take(self, topic: str, sample: SignedSample) -> int:
-        """Take in a sample that was verified; return how many are missing before it.
+        """Record a verified sample; return how many are missing before it.
 
-        Raises `RefusedError` (`network.replay`) when it came before, or a later one did.
+        Raises `RefusedError` (`network.replay`) if this or a later one has arrived before.
         """
         name, order = (topic, sample.origin), (sample.incarnation, sample.number)
         last = self._last.get(name)
@@ -110,18 +110,18 @@ class Succession:
         self._last.move_to_end(name)
         if len(self._last) > self._most:
             self._last.popitem(last=False)
-        # What was said before anybody listened is not missing.
+        # Samples from before this broker read the topic are not missing.
         return order[1] - last[1] - 1 if last is not None and last[0] == order[0] else 0
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Who is in a network on a fabric: each broker says so on a topic of the network, under its principal.
+# Members.
 
 
-#: the first byte of what a broker says of itself: it is here; it is here and asks the others for the policy that they
-#: know; it is here and has written what it knows of policy; it goes
+#: the first byte of an announcement: the broker is here; it is here and asks the others for the policy that they know;
+#: it is here and has written the policy that it knows; it leaves
 _HERE, _ASKS, _ANSWERS, _GONE = b"+", b"?", b"!", b"-"
-#: seconds for which nobody looks again for a broker that was not found
+#: seconds until a broker that was not found is looked for again
 _LOOKING: Final = 1.0
 
 Say: TypeAlias = Callable[[str, str, bytes], None]
@@ -129,7 +129,7 @@ Say: TypeAlias = Callable[[str, str, bytes], None]
 
 
 def network_topic(network: NetworkName) -> str:
-    """Return the topic on which the brokers of a network make themselves known."""
+    """Return the topic on which the brokers of a network announce themselves."""
     return digest((b"network", network.owner.digest, network.name.encode())).hex()
 
 
@@ -144,7 +144,7 @@ def check_future(core: Core, told: SignedSample, now: datetime) -> None:
 
 
 class FabricMembers:
-    """See the module. Times are seconds: between two signs of life, and until a broker without one is forgotten."""
+    """See the module. Seconds: `renewal` between announcements, `absence` until a silent broker is forgotten."""
 
     def __init__(self, core: Core, proof: AnnouncementProof, say: Say, *, renewal: float, absence: float) -> None:
         self._core = core
@@ -157,7 +157,7 @@ class FabricMembers:
         self.incarnation = int(core.now().timestamp() * 1000)
         self._number = 0
         self._shown: tuple[bytes, datetime] | None = None
-        #: when each of the others has last given a sign of life
+        #: when each of the others has last announced itself
         self._others: dict[Principal, datetime] = {}
         self._succession = Succession(core.settings.limits)
         self._looked: dict[Principal, float] = {}
@@ -176,23 +176,23 @@ class FabricMembers:
     # This broker.
 
     def appear(self) -> None:
-        """Say that this broker is there, where that is due: what it discloses has changed, or time has passed."""
+        """Announce this broker, if it has not been announced for `renewal` or shows other credentials now."""
         core, now = self._core, self._core.now()
-        octets = core.shown()
-        if self._shown is not None and self._shown[0] == octets and abs(now - self._shown[1]) < self._renewal:
+        shown = core.shown()
+        if self._shown is not None and self._shown[0] == shown and abs(now - self._shown[1]) < self._renewal:
             return
         self._show(_HERE)
 
     def _show(self, kind: bytes) -> None:
         if self.waiting:
-            kind = _ASKS  # a topic keeps the last word of each, and the question stands
-        core, octets = self._core, self._core.shown()
-        self._shown = octets, core.now()
+            kind = _ASKS  # a topic keeps the last announcement of each broker, and the question is still open
+        core, shown = self._core, self._core.shown()
+        self._shown = shown, core.now()
         most = core.settings.limits.network_disclosure
-        if len(octets) > most:
+        if len(shown) > most:
             core.note(LimitError("network.limit", f"a broker discloses at most {most} bytes", hint="show less"))
         else:
-            self._tell(kind + octets)
+            self._tell(kind + shown)
 
     def ask(self) -> None:
         """Ask all others for the policy that they know."""
@@ -200,15 +200,15 @@ class FabricMembers:
         self.ask_again()
 
     def ask_again(self) -> None:
-        """Ask those who have not answered: their answer may have been lost behind their next word."""
+        """Ask again: the topic keeps one announcement of each broker, so that an answer may be overwritten."""
         self._show(_ASKS)
 
     def answer(self) -> None:
-        """Say that all that this broker knows of policy is on the topics."""
+        """Announce that all policy that this broker knows is on the topics."""
         self._show(_ANSWERS)
 
     def leave(self) -> None:
-        """Say that this broker goes, if it has said that it is there."""
+        """Announce that this broker leaves, if it was announced."""
         if self._shown is not None:
             self._tell(_GONE)
 
@@ -221,14 +221,14 @@ class FabricMembers:
     # The others.
 
     def tick(self) -> None:
-        """Forget who has gone, and those who may be here no longer."""
+        """Forget brokers that are silent for too long, or have lost their rights."""
         now = self._core.now()
         for broker, last in list(self._others.items()):
             if now - last > self._absence or not self._core.admitted(broker):
                 self._forget(broker)
 
     async def look_for(self, fabric: Fabric, broker: Principal) -> None:
-        """Look for what a broker says of itself: what else it says may have been faster. Raises as `hear`."""
+        """Read a broker's announcement if it is not known yet: other samples may arrive first. Raises as `hear`."""
         now = asyncio.get_running_loop().time()
         if broker in self._others or now - self._looked.get(broker, -_LOOKING) < _LOOKING:
             return
@@ -239,7 +239,7 @@ class FabricMembers:
             await self.hear(sample)
 
     async def hear(self, sample: Sample) -> None:
-        """Take what a broker says of itself.
+        """Take in a broker's announcement.
 
         Raises `MalformedError`, `LimitError`, `RefusedError` (`network.*`, `broker.not-permitted`, `trust.*`).
         """
@@ -262,13 +262,13 @@ class FabricMembers:
             if kind == _ASKS:
                 self.asked.set()
         elif told.body != _GONE:
-            malformed("what a broker says of itself")
+            malformed("the announcement of a broker")
         elif told.origin in self._others:
             self._succession.take(self.topic, told)
             self._forget(told.origin)
 
     def _hear_myself(self, told: SignedSample) -> None:
-        """Take a higher incarnation than in a former life: the clock may have gone back, numbers must not."""
+        """Use a higher incarnation than before the last start: the clock may have gone back, numbers must not."""
         told.verify(self.topic, self._proof)
         if self._shown is None:
             self.incarnation = max(self.incarnation, told.incarnation + 1)
@@ -285,7 +285,7 @@ class FabricMembers:
         core.disclose(broker, bag)
 
     def _answered(self, broker: Principal) -> None:
-        """Wait for a broker no longer: one that asks has said before what it knows."""
+        """Stop waiting for a broker. One that asks has answered too: it writes what it knows before it asks."""
         if broker in self.waiting:
             self.waiting.discard(broker)
             self.heard.set()

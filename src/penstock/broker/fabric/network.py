@@ -1,11 +1,11 @@
-"""A network of brokers on a fabric: local brokers at the edges, and between them servers that nobody has to trust.
+"""A network of brokers on a fabric: local brokers at the edges, and servers between them that nobody has to trust.
 
-There are no links between brokers. What a broker's clients publish goes to the topic of its type, h(owner ‖ name); a
-broker reads the topics of the types that its clients want, and of the sub-types of these that it knows, and its router
-matches what comes against what they asked for. Brokers make themselves known on a topic of the network, and statements
-about policy have topics of their own, which hold what is so now for those who come later.
+There are no links between brokers. An event that a client publishes goes to the topic of its type, h(owner ‖ name). A
+broker reads the topics of the types that its clients want, and of their sub-types that it knows. Its router matches the
+events that arrive against the clients' subscriptions. Brokers announce themselves on a topic of the network. Statements
+about policy have their own topics, which keep the current ones for brokers that start later.
 
-A sample is taken in this order; whatever fails refuses it, and is counted and told to the operator:
+A sample is checked in this order. A sample that fails is refused, counted and reported to the operator:
 
 1. It can be parsed, and is not too old, nor older than this broker, nor from the future.
 2. Its origin signed it, for this network and this topic.
@@ -13,8 +13,8 @@ A sample is taken in this order; whatever fails refuses it, and is counted and t
 4. Its number is higher than all that came from there before; what is missing before it is counted.
 5. It holds what it says, of that origin, sealed if its type is. What a sealed block holds is for the router to open.
 
-The fabric may drop, delay and hold back. Dropped events are missed when the next one comes; policy that is held back is
-noticed by the owner's time-stamps, as everywhere else. Publishers do not learn that nobody wants their events (no
+The fabric may drop, delay and withhold samples. Dropped events are noticed when the next one arrives. Withheld policy
+is noticed by the owner's time-stamps, as with links. Publishers do not learn that nobody wants their events (no
 quenching).
 """
 
@@ -64,24 +64,24 @@ from penstock.trust.policy_events import Acknowledgement, CarriedStamp, TimeStam
 from penstock.trust.signed import SignedValue, UnverifiedValue
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a sample of events holds: a sealed block, or events as they are where somebody allows that.
+# The body of a sample of events: a sealed block, or plaintext events where the operator allows that.
 #
-# What crosses a fabric is read by everybody who runs or reaches it. So events of sealed types cross it in their sealed
-# blocks alone, with nothing beside; those of other types only where the operator has said that everybody may read them.
-# Statements about policy and keys are for all, and signed or wrapped in themselves.
+# Everybody who runs or reaches a fabric can read its samples. So events of sealed types cross it in sealed blocks only,
+# without plaintext beside them. Events of other types cross it only if the operator has said that everybody may read
+# them. Statements about policy and keys are public, and signed or wrapped themselves.
 
 
 _KINDS: Final = {kind.KIND: kind for kind in (Publications, SealedPublications)}
 
 
 def write_body(block: Publications) -> bytes:
-    """Return a block as it crosses a fabric."""
+    """Return the bytes of a block for a fabric."""
     return encode([block.KIND, block.to_tree()])
 
 
-def read_body(octets: bytes) -> Publications:
-    """Read what crossed a fabric. Raises `MalformedError`, `LimitError`."""
-    match decode(octets):
+def read_body(raw: bytes) -> Publications:
+    """Read the bytes of a block from a fabric. Raises `MalformedError`, `LimitError`."""
+    match decode(raw):
         case [str(kind), tree] if kind in _KINDS:
             block = _KINDS[kind].from_tree(tree)
         case _:
@@ -92,19 +92,19 @@ def read_body(octets: bytes) -> Publications:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# A network of brokers on a fabric: local brokers at the edges, and between them servers that nobody has to trust.
+# The network.
 
 
-#: of what a sample may hold, the part that columns of events may take; header, seal and signature take the rest
+#: the share of a sample that columns of events may take; header, seal and signature take the rest
 _COLUMNS: Final = 0.75
-#: seconds that a broker which starts waits for answers about policy before clients may connect
+#: seconds that a starting broker waits for answers about policy before clients may connect
 _ANSWERING: Final = 5.0
 _LOOK: Final = 0.005
 #: seconds before they are asked again
 _ASKING: Final = 1.0
 #: seconds before a reconciliation that failed is tried again
 _AGAIN: Final = 0.5
-#: after which brokers look whether the servers still keep all policy
+#: the period in which brokers check that the servers still keep all policy
 _RESTATING: Final = timedelta(seconds=30)
 
 
@@ -113,7 +113,7 @@ class FabricSettings:
     """Settings of a network on a fabric; times are seconds. All brokers have to agree on `fresh` and `durable`."""
 
     fabric: Fabric
-    #: whether events of types that nobody seals cross it too, to be read by everybody who runs or reaches it
+    #: whether events of unsealed types cross it too: everybody who runs or reaches the fabric can read them
     unsafe_plaintext: bool = False
     #: between two signs of life, and until a broker without one is forgotten
     renewal: float = 10.0
@@ -133,9 +133,9 @@ def topic_of(key: TypeKey) -> str:
 
 
 class FabricNetwork:
-    """See the module. It carries statements about policy, too (`PolicyNetwork`), to and from `book`.
+    """See the module. It also carries statements about policy (`PolicyNetwork`), to and from `book`.
 
-    The core counts on it for what clients publish and ask for (`FabricPort`).
+    The core calls it with what clients publish, and when their interests change (`FabricPort`).
     """
 
     def __init__(self, core: Core, settings: FabricSettings, book: PolicyBook, outbox: WriteBudget) -> None:
@@ -156,7 +156,7 @@ class FabricNetwork:
         self._writings: dict[TypeKey, EventWriting] = {}
         self._state_writings: dict[str, StateWriting] = {}
         self._closing: set[asyncio.Task[None]] = set()
-        #: types of which events were withheld, which is reported once
+        #: types whose events were withheld from the fabric, which is reported once
         self._kept_back: set[TypeKey] = set()
         self._due: asyncio.Handle | None = None
         self._book = book
@@ -168,13 +168,14 @@ class FabricNetwork:
     # Running.
 
     async def start(self) -> None:
-        """Take in who is there and what owners have said, and then be there too. Raises what the fabric raises.
+        """Read which brokers are there and what owners have said, then announce this broker.
 
-        Returns when the others have answered, or after a while: until they have, nothing is delivered.
+        Returns when the other brokers have answered, or after `_ANSWERING`. Until they have, nothing is delivered.
+        Raises what the fabric raises.
         """
         self._states = {self._members.topic: self._state(self._members.topic, self._members.hear), **self._states}
         ready: set[str] = set()
-        # What is said here may let further owners be followed.
+        # Statements may make the broker follow further owners, whose topics are read too.
         while waiting := [topic for topic in self._states if topic not in ready]:
             for topic in waiting:
                 await self._states[topic].load()
@@ -193,7 +194,7 @@ class FabricNetwork:
         self.interests_changed()
 
     async def stop(self) -> None:
-        """Send what waits, say goodbye, and end."""
+        """Send what waits, say goodbye, and stop."""
         patience = self._core.settings.limits.link_goodbye / 1000
         if self._due is not None:
             self._due.cancel()
@@ -202,14 +203,14 @@ class FabricNetwork:
             task.cancel()
         await asyncio.gather(*self._reconciling, return_exceptions=True)
         await asyncio.gather(*(writing.close(patience) for writing in self._writings.values()))
-        # Nobody takes what a broker says that has gone.
+        # After the goodbye, nobody accepts samples of this broker: it comes last.
         self._members.leave()
         await asyncio.gather(*(writing.close(patience) for writing in self._state_writings.values()))
         readings = (*self._readings.values(), *self._states.values())
         await asyncio.gather(*(reading.close() for reading in readings), *self._closing)
 
     def tick(self) -> None:
-        """Show what the broker shows now, forget who has gone, and those who may be here no longer."""
+        """Announce this broker if that is due, and forget brokers that have gone or lost their rights."""
         if self._started:
             self._members.appear()
             if self._core.now() - self._restated > _RESTATING:
@@ -228,7 +229,7 @@ class FabricNetwork:
     # Events that come.
 
     def interests_changed(self) -> None:
-        """Read what clients want now, soon: several changes mostly come together."""
+        """Soon read the topics that clients want now. Several changes at a time cause one update."""
         if self._started and self._due is None:
             self._due = asyncio.get_running_loop().call_soon(self._read_wanted)
 
@@ -252,7 +253,7 @@ class FabricNetwork:
             yield from (tree for one in (key, *below) for tree in labels.trees(one))
 
     async def _hear(self, key: TypeKey, sample: Sample) -> None:
-        """Take events of a type, as the module says."""
+        """Check a sample of events as the module says, and give the events to the router."""
         core, topic = self._core, topic_of(key)
         # (1) it reads, and is of now
         told = SignedSample.from_bytes(sample.data)
@@ -278,7 +279,7 @@ class FabricNetwork:
         skew, settings = self._core.settings.trust.skew, self._settings
         oldest = now - timedelta(seconds=settings.durable or settings.fresh)
         if not settings.durable:
-            # A broker that has just started does not know what came before, so that it could come again.
+            # A broker that has just started does not know earlier samples, so that they could be replayed.
             oldest = max(oldest, self._began)
         if told.time < oldest - skew:
             raise RefusedError("network.late", f"a sample of {told.origin.short} is too old")
@@ -336,7 +337,7 @@ class FabricNetwork:
             raise _unsealed(block.type)
 
     def sign(self, topic: str, block: Publications, number: int) -> Composed:
-        """Return a block as a sample of a topic."""
+        """Return a block as a signed sample of a topic."""
         now = self._core.now()
         body = write_body(block)
         made = SignedSample(self._core.principal, self._members.incarnation, number, now, body)
@@ -357,29 +358,29 @@ class FabricNetwork:
                     yield part
 
     def is_fresh(self, sample: Composed) -> bool:
-        """Say whether others would take a sample that was made then."""
+        """Say whether readers would still accept a sample."""
         most = self._settings.durable or self._settings.fresh
         return self._core.now() - sample.time <= timedelta(seconds=most)
 
     def lose(self, events: int) -> None:
-        """Count events that were published here and will not be heard elsewhere."""
+        """Count events that were published here and will not reach other brokers."""
         self._core.counts["lost"] += events
 
     # Statements about policy.
 
     def is_compared(self, owner: Principal) -> bool:  # noqa: ARG002  # the same for all owners
-        """Say that it is known how far an owner's chain goes: topics are read before clients are served."""
+        """Return True: topics are read before clients are served, so it is known how far an owner's chain goes."""
         return True
 
     def follow(self, owner: Principal) -> None:
-        """Read what is said about an owner's policy."""
+        """Read the topics about an owner's policy."""
         for key in reserved_types(owner):
             reading = self._states[topic_of(key)] = self._state(topic_of(key), partial(self._hear_policy, key))
             if self._started:
                 reading.start()
 
     def ask_again(self, owner: Principal) -> None:
-        """Read once more what the topics of an owner keep."""
+        """Read again what the topics of an owner keep."""
         for key in reserved_types(owner):
             if self._started:
                 self._states[topic_of(key)].again()
@@ -402,20 +403,20 @@ class FabricNetwork:
         """Do nothing: there are no links."""
 
     async def _hear_policy(self, key: TypeKey, sample: Sample) -> None:
-        """Take a statement; what it is worth is for the signatures in it to say."""
+        """Pass a statement about policy to the book, which verifies its signatures."""
         block = read_body(sample.data)
         if block.type != key or block.retain != sample.key or len(block.events) != 1:
-            raise MalformedError("message.malformed", "a statement about policy stands where it does not belong")
+            raise MalformedError("message.malformed", "a statement about policy is on the wrong topic or key")
         if key.name == ACKNOWLEDGEMENT:
-            # It counts only if its broker is known, and what that broker says of itself may come later.
+            # It counts only if its broker is known, whose announcement may arrive later.
             await self._members.look_for(self._fabric, Principal.parse(sample.key))
         self._book.arrived(self._core.begin(), block.events[0])
 
     # Policy that the servers have lost.
     #
-    # A broker that starts, or whose reading of these topics was interrupted, does not know what was said meanwhile, nor
-    # whether the servers still have it. It writes what it knows, asks the others to do the same, and delivers nothing
-    # until all of them have answered or are forgotten, and it has read the topics once more.
+    # A broker that starts, or whose reading of these topics was interrupted, may have missed statements, and the
+    # servers may have lost some. It writes what it knows, asks the others to do the same, and delivers nothing until
+    # all of them have answered or are forgotten, and it has read the topics again.
 
     def _miss(self) -> None:
         if self._started:
@@ -437,8 +438,7 @@ class FabricNetwork:
             except PenstockError as error:
                 self._note(error)
             finally:
-                # Also after an error that nobody expected, which starts this task again: until it is done, nothing is
-                # delivered.
+                # Also after an unexpected error, which starts this task again: nothing is delivered until it is done.
                 if not done:
                     self._missed.set()
             if not done:
@@ -470,7 +470,7 @@ class FabricNetwork:
                 await asyncio.sleep(_AGAIN)
 
     async def _restate(self) -> None:
-        """Write what this broker knows of policy and the topics do not keep. Raises what the fabric raises."""
+        """Write the statements that this broker knows and the topics do not keep. Raises what the fabric raises."""
         self._restated = self._core.now()
         known: dict[str, dict[str, Statement]] = {}
         for statement in self._book.statements():
@@ -487,7 +487,7 @@ class FabricNetwork:
             if statements:
                 await self._state_writings[topic].written()
 
-    # Topics that hold what is so now.
+    # Topics that keep the current state.
 
     def _state(self, topic: str, take: Take) -> TopicReader:
         return TopicReader(self._fabric, topic, STATE, take, self._note, missed=self._miss)
@@ -500,7 +500,7 @@ class FabricNetwork:
 
 
 def _says_as_much(sample: Sample, statement: Statement) -> bool:
-    """Whether what a topic keeps is as good as a statement: the same one, or a later stamp or acknowledgement."""
+    """Say whether a topic keeps this statement, or a later stamp or acknowledgement in its place."""
     try:
         (event,) = read_body(sample.data).events
         kept = unwrap(event, sample.key)
@@ -552,6 +552,6 @@ class _Composer:
         return self._network.is_fresh(sample)
 
     def lose(self, events: int) -> None:
-        """Count events that will not be sent; to readers, a sample is missing."""
+        """Count events that will not be sent, and skip a sample number so that readers notice it."""
         self._samples += 1
         self._network.lose(events)

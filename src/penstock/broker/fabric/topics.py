@@ -6,8 +6,8 @@
 | events, kept | reliable, transient, for so many seconds | the same, and readers go back |
 | state: brokers, policies | reliable, transient, the last sample of each key | sent again until it is there |
 
-Readers that are cut off begin again, and writers try again. What is lost by that, or because too much waits, is counted
-and told to the operator.
+Readers that are cut off subscribe again, and writers try again. Events that are lost by that, or because too many wait,
+are counted and reported to the operator.
 """
 
 import asyncio
@@ -30,22 +30,22 @@ _FIRST_PAUSE: Final = 0.05
 _LONGEST_PAUSE: Final = 5.0
 
 STATE: Final = Qos(durability=Durability.TRANSIENT, history=1, reliability=Reliability.RELIABLE)
-"""Of topics that hold what is so now: late readers begin with it."""
+"""Of topics that keep the current state, with which late readers begin."""
 
 Take: TypeAlias = Callable[[Sample], Awaitable[None]]
 Note: TypeAlias = Callable[[PenstockError], None]
 
 
 def events_qos(fresh: float, durable: float) -> Qos:
-    """Return what topics of events offer; all brokers of a network have to agree on it."""
+    """Return the quality of service of event topics; all brokers of a network must use the same."""
     kept = Durability.TRANSIENT if durable else Durability.VOLATILE
     return Qos(durability=kept, history=KEEP_ALL, reliability=Reliability.RELIABLE, lifespan=durable or fresh)
 
 
 class TopicReader:
-    """Reads one topic until it is closed; `take` gets every sample, and what it raises is noted.
+    """Reads one topic until it is closed. `take` gets every sample, and `note` every error.
 
-    `missed` is called when it reads again after an interruption: samples may have come and gone meanwhile.
+    `missed` is called when it reads again after an interruption: samples may have been lost meanwhile.
     """
 
     def __init__(  # noqa: PLR0913  # what it reads, and who gets it
@@ -74,17 +74,17 @@ class TopicReader:
         return await self._fabric.state(self._topic)
 
     def start(self) -> None:
-        """Begin to read."""
+        """Start reading."""
         if self._task is None:
             self._task = keep_running("reading a topic", self._run)
 
     def again(self) -> None:
-        """Take once more what the topic keeps, soon."""
+        """Take again what the topic keeps, in the background."""
         if self._loading is None or self._loading.done():
             self._loading = in_background("reading a topic again", self._load_quietly())
 
     async def close(self) -> None:
-        """Read no more."""
+        """Stop reading."""
         tasks = [task for task in (self._task, self._loading) if task is not None]
         for task in tasks:
             task.cancel()
@@ -120,12 +120,12 @@ class TopicReader:
             await self._take(sample)
         except PenstockError as error:
             self._note(error)
-        except Exception as error:  # noqa: BLE001  # a sample that trips us up must not come again and again
+        except Exception as error:  # noqa: BLE001  # a sample that cannot be handled must not stop the reader
             report("a sample of a topic", error)
 
 
 class _Writing(ABC):
-    """Writes to one topic, in a task of its own; what fails is tried again."""
+    """Writes to one topic in a background task, and retries what fails."""
 
     def __init__(self, fabric: Fabric, topic: str, qos: Qos, note: Note) -> None:
         self._fabric = fabric
@@ -138,11 +138,11 @@ class _Writing(ABC):
         self._task = keep_running("writing to a topic", self._run)
 
     async def written(self) -> None:
-        """Wait until nothing waits to be written."""
+        """Wait until everything is written."""
         await self._idle.wait()
 
     async def close(self, patience: float) -> None:
-        """Write what waits, for so many seconds, and then no more."""
+        """Write what waits, for at most `patience` seconds, and stop."""
         with suppress(TimeoutError):
             async with asyncio.timeout(patience):
                 await self._idle.wait()
@@ -156,7 +156,7 @@ class _Writing(ABC):
     async def _run(self) -> None:
         pause, publisher = _FIRST_PAUSE, None
         while True:
-            # An error that nobody expected starts this task again, with what is not written yet.
+            # After an unexpected error this task starts again, with what is not written yet.
             if self._idle.is_set():
                 await self._wake.wait()
             self._wake.clear()
@@ -175,7 +175,7 @@ class _Writing(ABC):
 
     @abstractmethod
     async def _write(self, publisher: Publisher) -> None:
-        """Write all that waits. Raises errors after which to try again."""
+        """Write everything that waits. Raises errors after which to retry."""
 
 
 class StateWriting(_Writing):
@@ -186,7 +186,7 @@ class StateWriting(_Writing):
         self._waiting: dict[str, bytes] = {}
 
     def put(self, key: str, data: bytes) -> None:
-        """Write a sample soon, in the place of an older one that waits."""
+        """Write a sample soon. It replaces a waiting sample of the same key."""
         self._waiting.pop(key, None)
         self._waiting[key] = data
         self._stir()
@@ -201,7 +201,7 @@ class StateWriting(_Writing):
 
 @dataclass(frozen=True, slots=True)
 class Composed:
-    """A sample as it is sent: of so many events, at a time."""
+    """A sample that is ready to be sent: its bytes, how many events it has, and when it was made."""
 
     data: bytes
     events: int
@@ -209,22 +209,22 @@ class Composed:
 
 
 class Composer(Protocol):
-    """Makes samples of events, and keeps count."""
+    """Makes samples of events, and numbers them."""
 
     def compose(self, events: tuple[TransitEvent, ...]) -> Iterator[Composed]:
         """Yield samples that hold these events."""
 
     def is_fresh(self, sample: Composed) -> bool:
-        """Say whether readers would still take a sample."""
+        """Say whether readers would still accept a sample."""
 
     def lose(self, events: int) -> None:
-        """Count events that will not be sent, so that readers miss them too."""
+        """Count events that will not be sent, so that readers notice that they are missing."""
 
 
 class EventWriting(_Writing):
     """Writes events, as many in a sample as wait and fit.
 
-    A sample that may or may not have been stored is sent again: readers take each number once.
+    A sample that may have been stored is sent again: readers accept each number once.
     """
 
     def __init__(  # noqa: PLR0913  # what it writes with
@@ -238,7 +238,7 @@ class EventWriting(_Writing):
         self._full = False
 
     def put(self, events: Iterable[TransitEvent]) -> None:
-        """Send events soon. Those that find no room are lost, which is noted."""
+        """Send events soon. If the outbox is full, they are lost and an error is noted."""
         events = tuple(events)
         if not self._room.take(len(events)):
             self._composer.lose(len(events))
@@ -283,7 +283,7 @@ class EventWriting(_Writing):
             except (LimitError, RefusedError) as error:
                 if isinstance(error, RefusedError) and error.code != "fabric.full":
                     raise
-                # Trying again would not help.
+                # A retry would not help.
                 self._drop(sample.events, error)
             self._done(sample)
 
