@@ -447,6 +447,28 @@ def test_a_subscriber_that_does_not_read_harms_nobody_else(monkeypatch: pytest.M
     run(main())
 
 
+def test_single_events_wait_for_a_slow_reader_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(feeds, "_WAITING", 4)
+
+    async def main() -> None:
+        async with (
+            running(READ, WRITE) as node,
+            client_of(node, PDA) as slow,
+            client_of(node, PDA) as quick,
+            client_of(node, REPORTER) as writer,
+        ):
+            lazy, news = await slow.subscribe(NEWS.name), await quick.subscribe(NEWS.name)
+            feed = await writer.advertise(NEWS.name)
+            sent = [str(number) for number in range(40)]
+            for headline in sent:
+                await feed.publish(headline=headline)
+                assert await headlines(news, 1) == [headline]
+            assert lazy.waiting <= 4
+            assert await headlines(lazy, 40) == sent
+
+    run(main())
+
+
 def test_an_operator_sees_the_state_of_the_broker() -> None:
     async def main() -> None:
         operator = grant(AGENCY, None, Right.CONNECT)
