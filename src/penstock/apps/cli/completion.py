@@ -1,4 +1,4 @@
-"""`penstock completion`: the script that makes a shell complete our commands."""
+"""`penstock completion`: print the script that makes a shell complete our commands."""
 
 import click
 from click.shell_completion import get_completion_class
@@ -25,5 +25,5 @@ def completion(options: _Completion) -> None:
         raise click.UsageError(f"no completion for {options.shell}")
     root = click.get_current_context().find_root().command
     script = kind(root, {}, "penstock", "_PENSTOCK_COMPLETE")
-    # Not `script.source()`: for bash that runs a bash to ask for its version.
+    # Not `script.source()`: for bash it starts a bash to get its version.
     click.echo(script.source_template % script.source_vars())

@@ -1,4 +1,4 @@
-"""`penstock conformance`: how Penstock does on the test suites of standards."""
+"""`penstock conformance`: run the test suites of standards."""
 
 import re
 from collections import Counter
@@ -30,7 +30,7 @@ from penstock.policy.syntax.xml.requests import read_request, read_response
 # The conformance suite of XACML 3.0: its cases, what each needs, and whether the answer is the expected one.
 
 
-#: cases that no engine can pass which reads what the standards say, and why
+#: cases that an engine which follows the standards cannot pass, and why
 DEFECTIVE: Final = {
     "IIA023": "a time zone of -14:30, which XML Schema does not have, in the request and in the expected response",
 }
@@ -44,7 +44,7 @@ _ABOVE: Final = {one: ["urn:root"] for one in _CHILDREN} | {
 
 @dataclass(frozen=True, slots=True)
 class Ran:
-    """A case, and how the answer differs from the one that is expected."""
+    """A case, and how its response differs from the expected one."""
 
     case: str
     differences: tuple[str, ...]
@@ -52,12 +52,12 @@ class Ran:
 
     @property
     def outcome(self) -> str:
-        """How it ended; a case that was not run has not passed."""
+        """The outcome; a case that was not run has not passed."""
         return "defective" if self.defect else "failed" if self.differences else "passed"
 
     @property
     def group(self) -> str:
-        """The group that the case is in, as its name begins."""
+        """The group of the case: the first part of its name."""
         found = re.match(r"[A-Z]+", self.case)
         return found[0] if found else self.case
 
@@ -67,7 +67,7 @@ class Ran:
 
 
 def run_suite(folder: Path, now: datetime) -> Iterator[Ran]:
-    """Run all cases of a folder, and of those in it."""
+    """Run all cases in a folder and its subfolders."""
     for request in sorted(folder.rglob(f"*{_REQUEST}")):
         case = request.name.removesuffix(_REQUEST)
         if case in DEFECTIVE:
@@ -96,7 +96,7 @@ def _root(folder: Path, case: str) -> Root:
     if path.exists():
         return read_policy(path.read_bytes())
     roots = [read_policy((folder / name).read_bytes()) for name in _listed(folder, case, "rootPolicies")]
-    # Of several that a server begins with, one may be applicable.
+    # Of several root policies, one may be applicable.
     return PolicySet("urn:penstock:roots", "1.0", _ONLY_ONE, tuple(roots))
 
 
@@ -108,7 +108,7 @@ def _listed(folder: Path, case: str, name: str) -> list[str]:
 
 
 class _Sources(Repository):
-    """What the notes of the suite say that there is: policies, one attribute, and a small hierarchy."""
+    """The sources that the notes of the suite describe: policies, one attribute, and a small hierarchy."""
 
     def __init__(self, folder: Path, case: str) -> None:
         self._broken: dict[str, PenstockError] = {}
@@ -173,7 +173,7 @@ def _told(duties: Sequence[Obligation]) -> list[object]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# `penstock conformance`: how Penstock does on the test suites of standards.
+# The commands.
 
 
 _OUTCOMES: Final = ("passed", "failed", "defective")

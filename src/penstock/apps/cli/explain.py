@@ -59,7 +59,7 @@ from penstock.trust.tags import Set, Tag
 from penstock.trust.validity import Validity
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The agreed rules that `penstock explain` uses besides certificates, as a broker would.
+# Agreed rules, which are used besides certificates, as a broker uses them.
 
 
 _USAGE: Final = "cli.usage"
@@ -84,7 +84,7 @@ def load_agreements(files: Iterable[str]) -> Agreements:
 # read them, but for what only the type says.
 
 
-#: what no certificate and no clock says
+#: facts that neither a certificate nor a clock gives
 _RATE: Final = "rate"
 
 
@@ -98,13 +98,13 @@ class RightStatus(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class QuestionTime:
-    """The time that a question is about, and the facts besides time that brokers know there."""
+    """The time of a question, and the other facts that brokers know there."""
 
     now: datetime
     facts: Schema = field(default_factory=dict)
 
     def holds(self, condition: Selector) -> tuple[RightStatus, tuple[str, ...]]:
-        """Say whether a condition is true then, and on which facts that depends."""
+        """Return whether a condition is true then, and the facts that this depends on."""
         try:
             truth = evaluate(condition, environment(self.now, facts=dict.fromkeys(self.facts)))
         except EvaluationError:
@@ -148,7 +148,7 @@ class ExplainQuestion:
 
 @dataclass(frozen=True, slots=True)
 class ExplainAnswer:
-    """The answer to one question: the chain, every way in which it is allowed, and what should be known besides."""
+    """The answer to one question: the chain, every way in which it is allowed, and warnings."""
 
     asked: ExplainQuestion
     explanation: Explanation
@@ -157,12 +157,12 @@ class ExplainAnswer:
 
     @property
     def allowed(self) -> bool:
-        """True where some way holds at the moment in question, as far as that can be known."""
+        """Whether some way holds at the time in question, as far as that can be known."""
         return any(way.holds is not RightStatus.NOT_NOW for way in self.ways)
 
     @property
     def code(self) -> str:
-        """The code of what is wrong, if anything."""
+        """The code of the problem, if there is one."""
         if self.allowed:
             return ""
         if self.ways:
@@ -171,7 +171,7 @@ class ExplainAnswer:
         return next(broken, self.explanation.code or "chain.missing")
 
     def reason(self, wording: Wording) -> str:
-        """What is wrong, in words."""
+        """Return the problem as a sentence."""
         if self.ways:
             conditions = " or ".join(dict.fromkeys(f"`{way.condition.text}`" for way in self.ways))
             return f"{conditions} is not true on {instant_text(self.asked.moment.now)}"
@@ -191,7 +191,7 @@ def ask(asked: ExplainQuestion) -> ExplainAnswer:
         ways, problems = _read(asked, findings)
     warnings: list[Warned] = []
     if findings.truncated or any(problem.code == "guard.truncated" for problem in problems):
-        warnings.append(Warned("chain.truncated", "there are more grants than are followed; some are not shown"))
+        warnings.append(Warned("chain.truncated", "there are too many grants to follow; some are not shown"))
     problems = [problem for problem in problems if problem.code != "guard.truncated"]
     warnings += [Warned(problem.code, f"a right does not count: {problem.message}") for problem in problems]
     if ways:
@@ -228,7 +228,7 @@ def _read(asked: ExplainQuestion, findings: Findings) -> tuple[list[PermittedWay
 
 
 def _alternatives(tag: Tag, request: Tag) -> Iterator[Tag]:
-    """Yield the rights of a grant that answer the whole request: `(manage add)` does not answer `(manage)`."""
+    """Yield the rights of a grant that cover the whole request: `(manage add)` does not cover `(manage)`."""
     for one in sorted(tag.members(), key=repr) if isinstance(tag, Set) else [tag]:
         if isinstance(one, tuple) and isinstance(request, tuple) and one[: len(request)] == request:
             yield one
@@ -244,7 +244,7 @@ def _condition(tag: Tag, asked: ExplainQuestion) -> Selector:
 
 
 def _explain_way(asked: ExplainQuestion, findings: Findings, way: PermittedWay) -> Explanation:
-    """Explain the chain of a way; its reasons may hold those of equal ones, and of the type, as well."""
+    """Explain the chain of a way. Its reasons can include those of equal ways, and of the type."""
     for grant in findings.grants:
         if set(grant.because) <= set(way.because):
             return explain_grant(asked.question, grant)
@@ -252,12 +252,12 @@ def _explain_way(asked: ExplainQuestion, findings: Findings, way: PermittedWay) 
 
 
 def _refusal(asked: ExplainQuestion, findings: Findings, problems: list[DecisionProblem]) -> Explanation:
-    """Explain why nothing counts: a right that is not enforced, one that is too narrow, or no chain at all."""
+    """Explain a refusal: a right that is not enforced, a right that is too narrow, or a missing chain."""
     question = asked.question
     for problem in problems:
         for grant in findings.grants:
             if problem.source in grant.because[-1:]:
-                # The last certificate is the one that words the right.
+                # The last certificate states the right.
                 return _broken(explain_grant(question, grant), problem.code, f"does not count: {problem.message}")
         return Explanation(False, question.root, question.principal, (), problem.message, problem.code)
     explanation = find_explanation(question)
@@ -272,7 +272,7 @@ def _broken(explanation: Explanation, code: str, problem: str) -> Explanation:
 
 
 def _dated(explanation: Explanation) -> Explanation:
-    """Put the dates of broken links into the form in which all others are shown."""
+    """Write the dates of broken links in the same form as all others."""
     links = tuple(
         replace(link, problem=date_problem(link.code, link.certificate.statement.validity) or link.problem)
         for link in explanation.links
@@ -281,14 +281,14 @@ def _dated(explanation: Explanation) -> Explanation:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# `penstock explain`: why a principal may, or may not, do something.
+# The command.
 
 
 T = TypeVar("T")
 
-#: as `PolicyCombining` has them
+#: the values of `PolicyCombining`
 RIGHTS: Final = ("both", "restrict", "alone", "either")
-#: what the ids of policies, and of agreed rules, stand behind, where something rests on them
+#: prefixes of the ids of policies and of agreed rules on which an answer rests
 POLICY: Final = "policy:"
 AGREED: Final = "rule:"
 
@@ -388,7 +388,7 @@ def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
         verified = None
         if options.of_type.type_file is not None:
             verified, quorums = options.of_type.shelf.verified(options.of_type.type_file, when.now)
-            # Whose type it is, is part of the type: a quorum that owns it need not be shown a second time.
+            # The owner is part of the type: a quorum that owns it need not be given a second time.
             bag += Credentials.of(quorums=quorums)
         place = None if options.network is None else names.network(options.network)
         name = verified.event_type.name if verified is not None else _type_name(options.type_name, names)
@@ -397,13 +397,13 @@ def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
                 "cli.resource", "--type and --type-file are different types", hint="give one of the two"
             )
         authority = CapabilityAuthority(bag, environment=environment_schema(when.facts))
-        # The order is that of brokers.
+        # Brokers use the same order.
         governed: Authority = load_agreements(options.agreements).over(authority) if options.agreements else authority
         if (options.agreements or options.policies) and verified is None:
             what = "agreements" if options.agreements else "policies"
             raise MalformedError("cli.resource", f"{what} are about an event type", hint="give --type-file")
         if options.policies and verified is not None:
-            # Who asks about certificates alone need not wait until the engine of policies is there.
+            # Importing the policy engine takes long, and questions about certificates alone do not need it.
             from penstock.apps.cli.explain_policies import PolicyOptions  # noqa: PLC0415  # see above
 
             policies = PolicyOptions(options.policies, options.refer, options.rights, options.homes)
@@ -449,7 +449,7 @@ def _type_name(written: str | None, names: NameBook) -> TypeName | None:
 
 @dataclass(frozen=True, slots=True)
 class _Asking:
-    """Who asks for which right, when, and by which certificates."""
+    """A principal, the right in question, the time, and the certificates."""
 
     authority: CapabilityAuthority
     when: QuestionTime
@@ -457,7 +457,7 @@ class _Asking:
     right: Right
 
     def questions(self, about: VerifiedType | TypeName | None, place: NetworkName | None) -> Iterator[ExplainQuestion]:
-        """Yield all that has to be allowed. Raises `MalformedError` (`cli.resource`)."""
+        """Yield all questions that must be answered with yes. Raises `MalformedError` (`cli.resource`)."""
         authority, when, who, right = self.authority, self.when, self.who, self.right
         needed = "a network: give --network" if right.on_network else "an event type: give --type-file or --type"
         if (place if right.on_network else about) is None:
@@ -492,7 +492,7 @@ _ON_NETWORK: Final = {
 
 
 def _above(right: Right, supers: Iterable[T]) -> Iterator[T]:
-    """Yield what is asked about first: whoever publishes on a topic needs the right on all those that it is part of."""
+    """Yield the topics above: to publish on a topic, a principal needs the right on all topics that contain it."""
     if right is Right.PUBLISH:
         yield from reversed(tuple(supers))
 
@@ -502,7 +502,7 @@ def _answers(questions: Iterable[ExplainQuestion]) -> Iterator[ExplainAnswer]:
         answer = ask(asked)
         yield answer
         if asked.name is not None and is_topic(asked.name) and not answer.allowed:
-            # What is refused above is refused below, and for that reason.
+            # A refusal above is also the reason for the refusal below.
             return
 
 
@@ -523,7 +523,7 @@ def _verb(right: Right) -> str:
 
 
 def _may(answer: ExplainAnswer) -> str:
-    """Return the verdict in words."""
+    """Return the verdict as a verb."""
     if answer.allowed:
         return f"may {answer.asked.what}"
     if answer.ways:

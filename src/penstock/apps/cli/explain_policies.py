@@ -1,4 +1,4 @@
-"""The policies that `penstock explain` uses besides certificates, as a broker would."""
+"""Read the policies that `penstock explain` uses besides certificates, as a broker does."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from penstock.policy.syntax.forms import read_policies
 
 @dataclass(frozen=True, slots=True)
 class PolicyOptions:
-    """What the command line says about policies."""
+    """The options about policies."""
 
     files: tuple[str, ...]
     refer: tuple[str, ...]
@@ -39,7 +39,7 @@ def _read(file: str) -> list[Root]:
     with within(file):
         found = read_policies(data).policies
         if not found:
-            raise MalformedError("policies.none", "a file of policies has none", hint="write one, or leave it out")
+            raise MalformedError("policies.none", "the file contains no policy", hint="add one, or leave the file out")
     return found
 
 
@@ -49,7 +49,7 @@ def _domains(homes: Iterable[str], names: NameBook) -> tuple[Domain, ...]:
         who, sign, domain = home.partition("=")
         if not sign or not domain:
             raise MalformedError(
-                "cli.home", f"`{home[:80]}` is not a principal and its domain", hint="write WHO=DOMAIN"
+                "cli.home", f"`{home[:80]}` does not name a principal and its domain", hint="write WHO=DOMAIN"
             )
         members.setdefault(domain, {})[names.principal(who)] = None
     return tuple(Domain(name, first, clients=tuple(others)) for name, (first, *others) in members.items())

@@ -1,4 +1,4 @@
-"""The command `penstock`: its nouns, and the one place that reads the clock and a random source."""
+"""The command `penstock`: its nouns, and the only place that reads the clock and a random source."""
 
 import secrets
 import sys
@@ -65,10 +65,10 @@ def cli(context: click.Context) -> None:
       penstock explain --type-file numberplate.type --principal met --right subscribe --credential met.cert
     """
     if context.obj is None:
-        # Whoever asks for help need not wait for it.
+        # Imported late: `--help` does not need it.
         from penstock.store.crash_dumps import withhold_memory  # noqa: PLC0415
 
-        # Most commands read a key, and a broker holds those of others.
+        # Most commands read a private key, and a broker has the keys of others.
         withhold_memory()
         context.obj = CommandSession(now=datetime.now(UTC), random=secrets.token_bytes)
 
@@ -76,7 +76,7 @@ def cli(context: click.Context) -> None:
 def main() -> None:
     """Run the command line."""
     if sys.stdout is None:
-        # Nobody can get the answer (`>&-`), so nothing is done either.
+        # Without standard output (`>&-`) nobody gets the answer, so the command is not run.
         sys.exit(FAILED)
     for stream in (sys.stdout, sys.stderr):
         # A terminal that cannot show a character must not turn an answer into a traceback.

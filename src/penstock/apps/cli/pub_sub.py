@@ -55,9 +55,9 @@ _WAITING: Final = 4
 
 
 async def read_lines(source: str) -> AsyncIterator[list[bytes]]:
-    """Yield the lines that have come since, in order.
+    """Yield the lines that have arrived since, in order.
 
-    A thread reads them: standard input may take its time, and the connection to the broker has to be kept. Raises
+    A thread reads them: standard input can be slow, and the connection to the broker must be kept alive. Raises
     `FailedError` (`file.unreadable`) and `MalformedError` (`pub.line`) for a line that does not end.
     """
     found: asyncio.Queue[list[bytes] | PenstockError | None] = asyncio.Queue(_WAITING)
@@ -67,7 +67,7 @@ async def read_lines(source: str) -> AsyncIterator[list[bytes]]:
         asyncio.run_coroutine_threadsafe(found.put(what), loop).result()
 
     def read() -> None:
-        # Whoever took the lines may have left.
+        # The reader of the lines may be gone.
         with suppress(RuntimeError, CancelledError):
             try:
                 with _opened(source) as stream:
@@ -79,7 +79,7 @@ async def read_lines(source: str) -> AsyncIterator[list[bytes]]:
             else:
                 hand_on(None)
 
-    # It is left behind when the program ends: nothing wakes a thread that waits for a terminal.
+    # The thread is abandoned when the program ends: nothing wakes a thread that waits for a terminal.
     threading.Thread(target=read, daemon=True).start()
     while (lines := await found.get()) is not None:
         if isinstance(lines, PenstockError):
@@ -107,30 +107,30 @@ def _split(stream: BinaryIO, hand_on: Callable[[list[bytes]], None]) -> None:
 # `penstock pub`: publish events, each confirmed by the broker.
 
 
-#: events under way at a time, and problems that are shown one by one
+#: the number of events that are sent before an answer, and of problems that are shown one by one
 _WINDOW: Final = 256
 _SHOWN: Final = 10
 
 
 @dataclass(slots=True)
 class PublishTally:
-    """What became of events."""
+    """The outcomes of events."""
 
     accepted: int = 0
     codes: Counter[str] = field(default_factory=Counter)
     problems: list[dict[str, object]] = field(default_factory=list)
-    #: types that nobody wanted
+    #: types without subscribers
     unwanted: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
 
     @property
     def refused(self) -> int:
-        """How many were refused, by the broker or here because they were malformed."""
+        """The number of events that were refused by the broker, or here because they were malformed."""
         return self.codes.total()
 
     @property
     def rate(self) -> int:
-        """Events a second."""
+        """Events per second."""
         seconds = time.monotonic() - self.started
         return round((self.accepted + self.refused) / seconds) if seconds else 0
 
@@ -141,7 +141,7 @@ class PublishTally:
             self.problems.append({"event": number, "code": error.code, "message": error.message})
 
     def text(self) -> str:
-        """Return it in words."""
+        """Return the counts as a sentence."""
         return f"{self.accepted:,} accepted, {self.refused:,} refused, {self.rate:,} events/s"
 
     def as_dict(self) -> dict[str, object]:
@@ -192,7 +192,9 @@ def pub(options: _Pub) -> CommandAnswer:
     CloudEvent can name its own type, `owner/name@version`; the other events are of the type given here.
     """
     if options.source is not None and options.pairs:
-        raise MalformedError("cli.usage", "events come from arguments or from --file", hint="give one of the two")
+        raise MalformedError(
+            "cli.usage", "events are given both as arguments and with --file", hint="give one of the two"
+        )
     call = options.client.call(options.of_type.type_files)
     tally = PublishTally()
     error: PenstockError | None = None
@@ -204,7 +206,7 @@ def pub(options: _Pub) -> CommandAnswer:
         error = failure
     if error is None and tally.refused:
         code = tally.codes.most_common(1)[0][0]
-        error = RefusedError("pub.refused", f"{tally.refused:,} refused, most of them by `{code}`")
+        error = RefusedError("pub.refused", f"{tally.refused:,} refused, most of them with `{code}`")
     return CommandAnswer(tally.as_dict(), _shown(tally, call.names), error)
 
 
@@ -214,7 +216,7 @@ def _shown(tally: PublishTally, names: NameBook) -> Iterator[Shown]:
         yield grid_table(("code", "events"), [(code, f"{number:,}") for code, number in tally.codes.most_common()])
     for name in map(TypeName.parse, tally.unwanted):
         of = f"{names.show(name.owner)}/{name.name}@{name.version}"
-        warn(Warned("pub.unwanted", f"nobody wants events of {of} now"))
+        warn(Warned("pub.unwanted", f"nobody subscribes to events of {of} now"))
     for problem in tally.problems:
         click.echo(printable(f"event {problem['event']}: {problem['message']} [{problem['code']}]"), err=True)
 
@@ -241,7 +243,7 @@ async def _send_lines(feeds: "_Feeds", source: str, tally: PublishTally) -> None
 
 
 async def _send(feeds: "_Feeds", batch: Sequence[tuple[int, EventDraft | Unreadable]], tally: PublishTally) -> None:
-    """Publish events together, each with an answer of its own. Raises errors that do not concern a single event."""
+    """Publish events together, each with its own answer. Raises errors that do not concern a single event."""
     sent = await asyncio.gather(*(feeds.publish(draft) for _, draft in batch), return_exceptions=True)
     for (number, _), answer in zip(batch, sent, strict=True):
         if answer is None:
@@ -253,7 +255,7 @@ async def _send(feeds: "_Feeds", batch: Sequence[tuple[int, EventDraft | Unreada
 
 
 class _Feeds:
-    """The advertisements of one run: one for each type, made when its first event comes."""
+    """The advertisements of one run: one for each type, made at its first event."""
 
     def __init__(self, call: Call, client: Client, options: _Pub, tally: PublishTally) -> None:
         self._call = call
@@ -272,7 +274,7 @@ class _Feeds:
         return await self._feeds[name]
 
     async def _advertise(self, source: TypeSource) -> Feed:
-        """Advertise, and give subscriptions at other brokers the time to be heard of."""
+        """Advertise, and wait until subscriptions at other brokers are known."""
         feed = await self._client.advertise(source)
         with suppress(TimeoutError):
             async with asyncio.timeout(self._options.wait):
@@ -284,7 +286,7 @@ class _Feeds:
         return feed
 
     async def publish(self, draft: EventDraft | Unreadable) -> None:
-        """Publish an event, and wait until the broker has taken it. Raises what it is refused for."""
+        """Publish an event, and wait until the broker has accepted it. Raises the reason if it is refused."""
         if isinstance(draft, Unreadable):
             raise draft.error
         feed = await self.of(draft.type)
@@ -350,7 +352,7 @@ def sub(options: _Sub) -> None:
 
     found = talk(subscribe)
     if options.count is not None and found < options.count and options.timeout is not None:
-        raise FailedError("sub.timeout", f"{found} of {options.count} events have come in time", hint=_FEW)
+        raise FailedError("sub.timeout", f"{found} of {options.count} events arrived in time", hint=_FEW)
 
 
 async def _print(
@@ -367,7 +369,7 @@ async def _print(
 
 
 async def _events(held: Subscription, timeout: float | None, stop: asyncio.Event) -> AsyncIterator[Event]:
-    """Yield events until none has come for some time, or somebody wants to stop."""
+    """Yield events until none arrives for some time, or the command is stopped."""
     while not stop.is_set():
         try:
             async with asyncio.timeout(timeout):
@@ -379,7 +381,7 @@ async def _events(held: Subscription, timeout: float | None, stop: asyncio.Event
 
 
 class _Printer:
-    """Prints events: aligned for people, a line of JSON each for programs."""
+    """Print events: aligned for people, a line of JSON each for programs."""
 
     def __init__(self, network: NetworkName, *, as_json: bool) -> None:
         self._network = network
@@ -400,13 +402,13 @@ class _Printer:
         show([fact_table(rows)])
 
     def heading(self, event_type: EventType) -> None:
-        """Print the names of the attributes above what follows."""
+        """Print the names of the attributes above the events."""
         if not self._json:
             self._rows = Rows(event_type)
             say(self._rows.heading())
 
     def event(self, event: Event) -> None:
-        """Print an event immediately: somebody may be waiting for it."""
+        """Print an event immediately."""
         if self._rows is None:
             click.echo(cloud_event(event, str(self._network)))
         else:

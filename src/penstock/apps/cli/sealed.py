@@ -62,7 +62,7 @@ from penstock.store.files.sealed_files import read_sealed, write_sealed
 
 @option_class
 class CipherOptions:
-    """How blocks are sealed."""
+    """Options for how blocks are sealed."""
 
     algorithm: str = option(
         "--algorithm",
@@ -80,7 +80,7 @@ class CipherOptions:
     )
 
     def settings(self) -> SealerSettings:
-        """Return the settings that they mean."""
+        """Return the settings."""
         return SealerSettings(ALGORITHMS[self.algorithm], PADDINGS[self.pad])
 
 
@@ -95,7 +95,7 @@ def kek_passphrase_option() -> Any:
 
 @option_class
 class RingOptions:
-    """The key ring that blocks are sealed or opened with."""
+    """Options for the key ring that blocks are sealed or opened with."""
 
     ring_file: str = option(
         "--keys",
@@ -131,7 +131,7 @@ def _type_option(*, required: bool) -> Any:
 
 @option_class
 class OptionalTypesOptions:
-    """Signed event types, for commands that can do without."""
+    """Options for signed event types, for commands that do not require them."""
 
     type_files: tuple[str, ...] = _type_option(required=False)
     shelf: ShelfOptions
@@ -144,13 +144,13 @@ class OptionalTypesOptions:
 
 @option_class
 class TypesOptions(OptionalTypesOptions):
-    """Signed event types, at least one."""
+    """Options for signed event types, at least one."""
 
     type_files: tuple[str, ...] = _type_option(required=True)
 
 
 def load_kek(file: str, passphrase_file: str | None) -> Secret:
-    """Read a key-encryption key, and ask for its passphrase where it has one. Raises what `read_kek` raises."""
+    """Read a key-encryption key, and ask for its passphrase if it has one. Raises what `read_kek` raises."""
     stored = read_stored_kek(Path(file))
     if isinstance(stored, ProtectedKek):
         secret = passphrase(passphrase_file, f"Passphrase of {file}")
@@ -173,12 +173,12 @@ class Types:
     by_key: dict[TypeKey, EventType]
 
     def opener(self, ring: KeyRing) -> Opener:
-        """Return what opens blocks of these types with the keys of a ring."""
+        """Return an opener for blocks of these types, with the keys of a ring."""
         levels = {key: one.sealing for key, one in self.by_key.items()}
         return Opener(ring, Directory.of(ring, self.by_name.values()), admits=at_levels(levels))
 
     def written(self, name: str) -> EventType:
-        """Return the type that an event names, or the first one where it names none.
+        """Return the type that an event names, or the first one if it names none.
 
         Raises `RefusedError` (`seal.unknown-type`) and `MalformedError` (`name.malformed` and codes of principals).
         """
@@ -200,43 +200,43 @@ class Types:
 
 @dataclass(slots=True)
 class FileProgress:
-    """How far a command has come."""
+    """The progress of a command on a file."""
 
     word: str
     events: int = 0
     blocks: int = 0
-    octets: int = 0
+    size: int = 0
     started: float = field(default_factory=time.monotonic)
 
     @property
     def rate(self) -> int:
-        """Events a second."""
+        """Events per second."""
         seconds = time.monotonic() - self.started
         return round(self.events / seconds) if seconds else 0
 
     def text(self) -> str:
-        """Return it in words."""
-        return f"{self.word} {counted(self.events, 'event')}, {counted(self.blocks, 'block')}, {self.octets:,} bytes"
+        """Return the counts as a sentence."""
+        return f"{self.word} {counted(self.events, 'event')}, {counted(self.blocks, 'block')}, {self.size:,} bytes"
 
     def live(self) -> str:
-        """Return it in words while it goes on."""
+        """Return the counts and the rate as a sentence."""
         return f"{self.text()}, {self.rate:,} events/s"
 
     def as_dict(self) -> dict[str, object]:
-        """Return it as plain data."""
-        return {"events": self.events, "blocks": self.blocks, "octets": self.octets}
+        """Return the counts as plain data."""
+        return {"events": self.events, "blocks": self.blocks, "octets": self.size}
 
 
 def check_signed(types: Iterable[EventType], signer: str | None) -> None:
-    """Refuse to seal what readers would refuse. Raises `RefusedError` (`seal.unsigned`)."""
+    """Raise `RefusedError` (`seal.unsigned`) for types whose readers require signatures."""
     unsigned = [one.name.name for one in types if one.signed]
     if unsigned and signer is None:
-        raise RefusedError("seal.unsigned", f"events of `{unsigned[0]}` have to be signed", hint="give --key")
+        raise RefusedError("seal.unsigned", f"events of `{unsigned[0]}` must be signed", hint="give --key")
 
 
 def _unknown_type(name: str) -> RefusedError:
     return RefusedError(
-        "seal.unknown-type", f"events of `{name[:120]}` are of none of the types given", hint="give it with --type"
+        "seal.unknown-type", f"the type `{name[:120]}` is not among those given", hint="give it with --type"
     )
 
 
@@ -244,7 +244,7 @@ def _unknown_type(name: str) -> RefusedError:
 # `penstock seal`: seal the events of a file.
 
 
-#: bytes of blocks for standard output that are kept in memory until all are there; more of them go to a file
+#: bytes of blocks for standard output that are buffered in memory; more of them go to a temporary file
 _IN_MEMORY: Final = 8 << 20
 _LEVELS: Final = {Sealing.EVENT: Level.EVENT, Sealing.ATTRIBUTE: Level.ATTRIBUTE}
 
@@ -302,11 +302,11 @@ def seal(session: CommandSession, options: _Seal) -> CommandAnswer | None:
             block, key = Block.of(events), events[0].key
             route = blind_newest(ring, block.names) if key in blinded else None
             data = sealer.seal(block, session.now, levels[key], route)
-            done.octets += write_sealed(stream, data)
+            done.size += write_sealed(stream, data)
             done.events += len(events)
             done.blocks += 1
     if destination.out is None:
-        # The blocks go to standard output, and nothing else may.
+        # Standard output has the blocks, and must have nothing else.
         click.echo(done.text(), err=True)
         return None
     return CommandAnswer(done.as_dict() | destination.as_dict(), [done.text(), destination.line()])
@@ -314,7 +314,9 @@ def seal(session: CommandSession, options: _Seal) -> CommandAnswer | None:
 
 def _sealer(session: CommandSession, names: NameBook, options: _Seal) -> tuple[KeyRing, Sealer]:
     if (options.sender is None) == (options.key_file is None):
-        raise MalformedError("cli.usage", "in whose name?", hint="give --key to sign the blocks, or else --sender")
+        raise MalformedError(
+            "cli.usage", "the sender of the blocks is not given", hint="give --key to sign the blocks, or else --sender"
+        )
     ring = options.ring.load()
     signing = None if options.key_file is None else open_key(options.key_file, options.passphrase_file)
     who = signing.principal if signing else names.principal(options.sender or "")
@@ -325,14 +327,14 @@ def _level(event_type: EventType) -> Level:
     if event_type.sealing is Sealing.NONE:
         raise RefusedError(
             "seal.level",
-            f"the owner of `{event_type.name.name}` does not have its events sealed",
-            hint="`penstock type edit --seal attribute` makes a version that has",
+            f"the owner of `{event_type.name.name}` does not want its events sealed",
+            hint="`penstock type edit --seal attribute` makes a version whose events are sealed",
         )
     return _LEVELS[event_type.sealing]
 
 
 def _events(session: CommandSession, source: BinaryIO, file: str, types: Types) -> Iterator[TransitEvent]:
-    """Read events line by line. Raises `MalformedError` that says which line it is about."""
+    """Read events line by line. Raises `MalformedError` with the number of the line."""
     for number, draft in of_lines(_lines(source), 1):
         try:
             if isinstance(draft, Unreadable):
@@ -360,7 +362,7 @@ def _lines(source: BinaryIO) -> Iterator[bytes]:
 
 
 def _gather(events: Iterator[TransitEvent], rows: int) -> Iterator[list[TransitEvent]]:
-    """Gather events of one type, as many as a block holds."""
+    """Group events by type, as many as fit into a block."""
     waiting = defaultdict[TypeKey, list[TransitEvent]](list)
     for event in events:
         held = waiting[event.key]
@@ -376,7 +378,7 @@ def _target(destination: OutputFile) -> Iterator[IO[bytes]]:
         with BytesIO() as nowhere:
             yield nowhere
     elif destination.out is None:
-        # What was written there could not be taken back when a later line is not an event.
+        # Standard output could not be taken back if a later line is not an event.
         with SpooledTemporaryFile(_IN_MEMORY) as waiting:
             yield waiting
             waiting.seek(0)
@@ -445,7 +447,7 @@ def open_(session: CommandSession, options: _Open) -> CommandAnswer | None:
                         show(event, sender)
     lines = _summary(opening, names)
     if destination.out is None:
-        # Beside the events, which go to standard output.
+        # The events are on standard output.
         for line in lines:
             click.echo(printable(line), err=True)
         if (error := opening.error()) is not None:
@@ -456,7 +458,7 @@ def open_(session: CommandSession, options: _Open) -> CommandAnswer | None:
 
 @dataclass(slots=True)
 class _Opening:
-    """Opens blocks and counts what became of them."""
+    """Open blocks, and count the results."""
 
     opener: Opener
     types: Types
@@ -464,7 +466,7 @@ class _Opening:
     done: FileProgress = field(default_factory=lambda: FileProgress("opened"))
     codes: Counter[str] = field(default_factory=Counter)
     problems: list[dict[str, object]] = field(default_factory=list)
-    #: blocks by who has signed them, or else in whose name they are, and blocks in which an attribute is closed
+    #: blocks by signer, blocks by sender if they are not signed, and blocks in which an attribute stays closed
     signers: Counter[Principal] = field(default_factory=Counter)
     senders: Counter[Principal] = field(default_factory=Counter)
     closed: Counter[str] = field(default_factory=Counter)
@@ -472,7 +474,7 @@ class _Opening:
     repeated: int = 0
 
     def events(self, file: str, blocks: Iterator[bytes]) -> Iterator[tuple[Sequence[Event], Principal]]:
-        """Yield the events of one block of a file after another, and who has sealed them."""
+        """Yield the events of a file, block by block, with their sender."""
         number = 0
         try:
             for number, data in enumerate(blocks, 1):
@@ -484,7 +486,7 @@ class _Opening:
                 if found is not None:
                     yield found
         except MalformedError as error:
-            # The file itself ends here.
+            # The rest of the file cannot be read.
             self._refuse(file, number + 1, error)
 
     def _open(self, data: bytes) -> tuple[Sequence[Event], Principal] | None:
@@ -492,7 +494,7 @@ class _Opening:
         event_type = self.types.of(block.names.type, block.names.ancestors)
         if signed := self.verify or event_type.signed or header.fixed.signed:
             self.opener.verify(data, block)
-        # Only now is it known that the header is its sender's.
+        # Only an opened block proves that the header is the sender's.
         if (known := header.fixed.sender + header.id) in self.seen:
             self.repeated += 1
             return None
@@ -503,7 +505,7 @@ class _Opening:
         self.closed.update(_named(event_type, name) for name, column in pairs if column is None)
         self.done.blocks += 1
         self.done.events += len(events)
-        self.done.octets += len(data)
+        self.done.size += len(data)
         return events, header.sender
 
     def _refuse(self, file: str, number: int, error: PenstockError) -> None:
@@ -512,7 +514,7 @@ class _Opening:
             self.problems.append({"file": file, "block": number, "code": error.code, "message": error.message})
 
     def as_dict(self) -> dict[str, object]:
-        """Return what became of the blocks as plain data."""
+        """Return the results as plain data."""
         return {
             **self.done.as_dict(),
             "repeated": self.repeated,
@@ -549,13 +551,13 @@ def _printing(destination: OutputFile, *, as_json: bool) -> Iterator[_Print]:
     elif destination.dry_run:
         yield lambda _event, _sender: None
     else:
-        # For who opened it alone: that is what it was sealed for.
+        # Only for the principal that opened it: the events were sealed to be kept from others.
         with filling(destination.out, mode=SECRET, overwrite=destination.overwrite) as stream:
             yield lambda event, sender: _ignore(stream.write(f"{cloud_event(event, str(sender))}\n".encode()))
 
 
 def _ignore(_written: int) -> None:
-    """Take no notice of how much was written: it was all."""
+    """Ignore the number of characters that were written: all of them were."""
 
 
 def _to_screen(*, as_json: bool) -> _Print:
@@ -589,7 +591,7 @@ def _summary(opening: _Opening, names: NameBook) -> Iterator[str]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# `penstock proof`: one signed event for somebody who holds no keys, with some of its attributes.
+# `penstock proof`: prove one signed event, with some of its attributes, to somebody without keys.
 
 
 @click.group(cls=Verbs)
@@ -638,7 +640,7 @@ def make(session: CommandSession, options: _Make) -> CommandAnswer:
 
 
 def _find(opener: Opener, files: tuple[str, ...], event_id: str) -> tuple[SignedBlock, int]:
-    """Return the block that has an event, and where. Raises `RefusedError` (`proof.unknown-event`, `seal.*`)."""
+    """Return the block of an event, and its row. Raises `RefusedError` (`proof.unknown-event`, `seal.*`)."""
     closed = Counter[str]()
     for data in _blocks(files):
         try:
@@ -650,7 +652,7 @@ def _find(opener: Opener, files: tuple[str, ...], event_id: str) -> tuple[Signed
             return opener.verify(data, block), list(block.ids).index(event_id)
     raise RefusedError(
         "proof.unknown-event",
-        f"no block that opens has an event `{event_id[:80]}`",
+        f"no block that can be opened has an event `{event_id[:80]}`",
         hint=f"{closed.total()} do not open: {', '.join(closed)}" if closed else "`penstock open -o json` shows ids",
     )
 
@@ -666,7 +668,7 @@ def _column(event_type: EventType, block: Block, name: str) -> str:
     found = str(event_type.attribute(name).id)
     if dict(zip(block.names.attributes, block.columns, strict=True)).get(found) is None:
         raise RefusedError(
-            "seal.unknown-key", f"`{name}` cannot be read, and so not be shown", hint="its key is not in the ring"
+            "seal.unknown-key", f"`{name}` cannot be read, so it cannot be shown", hint="its key is not in the ring"
         )
     return found
 

@@ -1,4 +1,4 @@
-"""`penstock selector`: check selectors against a type, try them on an event, compare what they mean."""
+"""`penstock selector`: check selectors against a type, evaluate them on an event, and compare them."""
 
 import json
 from collections.abc import Mapping
@@ -34,7 +34,7 @@ def selector() -> None:
 
 @option_class
 class SchemaOptions:
-    """The attributes that there are."""
+    """Options for the known attributes."""
 
     of_type: TypeFileOptions
     attributes: tuple[str, ...] = option(
@@ -57,7 +57,7 @@ class SchemaOptions:
         schema = self.load(session)
         if schema is None:
             raise MalformedError(
-                "cli.schema", "the attributes are not known", hint="give --type-file, or --attribute for each of them"
+                "cli.schema", "no attributes are given", hint="give --type-file, or --attribute for each of them"
             )
         return schema
 
@@ -179,7 +179,7 @@ def _answer(answer: SelectorAnalysis, no: str) -> CommandAnswer:
         error = RefusedError("selector.no", no)
     elif answer.verdict is AnalysisVerdict.UNKNOWN:
         error = RefusedError(
-            "selector.unknown", "that could not be found out within the limits", hint="ask about simpler selectors"
+            "selector.unknown", "the answer could not be found within the limits", hint="try simpler selectors"
         )
     return CommandAnswer({"verdict": answer.verdict.value, "witness": row, "by": answer.by}, shown, error)
 

@@ -1,4 +1,4 @@
-"""`penstock sexp`: S-expressions from one form into another."""
+"""`penstock sexp` and `penstock spki`: convert S-expressions, and reduce lists of rights."""
 
 import sys
 
@@ -55,9 +55,9 @@ def transport(options: _OneValue) -> CommandAnswer:
 
 
 def form_answer(value: SExp, form: str) -> CommandAnswer:
-    """Return a value in one of the three forms, as the bytes that it is; for programs, in its transport form.
+    """Return a value in one of the three forms, as bytes; for programs, in its transport form.
 
-    The canonical form has no end of line, and gets one only where a person is reading.
+    The canonical form has no end of line, and gets one only on a terminal.
     """
     match form:
         case "canonical":
@@ -70,7 +70,7 @@ def form_answer(value: SExp, form: str) -> CommandAnswer:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# `penstock spki`: reduction by itself, on cases that other SPKI implementations share.
+# `penstock spki`: reduce lists of rights, as other SPKI implementations do.
 
 
 @click.group(cls=Verbs)

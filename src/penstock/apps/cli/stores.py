@@ -145,7 +145,7 @@ def restore(options: _Restore) -> CommandAnswer:
     """
     check_lasting(options.store_url)
     with counting("read" if options.dry_run else "restored") as told:
-        # All of it is read before a store is made for it.
+        # The whole backup is read before a store is created for it.
         heads = read_backup(Path(options.file), told if options.dry_run else quiet)
         if options.dry_run:
             _check_room(options.store_url, heads)
@@ -159,7 +159,7 @@ def restore(options: _Restore) -> CommandAnswer:
 
 
 def _check_room(store_url: str, heads: Mapping[str, LedgerHead]) -> None:
-    """Check that a restore would find room, and make nothing."""
+    """Check that a restore would be possible, and write nothing."""
     try:
         with open_store(store_url) as opened:
             verify_room(heads, opened)

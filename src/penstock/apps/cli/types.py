@@ -50,7 +50,7 @@ from penstock.trust.event_types import UnverifiedType, VerifiedType, sign_topic,
 
 @option_class
 class TypeSigningOptions:
-    """With which right a type is signed."""
+    """Options for the credentials with which a type is signed."""
 
     credentials: tuple[str, ...] = option(
         "--credential",
@@ -74,17 +74,17 @@ class TypeSigner:
     def of(
         cls, key: KeyOptions, signing: TypeSigningOptions, destination: OutputFile, names: NamesOption
     ) -> "TypeSigner":
-        """Read what the options name, except the key. Raises what reading raises."""
+        """Read the files that the options name, except the key. Raises what reading raises."""
         book = names.load()
         destination.check()
         return cls(book, key, signing, destination)
 
     def owner(self, written: str | None, key: SigningKey) -> Principal:
-        """Return whose it is to be: the signing key's, unless somebody else was written."""
+        """Return the owner: the signing key's principal, unless another one was given."""
         return key.principal if written is None else self.names.principal(written)
 
     def credentials_for(self, owner: Principal, written: str | None) -> Credentials:
-        """Read the credentials; say early, in the words of the command line, what a verifier would miss of a quorum.
+        """Read the credentials, and check early that those of a quorum are complete for a verifier.
 
         Raises `RefusedError` (`type.forged`), and what reading them raises.
         """
@@ -92,7 +92,7 @@ class TypeSigner:
         if not self.signing.unchecked and owner.scheme == THRESHOLD and owner not in bag.thresholds():
             raise RefusedError(
                 "type.forged",
-                "a type that a quorum owns carries the quorum among its credentials, and this one would not",
+                "a type that a quorum owns must carry the quorum among its credentials, and this one does not",
                 hint=f"give the quorum's file, such as `--credential {written}`, and the certificates of its members",
             )
         return bag
@@ -106,12 +106,12 @@ class TypeSigner:
 
 
 def shown_problem(shown: ShownType) -> dict[str, object]:
-    """Return what is wrong with a signature at first sight, as plain data."""
+    """Return the first problem of a signature as plain data."""
     return {"code": shown.code, "problem": shown.problem} if shown.code else {}
 
 
 def shown_facts(shown: ShownType, names: NameBook) -> list[tuple[str, str]]:
-    """Return what a file says of its signature, for people."""
+    """Return the facts about a file's signature, for people."""
     unverified = shown.unverified
     facts = [("signed by", f"{names.show(unverified.key.principal)} (not verified here)")]
     if unverified.credentials.certificates:
@@ -124,7 +124,7 @@ def shown_facts(shown: ShownType, names: NameBook) -> list[tuple[str, str]]:
 def verified_facts(
     verified: VerifiedType, unverified: UnverifiedType, wording: Wording, place: NetworkName | None
 ) -> list[tuple[str, str]]:
-    """Return who signed a type, through which certificates they may, where, and until when that holds, for people."""
+    """Return the signer of a type, the certificates behind it, where it counts, and until when, for people."""
     owns = ", the owner" if verified.signer == verified.event_type.name.owner else ""
     chain = [one for one in unverified.credentials.certificates if one.id in verified.because]
     facts = [("signed by", f"{wording.who(verified.signer)}{owns}")]
@@ -143,7 +143,7 @@ _AS_BEFORE: Final = "default: as the type that it extends, or its version before
 
 @option_class
 class SealingOptions:
-    """How events of a type are sealed; None leaves it as it is."""
+    """Options for how events of a type are sealed; None leaves it as it is."""
 
     seal: str | None = option(
         "--seal",
@@ -162,7 +162,7 @@ class SealingOptions:
     )
 
     def apply(self, definition: TypeDefinition) -> TypeDefinition:
-        """Return a type that is sealed so."""
+        """Return a type with this sealing."""
         return replace(
             definition,
             sealing=definition.sealing if self.seal is None else Sealing(self.seal),
@@ -173,7 +173,7 @@ class SealingOptions:
 
 @option_class
 class EditOptions:
-    """The changes, as given. Removed first, then renamed, then retyped, then added."""
+    """Options for the changes: removed first, then renamed, then retyped, then added."""
 
     add: tuple[str, ...] = option("--add", multiple=True, metavar="NAME:KIND[:DOMAIN]", help="Add an attribute.")
     remove: tuple[str, ...] = option("--remove", multiple=True, metavar="NAME", help="Remove an attribute.")
@@ -246,7 +246,7 @@ class _Define:
     names: NamesOption
 
     def definition(self, owner: Principal, extends: TypeName | None, names: NameBook) -> TypeDefinition:
-        """Return the type that is meant. Raises `MalformedError` (`cli.usage`, `event.class`, and as the parts)."""
+        """Return the type that the options define. Raises `MalformedError` (`cli.usage`, `event.class`, and others)."""
         if self.event_class is not None and (self.attributes or self.type_name is not None or self.version != "0"):
             raise MalformedError(
                 "cli.usage",
@@ -258,13 +258,13 @@ class _Define:
             if known.owner and names.principal(known.owner) != owner:
                 raise MalformedError(
                     "event.class",
-                    f"`{self.event_class[:80]}` says that `{known.owner}` owns the type, and {names.show(owner)} would",
+                    f"`{self.event_class[:80]}` says that `{known.owner}` owns the type, not {names.show(owner)}",
                     hint=f"sign with the key of `{known.owner}`, or change the class",
                 )
             return known.definition(owner, extends)
         if self.type_name is None:
-            raise MalformedError("cli.usage", "which event type?", hint="give NAME, or an event class with --from")
-        # Paper 5, section 4.3.2: in the first version there is nobody to conflict with, and short ids read well.
+            raise MalformedError("cli.usage", "no event type is given", hint="give NAME, or an event class with --from")
+        # Paper 5, section 4.3.2: the first version cannot conflict with others, so short ids are enough.
         attributes = (parse_attribute(written, str(number)) for number, written in enumerate(self.attributes))
         return TypeDefinition(TypeName(owner, self.type_name, self.version), tuple(attributes), extends)
 
@@ -277,7 +277,7 @@ def load_event_class(written: str) -> EventClass[Any]:
     sys.path.insert(0, folder)
     try:
         found = getattr(import_module(module), name)
-    except Exception as error:  # a program may raise anything
+    except Exception as error:  # importing a module can raise anything
         raise MalformedError(
             "cli.class",
             f"`{written[:80]}` cannot be imported: {type(error).__name__}: {str(error)[:200]}",
@@ -353,7 +353,7 @@ def edit(session: CommandSession, options: _Edit) -> CommandAnswer:
     shelf = options.shelf.load(options.file)
     before = load_type(options.file)
     if not making.signing.unchecked:
-        # A version that is built on a forged one would make the forgery look real.
+        # A version based on a forged one would make the forgery look real.
         shelf.verify(before, session.now)
     definition = options.edits.apply(before.definition, session)
     key = making.key.open()
@@ -376,7 +376,7 @@ def _finish(making: TypeSigner, signed: UnverifiedType, made: tuple[AttributeCha
 
 
 def new_uid(session: CommandSession) -> str:
-    """Return an id for an attribute: several managers may add some at the same time, and none may ever come back."""
+    """Return a random id for an attribute: several managers can add some at the same time, and ids are never reused."""
     return session.random(6).hex()
 
 
@@ -606,10 +606,10 @@ def grant(session: CommandSession, options: _Grant) -> CommandAnswer:
 
 
 def _doubts(patterns: Iterable[str]) -> Iterator[Warned]:
-    """Yield what should be said to somebody who gives less than publishing needs."""
+    """Yield warnings for rights that are not enough to publish."""
     lacking = lacking_above(patterns)
     if lacking:
         yield Warned(
             "topic.publish-alone",
-            f"publishing there needs the right on `{'`, `'.join(lacking)}` as well; --with-super-topics gives it too",
+            f"publishing there also needs the right on `{'`, `'.join(lacking)}`; --with-super-topics grants it too",
         )

@@ -90,7 +90,7 @@ def up(session: CommandSession, options: _Up) -> CommandAnswer | None:
         names=loaded.names,
         limits=loaded.file.limits,
     )
-    # A log of JSON has nothing else in it.
+    # A JSON log contains nothing else.
     for warning in warnings if as_json else ():
         log.say("warning", "problem", code=warning.code, message=warning.message)
     world = World(clock=lambda: datetime.now(UTC), timer=time.perf_counter_ns, random=secrets.token_bytes)
@@ -99,7 +99,7 @@ def up(session: CommandSession, options: _Up) -> CommandAnswer | None:
 
 
 def _log_line(line: str) -> None:
-    # Whoever read the log may have left; those who are served should not notice.
+    # The reader of the log may be gone; this must not disturb the broker.
     with suppress(OSError):
         click.echo(line, err=True)
 

@@ -44,22 +44,22 @@ def test_a_meter_adds_up_what_executors_count() -> None:
 
 def test_counts_in_words() -> None:
     assert SparkCounts().text(1.0) == ""
-    assert SparkCounts(octets=3 << 20).text(2.0) == "3.0 MiB read, 1.5 MiB/s"
-    assert SparkCounts(read=3_000, octets=3 << 20).text(2.0) == "3,000 rows read, 1,500 rows/s"
+    assert SparkCounts(size=3 << 20).text(2.0) == "3.0 MiB read, 1.5 MiB/s"
+    assert SparkCounts(read=3_000, size=3 << 20).text(2.0) == "3,000 rows read, 1,500 rows/s"
     assert SparkCounts(read=3_000, written=1_000).text(0.0).endswith("1,000 written")
 
 
-def test_a_connect_server_tells_tasks_and_octets() -> None:
-    def stage(tasks: int, done: int, octets: int) -> SimpleNamespace:
-        return SimpleNamespace(num_tasks=tasks, num_completed_tasks=done, num_bytes_read=octets)
+def test_a_connect_server_tells_tasks_and_bytes() -> None:
+    def stage(tasks: int, done: int, size: int) -> SimpleNamespace:
+        return SimpleNamespace(num_tasks=tasks, num_completed_tasks=done, num_bytes_read=size)
 
     remote = Remote()
     remote(stages=[stage(4, 1, 10), stage(2, 0, 0)], inflight_tasks=2, operation_id="a", done=False)
-    assert (remote.done, remote.whole, remote.counted().octets) == (1, 6, 10)
+    assert (remote.done, remote.whole, remote.counted().size) == (1, 6, 10)
     remote(stages=[stage(4, 4, 40), stage(2, 1, 5)], inflight_tasks=1, operation_id="a", done=False)
     remote(stages=None, inflight_tasks=0, operation_id="a", done=True)
     remote(stages=[stage(1, 0, 1)], inflight_tasks=1, operation_id="b", done=False)
-    assert (remote.done, remote.whole, remote.counted().octets) == (0, 1, 46)
+    assert (remote.done, remote.whole, remote.counted().size) == (0, 1, 46)
 
 
 def test_only_a_spark_on_this_machine_is_metered(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""`penstock cert`: issue certificates, look at them, verify them."""
+"""`penstock cert`: issue, show and verify certificates."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
@@ -61,7 +61,7 @@ from penstock.trust.validity import State, Validity
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """What a certificate says, and what is wrong with it: nothing, or a code and words."""
+    """A certificate with its problem, as a code and a message; both are empty if it has none."""
 
     id: str
     statement: Statement
@@ -75,7 +75,7 @@ class Judged:
 
 
 def judge_bag(bag: CredentialFiles, now: datetime) -> list[Judged]:
-    """Judge every certificate of a bag. Raises what is wrong with one that cannot be read at all."""
+    """Judge every certificate of a bag. Raises the error of a certificate that cannot be read at all."""
     return [
         *(judge(certificate, now) for certificate in bag.credentials.certificates),
         *map(_judge_damaged, bag.damaged),
@@ -83,7 +83,7 @@ def judge_bag(bag: CredentialFiles, now: datetime) -> list[Judged]:
 
 
 def _judge_damaged(one: Damaged) -> Judged:
-    """Take what a changed certificate says for what it is: words that nobody signed."""
+    """Judge a certificate that was changed after it was signed: its content is shown, but nobody signed it."""
     if isinstance(one.error, MalformedError):
         raise one.error
     problem = f"not verified: {one.error.message}"
@@ -91,7 +91,7 @@ def _judge_damaged(one: Damaged) -> Judged:
 
 
 def judge(certificate: UnverifiedCertificate, now: datetime) -> Judged:
-    """Check the signature, then the dates. On-line tests are not asked here."""
+    """Check the signature, then the dates. On-line tests are not performed here."""
     id_, statement = certificate.id, certificate.statement
     try:
         verify_certificate(certificate)
@@ -127,7 +127,7 @@ def _facts(one: Judged, wording: Wording) -> list[tuple[str, str]]:
 
 
 def _forest(judged: list[Judged], wording: Wording) -> list[TreeLine]:
-    """Hang each certificate below those that lead to its issuer; what nothing leads to stands at the top."""
+    """Put each certificate below those that lead to its issuer, and the others at the top."""
     by_issuer: dict[Principal, list[Judged]] = {}
     for one in judged:
         by_issuer.setdefault(one.statement.issuer, []).append(one)
@@ -140,7 +140,7 @@ def _forest(judged: list[Judged], wording: Wording) -> list[TreeLine]:
             shown.add(one.id)
             child = TreeLine(_line(one, wording))
             node.children.append(child)
-            # Cycles end because each certificate is shown once; a long chain goes on at the top.
+            # Cycles end because each certificate is shown once; a long chain continues at the top.
             if depth < CHAIN_LENGTH:
                 for reached in _reached(one.statement.subject):
                     grow(child, reached, depth + 1)
@@ -175,7 +175,7 @@ def _line(one: Judged, wording: Wording) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# `penstock cert`: issue certificates, look at them, verify them.
+# The commands.
 
 
 @click.group(cls=Verbs)

@@ -1,4 +1,4 @@
-"""From the words of `penstock cert` to the right, the subject and the dates that a certificate states."""
+"""Read the right, the subject and the validity of a certificate from the command line, and issue it."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ from penstock.trust.credentials import Credentials
 from penstock.trust.tags import Set, Tag, parse_tag
 from penstock.trust.validity import DEFAULT_LIFETIME, Validity
 
-#: what a TIME means that is a date and no more
+#: the meaning of a TIME that is a date only
 MIDNIGHT: Final = "a date alone is 00:00 UTC of that day"
 LAST_SECOND: Final = "a date alone includes that day, until 23:59:59 UTC"
 _VOCABULARY: Final = (NETWORK, EVENT_TYPE)
@@ -45,7 +45,7 @@ _VOCABULARY: Final = (NETWORK, EVENT_TYPE)
 
 @option_class
 class RightOptions:
-    """The right that a certificate gives."""
+    """Options for the right that a certificate grants."""
 
     network: str | None = option(
         "--network",
@@ -102,7 +102,7 @@ class RightOptions:
             tag = parse_tag(parse_sexp(self.tag.encode("utf-8", "surrogateescape")))
             if isinstance(tag, Set) and not any(tag.members()):
                 raise MalformedError(
-                    "capability.empty", "the tag gives no right at all", hint="an empty set has nothing"
+                    "capability.empty", "the tag grants no right", hint="an empty set contains nothing"
                 )
             return tag
         rights = self._rights()
@@ -113,12 +113,12 @@ class RightOptions:
         return self._type_tag(names, event_type, rights)
 
     def doubts(self) -> Iterator[Warned]:
-        """Yield what should be said about the conditions: facts that not every broker knows."""
+        """Yield warnings about the conditions: facts that not every broker knows."""
         for text in self.when:
             for fact in sorted(parse_selector(text).attributes - ENVIRONMENT.keys()):
                 yield Warned(
                     "capability.unknown-fact",
-                    f"only brokers that know `{fact}` can ask the condition; for all others the right does not count",
+                    f"only brokers that know `{fact}` can evaluate the condition; for others the right does not count",
                 )
 
     def _type_tag(self, names: NameBook, event_type: EventType | None, rights: list[Right] | None) -> Tag:
@@ -139,7 +139,7 @@ class RightOptions:
             if attribute in listed[:index]:
                 raise given_twice(f"--attribute {self.attributes[index]}", "name each attribute once")
         for text in self.when:
-            # What brokers know of themselves has a kind; facts that only some of them know are not looked at here.
+            # Facts that every broker knows have a kind; facts that only some of them know are not checked here.
             parse_selector(text).check(ENVIRONMENT, missing="null")
         return event_tag(
             owner,
@@ -171,8 +171,8 @@ class RightOptions:
         if bool(self.rights) is self.all_rights:
             raise MalformedError(
                 "cli.rights",
-                "say which rights are given",
-                hint="give --right for each of them, or --all-rights for every one",
+                "no right is given",
+                hint="give --right for each right, or --all-rights",
             )
         return None if self.all_rights else [Right(right) for right in self.rights]
 
@@ -190,10 +190,10 @@ class RightOptions:
 
 
 def doubts(statement: Statement, now: datetime) -> Iterator[Warned]:
-    """Yield what should be said about a certificate before it is issued, as far as the library does not say it."""
+    """Yield warnings about a certificate before it is issued that the library does not give."""
     ends = statement.validity.ends
     if ends is not None and ends < now:
-        yield Warned("capability.already-over", f"the certificate is over already, since {instant_text(ends)}")
+        yield Warned("capability.already-over", f"the certificate has already expired, at {instant_text(ends)}")
     if isinstance(statement, Authorisation):
         tags = statement.tag.members() if isinstance(statement.tag, Set) else [statement.tag]
         if any(isinstance(tag, bytes) or (isinstance(tag, tuple) and tag[0] not in _VOCABULARY) for tag in tags):
@@ -204,7 +204,7 @@ def doubts(statement: Statement, now: datetime) -> Iterator[Warned]:
 
 
 def attribute_id(written: str, names: NameBook, event_type: EventType | None) -> AttributeId:
-    """Return the id of an attribute that is written as an id or named as the type names it."""
+    """Return the id of an attribute that is given by its id or by its name in the type."""
     if "#" in written:
         return names.attribute(written)
     return need_type(event_type, f"attribute `{written[:80]}`").attribute(written).id
@@ -219,13 +219,13 @@ def _subject() -> MalformedError:
 
 
 def check_comment(comment: str) -> str:
-    """Return a comment that can be written down. Raises `MalformedError` (`value.text`)."""
+    """Return a comment that can be stored. Raises `MalformedError` (`value.text`)."""
     check_value(Kind.STRING, comment)
     return comment
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Shared by the commands that sign a certificate: the key, the subject, the validity, and the output.
+# Issue a certificate: the key, the subject, the validity, and the output.
 
 
 State: TypeAlias = Callable[[Principal, Subject], Statement]
@@ -238,7 +238,7 @@ _UNTIL: Final = "Let it be valid until this time (default: {default}); " + f"{LA
 
 @option_class
 class PeriodOptions:
-    """While a rule is valid."""
+    """Options for the validity period of a rule."""
 
     not_before: str | None = option("--not-before", metavar="TIME", help=_FROM)
     not_after: str | None = option("--not-after", metavar="TIME", help=_UNTIL.format(default="without expiry"))
@@ -262,7 +262,7 @@ class PeriodOptions:
 
 @option_class
 class LifetimeOptions:
-    """While a certificate is valid: for a year, unless its issuer says otherwise."""
+    """Options for the validity period of a certificate: a year, unless its issuer says otherwise."""
 
     not_before: str | None = option("--not-before", metavar="TIME", help=_FROM)
     not_after: str | None = option("--not-after", metavar="TIME", help=_UNTIL.format(default="see --days"))
@@ -290,7 +290,7 @@ class LifetimeOptions:
 
 @option_class
 class SubjectOptions:
-    """Who a certificate is for, and while it is valid."""
+    """Options for the subject and the validity of a certificate."""
 
     to: str | None = option("--to", **WHO, help="Issue it for a principal, one of your names, or a key or quorum file.")
     to_names: tuple[str, ...] = option(
@@ -323,7 +323,7 @@ class SubjectOptions:
 
 @dataclass(frozen=True, slots=True)
 class Issuing:
-    """A certificate that is asked for, but for what it says."""
+    """A certificate to be issued, without its content."""
 
     session: CommandSession
     key: KeyOptions
@@ -341,7 +341,7 @@ class Issuing:
         destination: OutputFile,
         names: NamesOption,
     ) -> "Issuing":
-        """Read what the options name, except the key. Raises what reading raises."""
+        """Read the files that the options name, except the key. Raises what reading raises."""
         book = names.load()
         validity = subject.period.validity(session.now)
         check_comment(subject.comment)
@@ -354,7 +354,7 @@ class Issuing:
         return self.subject.comment
 
     def issue(self, state: State, event_type: EventType | None = None, more: tuple[Warned, ...] = ()) -> CommandAnswer:
-        """Sign what `state` says, warn about what should be known of it, write it, and return the answer."""
+        """Sign the content that `state` returns, print warnings, write it, and return the answer."""
         key = self.key.open()
         statement = state(key.principal, self.subject.find(self.names, key.principal))
         certificate = issue(statement, key)

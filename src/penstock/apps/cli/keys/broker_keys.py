@@ -42,20 +42,20 @@ from penstock.trust.limits import POLICY_NUMBER
 # ----------------------------------------------------------------------------------------------------------------------
 # What a change of keys affects: groups, epochs and holders, read from the broker's status.
 #
-# Nothing else is asked of the broker than its status. What a change itself is refused for, this is refused for too, as
-# far as the status tells: keys that are not managed there, or not by who asks, and brokers that do not hold them.
+# The broker is only asked for its status. As far as the status shows it, a rehearsal is refused for the same reasons as
+# the change: keys that are not managed there, or not by this principal, and brokers that do not hold them.
 
 
 Rehearsed: TypeAlias = Mapping[str, Mapping[str, Wire]]
-"""The groups that a change would concern, by scope: its description, and the result of the change."""
+"""The groups that a change would affect, by scope: its description, and the result of the change."""
 
 _NOT_OPERATOR: Final = "broker.not-operator"
 
 
 def rotated(status: Mapping[str, Wire], of_type: TypeKey, attribute: str) -> Rehearsed:
-    """Return the groups that would begin an epoch, and which. Raises `RefusedError` (`keys.not-manage…`)."""
+    """Return the groups that would begin an epoch, and its number. Raises `RefusedError` (`keys.not-manage…`)."""
     meant = _meant(status, of_type, attribute)
-    # Labels change by themselves, where they are not asked for.
+    # Labels are renewed automatically unless they are requested.
     return {
         scope: {**one, "then": _epoch(one) + 1}
         for scope, one in meant.items()
@@ -64,7 +64,7 @@ def rotated(status: Mapping[str, Wire], of_type: TypeKey, attribute: str) -> Reh
 
 
 def evicted(status: Mapping[str, Wire], of_type: TypeKey, attribute: str, broker: Principal) -> Rehearsed:
-    """Return the groups that would go on without a broker. Raises as `rotated`, and `keys.not-member`."""
+    """Return the groups that would continue without a broker. Raises as `rotated`, and `keys.not-member`."""
     who = str(broker)
     held = {s: one for s, one in _meant(status, of_type, attribute).items() if who in listed(one.get("holders"))}
     if not held:
@@ -98,7 +98,7 @@ def joined(status: Mapping[str, Wire]) -> Rehearsed:
 
 
 def of_manager(error: RefusedError) -> RefusedError:
-    """Return why a change is refused to somebody who may not see the status either."""
+    """Return the error for a principal that may neither make the change nor see the status."""
     return _not_manager() if error.code == _NOT_OPERATOR else error
 
 
@@ -123,7 +123,7 @@ def _meant(status: Mapping[str, Wire], of_type: TypeKey | None, attribute: str) 
 
 def _forgotten(one: Mapping[str, Wire], before: datetime) -> dict[str, Wire]:
     begun, epoch = one.get("begun"), _epoch(one)
-    # An epoch is over when the next begins; when the earlier ones did is not told.
+    # An epoch ends when the next begins. The status does not say when earlier epochs ended.
     whole = isinstance(begun, datetime) and begun < before
     return {"last": max(0, epoch - (1 if whole else 2)), "all": whole}
 
@@ -136,8 +136,8 @@ def _epoch(one: Mapping[str, Wire]) -> int:
 def _not_manager() -> RefusedError:
     return RefusedError(
         "keys.not-manager",
-        "these keys may be changed by the type's owner, and by who has the right `keys`",
-        hint="show the certificate that says so with --credential",
+        "these keys may be changed by the type's owner, and by principals with the right `keys`",
+        hint="show the certificate with --credential",
     )
 
 
@@ -146,7 +146,7 @@ def _not_manager() -> RefusedError:
 
 
 def show_keys(status: Mapping[str, Wire], names: NameBook) -> Iterator[Shown]:
-    """Yield which keys a broker holds and manages."""
+    """Yield the keys that a broker holds and manages."""
     held, managed, waiting = (table(status.get(name)) for name in ("held", "managed", "waiting"))
     if held:
         rows = [_held(table(one), names) for one in held.values()]
@@ -164,7 +164,7 @@ def show_keys(status: Mapping[str, Wire], names: NameBook) -> Iterator[Shown]:
 
 
 def show_rehearsed(found: Rehearsed, names: NameBook, words: str) -> Iterator[Shown]:
-    """Yield what a change would concern."""
+    """Yield the keys that a change would affect."""
     yield words if found else "nothing would change"
     rows = [row for one in found.values() for row in _rehearsed(one, names)]
     if rows:
@@ -221,7 +221,7 @@ def _scope(text: str, names: NameBook) -> str:
 
 
 def _epoch_text(one: Mapping[str, Wire]) -> str:
-    """Return the epoch of a key. They are counted from 1: of a key that has not come there is none."""
+    """Return the epoch of a key, counted from 1. A key that has not arrived has none."""
     return str(one.get("epoch") or "–")
 
 
@@ -235,7 +235,7 @@ def _when(value: Wire) -> str:
 
 @option_class
 class KeyScopeOptions:
-    """The keys that a change is about."""
+    """Options for the keys that a change is about."""
 
     type_name: str = option("--type", required=True, metavar="OWNER/NAME", help="Use this event type.")
     attribute: str = option(
@@ -421,18 +421,18 @@ def _status(call: Call) -> Mapping[str, Wire]:
 
 
 def _rehearsal(found: Rehearsed, call: Call, words: str) -> CommandAnswer:
-    """Return what a change would concern, and change nothing."""
+    """Return the keys that a change would affect, and change nothing."""
     data = {"dry_run": True, "keys": {scope: plain(dict(one)) for scope, one in found.items()}}
     return CommandAnswer(data, show_rehearsed(found, call.names, words))
 
 
 def on_terminal() -> bool:
-    """Say whether there is somebody who can be asked."""
+    """Return whether standard input is a terminal, so that somebody can be asked."""
     return sys.stdin is not None and sys.stdin.isatty()
 
 
 def _confirm_forgetting(call: Call, before: datetime) -> None:
-    """Ask whether keys are to be forgotten. Raises `click.Abort` if not."""
+    """Ask for confirmation to forget keys. Raises `click.Abort` if it is denied."""
     groups = counted(len(forgotten(_status(call), before)), "key")
     click.confirm(f"Forget old epochs of {groups}? There is no way back", abort=True, err=True)
 
@@ -459,22 +459,22 @@ def _plain(found: Mapping[str, Wire]) -> dict[str, object]:
 
 _NOT_ENTITLED: Final = "keys.not-entitled"
 _NO_HISTORY: Final = "keys.no-history"
-#: why nothing has come, and what to do
+#: by code: why no key has arrived, and what to do
 _NOTHING: Final = {
     _NOT_ENTITLED: (
-        "you show no right to these keys",
+        "you have shown no right to these keys",
         "the owner grants `history` on the type or on attributes: show the certificate with --credential",
     ),
     _NO_HISTORY: (
-        "none of these epochs is over and kept",
-        "an epoch is over when the next one begins: by itself, or with `penstock keys rotate`",
+        "the key manager has none of these epochs, or they have not ended",
+        "an epoch ends when the next one begins: automatically, or with `penstock keys rotate`",
     ),
 }
 
 
 @dataclass(slots=True)
 class _Fetched:
-    """What has come for each key, by what people call it; and which there is no right to, or nothing of."""
+    """The epochs that have arrived for each key, by its name; and the code of each key that was refused."""
 
     epochs: dict[str, list[int]] = field(default_factory=dict)
     refused: dict[str, str] = field(default_factory=dict)
@@ -527,7 +527,9 @@ def fetch(session: CommandSession, options: _Fetch) -> CommandAnswer:
     """
     if options.last is not None and options.last < options.first:
         raise MalformedError(
-            "cli.usage", f"no epoch is from {options.first} to {options.last}", hint="--last is not before --first"
+            "cli.usage",
+            f"there is no epoch from {options.first} to {options.last}",
+            hint="--last must not be before --first",
         )
     call = options.client.call(options.of_type.type_files)
     kek = load_kek(options.kek_file, options.kek_passphrase_file)
@@ -540,7 +542,7 @@ def fetch(session: CommandSession, options: _Fetch) -> CommandAnswer:
             return await _Fetching(client, kept).fetch(wanted)
 
     fetched = talk(ask)
-    # The key of the type comes with those of attributes, and is not what was asked for.
+    # The key of the type comes with those of attributes, but was not requested.
     if not fetched.epochs or (options.attributes and fetched.refused.keys() >= {*options.attributes}):
         named = (fetched.refused[name] for name in options.attributes if name in fetched.refused)
         code = next(named, None) or next(iter(fetched.refused.values()))
@@ -569,7 +571,7 @@ class _Wanted:
     last: int | None
 
     def groups(self, event_type: EventType) -> Iterator[tuple[str, KeyGroup]]:
-        """Yield the groups that are meant, by what people call them. Raises `MalformedError`."""
+        """Yield the groups to fetch, with their names. Raises `MalformedError`."""
         if event_type.sealing is Sealing.NONE:
             raise MalformedError("keys.not-sealed", f"`{event_type.name.name}` is not sealed: it has no keys")
         yield event_type.name.name, KeyGroup(event_type.key)
@@ -580,19 +582,19 @@ class _Wanted:
 
 @dataclass(slots=True)
 class _Fetching:
-    """Asks for keys, and puts into a ring what comes."""
+    """Fetch keys, and put them into a ring."""
 
     client: Client
     ring: KeyRing
     fetched: _Fetched = field(default_factory=_Fetched)
 
     async def fetch(self, wanted: _Wanted) -> _Fetched:
-        """Ask for all that is wanted."""
+        """Fetch all keys that are wanted."""
         event_type = await self.client.type(wanted.type)
         for name, group in wanted.groups(event_type):
             await self._group(name, group, wanted)
         if event_type.blinded and self.fetched.epochs:
-            # All of them: their epochs are others. By themselves they open nothing.
+            # All of them, because labels have epochs of their own. By themselves they open nothing.
             await self._group(LABELS, KeyGroup(event_type.key, labels=True), replace(wanted, first=1, last=None))
         return self.fetched
 
@@ -609,7 +611,7 @@ class _Fetching:
         self.fetched.epochs[name] = sorted(found)
 
     async def _epochs(self, group: KeyGroup, wanted: _Wanted) -> dict[int, Secret]:
-        """Ask until there are no more: a manager gives the first so many of those that it has kept."""
+        """Ask until there are no more: a key manager returns a limited number of its epochs at a time."""
         found: dict[int, Secret] = {}
         first, last = wanted.first, wanted.last or POLICY_NUMBER
         while first <= last:
@@ -628,7 +630,7 @@ class _Fetching:
 
 
 def _behind(epochs: Collection[int]) -> int:
-    """Return the first epoch that is missing behind the lowest: the broker's own keys may lie further on."""
+    """Return the first missing epoch after the lowest: the broker's own keys can be later ones."""
     epoch = min(epochs)
     while epoch in epochs:
         epoch += 1

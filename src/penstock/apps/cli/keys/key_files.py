@@ -1,4 +1,4 @@
-"""`penstock key`: make keys and quorums, and see which principals they are."""
+"""`penstock key`: make keys, quorums and key rings, and show which principals they stand for."""
 
 from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
@@ -111,7 +111,7 @@ def show(options: _Show) -> CommandAnswer:
 
     For a key-encryption key, and for a key ring, it shows the id of the key-encryption key.
     """
-    # Such keys have no public half, and standard input is read but once.
+    # Such keys have no public half, and standard input can be read only once.
     if options.public_file is None and options.file != STDIN and (kek := kek_answer(options.file)) is not None:
         return kek
     names = options.names.load()
@@ -179,7 +179,7 @@ def _keys_in(folder: str) -> Iterator[tuple[str, str, Principal]]:
         raise FailedError("file.unreadable", f"`{folder}` cannot be read: {reason(error)}") from None
     for path in paths:
         try:
-            # Keys are small, and other files of a folder are not ours to complain about.
+            # Keys are small, and other files in the folder are ignored.
             if path.is_file() and 0 < path.stat().st_size < 65_536:
                 value = read_sexp(str(path))
                 party = read_party(value, str(path))
@@ -249,7 +249,7 @@ def _kind(stored: PublicKey | SigningKey | ProtectedKey) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# `penstock key new-kek` and `new-ring`: what keys of sealed events lie under, and a ring of new ones.
+# `penstock key new-kek` and `new-ring`: key-encryption keys, and rings of keys for sealed events.
 
 
 _FIRST_EPOCH = 1
@@ -340,7 +340,7 @@ def new_ring(session: CommandSession, options: _NewRing) -> CommandAnswer:
 
 
 def _scopes(event_type: EventType, attributes: tuple[str, ...]) -> Iterator[str]:
-    """Yield what there are keys of: all, or the type and some attributes.
+    """Yield the scopes that have keys: all, or the type and some attributes.
 
     Raises `MalformedError` (`type.unknown-attribute`) and `RefusedError` (`seal.level`).
     """
@@ -365,7 +365,7 @@ def _drawn(scopes: Iterable[str], session: CommandSession) -> KeyRing:
 
 
 def _taken(whole: KeyRing, types: Collection[EventType], attributes: tuple[str, ...]) -> KeyRing:
-    """Return what a ring has of some types, which must be there, and so must attributes that are named.
+    """Return the keys of some types in a ring. The types, and attributes that are named, must be there.
 
     Raises `RefusedError` (`seal.unknown-key`) and as `_scopes`.
     """
@@ -386,12 +386,14 @@ def _taken(whole: KeyRing, types: Collection[EventType], attributes: tuple[str, 
 
 def _missing(name: str) -> RefusedError:
     return RefusedError(
-        "seal.unknown-key", f"the ring has no key of `{name}`", hint="take it from a ring that has, or do without"
+        "seal.unknown-key",
+        f"the ring has no key of `{name}`",
+        hint="use a ring that has it, or leave the attribute out",
     )
 
 
 def kek_answer(file: str) -> CommandAnswer | None:
-    """Return which key-encryption key a file holds, or lies under if it is a key ring; None if it is neither.
+    """Return the id of the key-encryption key in a file, or of a key ring's; None for other files.
 
     Raises `MalformedError` (`keys.kek`) for a key-encryption key that was changed.
     """

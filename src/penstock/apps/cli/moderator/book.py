@@ -86,7 +86,9 @@ def init(session: CommandSession, options: _Init) -> CommandAnswer:
     rules = load_rules(options.file, names)
     if options.unsigned is (options.who.key_file is not None):
         raise MalformedError(
-            "cli.usage", "the moderator signs, or nothing is signed", hint="give --key FILE, or --unsigned --as WHO"
+            "cli.usage",
+            "either the moderator signs, or nothing is signed",
+            hint="give --key FILE, or --unsigned --as WHO",
         )
     key = options.who.key()
     if key is None and options.who.as_who is None:
@@ -124,24 +126,22 @@ def init(session: CommandSession, options: _Init) -> CommandAnswer:
 
 
 def _free(store_url: str, ledger: str) -> str:
-    """Return where a rule book would begin. Raises `RefusedError` (`moderator.book-exists`)."""
+    """Return the URL at which a rule book would begin. Raises `RefusedError` (`moderator.book-exists`)."""
     try:
         with store_at(store_url) as store:
             url, taken = store.url, store.ledger(ledger).head() != EMPTY
     except FailedError as error:
         if error.code != "store.missing":
             raise
-        # Only files can be missing, and their names hold no password.
+        # Only files can be missing, and their names contain no password.
         return store_url
     if taken:
-        raise RefusedError(
-            "moderator.book-exists", f"there is something in `{ledger}` already", hint="choose another name"
-        )
+        raise RefusedError("moderator.book-exists", f"the ledger `{ledger}` is not empty", hint="choose another name")
     return url
 
 
 def is_petname(name: str) -> bool:
-    """Say whether something can be a petname."""
+    """Return whether a name can be a petname."""
     try:
         check_petname(name)
     except MalformedError:
@@ -157,7 +157,7 @@ def _somebody(word: str, names: NameBook, rules: RuleFile) -> Principal:
 
 
 def _remember(rules: RuleFile, names: NameBook, names_file: str | None, *, dry_run: bool) -> None:
-    """Keep the names of a file that mean nobody else: whoever asks without a key is known by a name alone."""
+    """Store the names of a file that are still free: without a key, a principal is known by its name alone."""
     for principal, name in rules.names.items():
         if name not in names.by_name and principal == principal_of(name) and is_petname(name):
             with remembering(name, principal, names_file, replace=False, dry_run=dry_run):
@@ -331,7 +331,7 @@ def export(session: CommandSession, options: _Export) -> CommandAnswer:
 
 
 def _of_book(founding: Founding, base: RuleBase, *, in_force: bool) -> RuleFile:
-    """Return what a rule book has come to: what was stated and is not over, or the forms in force."""
+    """Return the rules of a rule book: those that were stated and have not ended, or the forms in force."""
     standings = [each for _, each in sorted(base.standings.items())]
     wishes = [each.stated for _, each in sorted(base.wishes.items()) if each.status in _LIVE]
     if in_force:

@@ -85,13 +85,13 @@ from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed, sig
 REJECTED = "rejected"
 #: the number of rules in one write if they need not be written together
 _BATCH: Final = 1_000
-#: refusals of what somebody else has to agree to: what would come of it is shown all the same
+#: refusals because somebody else must agree: the result is shown all the same
 _OTHERS: Final = ("moderator.consent", "moderator.needs-poll")
 
 
 @option_class
 class WhoOptions:
-    """Who asks: by a key, or where the rule book takes requests without signatures, by a name."""
+    """Options for who asks: by a key, or by a name if the rule book accepts requests without signatures."""
 
     key_file: str | None = option("--key", metavar="FILE", help="Sign the request with this private key.")
     passphrase_file: str | None = passphrase_option()
@@ -106,7 +106,7 @@ class WhoOptions:
 
 @option_class
 class ActingOptions:
-    """What the commands share that change a rule book."""
+    """The options that all commands share which change a rule book."""
 
     who: WhoOptions
     why: str = option("--why", default="", metavar="TEXT", help="Record this reason in the log.")
@@ -125,10 +125,10 @@ class ActingOptions:
     output: str = output_option()
 
     def begin(self, session: CommandSession, *, passes: bool = False) -> "Acting":
-        """Open a rule book for somebody who changes it, until the command has answered.
+        """Open a rule book to change it, until the command has answered.
 
-        What is only rehearsed is of the rules that hold now. `passes` is for who lets time pass, and nothing else.
-        Raises what the options raise.
+        A rehearsal uses the rules that hold now. `passes` is set by the command that only lets time pass. Raises what
+        the options raise.
         """
         if self.who.key_file is not None and self.who.as_who is not None:
             raise MalformedError("cli.usage", "--key and --as exclude each other", hint="give one of them")
@@ -155,7 +155,7 @@ class ActingOptions:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Acting:
-    """Somebody who changes a rule book."""
+    """A principal that changes a rule book, and how: apply, sign for somebody else, or rehearse."""
 
     session: CommandSession
     source: RuleSource
@@ -164,12 +164,12 @@ class Acting:
     why: str
     destination: OutputFile
     consents: tuple[UnverifiedValue[Consent], ...]
-    #: what came of the time that has passed, where it is only rehearsed
+    #: the result of the time that has passed, if it is only rehearsed
     passed: Plan | None
     _key: SigningKey | None
 
     def asker(self) -> Principal:
-        """Return who asks. Raises `MalformedError` (`cli.usage`) where nobody does."""
+        """Return who asks. Raises `MalformedError` (`cli.usage`) if nobody is named."""
         if self.who is None:
             raise nobody()
         return self.who
@@ -179,7 +179,7 @@ class Acting:
         return Note(self.asker() if who is None else who, self.session.now, self.why)
 
     def do(self, request: Request, who: Principal | None = None) -> CommandAnswer:
-        """Do what is asked for, or show what would come of it, and return the answer. Raises what `RuleBook` raises."""
+        """Apply or rehearse a request, and return the answer. Raises what `RuleBook` raises."""
         try:
             plan = self.plan_or_take(request, who)
         except RefusedError as error:
@@ -192,7 +192,7 @@ class Acting:
     def carry(
         self, asked: UnverifiedValue[ModeratorRequest], consents: tuple[UnverifiedValue[Consent], ...]
     ) -> CommandAnswer:
-        """Do what somebody has signed, or show what would come of it, and answer. Raises what `RuleBook` raises."""
+        """Apply or rehearse a signed request, and return the answer. Raises what `RuleBook` raises."""
         value, now, dry_run = asked.value, self.session.now, self.destination.dry_run
         try:
             plan = (self.book.rehearse if dry_run else self.book.take)(asked, now, consents)
@@ -203,11 +203,11 @@ class Acting:
         return self.answer(plan, rejection(self.source, plan, written=self.written), passed=self._passed())
 
     def _passed(self) -> Plan | None:
-        """Return what came of the time that has passed, or would come of it."""
+        """Return the result of the time that has passed, applied or rehearsed."""
         return self.book.passed if self.written else self.passed
 
     def _hint(self, error: RefusedError, request: Request) -> str:
-        """Say what to do next, in commands."""
+        """Return the commands to run next."""
         match error.code, request:
             case "moderator.consent", Resolve(rule_id, strategy):
                 agree = f"`penstock moderator agree {rule_id} --by {strategy} --key … --out FILE`"
@@ -229,7 +229,7 @@ class Acting:
         return f"{', '.join(named)}: {agree}; then give --consent FILE"
 
     def answer(self, plan: Plan, error: RefusedError | None, passed: Plan | None = None) -> CommandAnswer:
-        """Return what a request came to, and what time that has passed came to before it."""
+        """Return the answer: the result of the request, after that of the time that has passed."""
         return CommandAnswer(lambda: self.data(plan), self._shown(plan, passed), error)
 
     def _shown(self, plan: Plan, passed: Plan | None) -> Iterator[Shown]:
@@ -239,20 +239,20 @@ class Acting:
             yield self.destination.line()
 
     def data(self, plan: Plan) -> dict[str, object]:
-        """Return what a request came to as plain data."""
+        """Return the result of a request as plain data."""
         file = {} if self.destination.out is None else self.destination.as_dict()
         return {**plan_data(plan, self.source, written=self.written), **file, "written": self.written}
 
     @property
     def written(self) -> bool:
-        """True where the rule book is changed."""
+        """Whether the rule book is changed."""
         return not self.destination.dry_run and self.destination.out is None
 
     def plan_or_take(self, request: Request, who: Principal | None = None) -> Plan:
-        """Do what is asked for, or plan it, and answer nothing. Raises what `RuleBook` raises."""
+        """Apply a request, or plan it, without an answer. Raises what `RuleBook` raises."""
         note = self.note(who)
         if self.destination.out is not None:
-            # Who else has to agree sees it first.
+            # Show the result first to those who must agree.
             plan = self.book.plan(request, note)
             self.destination.put(self._signed(request).to_sexp())
             return plan
@@ -265,12 +265,12 @@ class Acting:
         return self.book.take_unsigned(request, note)
 
     def several(self, requests: Sequence[Add | StateSubscriberRule], *, whole: bool) -> Iterator[Plan]:
-        """Do all that is stated or nothing, or in batches; or plan each on what would have come of those before.
+        """Apply all requests or none, or in batches; or plan each on the result of those before it.
 
         Raises what `RuleBook.state` raises.
         """
         if self.destination.out is not None:
-            raise MalformedError("cli.usage", "one request is written to a file, not several", hint="give one rule")
+            raise MalformedError("cli.usage", "only one request can be written to a file", hint="give one rule")
         if self.written:
             size = max(1, len(requests)) if whole else _BATCH
             for first in range(0, len(requests), size):
@@ -290,7 +290,7 @@ class Acting:
                 yield plan
 
     def show_passed(self, passed: Plan | None) -> Iterator[Shown]:
-        """Yield what came of the time that has passed."""
+        """Yield the result of the time that has passed."""
         if passed is not None:
             yield from show_plan(passed, self.source, done=self.written)
 
@@ -301,18 +301,18 @@ class Acting:
             show(parts)
 
     def sets_time(self) -> bool:
-        """Say whether whoever asks is the moderator, and the time of the book has to be set."""
+        """Return whether the moderator asks, and the time of the book must be set."""
         return self.who == self.book.founding.moderator and self.book.needs_time(self.session.now)
 
     def is_due(self) -> bool:
-        """Say whether anything comes of the time that has passed, or of what has changed since."""
+        """Return whether the time that has passed changes anything."""
         note = Note(self.book.founding.moderator, self.session.now)
         return self.book.plan(Pass(), note).step.delta != NO_CHANGE
 
     def key(self) -> SigningKey:
-        """Return the key. Raises `MalformedError` (`cli.usage`) where none was given."""
+        """Return the key. Raises `MalformedError` (`cli.usage`) if none was given."""
         if self._key is None:
-            raise MalformedError("cli.usage", "only who has a key can sign", hint="give --key FILE")
+            raise MalformedError("cli.usage", "a signature needs a key", hint="give --key FILE")
         return self._key
 
     def _signed(self, request: Request) -> SignedValue[ModeratorRequest]:
@@ -320,7 +320,7 @@ class Acting:
 
 
 def read_consent(file: str) -> UnverifiedValue[Consent]:
-    """Read what somebody has agreed to. Raises what `read_sexp` and `read_signed` raise."""
+    """Read a signed consent. Raises what `read_sexp` and `read_signed` raise."""
     value = read_sexp(file)
     with within(file):
         return read_signed(value, Consent)
@@ -330,8 +330,8 @@ def nobody() -> MalformedError:
     """Return the error for a request that nobody makes."""
     return MalformedError(
         "cli.usage",
-        "nothing says who asks",
-        hint="give --key FILE, or --as WHO where the rule book takes requests without signatures",
+        "it is not known who asks",
+        hint="give --key FILE, or --as WHO if the rule book accepts requests without signatures",
     )
 
 
@@ -405,7 +405,7 @@ def add(session: CommandSession, options: _Add) -> CommandAnswer:
     if options.source is not None:
         return _add_file(act, options.source, missing=options.missing)
     if options.rule is None or options.event is None:
-        raise MalformedError("cli.usage", "nothing says what the rule is about", hint="give --event TYPE")
+        raise MalformedError("cli.usage", "the rule has no event type", hint="give --event TYPE")
     stated_by = act.asker()
     stated = PublishRule(
         options.rule,
@@ -424,7 +424,7 @@ def _condition(written: tuple[str, ...]) -> Selector:
 
 
 def _add_file(act: Acting, file: str, *, missing: bool) -> CommandAnswer:
-    """State the rules of a file that are of whoever asks; where nothing is signed and nobody is named, all of them."""
+    """State the asker's rules of a file; if nothing is signed and nobody is named, all of them."""
     if act.who is None and not act.book.founding.unsafe_unsigned:
         raise nobody()
     rules = load_rules(file, act.source.cast.names)
@@ -432,8 +432,8 @@ def _add_file(act: Acting, file: str, *, missing: bool) -> CommandAnswer:
     if not stated:
         raise MalformedError(
             "moderator.no-rules",
-            f"`{file}` has no rules that {act.source.cast.show(act.asker())} states",
-            hint="`by` names who states a rule, and `principals` who that is",
+            f"`{file}` has no rules of {act.source.cast.show(act.asker())}",
+            hint="`by` names who states a rule, and `principals` says which principal that is",
         )
     left = [request for request in stated if not (missing and _is_there(act.book.base, request.rule))]
     plans, told = [], []
@@ -460,7 +460,7 @@ def _add_file(act: Acting, file: str, *, missing: bool) -> CommandAnswer:
 
 
 def _is_there(base: RuleBase, rule: Rule) -> bool:
-    """Say whether a book has a rule as it is stated, and nobody has taken it back."""
+    """Return whether a book has exactly this rule, and it has not been withdrawn."""
     known = base.standings.get(rule.id) or base.wishes.get(rule.id)
     return known is not None and known.stated == rule and known.status not in (RuleStatus.WITHDRAWN, RuleStatus.ENDED)
 
@@ -532,7 +532,7 @@ def resolve(session: CommandSession, options: _Resolve) -> CommandAnswer:
 
 
 def resolving(act: Acting, rule: str, strategy: Strategy) -> Resolve:
-    """Return the request for a proposal, with all who have to agree."""
+    """Return the request for a proposal, with everybody who must agree."""
     with act.book.rehearsal(act.session.now):
         candidate = known_standing(act.book.base, rule).stated
         found = find(act.book.base, candidate, strategy)
@@ -653,7 +653,7 @@ def move(session: CommandSession, options: _Move) -> CommandAnswer:
 
 
 def _by(act: Acting, to: MoveType, strategy: Strategy) -> MoveType:
-    """Return the request for a move by a proposal, with all who have to agree."""
+    """Return the request for a move by a proposal, with everybody who must agree."""
     with act.book.rehearsal(act.session.now):
         ways = propose_move(act.book.base, to)
     relaxed = next((way.relaxed for way in ways if way.strategy is strategy), frozenset())
@@ -758,7 +758,7 @@ def agree(session: CommandSession, options: _Agree) -> CommandAnswer:
     ]
     if sum(asked) != 1 or (options.rule is None) is not (options.strategy is None):
         raise MalformedError(
-            "cli.usage", "agree to one thing", hint="give RULE and --by, --request FILE, or --undo STEP"
+            "cli.usage", "a consent is for one thing", hint="give RULE and --by, --request FILE, or --undo STEP"
         )
     destination = options.destination
     destination.check()
@@ -769,7 +769,7 @@ def agree(session: CommandSession, options: _Agree) -> CommandAnswer:
         act.book.id,
         act.asker(),
         subject_of(plan.step),
-        # That time has passed is not written yet.
+        # The step for passed time is not written yet.
         act.book.base.next_number - (1 if act.passed is None else 2),
         (session.now + timedelta(days=options.days)).replace(microsecond=0),
     )
@@ -793,7 +793,7 @@ def _only(who: WhoOptions, book: BookOptions, *, dry_run: bool) -> ActingOptions
 
 
 def _planned(act: Acting, options: _Agree) -> Plan:
-    """Plan what is agreed to."""
+    """Plan the request that is agreed to."""
     if options.request_file is not None:
         asked = read_request(options.request_file).value
         return act.book.plan(asked.request, Note(asked.by, act.session.now, asked.why))

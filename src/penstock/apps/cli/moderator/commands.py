@@ -1,4 +1,4 @@
-"""`penstock moderator`: conflicts between the rules of publishers; its verbs stand in `moderator_*`."""
+"""`penstock moderator`: the list of its verbs, and `penstock moderator test`."""
 
 import json
 from collections.abc import Iterator
@@ -74,7 +74,7 @@ def test(options: _Test) -> CommandAnswer:
     error = None
     if failed:
         error = RefusedError(
-            "moderator.unexpected", f"step {failed[0].number} of the scenario did not come to what it expects"
+            "moderator.unexpected", f"step {failed[0].number} of the scenario differs from what is expected"
         )
     return CommandAnswer(data, shown(), error)
 

@@ -1,4 +1,4 @@
-"""`penstock moderator compile` and `certify`: rules in force as what brokers, jobs and owners enforce."""
+"""`penstock moderator compile` and `certify`: turn rules in force into agreements and certificates."""
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
@@ -41,13 +41,13 @@ class Compiled:
         return statements_to_sexp([self.agreement, *self.profiles])
 
     def rules(self) -> AgreedRules:
-        """Return what it comes to."""
+        """Return the rules in force."""
         return AgreedRules(self.agreement.value, described(self.agreement.value, self.profiles))
 
 
 @option_class
 class CompileOptions:
-    """What the commands share that sign what was agreed on."""
+    """The options of the commands that sign what was agreed on."""
 
     name: str = option("--name", metavar="NAME", default=LEDGER, show_default=True, help="Name the agreement.")
     publisher_attribute: str = option(
@@ -197,7 +197,7 @@ def _values(profile: Profile | None) -> dict[str, Value] | None:
 
 
 def _is_ours(certificate: Certificate, owner: Principal, name: str) -> bool:
-    """Say whether a certificate was issued for an agreement: no other may be revoked for it."""
+    """Return whether a certificate was issued for an agreement: no other may be revoked for it."""
     statement = certificate.statement
     return statement.issuer == owner and statement.comment == f"agreement {name}"
 

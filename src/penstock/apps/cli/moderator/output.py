@@ -1,4 +1,4 @@
-"""What the moderator's commands answer: to people in sentences, tables and diffs, to programs as plain data."""
+"""Answers of the moderator's commands: sentences, tables and diffs for people, plain data for programs."""
 
 from collections.abc import Iterator, Mapping, Sequence
 
@@ -32,7 +32,7 @@ from penstock.trust.validity import ALWAYS
 Data = dict[str, object]
 """Plain data of an answer."""
 
-#: what stands in diffs and tables
+#: the legend below diffs and tables
 _WORDS = "fnc_s: what subscribers must satisfy; fnc_p: what publishers must satisfy; TRUE: everybody does"
 _MANY = 20
 _ROWS = 500
@@ -59,14 +59,14 @@ def rule_data(rule: Rule, cast: Cast) -> Data:
 
 
 def show_rule_conflicts(rule: PublishRule, conflicts: Sequence[Conflict], source: RuleSource) -> Iterator[Shown]:
-    """Yield a rule and what it conflicts with, to people."""
+    """Yield a rule and its conflicts, for people."""
     where = f" (line {source.lines[rule.id]})" if source.lines.get(rule.id) else ""
     yield f"✗ {rule.id}{where}: {rule_sentence(rule, source.cast.show)}"
     yield from show_conflicts(rule, conflicts, source)
 
 
 def show_conflicts(rule: PublishRule, conflicts: Sequence[Conflict], source: RuleSource) -> Iterator[Shown]:
-    """Yield what a rule conflicts with, to people."""
+    """Yield the conflicts of a rule, for people."""
     for conflict in conflicts[:_MANY]:
         first, *rest = conflict_sentences(rule, conflict, source.base.tree.scope)
         yield f"  {first}"
@@ -77,7 +77,7 @@ def show_conflicts(rule: PublishRule, conflicts: Sequence[Conflict], source: Rul
 
 
 def conflicts_data(rule: PublishRule, conflicts: Sequence[Conflict], source: RuleSource) -> Data:
-    """Return what a rule conflicts with, as plain data."""
+    """Return the conflicts of a rule as plain data."""
     sentences = [[*conflict_sentences(rule, conflict, source.base.tree.scope)] for conflict in conflicts]
     facts = zip(conflict_facts(conflicts), sentences, strict=True)
     line = source.lines.get(rule.id)
@@ -108,7 +108,7 @@ def show_proposals(candidate: str, proposals: Sequence[Resolution], source: Rule
 
 
 def show_revision(revision: Revision) -> Iterator[Shown]:
-    """Yield what goes from a rule and what comes, in colour."""
+    """Yield the removed and added lines of a rule, in colour."""
     yield f"   {revision.before.id} on {revision.before.event.name}"
     yield from diff_lines(f"     {line}" for line in revision.diff())
 
@@ -129,7 +129,7 @@ def proposal_data(resolution: Resolution, cast: Cast) -> Data:
 
 
 def show_plan(plan: Plan, source: RuleSource, *, done: bool) -> Iterator[Shown]:
-    """Yield what a request came to, or would come to."""
+    """Yield the result of a request, applied or planned."""
     step, cast = plan.step, source.cast
     said = outcome(source.base, plan)
     mark = "✗" if said == "rejected" else "✓"
@@ -145,7 +145,7 @@ def show_plan(plan: Plan, source: RuleSource, *, done: bool) -> Iterator[Shown]:
 
 
 def newly_rejected(plan: Plan, base: RuleBase) -> Iterator[tuple[PublishRule, Sequence[Conflict]]]:
-    """Yield rules that a step rejects on its way, as when a publisher is back, with what is in theirs."""
+    """Yield rules that a step rejects besides, for example when a publisher returns, with their conflicts."""
     for _, change in sorted(plan.step.delta.rules.items()):
         after = change.after
         if after is None or after.status is not RuleStatus.REJECTED or isinstance(plan.step.request, Add):
@@ -155,7 +155,7 @@ def newly_rejected(plan: Plan, base: RuleBase) -> Iterator[tuple[PublishRule, Se
 
 
 def show_changes(step: Step, cast: Cast) -> Iterator[Shown]:
-    """Yield what a step changes: types, publishers, and rules as diffs."""
+    """Yield the changes of a step: types, publishers, and rules as diffs."""
     for event, hung in sorted(step.delta.types.items()):
         yield f"  {_type_change(event, hung)}"
     for publisher, away in sorted(step.delta.away.items()):
@@ -173,7 +173,7 @@ def show_changes(step: Step, cast: Cast) -> Iterator[Shown]:
 
 
 def plan_data(plan: Plan, source: RuleSource, *, written: bool) -> Data:
-    """Return what a request came to as plain data."""
+    """Return the result of a request as plain data."""
     facts = plan_facts(source.base, plan, source.cast.show)
     return {
         "written": written,
@@ -230,7 +230,7 @@ def _hung(rooted: Rooted) -> Data:
 
 
 def form_diff(change: RuleChange[RuleState]) -> Iterator[str]:
-    """Yield what goes from the form of a rule that stays in force, or comes into it, and what comes."""
+    """Yield the removed and added lines of a rule that stays in force or comes into force."""
     before = None if change.before is None else change.before.form
     after = None if change.after is None else change.after.form
     if before is None and after is not None and change.after is not None:
@@ -259,7 +259,7 @@ def _statuses(change: RuleChange[RuleState] | RuleChange[SubscriberRule]) -> str
 def _event_of(change: RuleChange[RuleState]) -> TypeKey:
     side = change.after or change.before
     if side is None:
-        raise ValueError("a change has a side")
+        raise ValueError("a change has a state before or after")
     return side.stated.event
 
 
@@ -278,7 +278,7 @@ def _type_change(event: TypeKey, change: RuleChange[Rooted]) -> str:
 
 
 def show_state(source: RuleSource) -> Iterator[Shown]:
-    """Yield a rule base to people: the tree with the rules in force, and all else that there is."""
+    """Yield a rule base for people: the tree with the rules in force, and everything else."""
     base, cast = source.base, source.cast
     yield fact_table(
         [
@@ -371,7 +371,7 @@ def step_row(step: Step, cast: Cast, undone: Mapping[int, Step]) -> tuple[str, .
 
 
 def _came_to(step: Step) -> str:
-    """Say in few words what a step changed."""
+    """Return a short summary of the changes of a step."""
     counts: dict[str, int] = {}
     changes: list[RuleChange[RuleState] | RuleChange[SubscriberRule]] = [
         *step.delta.rules.values(),

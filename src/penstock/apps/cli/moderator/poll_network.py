@@ -1,4 +1,4 @@
-"""Polls over NATS servers: a moderator that asks and waits, and publishers that answer. Needs the extra `nats`."""
+"""Polls over NATS: a moderator asks and waits, and publishers answer. Needs the extra `nats`."""
 
 import asyncio
 import time
@@ -32,14 +32,14 @@ from penstock.model.principals import Principal
 from penstock.moderator.polls import Ballot, Poll, PollQuestion, Vote
 from penstock.trust.signed import SignedValue
 
-#: what subjects begin with
+#: the prefix of subjects
 PREFIX: Final = "penstockpolls"
-#: seconds after which what is open is sent again
+#: seconds after which open questions are sent again
 AGAIN: Final = 2.0
 
 
 class SessionClock:
-    """A clock that begins with the time of a command."""
+    """A clock that starts at the time of the command."""
 
     def __init__(self, session: CommandSession) -> None:
         self._begun = session.now.timestamp()
@@ -50,12 +50,12 @@ class SessionClock:
         return self._begun + time.monotonic() - self._started
 
     async def sleep(self, seconds: float) -> None:
-        """Wait as long as the event loop says it is."""
+        """Wait."""
         await asyncio.sleep(seconds)
 
 
 class Network:
-    """The servers that carry polls, for one command. All it does raises what `NatsFabric` raises."""
+    """The NATS servers that carry polls, for one command. All methods raise what `NatsFabric` raises."""
 
     def __init__(self, login: NatsLogin, session: CommandSession, cast: Cast) -> None:
         self._login = login
@@ -65,9 +65,9 @@ class Network:
     def ask_and_wait(
         self, polls: Polls, asked: tuple[str, datetime] | None, told: Callable[[Poll], None]
     ) -> tuple[Kept, ...]:
-        """Ask about a rule, or go on with what is open, and wait until all has ended, or somebody wants to stop.
+        """Ask about a rule, or continue open polls, and wait until all have ended or the command is stopped.
 
-        `told` gets the poll that was asked. Raises what `Polls.ask` raises.
+        `told` gets the new poll. Raises what `Polls.ask` raises.
         """
 
         async def whole(stop: asyncio.Event) -> tuple[Kept, ...]:
@@ -91,7 +91,7 @@ class Network:
         return PollChannel(fabric, self._clock, AGAIN, _note)
 
     def questions(self, moderator: Principal, voter: Principal) -> tuple[SignedValue[PollQuestion], ...]:
-        """Return what a moderator asks somebody."""
+        """Return the open questions of a moderator to a voter."""
 
         async def whole(_: asyncio.Event) -> tuple[SignedValue[PollQuestion], ...]:
             async with self._connected() as fabric:
@@ -109,7 +109,7 @@ class Network:
         return talk(whole)
 
     def own_votes(self, question: SignedValue[PollQuestion], voter: Principal) -> tuple[SignedValue[Vote], ...]:
-        """Return what the servers have of somebody's votes for a question."""
+        """Return a voter's votes on a question that the servers have."""
 
         async def whole(_: asyncio.Event) -> tuple[SignedValue[Vote], ...]:
             async with self._connected() as fabric:
@@ -118,7 +118,7 @@ class Network:
         return talk(whole)
 
     def answer_all(self, moderator: Principal, key: SigningKey, policy: Policy) -> None:
-        """Answer all that a moderator asks by a policy, until somebody wants to stop."""
+        """Answer all questions of a moderator by a policy, until the command is stopped."""
 
         async def whole(stop: asyncio.Event) -> None:
             voter = AutomaticVoter(key, policy)
@@ -142,7 +142,7 @@ class Network:
 
 
 def _note(error: PenstockError) -> None:
-    """Tell what was sent and does not count, or could not be sent."""
+    """Warn about a message that does not count, or that could not be sent."""
     warn(Warned(error.code, error.message))
 
 
@@ -152,5 +152,5 @@ def _ended(what: Ended) -> None:
 
 
 def show_progress(poll: Poll, cast: Cast) -> None:
-    """Show a poll that was asked, or that has got a vote."""
+    """Show a new poll, or a poll with a new vote."""
     show(show_votes(poll, cast) if poll.votes else show_question(poll.id, poll.question.value, cast))

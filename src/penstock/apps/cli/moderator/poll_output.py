@@ -1,4 +1,4 @@
-"""What the commands about polls answer: to people as sentences and diffs, to programs as plain data."""
+"""Answers of the commands about polls: sentences and diffs for people, plain data for programs."""
 
 from collections.abc import Iterator
 from datetime import datetime
@@ -13,17 +13,17 @@ from penstock.moderator.polls import Option, Poll, PollQuestion, Vote, VoterResp
 from penstock.moderator.settlement.proposals import Revision
 
 Data = dict[str, object]
-#: of the digits of a poll, how many people are shown; programs get all
+#: the number of a poll's digits that people see; programs get all
 SHORT = 12
 
 
 def poll_name(poll: bytes) -> str:
-    """Return what a poll is called."""
+    """Return the short name of a poll."""
     return poll.hex()[:SHORT]
 
 
 def question_data(poll: bytes | None, question: PollQuestion, cast: Cast) -> Data:
-    """Return what is asked, or would be, as plain data."""
+    """Return a question as plain data; `poll` is None if it is not asked yet."""
     return {
         "poll": None if poll is None else poll.hex(),
         "moderator": str(question.moderator),
@@ -78,7 +78,7 @@ def vote_data(vote: Vote, question: PollQuestion, cast: Cast) -> Data:
 
 
 def vote_text(vote: Vote, question: PollQuestion) -> str:
-    """Say what a vote is for."""
+    """Return a vote as a sentence."""
     subjects = {consent.value.to for consent in vote.consents}
     said = [
         f"{option.strategy}{' (its own rule may be relaxed)' if question.subject(option) in subjects else ''}"
@@ -89,7 +89,7 @@ def vote_text(vote: Vote, question: PollQuestion) -> str:
 
 
 def show_votes(poll: Poll, cast: Cast) -> Iterator[Shown]:
-    """Yield how each of those who were asked has answered."""
+    """Yield the response of each voter."""
     answers, votes = poll.tally().answers, {vote.value.voter: vote.value for vote in poll.votes}
     for voter, answer in sorted(answers.items(), key=lambda each: cast.show(each[0])):
         said = {
@@ -100,13 +100,13 @@ def show_votes(poll: Poll, cast: Cast) -> Iterator[Shown]:
 
 
 def show_ended(kept: Kept, cast: Cast) -> Iterator[Shown]:
-    """Yield what a poll came to, and by which votes."""
+    """Yield the votes and the result of a poll."""
     yield from show_votes(kept.poll, cast)
     yield f"{'✓' if _step(kept) else '✗'} poll {poll_name(kept.poll.id)}: {state_text(kept)}"
 
 
 def state_text(kept: Kept) -> str:
-    """Say how a poll stands."""
+    """Return the state of a poll as a sentence."""
     tally, settled = kept.poll.tally(), kept.settlement
     if kept.open or settled is None:
         heard = sum(1 for answer in tally.answers.values() if answer is not VoterResponse.SILENT)
@@ -125,7 +125,7 @@ def _step(kept: Kept) -> int | None:
 
 
 def kept_data(kept: Kept, cast: Cast) -> Data:
-    """Return how a poll stands as plain data."""
+    """Return the state of a poll as plain data."""
     tally, question = kept.poll.tally(), kept.poll.question.value
     return {
         **question_data(kept.poll.id, question, cast),

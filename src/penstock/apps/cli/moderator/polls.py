@@ -85,11 +85,11 @@ class NatsOptions:
     )
 
     def login(self) -> NatsLogin | None:
-        """Return how to get into the servers that were named, if any. Raises `MalformedError` (`cli.usage`)."""
+        """Return the login for the named servers, or None. Raises `MalformedError` (`cli.usage`)."""
         files = dict(each.partition("=")[::2] for each in self.login_files)
         if not all(files.values()) or not set(files) <= set(_LOGIN) or (files and not self.servers):
             raise MalformedError(
-                "cli.usage", "--nats-login is WHAT=FILE, beside --nats", hint=f"WHAT is {', '.join(_LOGIN)}"
+                "cli.usage", "--nats-login is WHAT=FILE, and needs --nats", hint=f"WHAT is {', '.join(_LOGIN)}"
             )
         try:
             return NatsLogin(tuple(map(address, self.servers)), **files) if self.servers else None
@@ -100,15 +100,15 @@ class NatsOptions:
 
 
 def read_said(file: str, kind: type[V]) -> SignedValue[V]:
-    """Read what somebody has signed, and verify it. Raises what `read_sexp`, `read_signed` and verifying raise."""
+    """Read a signed question or vote, and verify it. Raises what `read_sexp`, `read_signed` and verifying raise."""
     value = read_sexp(file)
     with within(file):
         return read_signed(value, kind).verify()
 
 
 def unknown_poll(wanted: str) -> RefusedError:
-    """Return the error for a poll that is not there, or of which too little is said."""
-    return RefusedError("poll.unknown", f"no one poll begins with `{wanted[:80]}`", hint="give more of its digits")
+    """Return the error for a poll that does not exist, or whose digits are ambiguous."""
+    return RefusedError("poll.unknown", f"no single poll begins with `{wanted[:80]}`", hint="give more of its digits")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -177,11 +177,13 @@ def vote(session: CommandSession, options: _Vote) -> CommandAnswer | None:
 
 
 class _Voter:
-    """Somebody who is asked, as the options say. Raises `MalformedError` (`cli.usage`), and what reading raises."""
+    """A voter, as the options describe it. Raises `MalformedError` (`cli.usage`), and what reading raises."""
 
     def __init__(self, session: CommandSession, options: _Vote) -> None:
         if options.refuse and (options.accept or options.relax):
-            raise MalformedError("cli.usage", "--refuse stands alone", hint="what you do not name you refuse")
+            raise MalformedError(
+                "cli.usage", "--refuse excludes --accept and --relax", hint="proposals that you do not name are refused"
+            )
         names = options.names.load()
         self._session, self._number, self._destination = session, options.number, options.destination
         self._cast, self._dry_run = Cast(names), options.destination.dry_run
@@ -193,13 +195,13 @@ class _Voter:
         self.ballot = Ballot(approves, consents) if given else None
         self.policy = None if options.auto is None else _POLICIES[options.auto]
         if self._login is None and (options.question is None or options.auto is not None):
-            raise MalformedError("cli.usage", "which question?", hint="give its file, or --nats URL")
+            raise MalformedError("cli.usage", "no question is given", hint="give its file, or --nats URL")
         if self._login is not None and options.number is not None:
             raise MalformedError("cli.usage", "--number is for files", hint="over NATS votes are numbered for you")
         self._key = options.key.open()
 
     def find(self, wanted: str) -> SignedValue[PollQuestion]:
-        """Return the question that is meant, of the moderator that is meant."""
+        """Return the question that is wanted, of the moderator that is wanted."""
         if self._login is None:
             found = read_said(wanted, PollQuestion)
         else:
@@ -208,15 +210,17 @@ class _Voter:
                 raise unknown_poll(wanted)
             found = matching[0]
         if self._moderator not in (None, found.value.moderator):
-            raise RefusedError("poll.not-moderator", "somebody else asks this", hint="check who sent you the question")
+            raise RefusedError(
+                "poll.not-moderator", "another moderator asks this question", hint="check who sent you the question"
+            )
         return found
 
     def open(self) -> tuple[SignedValue[PollQuestion], ...]:
-        """Return all that is asked over NATS."""
+        """Return all open questions over NATS."""
         return self._network().questions(self._whose(), self._key.principal)
 
     def show(self, found: tuple[SignedValue[PollQuestion], ...]) -> CommandAnswer:
-        """Return questions."""
+        """Return questions as an answer."""
         data = {"polls": [question_data(each.digest, each.value, self._cast) for each in found]}
         shown = [part for each in found for part in show_question(each.digest, each.value, self._cast)]
         return CommandAnswer(data, shown or ["nothing is asked of you"])
@@ -249,7 +253,7 @@ class _Voter:
         return cast_again(asked, self._key, ballot, self._earlier(asked))
 
     def _earlier(self, asked: SignedValue[PollQuestion]) -> tuple[SignedValue[Vote], ...]:
-        """Return what is known of earlier votes: those that the servers have, or the one in the file to be replaced."""
+        """Return earlier votes: those on the servers, or the one in the file to be replaced."""
         if self._login is not None:
             return self._network().own_votes(asked, self._key.principal)
         file = self._destination.out
@@ -258,7 +262,7 @@ class _Voter:
         try:
             return (read_said(file, Vote),)
         except PenstockError:
-            # Whatever it is, it is to be replaced.
+            # Whatever the file contains, it is replaced.
             return ()
 
     def answer_all(self, policy: Policy) -> None:
@@ -267,14 +271,14 @@ class _Voter:
 
     def _whose(self) -> Principal:
         if self._moderator is None:
-            raise MalformedError("cli.usage", "whose questions?", hint="give --moderator WHO")
+            raise MalformedError("cli.usage", "no moderator is given", hint="give --moderator WHO")
         return self._moderator
 
     def _network(self) -> "Network":
         from penstock.apps.cli.moderator.poll_network import Network  # noqa: PLC0415  # nats-py is an extra
 
         if self._login is None:
-            raise MalformedError("cli.usage", "which servers?", hint="give --nats URL")
+            raise MalformedError("cli.usage", "no servers are given", hint="give --nats URL")
         return Network(self._login, self._session, self._cast)
 
 
@@ -327,7 +331,7 @@ def poll(session: CommandSession, options: _Poll) -> CommandAnswer | None:
     login = options.nats.login()
     destination, rule, deadline = options.destination, options.rule, options.deadline
     if (rule is None) is not (deadline is None) or (rule is None and login is None):
-        raise MalformedError("cli.usage", "which rule, and until when?", hint="give RULE and --deadline TIME")
+        raise MalformedError("cli.usage", "no rule or no deadline is given", hint="give RULE and --deadline TIME")
     destination.check()
     asked = None if rule is None or deadline is None else (rule, _deadline(deadline, session.now))
     polls, cast = until_answered(_opened(options.key.open(), options.book))
@@ -362,7 +366,7 @@ def _handed_out(poll: Poll, destination: OutputFile, cast: Cast) -> CommandAnswe
 
 
 def _deadline(text: str, now: datetime) -> datetime:
-    """Return a time that is written as such, or as a period from now.
+    """Return a time that is given as such, or as a period from now.
 
     Raises `MalformedError` (`date.malformed`) and `LimitError` (`poll.limit`).
     """
@@ -400,7 +404,7 @@ def tally(session: CommandSession, options: _Tally) -> CommandAnswer:
         heard.append(vote_data(cast_vote.value, found.question.value, cast))
         who = cast.show(cast_vote.value.voter)
         if not wants_data():
-            # It counts now, whatever comes of the next one.
+            # It counts now, whatever the next one results in.
             show([f"{who}: {vote_text(cast_vote.value, found.question.value)}"])
         if found.tally().answers[cast_vote.value.voter] is VoterResponse.CONTRADICTED:
             said = f"{who} has cast contradicting votes, which refuses, until a vote comes with a higher --number"

@@ -1,4 +1,4 @@
-"""Questions to the moderator, about the rules of a file or of a rule book: nothing is changed by any of them."""
+"""Questions to the moderator about the rules of a file or of a rule book. None of them changes anything."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from datetime import datetime
@@ -101,7 +101,7 @@ def _pairs(
         return [pair for pair in known.pairs(event) if publisher in (None, pair.publisher)]
     if publisher is not None:
         return [known.allow(event, publisher, subscriber)]
-    # Who has not subscribed yet may ask what it would get.
+    # A principal that has not subscribed yet can ask what it would receive.
     publishers = {each for rule in source.base.detector.rules.values() for each in rule.publishers}
     found = (known.allow(event, each, subscriber) for each in sorted(publishers))
     return [pair for pair in found if pair.published]
@@ -128,7 +128,7 @@ def _pairs_answer(pairs: Sequence[Allowance], cast: Cast, event: str) -> Command
             yield from (f"    {cast.speak(reason)}" for reason in pair.reasons)
 
     said = f"nobody receives `{event}`" if pairs else f"nobody publishes `{event}`, or nobody has subscribed to it"
-    refused = RefusedError("moderator.not-allowed", said, hint="`penstock moderator show` has the rules")
+    refused = RefusedError("moderator.not-allowed", said, hint="`penstock moderator show` lists the rules")
     return CommandAnswer(data, shown(), None if any(pair.allowed for pair in pairs) else refused)
 
 
@@ -221,7 +221,7 @@ def _check_answer(source: RuleSource, rules: int, found: Sequence[CheckedRule]) 
         error = MalformedError(
             "moderator.wrong-rules",
             f"{counted(len(wrong), 'rule')} of {rules:,} cannot be compared",
-            hint="correct what is said above",
+            hint="correct the problems that are shown above",
         )
     elif colliding:
         number = sum(len(each.conflicts) for each in colliding)
@@ -239,7 +239,7 @@ def _problem(checked: CheckedRule, source: RuleSource) -> dict[str, object]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Questions to the moderator, about the rules of a file or of a rule book: nothing is changed by any of them.
+# The other questions.
 
 
 @option_class
@@ -295,7 +295,7 @@ def propose_(session: CommandSession, options: _Propose) -> CommandAnswer:
         raise RefusedError(
             "moderator.not-rejected",
             f"rule `{rule}` is {standing.status}, so there is nothing to resolve",
-            hint=f"`penstock moderator explain {rule}{source.option}` says how it stands",
+            hint=f"`penstock moderator explain {rule}{source.option}` shows its state",
         )
     conflicts = source.base.detector.conflicts(candidate)
     found = propose(source.base, candidate, source.customs.subscribers)
@@ -407,7 +407,7 @@ def _explain_step(number: int, source: RuleSource) -> CommandAnswer:
     step = next((each for each in base.steps if each.number == number), None)
     if step is None:
         raise MalformedError(
-            "moderator.unknown-step", f"there is no step {number}", hint="`penstock moderator log` has all of them"
+            "moderator.unknown-step", f"there is no step {number}", hint="`penstock moderator log` lists all steps"
         )
     by = undone(base).get(number)
     later = [] if by is not None else [each.number for each in dependents(base, step)]

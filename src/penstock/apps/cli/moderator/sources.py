@@ -1,4 +1,4 @@
-"""Where the rules are that a command of the moderator is about: in a file, or in a rule book that a store keeps."""
+"""Find the rules that a command is about: in a file, or in a rule book in a store."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -34,15 +34,15 @@ from penstock.moderator.settlement.undo import plan
 from penstock.store.ledgers.ledgers import Store
 from penstock.trust.validity import State
 
-#: the ledger of a store in which a rule book is kept, where nothing else is said
+#: the default ledger of a rule book in a store
 LEDGER: Final = "moderator"
-#: when rules of a file are stated that are only to be named
+#: the time at which rules of a file are stated if only their names are needed
 _EVER: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 @option_class
 class BookOptions:
-    """The rule book that a command is about."""
+    """Options for the rule book that a command is about."""
 
     store_url: str | None = option(
         "--store",
@@ -57,7 +57,7 @@ class BookOptions:
 
     @contextmanager
     def opened(self, own: Principal | None = None) -> Iterator[tuple["RuleSource", RuleBook]]:
-        """Open the rule book; `own` is who has the key that is used with it.
+        """Open the rule book; `own` is the principal of the key that is used with it.
 
         Raises `MalformedError` (`cli.usage`), and what stores and `RuleBook.open` raise.
         """
@@ -68,14 +68,14 @@ class BookOptions:
 
     @contextmanager
     def opened_at(self, now: datetime) -> Iterator["RuleSource"]:
-        """Open the rule book to be asked about, with the rules that hold at a time. Raises as `opened`."""
+        """Open the rule book for a question, with the rules that hold at a time. Raises as `opened`."""
         with self.opened() as (source, book), held(book, now):
             yield from_book(book, source.where, source.cast.names)
 
 
 @option_class
 class RuleSourceOptions:
-    """The rules that a command is about: in a file, or in a rule book."""
+    """Options for the rules that a command is about: in a file, or in a rule book."""
 
     file: str | None = option(
         "-f", "--file", metavar="FILE", help="Read the rules from this file (default: from the store)."
@@ -95,7 +95,7 @@ class RuleSourceOptions:
 
 
 def no_effect_option() -> Any:
-    """Declare `--dry-run` for questions: it is the same for all commands of the moderator."""
+    """Declare `--dry-run` for questions, so that all commands of the moderator accept it."""
     return option("--dry-run", is_flag=True, help="Have no effect: this command never changes anything.")
 
 
@@ -125,20 +125,20 @@ def _complete_from(
         return []
 
 
-#: how an argument is written and completed that means a rule, and one that means an event type
+#: how arguments that name a rule or an event type are written and completed
 RULE: Final[dict[str, Any]] = {"shell_complete": complete_rule}
 EVENT: Final[dict[str, Any]] = {"shell_complete": complete_event}
 
 
 @dataclass(frozen=True, slots=True)
 class Cast:
-    """Who is meant by a word, and how principals are called: the names of the reader first, then those of a file."""
+    """Names of principals, in both directions: the reader's names first, then those of a file."""
 
     names: NameBook
     called: Mapping[Principal, str] = field(default_factory=dict)
 
     def show(self, principal: Principal) -> str:
-        """Return what a principal is called."""
+        """Return the name of a principal."""
         if principal == CLOCK:
             return "the clock"
         if principal in self.names.petnames:
@@ -154,7 +154,7 @@ class Cast:
         return self.names.principal(word)
 
     def speak(self, text: str) -> str:
-        """Put names into a text that has principals in their short form."""
+        """Return a text with names instead of the short forms of principals."""
         for principal, name in self.called.items():
             text = text.replace(principal.short, name)
         return speak(text, self.names.spoken())
@@ -162,34 +162,34 @@ class Cast:
 
 @dataclass(frozen=True, slots=True)
 class RuleSource:
-    """A rule base that is asked about, and who is known."""
+    """The rule base of a command, and the principals that are known."""
 
-    #: what it is called in answers
+    #: its name in answers
     where: str
     base: RuleBase
     customs: Customs
     cast: Cast
-    #: whose profiles are known, in any role, as publishers, and as subscribers
+    #: principals whose profiles are known: in any role, as publishers, and as subscribers
     known: Mapping[Principal, Profile] = field(repr=False)
     known_publishers: Mapping[Principal, Profile] = field(default_factory=dict, repr=False)
     subscribers: Mapping[Principal, Profile] = field(default_factory=dict, repr=False)
-    #: in which lines of a file rules stand, by their ids
+    #: the line of each rule in a file, by its id
     lines: Mapping[str, int] = field(default_factory=dict, repr=False)
-    #: what a command needs besides to be about the same rules
+    #: the options with which another command is about the same rules
     option: str = ""
 
     @property
     def profiles(self) -> Mapping[Principal, Profile]:
-        """The profiles of all who are known, and of the publishers of all rules in force."""
+        """The profiles of all known principals, and of the publishers of all rules in force."""
         return _complete(self.known, self.base)
 
     @property
     def publishers(self) -> Mapping[Principal, Profile]:
-        """The profiles of publishers who are known, and of those of all rules in force."""
+        """The profiles of all known publishers, and of those of all rules in force."""
         return _complete(self.known_publishers, self.base)
 
     def event(self, word: str) -> TypeKey:
-        """Return the event type that a word means: its name, or `owner/name` where several have that name."""
+        """Return the event type that a word means: its name, or `owner/name` if several have that name."""
         return find_event(self.base, self.cast, word)
 
 
@@ -217,7 +217,7 @@ def find_event(base: RuleBase, cast: Cast, word: str) -> TypeKey:
 
 
 def known_standing(base: RuleBase, rule_id: str) -> RuleState:
-    """Return how a rule stands. Raises `MalformedError` (`moderator.unknown-rule`), with ids that are like it."""
+    """Return the state of a rule. Raises `MalformedError` (`moderator.unknown-rule`) with similar ids."""
     try:
         return base.standing(rule_id)
     except MalformedError as error:
@@ -232,18 +232,18 @@ def known_standing(base: RuleBase, rule_id: str) -> RuleState:
 
 @contextmanager
 def held(book: RuleBook, now: datetime) -> Iterator[None]:
-    """Let the rules in force be those that hold now. The log is unchanged: passing time is not a step of it yet."""
+    """Update the rules in force to those that hold now. The log is unchanged: this is not written as a step."""
     with book.rehearsal(now) as passed:
         delta = NO_CHANGE if passed is None else passed.step.delta
     if delta != NO_CHANGE:
-        warn(Warned("moderator.due", "periods have ended or begun; `penstock moderator pass` writes that down"))
+        warn(Warned("moderator.due", "periods have ended or begun; `penstock moderator pass` records that"))
     with book.base.draft() as draft:
         draft.change(delta)
         yield
 
 
 def existing_store(store_url: str | None) -> Store:
-    """Open the store that was named, which should have a rule book. Raises as `named_store` and `open_store`."""
+    """Open the named store, which should contain a rule book. Raises as `named_store` and `open_store`."""
     url = named_store(store_url)
     try:
         return store_at(url)
@@ -264,12 +264,12 @@ def store_at(url: str, *, create: bool = False) -> Store:
 
 
 def named_store(store_url: str | None) -> str:
-    """Return the store that was named. Raises `MalformedError` (`cli.usage`) where none was, and as `check_lasting`."""
+    """Return the named store. Raises `MalformedError` (`cli.usage`) if none is named, and as `check_lasting`."""
     if store_url is None:
         takes_file = "file" in click.get_current_context().params
         raise MalformedError(
             "cli.usage",
-            "nothing says where the rules are",
+            "no rules are given",
             hint="give --store sqlite:PATH, or set PENSTOCK_STORE" + ("; or --file FILE" if takes_file else ""),
         )
     check_lasting(store_url)
@@ -277,7 +277,7 @@ def named_store(store_url: str | None) -> str:
 
 
 def from_book(book: RuleBook, url: str, names: NameBook, base: RuleBase | None = None) -> RuleSource:
-    """Return a rule book as what commands ask about; `base` is another state of it than that of now."""
+    """Return a rule book as a source of rules; `base` is its state if not that of now."""
     founding = book.founding
     return RuleSource(
         where=url,
@@ -327,7 +327,7 @@ def load_rules(file: str, names: NameBook) -> RuleFile:
         except UnicodeDecodeError as error:
             raise MalformedError("yaml.malformed", "the text is not in UTF-8") from error
         rules = read_rule_file(read_yaml(text), names.by_name)
-    # Errors name principals by their short form, and a file may call them something.
+    # Errors name principals by their short form, and a file can have names for them.
     spoken = click.get_current_context().meta.setdefault(SPOKEN, {})
     spoken |= {who.short: name for who, name in rules.names.items() if who.short not in spoken}
     return rules
@@ -342,7 +342,7 @@ def load_bundle(file: str) -> RuleBundle:
 
 @contextmanager
 def at_line(file: str, rules: RuleFile, rule_id: str) -> Iterator[None]:
-    """Say in an error about a rule where it stands."""
+    """Add the line of a rule to an error about it."""
     line = rules.lines.get(rule_id)
     with within(file):
         try:
@@ -361,5 +361,5 @@ def _complete(profiles: Mapping[Principal, Profile], base: RuleBase) -> Mapping[
 
 
 def _typed(parameter: str) -> bool:
-    """Say whether an option was given on the command line, and not by the environment."""
+    """Return whether an option was given on the command line, and not by the environment."""
     return click.get_current_context().get_parameter_source(parameter) is ParameterSource.COMMANDLINE

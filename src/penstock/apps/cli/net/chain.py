@@ -63,7 +63,7 @@ _SUFFIX: Final = ".chain"
 
 @dataclass(frozen=True, slots=True)
 class OwnerSigner:
-    """Where an owner signs: with its key, into its chain; and the broker and identity to send with."""
+    """An owner's key and chain, and the connection to the broker that gets what it signs."""
 
     key: SigningKey
     call: Call
@@ -83,7 +83,7 @@ class OwnerSigner:
 
 @option_class
 class OwnerOptions:
-    """What an owner needs: a connection, its chain, and perhaps another key to connect with."""
+    """Options of an owner: a connection, its chain, and perhaps another key to connect with."""
 
     client: ClientOptions
     chain: str | None = option(
@@ -99,7 +99,7 @@ class OwnerOptions:
     )
 
     def signer(self, *, unchecked: bool = False) -> OwnerSigner:
-        """Read what the options name. Raises what reading it raises."""
+        """Read the files that the options name. Raises what reading raises."""
         call = self.client.call()
         path = Path(call.key_file).with_suffix(_SUFFIX) if self.chain is None else Path(self.chain)
         caller = call if self.as_key is None else replace(call, key=open_key(self.as_key, self.as_passphrase_file))
@@ -108,7 +108,7 @@ class OwnerOptions:
 
 @option_class
 class OwnerSigningOptions:
-    """What an owner needs to sign."""
+    """Options of an owner that signs."""
 
     unchecked: bool = option(
         "--unchecked",
@@ -118,7 +118,7 @@ class OwnerSigningOptions:
     owner: OwnerOptions
 
     def signer(self) -> OwnerSigner:
-        """Read what the options name. Raises what reading it raises."""
+        """Read the files that the options name. Raises what reading raises."""
         return self.owner.signer(unchecked=self.unchecked)
 
 
@@ -129,7 +129,7 @@ class OwnerSigningOptions:
 Event = SignedValue[PolicyEvent]
 
 
-# What an event does.
+# The content of an event.
 
 
 def event_data(event: Event) -> dict[str, object]:
@@ -168,7 +168,7 @@ def _change_data(change: Change) -> dict[str, object]:
 
 
 def event_lines(event: Event, wording: Wording) -> Iterator[str]:
-    """Say in words what a policy event does, a line for each thing."""
+    """Return sentences about what a policy event does, one for each change."""
     if event.value.checkpoint is not None:
         parts = event.value.checkpoint
         yield "starts from nothing" + (f", with the next {parts}" if parts else "")
@@ -203,7 +203,7 @@ def _change_lines(change: Change, wording: Wording) -> Iterator[str]:
 
 
 def events_table(events: Iterable[Event], wording: Wording) -> Shown:
-    """Return policy events as people see them."""
+    """Return policy events as a table."""
     rows: list[tuple[str, str, str, str]] = []
     for event in events:
         place = (str(event.value.number), event.digest.hex()[:12], value_text(event.value.time))
@@ -305,16 +305,16 @@ def fetch(options: _Fetch) -> CommandAnswer:
 
 
 def other_chain(owner: OwnerSigner) -> RefusedError:
-    """Return what is raised where a file does not hold what the owner has signed."""
+    """Return the error for a file that is the chain of another owner."""
     return RefusedError(
         "evolution.other-owner",
         f"`{owner.file.path}` is the chain of another owner",
-        hint="`--chain` says where yours is, and `--key` who you are",
+        hint="give your own chain with `--chain`, and your key with `--key`",
     )
 
 
 async def _fetch(owner: OwnerSigner, client: Client, held: HeldChain) -> None:
-    """Append what the chain lacks. Raises `RefusedError`: `evolution.other-owner`, `evolution.old-chain`."""
+    """Append the events that the chain lacks. Raises `RefusedError`: `evolution.other-owner`, `evolution.old-chain`."""
     held.cut()
     if held.chain.owner not in {None, owner.principal}:
         raise other_chain(owner)
@@ -330,7 +330,7 @@ async def _fetch(owner: OwnerSigner, client: Client, held: HeldChain) -> None:
     if new and held.chain.events and new[0].value.number != held.chain.number + 1:
         raise RefusedError(
             "evolution.old-chain",
-            f"the broker has forgotten what lies between policy events {held.chain.number} and {new[0].value.number}",
+            f"the broker does not have the policy events between {held.chain.number} and {new[0].value.number}",
             hint=f"move `{owner.file.path}` away, and fetch again",
         )
     if new:
@@ -350,15 +350,15 @@ def told_events(told: Mapping[str, object], owner: Principal) -> list[Event]:
     octets = [one for one in events if isinstance(one, bytes)] if isinstance(events, list) else []
     found = [read_signed(parse_canonical(one), PolicyEvent).verify() for one in octets]
     if any(event.value.owner != owner for event in found):
-        raise RefusedError("evolution.other-owner", "the broker tells what another owner has signed")
+        raise RefusedError("evolution.other-owner", "the broker sent policy events of another owner")
     return found
 
 
 def read_count_of(told: Mapping[str, object], key: str) -> int:
-    """Read how far a policy is from an answer of a broker. Raises `MalformedError` (`protocol.malformed`)."""
+    """Read the number of a policy's last event in an answer. Raises `MalformedError` (`protocol.malformed`)."""
     number = told.get(key)
     if not isinstance(number, int) or number < 0:
-        raise MalformedError("protocol.malformed", "a broker does not say how far a policy is")
+        raise MalformedError("protocol.malformed", "the broker's answer lacks the number of the last policy event")
     return number
 
 
@@ -366,17 +366,17 @@ def read_count_of(told: Mapping[str, object], key: str) -> int:
 # Sign for an owner. The module docstring lists the steps.
 
 
-#: for how long another process may keep the chain
+#: seconds to wait while another process holds the chain
 TURN: Final = 10.0
 _PAUSE: Final = 0.05
 
 Sign: TypeAlias = Callable[[PolicyAuthor, datetime], Sequence[Event]]
-"""Signs the next events of a chain; none where there is nothing to say."""
+"""Signs the next events of a chain; none if nothing changes."""
 
 
 @dataclass(slots=True)
 class Signed:
-    """What was signed and handed in, and what had to be handed in again."""
+    """What was signed and sent, and what had to be sent again."""
 
     events: Sequence[Event] = ()
     again: list[int] = field(default_factory=list)
@@ -386,12 +386,12 @@ class Signed:
 
 
 def clock() -> datetime:
-    """Return the time. What an owner signs is signed when it has its turn, which may be long after a command began."""
+    """Return the time of signing, which may be long after the command began: it waits for the chain."""
     return datetime.now(UTC)
 
 
 def author_of(desk: OwnerSigner, chain: Chain, stamp: SignedValue[TimeStamp] | None) -> PolicyAuthor:
-    """Return who goes on with a chain. Raises what `PolicyAuthor.resume` raises."""
+    """Return the author that continues a chain. Raises what `PolicyAuthor.resume` raises."""
     author = PolicyAuthor(desk.key)
     author.resume(chain.since(0), stamp)
     return author
@@ -399,7 +399,7 @@ def author_of(desk: OwnerSigner, chain: Chain, stamp: SignedValue[TimeStamp] | N
 
 @asynccontextmanager
 async def holding(file: ChainFile) -> AsyncIterator[HeldChain]:
-    """Take a chain when it is free. Raises as `ChainFile.hold`."""
+    """Lock a chain as soon as it is free. Raises as `ChainFile.hold`."""
     with await _take(file, asyncio.get_running_loop().time() + TURN) as held:
         yield held
 
@@ -415,7 +415,7 @@ async def _take(file: ChainFile, deadline: float) -> HeldChain:
 
 
 async def sign_events(desk: OwnerSigner, client: Client, sign: Sign) -> Signed:
-    """Sign the next events and hand them in; the module has the steps.
+    """Sign the next events and send them. The module docstring lists the steps.
 
     Raises `RefusedError`: `evolution.old-chain`, `evolution.forked`, `evolution.unchecked`, `evolution.backwards`, what
     the broker refuses; and what reading and writing the chain raises.
@@ -432,7 +432,7 @@ async def sign_events(desk: OwnerSigner, client: Client, sign: Sign) -> Signed:
 
 
 async def catch_up(desk: OwnerSigner, client: Client, held: HeldChain, done: Signed) -> None:
-    """Make sure that the chain is the owner's last word, and that the broker has all of it. Raises as `sign_events`."""
+    """Check that the chain is up to date, and send the broker what it lacks. Raises as `sign_events`."""
     held.check(desk.principal)
     lacking = held.chain.since(await _number_at(desk, client, held))
     if held.cut():
@@ -444,7 +444,7 @@ async def catch_up(desk: OwnerSigner, client: Client, held: HeldChain, done: Sig
 
 
 async def _number_at(desk: OwnerSigner, client: Client, held: HeldChain) -> int:
-    """Return the last event that the broker has."""
+    """Return the number of the last event that the broker has."""
     chain = held.chain
     try:
         told = await client.policy(desk.principal, max(0, chain.number - 1))
@@ -455,22 +455,22 @@ async def _number_at(desk: OwnerSigner, client: Client, held: HeldChain) -> int:
             return held.state.handed_in
         raise RefusedError(
             "evolution.unchecked",
-            "the broker does not tell whether the chain is the last word of its owner",
+            "the broker does not say whether the chain is up to date",
             hint="connect as the owner or as an operator, or say --unchecked",
         ) from None
     known = read_count_of(told, "known")
     if known > chain.number:
         raise RefusedError(
             "evolution.old-chain",
-            f"`{desk.file.path}` ends with policy event {chain.number}, and the broker knows of {known}",
+            f"`{desk.file.path}` ends with policy event {chain.number}, and the broker has events up to {known}",
             hint="get what is missing with `penstock net chain fetch`",
         )
     others = [event for event in told_events(told, desk.principal) if event.value.number == chain.number]
     if told.get("state") == "forked" or any(event.digest != chain.head for event in others):
         raise RefusedError(
             "evolution.forked",
-            f"the broker has another policy event under a number up to {chain.number}",
-            hint="find out who else has the key; the operators of all brokers have to settle it",
+            f"the broker has a different policy event with a number up to {chain.number}",
+            hint="find out who else has the key; the operators of all brokers must resolve it",
         )
     return read_count_of(told, "number")
 

@@ -1,4 +1,4 @@
-"""`penstock net`: how a broker sees the network."""
+"""`penstock net`: the list of its verbs, and `penstock net show`."""
 
 import asyncio
 from collections.abc import Mapping

@@ -75,24 +75,24 @@ from penstock.trust.signed import SignedValue, read_statements
 # Wait until a policy event is complete: each broker enforces it, or has stopped because its stamp expired.
 
 
-#: seconds between two questions: at first, and at most
+#: seconds between two requests: at first, and at most
 _PAUSES: Final = (0.01, 0.2)
 _DONE: Final = (BrokerProgress.ACKNOWLEDGED, BrokerProgress.RUN_OUT)
 
 
 @dataclass(slots=True)
 class Awaited:
-    """A policy event, and how far it is with each broker that is trusted with something of its owner's."""
+    """A policy event, and its progress at each broker that has a right on its owner's types."""
 
     owner: Principal
     number: int
     complete: datetime | None = None
     brokers: Mapping[str, Wire] = field(default_factory=dict)
-    #: what the broker tells of the owner's policy
+    #: the owner's policy in the broker's status
     state: Mapping[str, Wire] = field(default_factory=dict)
 
     def take(self, status: Mapping[str, Wire]) -> None:
-        """Take what a broker says; of an event that it shows no longer, the next one says as much."""
+        """Store a broker's status. If it does not list the event any more, a later event counts instead."""
         state = table(table(status.get("policy")).get(str(self.owner)))
         for event in map(table, listed(state.get("events"))):
             number = event.get("number")
@@ -103,7 +103,7 @@ class Awaited:
                 return
 
     def rows(self, names: NameBook) -> Iterator[tuple[str, str, str, str]]:
-        """Yield a row for each broker: who it is, how far, since or until when, and why it is waited for."""
+        """Yield a row for each broker: its name, its progress, since or until when, and why it is waited for."""
         for broker, standing in self.brokers.items():
             told = table(standing)
             progress, at = str(told.get("progress", "")), told.get("at")
@@ -114,14 +114,14 @@ class Awaited:
             yield names.show_text(broker), f"{mark} {progress}", when, why
 
     def text(self, names: NameBook) -> str:
-        """Say in a few lines how far it is."""
+        """Return the progress in a few lines."""
         rows = list(self.rows(names))
         done = sum(progress.startswith("✓") for _, progress, _, _ in rows)
         lines = [f"policy event {self.number}: {done} of {len(rows)} brokers"]
         return "\n".join(lines + ["  ".join(row).rstrip() for row in rows])
 
     def show(self, names: NameBook) -> Iterator[Shown]:
-        """Yield it as people see it."""
+        """Yield the progress for people."""
         done = f"✓ complete since {value_text(self.complete)}" if self.complete else "✗ not complete"
         yield f"policy event {self.number} {done}"
         yield progress_table(("broker", "progress", "when", "why"), list(self.rows(names)))
@@ -147,7 +147,7 @@ class Awaited:
 async def wait_for(
     awaited: Awaited, client: Client, names: NameBook, stop: asyncio.Event, timeout: float | None
 ) -> None:
-    """Wait until an event is complete, the time is over, or somebody wants to stop. Raises `RefusedError`."""
+    """Wait until an event is complete, the timeout is over, or the command is stopped. Raises `RefusedError`."""
     with showing(lambda: awaited.text(names)), suppress(TimeoutError):
         async with asyncio.timeout(timeout):
             await until(stop, _complete(awaited, client))
@@ -156,7 +156,7 @@ async def wait_for(
 async def _complete(awaited: Awaited, client: Client) -> None:
     pause, longest = _PAUSES
     while True:
-        # A broker that starts again comes back, and what it knew with it.
+        # A broker that restarts comes back with its state.
         with suppress(FailedError):
             awaited.take(await client.status())
         if awaited.complete is not None:
@@ -175,7 +175,7 @@ Plan = Callable[[PolicyState], Iterable[Change]]
 
 @option_class
 class ChangeOptions:
-    """What the commands share that change policy."""
+    """The options that all commands share which change policy."""
 
     signing: OwnerSigningOptions
     wait: bool = option(
@@ -309,7 +309,7 @@ def _publications(state: PolicyState, bag: Credentials) -> Iterable[Change]:
     if gone:
         raise RefusedError(
             "evolution.revoked",
-            f"{gone[0].id} was revoked, which cannot be undone",
+            f"{gone[0].id} was revoked, and a revocation cannot be undone",
             hint="issue a new certificate, and publish that",
         )
     known = {certificate.id for certificate in state.credentials}
@@ -324,7 +324,7 @@ def _revocations(state: PolicyState, ids: Sequence[str]) -> Iterable[Change]:
 
 
 def _ids(written: str) -> list[str]:
-    """Return the ids that a word means: an id, or those of the certificates in a file."""
+    """Return an id, or the ids of the certificates in a file."""
     if written.startswith("cert:") and not Path(written).exists():
         return [written]
     found = [certificate.id for certificate in load_credentials((written,))]
@@ -338,7 +338,7 @@ def _installations(
 ) -> Iterable[Change]:
     known = Shelf({**state.types, **shelf.types})
     for unverified in types:
-        # A broker that cannot install a type acknowledges nothing from then on: it is verified before it is signed.
+        # A broker that cannot install a type acknowledges nothing afterwards, so the type is verified first.
         known.verify(unverified, now)
         if state.types.get(unverified.definition.name) != unverified:
             yield Install(unverified)
@@ -376,7 +376,7 @@ def _change_with(planned: Callable[[OwnerSigner], Plan], options: ChangeOptions)
 
 
 Learn = Callable[[OwnerSigner, Mapping[str, Wire]], tuple[Warned, ...]]
-"""Is given the broker's status before anything is signed; returns what the owner should know."""
+"""Takes the broker's status before anything is signed, and returns warnings for the owner."""
 
 
 def run_signing(
@@ -401,7 +401,7 @@ def run_signing(
         warnings = await learned(stop)
         async with owner.call.client() as client:
             if options.wait:
-                # Whoever may not ask should learn it before anything is signed.
+                # If the status is refused, the owner should know it before anything is signed.
                 await _check_waiting(client)
             done = await sign_events(owner, client, sign(owner))
             done.warnings.extend(warnings)
@@ -416,7 +416,7 @@ def run_signing(
 
 
 async def _check_waiting(client: Client) -> None:
-    """Check that the broker will tell how far it is. Raises `RefusedError` (`broker.not-operator`)."""
+    """Check that the broker will report progress. Raises `RefusedError` (`broker.not-operator`)."""
     try:
         await client.status()
     except RefusedError as error:
@@ -427,7 +427,7 @@ async def _check_waiting(client: Client) -> None:
 
 
 def _rehearse(desk: OwnerSigner, sign: Sign) -> Signed:
-    """Return what would be signed. Raises what signing it raises, as far as files tell."""
+    """Return what would be signed. Raises what signing raises, as far as the files show it."""
     chain, state = desk.file.read(), desk.file.state()
     if not chain.torn:
         chain.verify()
@@ -511,7 +511,7 @@ def end_agreement(options: _EndAgreement) -> CommandAnswer:
                 known = ", ".join(state.agreements) or "none"
                 raise RefusedError(
                     "evolution.no-agreement",
-                    f"you have announced no agreement `{name[:80]}`",
+                    f"you have not announced an agreement `{name[:80]}`",
                     hint=f"there are: {known}",
                 )
             yield EndAgreement(name)
@@ -546,7 +546,7 @@ def _load(file: str) -> list[SignedValue[Agreement] | SignedValue[ProfileClaim]]
 def _announcements(
     statements: Iterable[SignedValue[Agreement] | SignedValue[ProfileClaim]], desk: OwnerSigner, state: PolicyState
 ) -> Iterator[Change]:
-    """Yield what is new: profiles first, so that nobody is shut out in between."""
+    """Yield the changes: profiles first, so that nobody is shut out in between."""
     agreements: list[Change] = []
     for statement in statements:
         match statement.value:
@@ -555,7 +555,7 @@ def _announcements(
                     raise RefusedError(
                         "evolution.foreign-agreement",
                         f"the agreement `{agreement.name}` is about types of {agreement.owner.short}",
-                        hint="each owner announces what was agreed on about its own types",
+                        hint="each owner announces the agreements about its own types",
                     )
                 if state.agreements.get(agreement.name) != statement.to_sexp():
                     agreements.append(Agree(agreement.name, statement.to_sexp()))
@@ -635,7 +635,7 @@ def _not_waited_for(word: str, known: Iterable[str], desk: OwnerSigner) -> Refus
     names = ", ".join(desk.names.show_text(broker) for broker in known) or "none"
     return RefusedError(
         "evolution.no-such-broker",
-        f"no change of yours waits for `{word[:80]}`, or nothing that you can revoke makes it a broker",
+        f"none of your changes waits for `{word[:80]}`, or you cannot revoke the right that makes it a broker",
         hint=f"brokers that are waited for: {names}",
     )
 
@@ -646,12 +646,12 @@ def _not_waited_for(word: str, known: Iterable[str], desk: OwnerSigner) -> Refus
 
 _PERIOD: Final = re.compile(r"(\d{1,12})(ms|s|m|h|d)", re.ASCII)
 _UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
-#: seconds until what went wrong is tried again, where stamps are not further apart
+#: seconds until a retry, or the interval of stamps if that is shorter
 _RETRY: Final = 1.0
-#: seconds within which a stamp has to be handed in: others wait for the chain meanwhile
+#: seconds within which a stamp must be sent, at least and at most: others wait for the chain meanwhile
 _ANSWER: Final = (1.0, 5.0)
-#: what passes: another process has the chain, an old copy of it lies there and the owner fetches the rest, or a clock
-#: is being set
+#: temporary problems: another process holds the chain, its file is an old copy until the owner fetches the rest, or a
+#: clock is being set
 _PASSING: Final = frozenset(("evolution.busy", "evolution.old-chain", "evolution.backwards", "evolution.future"))
 
 
@@ -697,7 +697,7 @@ def stamp(options: _Stamp) -> None:
     retries, even if the broker is gone for a while. Each stamp is a line of the log.
     """
     if options.every is not None and options.every >= options.period:
-        raise MalformedError("cli.usage", "--every has to be shorter than --for", hint="a third of it is good")
+        raise MalformedError("cli.usage", "--every must be shorter than --for", hint="use about a third of it")
     stamper = _Stamper(options.signing.signer(), options.period, as_json=wants_data())
 
     async def conversation(stop: asyncio.Event) -> None:
@@ -712,14 +712,14 @@ def stamp(options: _Stamp) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Stamper:
-    """Signs time-stamps and says so."""
+    """Sign time-stamps and log them."""
 
     desk: OwnerSigner
     period: int
     as_json: bool
 
     async def go_on(self, every: float, stop: asyncio.Event) -> None:
-        """Sign until somebody wants to stop. Raises what goes wrong at first, and what no time makes good."""
+        """Sign until the command is stopped. Raises the first problem, and problems that are not temporary."""
         begun = False
         while not stop.is_set():
             try:
@@ -743,7 +743,7 @@ class _Stamper:
             raise FailedError("client.timeout", "the broker does not answer") from None
 
     async def sign(self, client: Client) -> None:
-        """Sign one time-stamp, keep it, and hand it in; first whatever of the chain the broker lacks."""
+        """Sign one time-stamp, store it, and send it, after the events of the chain that the broker lacks."""
         async with holding(self.desk.file) as held:
             done = Signed()
             await catch_up(self.desk, client, held, done)

@@ -1,4 +1,4 @@
-"""What `penstock net show` answers: the state of a broker in words, trees and tables.
+"""The state of a broker in sentences, trees and tables, for `penstock net show`.
 
 Of each owner's policy a broker tells the `number` of the last event, its `state`, the `stamp age` in seconds and who
 it is `stamped by`, and how far the last `events` are: how many certificates each `revokes`, since when it is
@@ -33,7 +33,7 @@ _DONE: Final = ("acknowledged", "run-out")
 
 
 def plain(value: Wire) -> object:
-    """Return what a broker told as JSON has it."""
+    """Return a value from a broker as JSON."""
     match value:
         case dict():
             return {key: plain(item) for key, item in value.items()}
@@ -47,7 +47,7 @@ def plain(value: Wire) -> object:
 
 
 def show_status(status: Mapping[str, Wire], names: NameBook) -> Iterator[Shown]:
-    """Yield the state of a broker as people see it."""
+    """Yield the state of a broker for people."""
     me = str(status.get("broker", ""))
     counts = table(status.get("counts"))
     facts: Facts = [("broker", names.show_text(me)), ("network", _network(str(status.get("network", "")), names))]
@@ -81,7 +81,7 @@ def _show_brokers(me: str, links: Mapping[str, Wire], names: NameBook) -> Iterat
 
 
 def _links(links: Mapping[str, Wire], names: NameBook) -> Shown:
-    """Return the links that were lost: whether they are back, why they were lost last, and what was not passed on."""
+    """Return the links that were lost: whether they are back, the last reason, and the events that were dropped."""
     rows = []
     for broker, found in links.items():
         link = table(found)
@@ -93,7 +93,7 @@ def _links(links: Mapping[str, Wire], names: NameBook) -> Shown:
 
 
 def _tree(me: str, neighbours: Mapping[str, list[str]], names: NameBook) -> tuple[TreeLine, set[str]]:
-    """Return the brokers by the shortest way to each; links besides are named where they begin."""
+    """Return the brokers as a tree of shortest paths; other links are named at their first broker."""
     root = TreeLine(f"{names.show_text(me)} (this broker)")
     parents = {me: ""}
     pending = deque([(me, root)])
@@ -154,13 +154,13 @@ def _progress(owner: str, state: Mapping[str, Wire], names: NameBook) -> Iterato
 
 
 def progress_table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> Shown:
-    """Return how far policy events are; without the last column if there is nothing in it."""
+    """Return the progress of policy events, without the last column if it is empty."""
     last = len(head) if any(row[-1] for row in rows) else -1
     return grid_table(head[:last], [row[:last] for row in rows])
 
 
 def why_waited_for(state: Mapping[str, Wire], broker: str) -> str:
-    """Say why a broker is waited for, from the status of an owner's policy: where it is, and until when it counts."""
+    """Return why a broker is waited for, from the status of an owner's policy: its place, and until when it counts."""
     known = table(state.get("brokers"))
     if broker not in known:
         return ""

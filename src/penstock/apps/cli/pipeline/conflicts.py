@@ -1,4 +1,4 @@
-"""`penstock pipeline conflicts` and `conflicts-of`: all conflicts in rules of any number, on Spark."""
+"""`penstock pipeline conflicts` and `conflicts-of`: find all conflicts between any number of rules, on Spark."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -118,7 +118,7 @@ def conflicts(session: CommandSession, options: _Conflicts) -> CommandAnswer:
         if how.dry_run:
             return plan_answer(job, plan(job, on.spark, how.place))
         if how.place is None:
-            raise MalformedError("cli.usage", "nothing says where the tables are to be written", hint="give --out")
+            raise MalformedError("cli.usage", "no folder is given for the tables", hint="give --out")
         done = execute(job, on, how.place)
         with opened(on.spark, how.place.out) as stored:
             found = stored.report(options.top, options.witnesses)
@@ -182,7 +182,7 @@ def _seen_from(rule: str, row: dict[str, Any]) -> dict[str, object]:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """A rule base: what rules may speak about, and the types and rules that it has itself."""
+    """A rule base: its vocabulary, and its own types and rules."""
 
     where: str
     vocabulary: Vocabulary
@@ -193,7 +193,7 @@ class _Known:
     def job(
         self, rules: InputTable | None, types: InputTable | None, mode: Mode | None, at: datetime | None
     ) -> Conflicts:
-        """Return the job over these and those of tables."""
+        """Return the job over these rules and those of tables."""
         people = self.vocabulary
         terms = RuleTerms(
             people.tree.scope, people.publishers.attributes, people.subscribers.attributes, mode or self.mode

@@ -1,4 +1,4 @@
-"""The jobs of `penstock pipeline` on Spark, each a command."""
+"""The commands of `penstock pipeline` that run jobs on Spark."""
 
 from datetime import datetime, timedelta
 from typing import Literal
@@ -265,7 +265,7 @@ def whatif(session: CommandSession, options: _Whatif) -> CommandAnswer:
     error = None
     if options.fail_on is not None and fails_on(found, options.fail_on):
         error = RefusedError(
-            "whatif.changes", f"the change has what it must not have: {options.fail_on}", hint="see the table"
+            "whatif.changes", f"the change does what --fail-on forbids: {options.fail_on}", hint="see the table"
         )
     return comparison_answer(found, done, page.names, error)
 
@@ -330,7 +330,7 @@ def audit(session: CommandSession, options: _Audit) -> CommandAnswer:
         run = AuditRun(policy, question, on_report)
         done = run.run(job, on, how.place)
         if not found and how.place is not None:
-            # A stream that found nothing new.
+            # A stream found nothing new.
             run.report(on.spark, how.place.out)
     return report_answer(found[0], done, names)
 
@@ -340,7 +340,7 @@ def _moment(text: str | None) -> datetime | None:
 
 
 def _end(text: str | None) -> datetime | None:
-    """Return the first instant after an end: decisions are looked at before it."""
+    """Return the first instant after an end: the audit covers decisions before it."""
     if text is None:
         return None
     end = parse_end(text)

@@ -18,12 +18,12 @@ from penstock.pipeline.outputs import Streaming
 from penstock.pipeline.sealed.log import KeyFiles
 
 # ----------------------------------------------------------------------------------------------------------------------
-# How a job of `penstock pipeline` runs, as the options say.
+# How a job runs.
 
 
 @option_class
 class OutFolderOptions:
-    """The folder that a job writes."""
+    """Options for the folder that a job writes."""
 
     out: str | None = option("--out", metavar="FOLDER", required=True, help="Write to this folder.")
     overwrite: bool = option("--overwrite", is_flag=True, help="Replace an output that exists.")
@@ -32,7 +32,7 @@ class OutFolderOptions:
 
 @option_class
 class ReportFolderOptions(OutFolderOptions):
-    """The folder that a report keeps what it finds in, if one is given."""
+    """Options for the folder that keeps the results of a report, if one is given."""
 
     out: str | None = option(
         "--out", metavar="FOLDER", help="Keep the results in this folder (default: show them only); a stream needs one."
@@ -41,7 +41,7 @@ class ReportFolderOptions(OutFolderOptions):
 
 @option_class
 class StreamOptions:
-    """Whether a job goes on with what arrives."""
+    """Options of a job that can run as a stream."""
 
     stream: bool = option("--stream", is_flag=True, help="Process what arrives, until stopped.")
     drain: bool = option("--drain", is_flag=True, help="Stop a stream when all present input is read.")
@@ -56,7 +56,7 @@ class StreamOptions:
 
 @option_class
 class SparkOptions:
-    """Where Spark runs."""
+    """Options for where Spark runs."""
 
     master: str = option("--master", default="local[*]", show_default=True, metavar="URL", help="Run Spark there.")
     remote: str | None = option("--remote", metavar="URL", help="Use a Spark Connect server, such as sc://host:15002.")
@@ -74,7 +74,7 @@ class SparkOptions:
 
 @option_class
 class JobOptions:
-    """How a job runs: where it writes, whether it goes on, and where Spark is."""
+    """Options for how a job runs: where it writes, whether it is a stream, and where Spark is."""
 
     folder: OutFolderOptions
     stream: StreamOptions
@@ -87,14 +87,14 @@ class JobOptions:
 
 @option_class
 class ReportJobOptions(JobOptions):
-    """How a job runs that need not keep what it finds."""
+    """Options for how a job runs whose results need not be kept."""
 
     folder: ReportFolderOptions
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """How a job runs, as the options say: where it writes, and where Spark is."""
+    """How a job runs, read from the options: where it writes, and where Spark is."""
 
     place: JobOutput | None
     cluster: Cluster
@@ -109,22 +109,22 @@ class Run:
         streaming = None
         if stream is not None:
             if stream.drain and not stream.stream:
-                raise MalformedError("cli.stream", "--drain is for streams", hint="say --stream too, or leave it out")
+                raise MalformedError("cli.stream", "--drain is for streams", hint="give --stream too, or leave it out")
             if stream.stream and folder.out is None:
-                raise MalformedError("cli.stream", "a stream keeps what it has found", hint="say where with --out")
+                raise MalformedError("cli.stream", "a stream must keep its results", hint="give a folder with --out")
             streaming = Streaming(stream.files, stream.drain) if stream.stream else None
         cluster = spark.cluster()
         place = None if folder.out is None else JobOutput(cluster.path(folder.out), streaming, folder.overwrite)
         return cls(place, cluster, folder.dry_run, folder.overwrite, folder.out or "")
 
     def key_files(self, ring: str, kek: str) -> KeyFiles:
-        """Return where the keys are, as tasks find them. Raises what `KeyFiles.read` does, here and not in a task."""
+        """Return the key files as tasks find them. Raises what `KeyFiles.read` raises, here and not in a task."""
         found = KeyFiles(self.cluster.path(ring), self.cluster.path(kek))
         found.read()
         return found
 
     def reads(self, path: str | None) -> str | None:
-        """Return the path of all that is read, where that is known before: more will arrive in a stream."""
+        """Return the path of everything that is read, or None for a stream, in which more will arrive."""
         return None if self.streams else path
 
     @property
@@ -134,7 +134,7 @@ class Run:
 
 
 def run_job(job: Job, how: Run) -> CommandAnswer:
-    """Run a job, or find out what it would do, and return the answer."""
+    """Run a job, or plan it, and return the answer."""
     with spark_session(how.cluster, how.reads(job.files)) as on:
         if how.dry_run or how.place is None:
             return plan_answer(job, plan(job, on.spark, how.place))
@@ -153,13 +153,13 @@ def pairs(texts: tuple[str, ...], option: str) -> Mapping[str, str]:
 
 
 def messages_of(where: tuple[str, str], more: tuple[str, ...]) -> Mapping[str, str]:
-    """Return the options of a stream of messages: where it is, and what else was said. Raises as `pairs`."""
+    """Return the options of a stream of messages: its address, and other options. Raises as `pairs`."""
     url, stream = where
     return {"url": url, "stream": stream, **pairs(more, "--jetstream")}
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The options that some commands of `penstock pipeline` share.
+# Options that some of the commands share.
 
 
 def jetstream_option() -> Any:
@@ -185,25 +185,25 @@ _KEK: Final = "Decrypt the key ring with this key-encryption key, which has no p
 
 @option_class
 class KeyFilesOptions:
-    """The keys of a sealed log, which tasks read where they run."""
+    """Options for the keys of a sealed log, which tasks read where they run."""
 
     ring_file: str = option("--keys", required=True, metavar="FILE", help=_RING)
     kek_file: str = option("--kek", required=True, metavar="FILE", help=_KEK)
 
     def load(self, how: Run) -> KeyFiles:
-        """Return where the keys are. Raises as `Run.key_files`."""
+        """Return the key files. Raises as `Run.key_files`."""
         return how.key_files(self.ring_file, self.kek_file)
 
 
 @option_class
 class SealedInputOptions:
-    """The keys of the input, if it is a sealed log."""
+    """Options for the keys of the input, if it is a sealed log."""
 
     ring_file: str | None = option("--keys", metavar="FILE", help=f"{_RING} FOLDER is then a sealed log.")
     kek_file: str | None = option("--kek", metavar="FILE", help=_KEK)
 
     def load(self, how: Run) -> KeyFiles | None:
-        """Return where the keys are, if it is a sealed log. Raises `MalformedError` (`cli.keys`)."""
+        """Return the key files, if it is a sealed log. Raises `MalformedError` (`cli.keys`)."""
         if self.ring_file is not None and self.kek_file is not None:
             return how.key_files(self.ring_file, self.kek_file)
         if self.ring_file is self.kek_file:

@@ -1,4 +1,4 @@
-"""What the jobs of `penstock pipeline` answer: tables for people, JSON for programs, pages for both."""
+"""Answers of the jobs of `penstock pipeline`: tables for people, JSON for programs, pages for both."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -27,7 +27,7 @@ _PRINCIPAL: Final = re.compile(r"(?:ed25519|threshold):[a-z2-7]{51}[aq]", re.ASC
 _CREDENTIAL: Final = re.compile(r"\bcert:[a-z2-7]{20,}", re.ASCII)
 _WIDE: Final = 80
 _UNSEAL: Final = "unseal"
-#: jobs whose quarantine is not of records, and what they do
+#: jobs whose quarantine does not contain records, and what they do with blocks
 _CLOSED: Final = {"seal": "sealed", _UNSEAL: "opened"}
 _SHOWN: Final = (
     *("rights_used", "rights_unused", "requests_made", "refusals", "kept_back", "flows"),
@@ -39,13 +39,13 @@ _READERS: Final = 10
 
 @dataclass(frozen=True, slots=True)
 class Page:
-    """A report as a file of HTML, if one is wanted."""
+    """A report as an HTML file, if one is wanted."""
 
     file: str | None
     names: Petnames
     session: CommandSession
     overwrite: bool
-    #: of a stream, one page takes the place of the other
+    #: whether a stream replaces the page after each batch
     again: bool = False
 
     def check(self) -> None:
@@ -65,7 +65,7 @@ class Page:
 
 
 def known(names: Petnames, *policies: PipelinePolicy) -> Petnames:
-    """Return the reader's own petnames, and those of policies where the reader has none."""
+    """Return the reader's own petnames, and those of policies for other principals."""
     found: dict[Principal, str] = {}
     for some in (names, *(loaded.names for loaded in policies)):
         for principal, name in some.items():
@@ -87,13 +87,13 @@ def _done_data(done: Done) -> dict[str, object]:
 
 
 def done_answer(job: Job, out: str, done: Done) -> CommandAnswer:
-    """Return what a job did."""
+    """Return the answer for a job that has run."""
     return CommandAnswer({"job": job.name, "out": out, **_done_data(done)}, _show_done(job, out, done))
 
 
 def _show_done(job: Job, out: str, done: Done) -> Iterator[Shown]:
     rows = [(name, f"{count:,}") for name, count in done.counts.items()]
-    # What does not open is counted as it is kept: its events are behind the seal.
+    # Blocks that do not open are counted as blocks: the number of their events is not known.
     of = ", blocks" if job.name == _UNSEAL else ""
     rows += [(f"  {reason}{of}", f"{count:,}") for reason, count in done.reasons.items()]
     yield grid_table((job.name, "rows"), rows)
@@ -108,7 +108,7 @@ def _show_done(job: Job, out: str, done: Done) -> Iterator[Shown]:
 
 
 def _show_delivered(delivered: Mapping[str, int]) -> Iterator[Shown]:
-    """Yield which subscribers were given the most, and how many others there are."""
+    """Yield the subscribers that received the most events, and the number of the others."""
     if not delivered:
         return
     yield ""
@@ -125,7 +125,7 @@ def _show_closed(names: Iterable[str], events: int) -> Iterator[Shown]:
 
 
 def _advice(job: Job, out: str, done: Done) -> Iterator[str]:
-    """Say where to look at records that did not fit, and what a header or a key ring lacks."""
+    """Return hints: where to look at quarantined records, and what a header or a key ring lacks."""
     if job.name == _UNSEAL and done.counts.get("sealed"):
         yield f"what is still sealed waits for keys, in {out}/sealed: `penstock pipeline unseal {out}` opens it then"
     if not done.counts.get("quarantined"):
@@ -161,7 +161,7 @@ def _sum(job: Job, done: Done) -> str:
 
 
 def quarantine_answer(found: QuarantineSummary) -> CommandAnswer:
-    """Return what is in quarantine, and why."""
+    """Return the answer: the quarantined records, and why they are there."""
     data = {"reasons": found.reasons, "samples": [asdict(sample) for sample in found.samples]}
     return CommandAnswer(data, _show_quarantine(found))
 
@@ -191,7 +191,7 @@ def _beginning(sample: QuarantinedRecord) -> str:
 
 
 def plan_answer(job: Job, planned: Planned) -> CommandAnswer:
-    """Return what a job would do."""
+    """Return the answer for a job that was only planned."""
     data = {
         "job": job.name,
         "source": job.source,
@@ -216,7 +216,7 @@ def _show_plan(job: Job, planned: Planned) -> Iterator[Shown]:
 def comparison_answer(
     found: PolicyComparison, done: Done | None, names: Petnames, error: PenstockError | None = None
 ) -> CommandAnswer:
-    """Return who gains and who loses what."""
+    """Return the answer of what-if: who gains and who loses what."""
     data = {**found.as_dict(), **({} if done is None else {"run": _done_data(done)})}
     return CommandAnswer(data, _show_comparison(found, names), error)
 
@@ -256,7 +256,7 @@ def _samples(change: VisibilityChange) -> str:
 
 
 def report_answer(report: AuditReport, done: Done | None, names: Petnames) -> CommandAnswer:
-    """Return what was decided."""
+    """Return the answer of an audit."""
     data = {**report.as_dict(), **({} if done is None else {"run": _done_data(done)})}
     return CommandAnswer(data, _show_report(report, done, names))
 

@@ -1,4 +1,4 @@
-"""What `penstock pipeline` does once it is understood. Imports Spark, and is therefore imported late."""
+"""Make and run the jobs of `penstock pipeline`, and show their progress."""
 
 import contextlib
 import io
@@ -40,7 +40,7 @@ from penstock.pipeline.whatif import PolicyComparison
 from penstock.trust.event_types import VerifiedType
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Progress of a job on a terminal: how far it is, how many rows it has read, and how many in a second.
+# The progress of a job on a terminal: tasks that are done, rows that were read, and rows per second.
 
 
 _EACH: Final = 0.3
@@ -48,32 +48,32 @@ _EACH: Final = 0.3
 
 @dataclass(slots=True)
 class Watch:
-    """Counts what a job has read, and the time that it took."""
+    """Count the rows that a job has read, and the time that it took."""
 
     started: float = field(default_factory=time.monotonic)
     read: int = 0
     batches: int = 0
 
     def __call__(self, said: Mapping[str, object]) -> None:
-        """Take in what is said of a batch."""
+        """Count a batch."""
         counts = said.get("counts")
         self.batches += 1
         self.read += counts.get("read", 0) if isinstance(counts, dict) else 0
 
     @property
     def seconds(self) -> float:
-        """How long it has taken so far."""
+        """Seconds since the job began."""
         return time.monotonic() - self.started
 
     @property
     def rate(self) -> int:
-        """Rows a second."""
+        """Rows per second."""
         return round(self.read / self.seconds) if self.seconds else 0
 
 
 @contextmanager
 def watching(job: str, on: Started) -> Iterator[Watch]:
-    """Show progress on standard error while a job runs, where that is a terminal."""
+    """Show progress on standard error while a job runs, if that is a terminal."""
     watch = Watch()
     if not sys.stderr.isatty():
         yield watch
@@ -102,7 +102,7 @@ def watching(job: str, on: Started) -> Iterator[Watch]:
 
 @contextmanager
 def _told(spark: SparkSession) -> Iterator[Remote | None]:
-    """Ask a Spark Connect server to tell how far it is; a session without one has other means."""
+    """Register for the progress reports of a Spark Connect server, if the session has one."""
     remote = Remote()
     try:
         spark.registerProgressHandler(remote)  # type: ignore[arg-type]  # a function will do
@@ -134,7 +134,7 @@ class _Display:
             self.shown.update(self.task, completed=done, total=whole, rows=self._rows())
 
     def _rows(self) -> str:
-        """Say what Spark has counted, or else what the batches that are complete have."""
+        """Return the rows that Spark has counted, or else those of complete batches, as text."""
         counter = self.remote or self.on.meter
         told = "" if counter is None else counter.counted().text(self.watch.seconds)
         if not told and self.watch.read:
@@ -143,7 +143,7 @@ class _Display:
 
 
 def _tasks(spark: SparkSession) -> tuple[int, int | None]:
-    """Return how many tasks of the running stages are done, and how many there are; nothing where nobody tells."""
+    """Return how many tasks of the running stages are done, and how many there are, as far as known."""
     try:
         tracker = spark.sparkContext.statusTracker()
         stages = [tracker.getStageInfo(stage) for stage in tracker.getActiveStageIds()]
@@ -155,7 +155,7 @@ def _tasks(spark: SparkSession) -> tuple[int, int | None]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What `penstock pipeline` does once it is understood. Imports Spark, and is therefore imported late.
+# Jobs. This module imports Spark, and is therefore imported late.
 
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
@@ -172,16 +172,16 @@ class JobOutput:
 
 @dataclass(frozen=True, slots=True)
 class Done:
-    """What a run did: the sums over the whole output, and what this run took for its part."""
+    """The result of a run: sums over the whole output, and the rows and seconds of this run."""
 
     counts: Mapping[str, int]
     reasons: Mapping[str, int]
     batches: int
     seconds: float
     rate: int
-    #: attributes of a sealed log that are null, because no key of them is held
+    #: attributes of a sealed log that are null because their keys are missing
     closed: tuple[str, ...] = ()
-    #: events that each subscriber was given, those with the most first
+    #: events for each subscriber, those with the most first
     delivered: Mapping[str, int] = field(default_factory=dict)
     #: subscribers who may see nothing, by the policy of the last batch
     without_rights: tuple[str, ...] = ()
@@ -189,7 +189,7 @@ class Done:
 
 @dataclass(frozen=True, slots=True)
 class Planned:
-    """What a job would do: the files, bytes and records that it would read, and Spark's plans for it."""
+    """The plan of a job: the files, bytes and records that it would read, and Spark's plans."""
 
     files: int | None
     bytes: int | None
@@ -198,7 +198,7 @@ class Planned:
 
 
 def execute(job: Job, on: Started, place: JobOutput, on_batch: Callable[[], None] = lambda: None) -> Done:
-    """Run a job to its end; a stream ends when it is interrupted, or where it is to drain its source.
+    """Run a job to its end. A stream ends when it is interrupted, or with `--drain` when its source is empty.
 
     Raises what `run`, `start` and `Running.wait` raise.
     """
@@ -217,7 +217,7 @@ def execute(job: Job, on: Started, place: JobOutput, on_batch: Callable[[], None
                 while not running.wait(0.5):
                     pass
             except KeyboardInterrupt:
-                # This is how somebody says that it is enough.
+                # An interrupt is the normal way to stop a stream.
                 running.stop()
         return _done(spark, place.out, watch)
 
@@ -243,7 +243,7 @@ def _most(said: Iterable[Said], name: str) -> dict[str, int]:
 
 
 def plan(job: Job, spark: SparkSession, place: JobOutput | None) -> Planned:
-    """Say what a job would do, without writing anything. Raises as `run`."""
+    """Return the plan of a job, without writing anything. Raises as `run`."""
     if place is not None:
         check_apart(place.out, job.files)
         output = Output(spark, place.out, job.name, job.source, job.parts)
@@ -267,7 +267,7 @@ def _explained(frame: DataFrame) -> str:
 
 
 def clock(session: CommandSession) -> Callable[[], datetime]:
-    """Return a clock that goes on from the time at which the command began."""
+    """Return a clock that continues from the time at which the command began."""
     started = time.monotonic()
     return lambda: session.now + timedelta(seconds=time.monotonic() - started)
 
@@ -317,7 +317,7 @@ def ingest_job(
             "cli.resource", "ingest reads either files or a stream", hint="give a path, or --from-jetstream"
         )
     if messages is not None and bound is None:
-        # Whoever reads files need not have what talks to NATS.
+        # Imported late: reading files does not need nats-py.
         from penstock.pipeline.jetstream.messages import Messages  # noqa: PLC0415
 
         records = Messages(messages, types)
@@ -366,7 +366,7 @@ def whatif_job(
 
 
 def policy_now(file: str | None, session: CommandSession) -> Callable[[], PipelinePolicy | None]:
-    """Return what reads a policy file, and reads it again once it has changed. Raises what `load_policy` raises."""
+    """Return a function that reads a policy file again when it has changed. Raises what `load_policy` raises."""
     if file is None:
         return lambda: None
     watched = Watched((file,), clock(session))
@@ -374,12 +374,12 @@ def policy_now(file: str | None, session: CommandSession) -> Callable[[], Pipeli
 
 
 def audit_job(spark: SparkSession, path: str) -> Audit:
-    """Return the job `audit`, over log files or over what another job has decided."""
+    """Return the job `audit`, over log files or over the decisions of another job."""
     return Audit(path, of_job=bool(commits(spark, path)))
 
 
 def comparison(job: ByPolicy[WhatIf], on: Started, place: JobOutput | None) -> tuple[PolicyComparison, Done | None]:
-    """Compare two policies; with a place, what is found is kept there. Raises as `execute`."""
+    """Compare two policies; with a place, keep the result there. Raises as `execute`."""
     if place is None:
         with watching(job.name, on):
             return job.job.compare(job.all(on.spark)), None
@@ -389,14 +389,14 @@ def comparison(job: ByPolicy[WhatIf], on: Started, place: JobOutput | None) -> t
 
 @dataclass(frozen=True, slots=True)
 class AuditRun:
-    """An audit: by which policy as it is then, what is asked, and who gets the report."""
+    """An audit: the current policy, the options of the report, and who gets it."""
 
     policy: Callable[[], PipelinePolicy | None]
     question: ReportOptions
     on_report: Callable[[AuditReport], None]
 
     def run(self, job: Audit, on: Started, place: JobOutput | None) -> Done | None:
-        """Audit a log, and hand over the report; of a stream, one after each batch.
+        """Audit a log, and hand over the report; for a stream, one after each batch.
 
         Raises as `execute`, and what reading the policy raises.
         """
@@ -409,7 +409,7 @@ class AuditRun:
             return Done(counts, {}, 1, watch.seconds, watch.rate)
 
     def report(self, spark: SparkSession, out: str) -> None:
-        """Hand over the report of what an output holds. Raises what reading it and the policy raise."""
+        """Hand over the report of an output. Raises what reading it and the policy raise."""
         self.on_report(audited(spark, out, self.policy(), self.question))
 
 
@@ -422,7 +422,7 @@ def view_rows(
     """Return the columns of a reader's view, its first rows by time, and how many there are. Raises as `open_view`."""
     view = open_view(spark, path, subscriber)
     times = {field.name for field in view.schema if isinstance(field.dataType, TimestampType)}
-    # Timestamps come as microseconds: Python's would be in the zone of this machine.
+    # Timestamps come as microseconds: Python's would be in this machine's time zone.
     columns = [F.unix_micros(quoted(n)).alias(n) if n in times else quoted(n) for n in view.columns]
     found = view.orderBy(quoted(TIME), quoted(ID)).limit(limit).select(*columns).collect()
     rows = [[_read(value, name in times) for name, value in zip(view.columns, row, strict=True)] for row in found]

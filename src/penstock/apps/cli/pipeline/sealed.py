@@ -1,4 +1,4 @@
-"""`penstock pipeline seal`, `unseal` and `compact`: sealed logs on Spark."""
+"""`penstock pipeline seal`, `unseal` and `compact`: write, read and compact sealed logs on Spark."""
 
 from collections.abc import Mapping
 from typing import Final, NamedTuple
@@ -27,7 +27,7 @@ _ROWS: Final = click.IntRange(1, MOST_ROWS)
 
 @option_class
 class SealedTypesOptions:
-    """The types that events may be of, and who may sign them."""
+    """Options for the types of events, and who may sign them."""
 
     shelf: ShelfOptions
     policy_file: str | None = option(
@@ -44,14 +44,14 @@ class SealedTypesOptions:
         if not found:
             raise MalformedError(
                 "cli.type-file",
-                "the event types have to be known",
+                "the event types are not known",
                 hint="give --policy, or --type-file for each of them",
             )
         return _Known(tuple(found), policy)
 
 
 class _Known(NamedTuple):
-    """The types that events may be of, and the policy, if one was given."""
+    """The types of events, and the policy, if one was given."""
 
     verified: tuple[VerifiedType, ...]
     policy: PipelinePolicy | None
@@ -61,15 +61,15 @@ class _Known(NamedTuple):
         return tuple(one.event_type for one in self.verified)
 
     def judge(self, *, verify: bool) -> SignerPolicy | None:
-        """Return who says whose signatures count. Raises `MalformedError` (`cli.policy`) where nobody could."""
+        """Return the policy that decides whose signatures count. Raises `MalformedError` (`cli.policy`)."""
         if self.policy is not None:
             return SignerPolicy(self.policy, self.verified)
         signed = [t.name.name for t in self.types if verify or t.signed]
         if signed:
             raise MalformedError(
                 "cli.policy",
-                f"events of `{signed[0]}` have to be signed by somebody who may publish them",
-                hint="give --policy: its credentials say who may",
+                f"events of `{signed[0]}` must be signed by a principal that may publish them",
+                hint="give --policy: its credentials say who may publish",
             )
         return None
 
@@ -125,13 +125,13 @@ def seal(session: CommandSession, options: _Seal) -> CommandAnswer:
     types = options.types.known(session, loaded).types
     check_signed(types, options.signer)
     if (options.sender is None) is (options.signer is None):
-        raise MalformedError("cli.sender", "blocks are sealed in somebody's name", hint="give --sender, or --key")
+        raise MalformedError("cli.sender", "the sender of the blocks is not given", hint="give --sender, or --key")
     signing = None if options.signer is None else how.cluster.path(options.signer)
     name = (
         read_signer(signing).principal if signing is not None else options.names.load().principal(options.sender or "")
     )
     keys = options.keys.load(how)
-    # Errors in them are reported here, and not by a task.
+    # Errors in them are reported here and not by a task.
     keys.read()
     writing = Writing(keys, types, name, session.now, options.rows, options.cipher.settings(), signing)
     sink = None
@@ -142,7 +142,7 @@ def seal(session: CommandSession, options: _Seal) -> CommandAnswer:
 
 
 def _sink(messages: Mapping[str, str], how: Run, types: tuple[EventType, ...], keys: KeyFiles) -> Sink:
-    # Whoever writes files need not have what talks to NATS.
+    # Imported late: writing files does not need nats-py.
     from penstock.pipeline.sealed.messages import Blinding, MessageSink  # noqa: PLC0415
 
     found = MessageSink(messages, Blinding.of(types, keys))
@@ -197,7 +197,7 @@ def unseal(session: CommandSession, options: _Unseal) -> CommandAnswer:
 
 def _blocks(path: str | None, messages: Mapping[str, str] | None, types: tuple[EventType, ...]) -> Blocks:
     if messages is not None and path is None:
-        # Whoever reads files need not have what talks to NATS.
+        # Imported late: reading files does not need nats-py.
         from penstock.pipeline.sealed.messages import MessageBlocks  # noqa: PLC0415
 
         return MessageBlocks(messages, types)

@@ -20,7 +20,7 @@ from penstock.pipeline.jobs.job import spark_errors
 from penstock.pipeline.jobs.session_settings import EVERYWHERE, LOCAL, SMALL, is_small
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What Spark itself counts while a job runs, read as it runs.
+# The counters of Spark itself, read while a job runs.
 #
 # A Spark that this command has started sends its own counters once a second, as StatsD datagrams, to a socket of this
 # process that only this machine can reach: no port of Spark is opened for it, and nothing is added to a plan. Rows are
@@ -33,7 +33,7 @@ _SINK: Final = "spark.metrics.conf.*.sink.penstock"
 _READ, _WRITTEN, _SPILLED = "recordsRead", "recordsWritten", "diskBytesSpilled"
 _OCTETS: Final = r"filesystem\.\w+\.read_bytes"
 _WANTED: Final = rf"executor\.({_READ}|{_WRITTEN}|{_SPILLED}|{_OCTETS})"
-#: the application and the executor, the counter, and what it has come to
+#: the application and the executor, the counter, and its value
 _COUNTER: Final = re.compile(rf"([\w.-]{{1,200}})\.{_WANTED}:(\d{{1,19}})\|[cg]", re.ASCII)
 _DATAGRAM: Final = 1_024
 _MEBI: Final = 1 << 20
@@ -41,29 +41,29 @@ _MEBI: Final = 1 << 20
 
 @dataclass(frozen=True, slots=True)
 class SparkCounts:
-    """How many rows were read and written so far, and how many bytes read; 0 also where nobody tells.
+    """The rows read and written so far, and the bytes read; 0 if that is not known.
 
-    `spilled` are bytes that did not fit into memory, and were written to disk meanwhile.
+    `spilled` are bytes that did not fit into memory and were written to disk.
     """
 
     read: int = 0
     written: int = 0
-    octets: int = 0
+    size: int = 0
     spilled: int = 0
 
     def text(self, seconds: float) -> str:
-        """Say it in words, with what comes to a second."""
+        """Return the counts as text, with rates per second."""
         each = max(seconds, 0.001)
         if self.read:
             said = f"{self.read:,} rows read, {round(self.read / each):,} rows/s"
             return f"{said}, {self.written:,} written" if self.written else said
-        if self.octets:
-            return f"{self.octets / _MEBI:,.1f} MiB read, {self.octets / _MEBI / each:,.1f} MiB/s"
+        if self.size:
+            return f"{self.size / _MEBI:,.1f} MiB read, {self.size / _MEBI / each:,.1f} MiB/s"
         return ""
 
 
 class SparkMeter:
-    """Listens to the counters of a Spark on this machine."""
+    """Receive the counters of a Spark on this machine."""
 
     def __init__(self) -> None:
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -79,7 +79,7 @@ class SparkMeter:
 
     @property
     def port(self) -> int:
-        """Where it listens."""
+        """The port on which it listens."""
         return int(self._socket.getsockname()[1])
 
     @property
@@ -96,7 +96,7 @@ class SparkMeter:
         return {f"{_SINK}.{name}": value for name, value in told.items()}
 
     def counted(self) -> SparkCounts:
-        """Return what all executors have counted."""
+        """Return the sums over all executors."""
         while True:
             try:
                 data = self._socket.recv(_DATAGRAM)
@@ -104,7 +104,7 @@ class SparkMeter:
                 break
             told = _COUNTER.fullmatch(data.decode("ascii", errors="replace").strip())
             if told is not None:
-                # Counters only grow; a datagram may come late.
+                # Counters only grow, and a datagram can arrive late.
                 key = (told[1], told[2])
                 self._found[key] = max(self._found.get(key, 0), int(told[3]))
         return SparkCounts(self._sum(_READ), self._sum(_WRITTEN), self._sum(_OCTETS), self._sum(_SPILLED))
@@ -115,28 +115,28 @@ class SparkMeter:
 
 @dataclass(slots=True)
 class Remote:
-    """What a Spark Connect server tells of the operations of this session: registered as a progress handler."""
+    """The progress that a Spark Connect server reports of this session's operations: a progress handler."""
 
-    #: of the operation that was heard of last
+    #: tasks of the last operation that was reported
     done: int = 0
     whole: int = 0
-    _octets: dict[str | None, int] = field(default_factory=dict)
+    _sizes: dict[str | None, int] = field(default_factory=dict)
 
     def __call__(self, *, stages: Iterable[Any] | None, operation_id: str | None, **_: object) -> None:
-        """Take in how far an operation is."""
+        """Store the progress of an operation."""
         known = list(stages or ())
         if known:
             self.done = sum(stage.num_completed_tasks for stage in known)
             self.whole = sum(stage.num_tasks for stage in known)
-            self._octets[operation_id] = sum(stage.num_bytes_read for stage in known)
+            self._sizes[operation_id] = sum(stage.num_bytes_read for stage in known)
 
     def counted(self) -> SparkCounts:
-        """Return what was read by all operations."""
-        return SparkCounts(octets=sum(self._octets.values()))
+        """Return the bytes that all operations have read."""
+        return SparkCounts(size=sum(self._sizes.values()))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The Spark session of one command: started quietly, and stopped again if it was started here.
+# The session.
 
 
 _SCHEME: Final = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+:")
@@ -152,7 +152,7 @@ _QUIET: Final = {
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """Where Spark runs: a master, or a Spark Connect server; further settings; and the file that its words go to."""
+    """Where Spark runs: a master, or a Spark Connect server; further settings; and the file of its log."""
 
     master: str = "local[*]"
     remote: str | None = None
@@ -161,7 +161,7 @@ class Cluster:
 
     @property
     def local(self) -> bool:
-        """Whether Spark runs in this process: not under spark-submit, which has chosen a master before us."""
+        """Whether Spark runs in this process: not under spark-submit, which has chosen a master already."""
         return self.master.startswith("local") and _GATEWAY not in os.environ
 
     @property
@@ -170,7 +170,7 @@ class Cluster:
         return self.remote is None and self.local
 
     def path(self, text: str) -> str:
-        """Return a path as Spark is to read it: on this machine it is relative to where the command was started."""
+        """Return a path for Spark: on this machine it is relative to the working folder of the command."""
         if self.remote is not None or not self.local or _SCHEME.match(text):
             return text
         return str(Path(text).absolute())
@@ -178,7 +178,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """A session, and the meter that its counters go to, if there is one."""
+    """A session, and the meter of its counters, if there is one."""
 
     spark: SparkSession
     meter: SparkMeter | None = None
@@ -186,7 +186,7 @@ class Started:
 
 @contextmanager
 def session(cluster: Cluster, reads: str | None = None) -> Iterator[Started]:
-    """Give a session, that of this process where there is one.
+    """Yield a session: that of this process if there is one.
 
     `reads` is the path of everything that is read in it, where that is known: a small input does not pay for what
     speeds up a large one.
@@ -198,7 +198,7 @@ def session(cluster: Cluster, reads: str | None = None) -> Iterator[Started]:
         if active is not None:
             yield Started(active)
             return
-        # Counters are for somebody who looks at them, and find only this machine.
+        # Counters are shown on a terminal, and reach this machine only.
         shown = cluster.metered and sys.stderr.isatty()
         meter = stack.enter_context(SparkMeter()) if shown else None
         started = _start(cluster, {**_small(cluster, reads), **({} if meter is None else meter.settings)})
@@ -214,23 +214,21 @@ def _failures() -> Iterator[None]:
         with spark_errors():
             yield
     except Py4JJavaError as error:
-        # Its words may hold anything; which exception it is, may be said.
+        # The message can contain anything, so only the kind of the exception is shown.
         found = _EXCEPTION.search(str(error))
         condition = found[1] if found else "unknown"
         raise FailedError(
             "pipeline.spark",
             f"Spark failed: {condition}",
-            hint="can the input be read, and the output be written? More is in its log: give a file with --spark-log",
+            hint="check that the input can be read and the output be written; --spark-log FILE keeps its log",
             condition=condition,
         ) from error
     except Py4JError as error:
-        raise FailedError(
-            "pipeline.spark", "Spark stopped answering", hint="its log says more: give a file with --spark-log"
-        ) from error
+        raise FailedError("pipeline.spark", "Spark stopped answering", hint="--spark-log FILE keeps its log") from error
 
 
 def _start(cluster: Cluster, also: Mapping[str, str]) -> SparkSession:
-    # Workers must be of the same Python.
+    # Workers must use the same Python.
     os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
     with _log(cluster.log) as log:
         try:
@@ -256,19 +254,19 @@ def _builder(cluster: Cluster, also: Mapping[str, str]) -> SparkSession.Builder:
 
 def _local() -> dict[str, str]:
     cores = max(2, os.cpu_count() or 2)
-    # Several tasks for each core: a file that is long ends for all at the same time, and rows are counted by task.
+    # Several tasks for each core: all cores finish a long file at the same time, and rows are counted by task.
     tasks = {"spark.sql.shuffle.partitions": cores, "spark.sql.files.minPartitionNum": 4 * cores}
     return {**LOCAL, **{name: str(number) for name, number in tasks.items()}}
 
 
 def _small(cluster: Cluster, reads: str | None) -> Mapping[str, str]:
-    """Return what is set besides where everything that is read stands on this machine, and is small."""
+    """Return further settings if all input is small and on this machine."""
     return SMALL if cluster.metered and is_small(reads) else {}
 
 
 @contextmanager
 def _log(file: str | None) -> Iterator[IO[bytes]]:
-    """Open the file that everything goes to which Java and Spark say; without a name nobody finds it again."""
+    """Open the file for all output of Java and Spark; without a name it is a temporary file."""
     if file is None:
         with tempfile.TemporaryFile() as found:
             yield found
@@ -279,7 +277,7 @@ def _log(file: str | None) -> Iterator[IO[bytes]]:
 
 @contextmanager
 def _redirected(target: int) -> Iterator[None]:
-    """Send standard output and error elsewhere for a while: what is started meanwhile keeps them for good."""
+    """Redirect standard output and error for a while: processes that are started meanwhile keep the redirection."""
     sys.stdout.flush()
     sys.stderr.flush()
     saved = [(stream, os.dup(stream)) for stream in (1, 2)]
@@ -294,7 +292,7 @@ def _redirected(target: int) -> Iterator[None]:
 
 
 def _said(log: IO[bytes]) -> str:
-    """Return the line that tells most: the first that speaks of Java, or else the last."""
+    """Return the most useful line of the log: the first about Java, or else the last."""
     log.seek(0)
     lines = [line.strip() for line in log.read(65_536).decode(errors="replace").splitlines() if line.strip()]
     telling = [line for line in lines if "java" in line.lower()] + lines[::-1]

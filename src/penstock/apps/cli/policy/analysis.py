@@ -1,4 +1,4 @@
-"""`penstock policy analyse` and `penstock policy diff`: what policies say about all possible requests."""
+"""`penstock policy analyse`, `diff` and `residual`: what policies decide about all possible requests."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -100,7 +100,7 @@ def diff(options: _Diff) -> CommandAnswer:
     if any(one.found.verdict is AnalysisVerdict.YES for one in changes):
         error = RefusedError("xacml.differ", "the policies decide differently")
     elif changes:
-        error = RefusedError("xacml.undecided", "it is not known whether the policies decide alike")
+        error = RefusedError("xacml.undecided", "it could not be determined whether the policies decide alike")
 
     def shown() -> Iterator[str]:
         for one in changes:
@@ -115,7 +115,7 @@ def diff(options: _Diff) -> CommandAnswer:
 
 
 _Names: TypeAlias = Mapping[Key, str]
-"""How the text of a policy calls attributes."""
+"""Names of attributes in the text of a policy."""
 
 
 def _analysis(referred: tuple[str, ...], *files: str, lenient: bool) -> tuple[Analysis, _Names]:
@@ -158,7 +158,7 @@ def _show(found: AnalysisResult, names: _Names) -> Iterator[str]:
 
 
 def _text(value: str) -> str:
-    """Return a text as it is, or in quotes where it would not be seen what belongs to it."""
+    """Return a text as it is, or in quotes if its ends would not be visible."""
     return value if value.isprintable() and value.strip() == value and value and "," not in value else json.dumps(value)
 
 
@@ -196,14 +196,14 @@ def _found_data(found: AnalysisResult, names: _Names) -> dict[str, object]:
         }
         for key, values in found.witness.items()
     ]
-    # A request of XACML, which has one category at least, as `penstock pdp evaluate` reads it.
+    # An XACML request, which has at least one category, as `penstock pdp evaluate` reads it.
     whole = Request.of_facts(found.witness)
     xacml = write_request(whole if whole.categories else Request((Attributes(ENVIRONMENT),)))
     return {**told, "request": request, "xacml": xacml}
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# `penstock policy residual`: what is left of a policy for events, where everything else is known.
+# `penstock policy residual`: the part of a policy that remains to be decided for each event.
 
 
 @option_class

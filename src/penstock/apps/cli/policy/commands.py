@@ -130,10 +130,10 @@ def serve(options: _Serve) -> None:
     """
     host, port = _address(options.listen)
     if options.tokens is None and not options.anyone and not _local(host):
-        hint = "name the callers with --tokens, or say --anyone"
-        raise RefusedError("pdp.open", f"whoever reaches `{host}` could ask", hint=hint)
+        hint = "name the callers with --tokens, or give --anyone"
+        raise RefusedError("pdp.open", f"everybody who reaches `{host}` could ask", hint=hint)
     if (options.tls_cert is None) != (options.tls_key is None):
-        raise MalformedError("cli.usage", "--tls-cert and --tls-key go together")
+        raise MalformedError("cli.usage", "--tls-cert and --tls-key must be given together")
     tls = (
         None if options.tls_cert is None or options.tls_key is None else tls_context(options.tls_cert, options.tls_key)
     )
@@ -153,7 +153,7 @@ def serve(options: _Serve) -> None:
         if options.url is None:
             service.settings = replace(settings, url=f"{base}:{taken}")
         url, revision = f"{base}:{taken}", service.bundle.revision
-        # One line: whoever started it waits for that.
+        # One line, because the program that started it waits for it.
         show([json.dumps({"url": url, "revision": revision}) if as_json else f"✓ {url} decides by revision {revision}"])
 
     async def run() -> None:
@@ -163,7 +163,7 @@ def serve(options: _Serve) -> None:
 
 
 def _note(line: str) -> None:
-    # Whoever read the log may have left; those who are served should not notice.
+    # The reader of the log may be gone; this must not disturb the service.
     with suppress(OSError):
         click.echo(f"{datetime.now(UTC).isoformat(timespec='seconds')} {line}", err=True)
 
@@ -271,7 +271,7 @@ _DECISIONS: Final[Mapping[str, XacmlDecision]] = {
 
 @dataclass(frozen=True, slots=True)
 class _Said:
-    """A decision, and the priority of whoever made it."""
+    """A decision, and the priority of its decision point."""
 
     decision: XacmlDecision
     priority: int
@@ -286,7 +286,7 @@ class _Said:
 
 
 def _responses(files: tuple[str, ...]) -> tuple[list[Response], list[int]]:
-    """Read responses, each with the priority after `@`, where there is one."""
+    """Read responses, each with the priority after `@` if there is one."""
     responses, priorities = [], []
     for text in files:
         file, _, priority = text.rpartition("@")
@@ -337,9 +337,9 @@ def combine(options: _Combine) -> CommandAnswer:
     policy names an algorithm.
     """
     if (options.name is None) is not bool(options.elements):
-        raise click.UsageError("say one of --by and --element")
+        raise click.UsageError("give one of --by and --element")
     if options.decisions and options.responses:
-        raise click.UsageError("say decisions, or --response")
+        raise click.UsageError("give decisions or --response, not both")
     chosen = _tuple(options.elements).id if options.name is None else POLICY_COMBINING.get(options.name, options.name)
     found = _combined(chosen, options.decisions, options.responses)
     gap = DecisionTuple.of_id(chosen).gap() if chosen.startswith(PREFIX) else None
@@ -375,5 +375,5 @@ def _combined(name: str, decisions: tuple[str, ...], files: tuple[str, ...]) -> 
 def _tuple(elements: tuple[str, ...]) -> DecisionTuple:
     pairs = [one.partition("=") for one in elements]
     if any(not sign for _, sign, _ in pairs) or len({name.strip() for name, _, _ in pairs}) != len(pairs):
-        raise click.UsageError("an element is a name, `=` and a text, each once: --element 'P=#P > 1'")
+        raise click.UsageError("an element is NAME=TEXT, each name once: --element 'P=#P > 1'")
     return DecisionTuple.of({name.strip(): text for name, _, text in pairs})

@@ -1,4 +1,4 @@
-"""`penstock policy check|fmt|convert|test`: files of policies in XML, JSON and the text form, and tests beside them."""
+"""`penstock policy check|fmt|convert|test`: policy files in XML, JSON and the text form, and their tests."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -30,7 +30,7 @@ from penstock.policy.syntax.xml import requests as xml_requests
 from penstock.policy.syntax.xml.policies import Repair, read_leniently, write_policy
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Requests of XACML in files, in either form.
+# XACML requests in files, in XML or JSON.
 
 
 def read_request_file(file: str) -> Request:
@@ -45,7 +45,7 @@ def read_request_file(file: str) -> Request:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# `penstock policy check|fmt|convert|test`: files of policies in XML, JSON and the text form, and tests beside them.
+# The commands.
 
 
 _WRITERS: Final[Mapping[str, Callable[[Root], bytes]]] = {
@@ -76,7 +76,7 @@ def read_named(file: str, *, lenient: bool = False) -> tuple[Root, Mapping[str, 
 
 
 def _read(file: str, *, lenient: bool) -> tuple[Root, PolicyForm]:
-    """Read a file, and say in which form it is."""
+    """Read a file, and return its form too."""
     data = read_bytes(file)
     form = form_of(data)
     with within(file):
@@ -88,7 +88,7 @@ def _read(file: str, *, lenient: bool) -> tuple[Root, PolicyForm]:
 
 
 def _told(file: str, repairs: Sequence[Repair]) -> Iterator[Warned]:
-    """Yield what was repaired, the same in one warning."""
+    """Yield a warning for each kind of repair."""
     lines: dict[tuple[str, str], list[int]] = {}
     for one in repairs:
         lines.setdefault((one.element, one.message), []).append(one.line)
@@ -210,7 +210,7 @@ def convert(options: _Convert) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Ran:
-    """A case, and what was otherwise than expected."""
+    """A case, and how its result differs from the expected one."""
 
     file: str
     name: str

@@ -1,4 +1,4 @@
-"""What the commands share that talk to a broker: where it is, who asks, and what is disclosed."""
+"""Options and functions of commands that talk to a broker: its address, the identity, and the credentials."""
 
 import asyncio
 import signal
@@ -110,7 +110,7 @@ class ClientOptions:
 
 @option_class
 class BrokerTypeOptions:
-    """The event type that a broker is asked about."""
+    """Options for the event type of a request."""
 
     type_name: str | None = option("--type", metavar="OWNER/NAME[@VERSION]", help="Use this event type.")
     type_files: tuple[str, ...] = option(
@@ -124,7 +124,7 @@ class BrokerTypeOptions:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """A connection that is wanted, as the options say."""
+    """A connection to make, as the options describe it."""
 
     url: str
     network: NetworkName
@@ -149,16 +149,16 @@ class Call:
         )
 
     def type(self, name: str | None) -> TypeSource:
-        """Return the type that is meant. Raises `MalformedError` (`cli.type-file`, `name.malformed`)."""
+        """Return the type that the options name. Raises `MalformedError` (`cli.type-file`, `name.malformed`)."""
         if name is not None:
             return self.names.type(name)
         if not self.types:
-            raise MalformedError("cli.type-file", "which event type?", hint="name it with --type, or --type-file")
+            raise MalformedError("cli.type-file", "no event type is given", hint="give --type, or --type-file")
         return self.types[-1]
 
 
 def talk(conversation: Callable[[asyncio.Event], Awaitable[T]]) -> T:
-    """Run a conversation with a broker. The event it is given is set when it is stopped (SIGINT, SIGTERM)."""
+    """Run a conversation with a broker. Its event is set when the command is stopped (SIGINT, SIGTERM)."""
 
     async def run() -> T:
         loop, stop = asyncio.get_running_loop(), asyncio.Event()
@@ -170,7 +170,7 @@ def talk(conversation: Callable[[asyncio.Event], Awaitable[T]]) -> T:
 
 
 async def until(stop: asyncio.Event, work: Awaitable[T]) -> T | None:
-    """Wait for work, but no longer than until somebody wants to stop: None then."""
+    """Wait for work, and return its result, or None if the command is stopped first."""
     task, stopped = waited_for(work), waited_for(stop.wait())
     try:
         await asyncio.wait((task, stopped), return_when=asyncio.FIRST_COMPLETED)

@@ -95,9 +95,9 @@ def _group(one: "Field[Any]") -> type:
 
 @dataclass(frozen=True, slots=True)
 class CommandAnswer:
-    """What a command answers: `data` to programs, `shown` to people. An `error` is raised after the answer.
+    """The answer of a command: `data` for programs, `shown` for people. An `error` is raised after the answer.
 
-    Both may be computed late, `data` by a function and `shown` by an iterator: only one of them is needed.
+    Both can be computed late, `data` by a function and `shown` by an iterator, because only one of them is printed.
     """
 
     data: Mapping[str, object] | Callable[[], Mapping[str, object]]
@@ -105,11 +105,11 @@ class CommandAnswer:
     error: PenstockError | None = None
 
     def as_data(self) -> Mapping[str, object]:
-        """Return the answer to programs."""
+        """Return the data."""
         return self.data() if callable(self.data) else self.data
 
     def render(self) -> None:
-        """Print the answer as `--output` wants it. Raises the error that comes with it."""
+        """Print the answer as `--output` says. Raises its error, if it has one."""
         if wants_data():
             say_json(self.as_data())
         else:
@@ -119,7 +119,7 @@ class CommandAnswer:
 
 
 def wants_data() -> bool:
-    """Say whether the command that runs was called with `-o json`."""
+    """Return whether the running command was called with `-o json`."""
     context = click.get_current_context(silent=True)
     return context is not None and context.params.get("output") == JSON
 
@@ -131,9 +131,9 @@ def say_json(answer: Mapping[str, object]) -> None:
 
 @contextmanager
 def one_answer(no: Mapping[str, object]) -> Iterator[None]:
-    """Give a program its one object also if a question has no other answer than an error.
+    """Print one JSON object also if a question ends with an error, with `-o json`.
 
-    `no` is what is known by then; `code` and `reason` are added to it.
+    `no` is the object; `code` and `reason` of the error are added to it.
     """
     try:
         yield
@@ -144,7 +144,7 @@ def one_answer(no: Mapping[str, object]) -> Iterator[None]:
 
 
 def until_answered(resource: AbstractContextManager[C]) -> C:
-    """Enter a resource, and leave it when the command has answered: what it shows may be computed late."""
+    """Enter a resource, and leave it when the command has answered, because answers can be computed late."""
     return click.get_current_context().with_resource(resource)
 
 
@@ -155,10 +155,10 @@ def until_answered(resource: AbstractContextManager[C]) -> C:
 def command(
     group: click.Group | None = None, name: str | None = None, *, example: str = ""
 ) -> Callable[[Callable[..., CommandAnswer | None]], click.Command]:
-    """Make a function a command of a group, or one that stands alone.
+    """Make a function a command, in a group or alone.
 
-    The function takes its options, and before them the session if it needs one; what it takes is read from its
-    annotations. It returns its answer, or nothing if it has printed it already. The example is added to its help text.
+    The function takes its options, and before them the session if it needs one, as its annotations say. It returns its
+    answer, or None if it has printed it already. The example is added to its help text.
     """
 
     def decorate(function: Callable[..., CommandAnswer | None]) -> click.Command:
@@ -183,8 +183,8 @@ def command(
 
 
 def with_example(text: str, example: str) -> str:
-    """Return a help text with an example that is kept as it is laid out."""
-    # Cleaned here: the example is not indented, so click would keep the indentation of all that stands above it, and
-    # Python 3.13 would not.
+    """Return a help text with an example whose layout is kept."""
+    # Cleaned here: the example is not indented, so click would keep the indentation of the text above it, and Python
+    # 3.13 would not.
     lines = "\n".join(f"  {line}" for line in example.strip().split("\n"))
     return f"{inspect.cleandoc(text)}\n\n\b\nExample:\n{lines}" if example else inspect.cleandoc(text)

@@ -1,4 +1,4 @@
-"""Credentials and types from files: read, verified, and put where a verifier finds them."""
+"""Read and verify credentials and event types from files."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -30,7 +30,7 @@ from penstock.trust.event_types import UnverifiedType, VerifiedType, read_type, 
 
 @dataclass(frozen=True, slots=True)
 class CredentialFiles:
-    """Credentials from several files, and the certificates that were set aside. Nothing is verified."""
+    """Credentials from several files, and damaged certificates. Nothing is verified."""
 
     credentials: UnverifiedCredentials
     damaged: tuple[Damaged, ...] = ()
@@ -41,7 +41,7 @@ class CredentialFiles:
         return self.credentials.quorums
 
     def to_sexp(self) -> SExp:
-        """Return all of it as a `(sequence …)`, also what was set aside."""
+        """Return everything as a `(sequence …)`, including damaged certificates."""
         aside = [part for one in self.damaged for part in (one.body, one.signature)]
         return (*self.credentials.to_sexp(), *aside)
 
@@ -95,7 +95,7 @@ def load_type(file: str) -> UnverifiedType:
 
 @dataclass(frozen=True, slots=True)
 class ShownType:
-    """A type to be looked at: what the file says, and what is wrong with its signature at first sight."""
+    """A type to show: the content of its file, and the first problem of its signature, if there is one."""
 
     unverified: UnverifiedType
     value: SExp
@@ -119,15 +119,15 @@ def show_type(file: str) -> ShownType:
 
 
 def _altered(value: SExp) -> UnverifiedType | None:
-    """Read a definition beside a signature that is over another one."""
+    """Read a definition whose signature is of another definition."""
     match value:
-        case (b"sequence", tuple(body), (b"signature", tuple(), tuple(key), bytes(octets))):
+        case (b"sequence", tuple(body), (b"signature", tuple(), tuple(key), bytes(data))):
             try:
-                return read_type_parts(body, PublicKey.from_sexp(key), octets)
+                return read_type_parts(body, PublicKey.from_sexp(key), data)
             except RefusedError:
-                # It was one of the credentials in it that was changed; the rest can be shown without them.
+                # One of its credentials was changed; the rest can be shown without them.
                 rest = tuple(part for part in body if not isinstance(part, tuple) or part[:1] != (b"credentials",))
-                return read_type_parts(rest, PublicKey.from_sexp(key), octets)
+                return read_type_parts(rest, PublicKey.from_sexp(key), data)
     return None
 
 
@@ -153,7 +153,7 @@ class Shelf:
 
 
 def need_type(event_type: EventType | None, what: str) -> EventType:
-    """Return the type. Raises `MalformedError` (`cli.type-file`) where none was given."""
+    """Return the type. Raises `MalformedError` (`cli.type-file`) if none was given."""
     if event_type is None:
         raise MalformedError(
             "cli.type-file", f"{what} needs to know the event type", hint="give the signed type with --type-file"

@@ -1,4 +1,4 @@
-"""Certificates, rights and types as plain data for programs, and as facts in words for people."""
+"""Certificates, rights and types as plain data for programs, and as text for people."""
 
 from collections.abc import Mapping
 from datetime import datetime
@@ -18,25 +18,25 @@ from penstock.trust.tags import Tag
 from penstock.trust.validity import Validity
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a broker told, which may have any form: it is shown as far as it has the one that is expected.
+# Answers of a broker can have any form. They are shown as far as they have the expected one.
 
 
 def table(value: Wire) -> Mapping[str, Wire]:
-    """Return a table, or an empty one for what is none."""
+    """Return a table, or an empty one for any other value."""
     return value if isinstance(value, dict) else {}
 
 
 def listed(value: Wire) -> list[Wire]:
-    """Return a list, or an empty one for what is none."""
+    """Return a list, or an empty one for any other value."""
     return value if isinstance(value, list) else []
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Certificates, rights and types as plain data for programs, and as facts in words for people.
+# Certificates, rights and types.
 
 
 Facts = list[tuple[str, str]]
-"""What a table for people shows: a heading and its value, a line each."""
+"""The rows of a table for people: a heading and its value."""
 
 
 _NETWORK_PLACES = ("owner", "name", "rights")
@@ -44,7 +44,7 @@ _TYPE_PLACES = ("owner", "name", "version", "rights", "attributes", "where", "wh
 
 
 def counted(number: int, thing: str) -> str:
-    """Say how many there are of something.
+    """Return a number and a noun, in the plural if needed.
 
     >>> counted(1, "reader"), counted(2_000, "reader")
     ('1 reader', '2,000 readers')
@@ -53,7 +53,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def statement_data(statement: Statement) -> dict[str, object]:
-    """Return what a certificate says, for programs."""
+    """Return the content of a certificate, for programs."""
     data: dict[str, object] = {
         "kind": "authorisation" if isinstance(statement, Authorisation) else "name",
         "issuer": str(statement.issuer),
@@ -86,7 +86,7 @@ def subject_data(subject: Subject) -> dict[str, object]:
 
 
 def tag_data(tag: Tag) -> dict[str, object]:
-    """Return a right, for programs; every place is there, and one that is not restricted is `*`."""
+    """Return a right, for programs. It has every field, and one that is not restricted is `*`."""
     data = describe_tag(tag)
     if "resource" not in data:
         return data
@@ -138,7 +138,7 @@ def _domain(spec: AttributeSpec) -> dict[str, object]:
 
 
 def spec_text(spec: AttributeSpec) -> str:
-    """Return a kind and its domain, in words."""
+    """Return a kind and its domain as text."""
     match spec.domain:
         case Enumerated(values):
             return f"{spec.kind}, one of {', '.join(sorted(map(value_text, values)))}"
@@ -159,7 +159,7 @@ def _iso(instant: datetime | None) -> str | None:
 
 
 def validity_text(validity: Validity) -> str:
-    """Return a validity in words."""
+    """Return a validity as text."""
     begin, end = _day(validity.starts), _day(validity.ends)
     period = {
         (False, False): "without expiry",
@@ -172,7 +172,7 @@ def validity_text(validity: Validity) -> str:
 
 
 def date_problem(code: str, validity: Validity) -> str:
-    """Say in words that a validity is over or has not begun, for the codes that mean so; else nothing."""
+    """Return a sentence that a validity is over or has not begun, for codes that mean this; else an empty text."""
     match code:
         case "cert.expired":
             return f"expired on {_day(validity.ends)}"
@@ -217,7 +217,7 @@ class Wording:
         return self._attributes.get(written, written)
 
     def statement(self, statement: Statement) -> Facts:
-        """Return what a certificate says."""
+        """Return the content of a certificate as rows."""
         facts: Facts = [("issuer", self.who(statement.issuer))]
         if isinstance(statement, Authorisation):
             facts.append(("subject", self.subject(statement.subject)))
@@ -232,7 +232,7 @@ class Wording:
         return facts
 
     def tag(self, tag: Tag) -> Facts:
-        """Return what a right is about."""
+        """Return a right as rows."""
         data = tag_data(tag)
         if "resource" not in data:
             return [("tag", _flat(data["tag"]))]
@@ -249,7 +249,7 @@ class Wording:
         return facts
 
     def line(self, statement: Statement) -> str:
-        """Return what a certificate says in one line."""
+        """Return the content of a certificate in one line."""
         who, subject = self.who(statement.issuer), self.subject(statement.subject)
         if not isinstance(statement, Authorisation):
             return f"{who} names {statement.name.decode(errors='backslashreplace')!r}: {subject}"

@@ -67,7 +67,7 @@ def parse_schema(written: tuple[str, ...]) -> dict[str, AttributeSpec]:
 
 
 def given_twice(what: str, hint: str) -> MalformedError:
-    """Return the error for something that was given twice, where the last one must not win unseen."""
+    """Return the error for something that was given twice: the last one must not win silently."""
     return MalformedError("cli.twice", f"`{what[:80]}` is given twice", hint=hint)
 
 
@@ -110,7 +110,7 @@ _NARROWEST: Final = 12
 
 
 def cloud_event(event: Event, source: str) -> str:
-    """Return an event as a line of JSON; what cannot be read is null."""
+    """Return an event as a line of JSON; values that cannot be read are null."""
     return json.dumps(
         {
             "specversion": "1.0",
@@ -124,7 +124,7 @@ def cloud_event(event: Event, source: str) -> str:
 
 
 class Rows:
-    """Aligns the events of a type below the names of its attributes."""
+    """Align the events of a type below the names of its attributes."""
 
     def __init__(self, event_type: EventType) -> None:
         names = [attribute.name for attribute in event_type.attributes]
@@ -142,7 +142,7 @@ class Rows:
 
 
 def plain(value: object) -> object:
-    """Return a value as JSON has it; an instant is written."""
+    """Return a value for JSON; an instant becomes text."""
     return value if value is None or isinstance(value, str | int | float) else value_text(value)  # type: ignore[arg-type]  # an instant is left
 
 
@@ -156,7 +156,7 @@ def _shown(value: Scalar) -> str:
 
 @dataclass(frozen=True, slots=True)
 class EventDraft:
-    """An event as it was written: `type` is empty where the line does not say, and values are not looked at yet."""
+    """An event as it was written: `type` is empty if the line has none, and values are not checked yet."""
 
     values: Mapping[str, object]
     type: str = ""
@@ -187,7 +187,7 @@ def of_pairs(event_type: EventType, pairs: Iterable[str]) -> dict[str, Scalar]:
 
 
 def of_lines(lines: Iterable[bytes], first: int) -> Iterator[tuple[int, EventDraft | Unreadable]]:
-    """Read lines of JSON, and say which line it was: CloudEvents 1.0, or plain objects of attributes and values."""
+    """Read lines of JSON, with their numbers: CloudEvents 1.0, or plain objects of attributes and values."""
     for number, line in enumerate(lines, start=first):
         if line.strip():
             try:
@@ -200,9 +200,9 @@ def _draft(line: bytes) -> EventDraft:
     try:
         found = json.loads(line, object_pairs_hook=_once)
     except (ValueError, RecursionError):
-        raise MalformedError("pub.line", "a line is not JSON", hint="write one object a line") from None
+        raise MalformedError("pub.line", "a line is not JSON", hint="write one object in each line") from None
     if not isinstance(found, dict):
-        raise MalformedError("pub.line", "a line is not a JSON object", hint="write one object a line")
+        raise MalformedError("pub.line", "a line is not a JSON object", hint="write one object in each line")
     if "specversion" not in found:
         return EventDraft(found)
     data, id_, time, type_ = (found.get(name) for name in ("data", "id", "time", "type"))
@@ -211,7 +211,7 @@ def _draft(line: bytes) -> EventDraft:
             "pub.line", "a line is not a CloudEvent", hint="it needs `specversion` 1.0, `type` and `data`"
         )
     if not isinstance(id_, str) or not (time is None or isinstance(time, str)):
-        raise MalformedError("pub.line", "a CloudEvent needs an `id`, and `time` is a text")
+        raise MalformedError("pub.line", "a CloudEvent needs an `id`, and `time` must be a string")
     return EventDraft(data, type_, id_, None if time is None else parse_instant(time))
 
 

@@ -1,4 +1,4 @@
-"""Files: read with a bound, written whole or not at all, and never over another one unasked."""
+"""Read files with a size limit, and write them completely or not at all, without silent overwriting."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ KEKS: Final = ((b"kek",), (b"protected-kek",))
 
 @contextmanager
 def within(file: str) -> Iterator[None]:
-    """Say in an error which file it is about; the one that is standard input has no name."""
+    """Add the name of the file to errors; standard input has no name."""
     if file != STDIN:
         with files.within(file):
             yield
@@ -71,7 +71,7 @@ def read_sexps(name: str) -> list[SExp]:
 
 
 def check_private(name: str) -> None:
-    """Check that a file of a secret is for its owner alone. Raises `RefusedError` (`file.exposed`)."""
+    """Check that only its owner can read a secret file. Raises `RefusedError` (`file.exposed`)."""
     if name != STDIN:
         check_secret(name)
 
@@ -91,7 +91,7 @@ def check_target(name: str, *, overwrite: bool, for_key: bool = False, lasting: 
     """
     path = Path(name)
     if os.path.lexists(name):
-        # A file would take its place, for everybody on the machine.
+        # A file would replace the device, for everybody on the machine.
         if os.path.exists(name) and not os.path.isfile(name) and not path.is_dir():  # noqa: PTH110, PTH113  # these do not raise
             raise _unwritable(name, "it is a device or a pipe; what goes to standard output can be sent there")
         if lasting or not overwrite:
@@ -100,7 +100,7 @@ def check_target(name: str, *, overwrite: bool, for_key: bool = False, lasting: 
             raise _unwritable(name, "it is a folder")
         if not for_key and holds_private_key(name):
             raise RefusedError(
-                "file.private-key", f"`{name}` is a private key, which would be lost", hint="choose another name"
+                "file.private-key", f"`{name}` is a private key and would be lost", hint="choose another name"
             )
     if not path.parent.is_dir():
         raise _unwritable(name, f"there is no folder `{path.parent}`")
@@ -109,7 +109,7 @@ def check_target(name: str, *, overwrite: bool, for_key: bool = False, lasting: 
 
 
 def check_distinct(*names: str | None) -> None:
-    """Check that no two files that are to be written are the same. Raises `MalformedError` (`file.twice`)."""
+    """Check that files to be written are different ones. Raises `MalformedError` (`file.twice`)."""
     seen: set[str] = set()
     for name in names:
         if name is not None:
@@ -120,7 +120,7 @@ def check_distinct(*names: str | None) -> None:
 
 
 def holds_private_key(name: str) -> bool:
-    """Say whether a file holds a private or a key-encryption key, open or under a passphrase, also a damaged one."""
+    """Return whether a file contains a private or key-encryption key, encrypted or not, even a damaged one."""
     try:
         values = parse_many(read_bytes(name))
     except (FailedError, MalformedError):
@@ -129,7 +129,7 @@ def holds_private_key(name: str) -> bool:
 
 
 def write_bytes(name: str, data: bytes, *, mode: int = PUBLIC, overwrite: bool = False, for_key: bool = False) -> None:
-    """Write a file; one that is there already is replaced in one step or not at all.
+    """Write a file; an existing one is replaced in one step or not at all.
 
     Raises as `check_target` does.
     """
@@ -146,9 +146,9 @@ def write_bytes(name: str, data: bytes, *, mode: int = PUBLIC, overwrite: bool =
 
 @contextmanager
 def filling(name: str, *, mode: int = PUBLIC, overwrite: bool = False) -> Iterator[BinaryIO]:
-    """Write a file piece by piece: it takes its place when all of it is there, and never where something fails.
+    """Write a file piece by piece. It appears under its name when it is complete, and never after an error.
 
-    Raises as `check_target` does, and `OSError` where the disk is full.
+    Raises as `check_target` does, and `OSError` if the disk is full.
     """
     check_target(name, overwrite=overwrite)
     # Somebody may write a file of that name in the meantime.
@@ -179,7 +179,7 @@ def reading(name: str) -> Iterator[BinaryIO]:
 
 def _exists(name: str, *, lasting: bool = False) -> RefusedError:
     hint = (
-        "choose another name: such files are never replaced" if lasting else "choose another name, or say --overwrite"
+        "choose another name: such files are never replaced" if lasting else "choose another name, or give --overwrite"
     )
     return RefusedError("file.exists", f"`{name}` exists already", hint=hint)
 

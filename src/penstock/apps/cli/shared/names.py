@@ -28,12 +28,12 @@ _BARE: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
 def load_names(chosen: str | None) -> NameBook:
-    """Read the petnames: from the file chosen, from `$PENSTOCK_NAMES`, or from `names.toml` where there is one.
+    """Read the petnames: from the given file, from `$PENSTOCK_NAMES`, or from `names.toml` if it exists.
 
     Raises `MalformedError` (`petname.malformed`, `principal.malformed`) and what reading a file raises.
     """
     names = _load(chosen)
-    # Errors name principals by their short form; whoever prints one may find here what the reader calls them.
+    # Errors name principals by their short form; `report` finds the reader's names for them here.
     click.get_current_context().meta.setdefault(SPOKEN, {}).update(names.spoken())
     return names
 
@@ -45,7 +45,7 @@ def _load(chosen: str | None) -> NameBook:
 
 
 def complete_who(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:
-    """Complete a word that means a principal: a petname, or a file."""
+    """Complete a word that names a principal: a petname, or a file."""
     try:
         known = _load(context.params.get("names_file")).by_name
     except PenstockError:
@@ -67,7 +67,7 @@ def names_line(name: str, principal: Principal) -> bytes:
 # add a name do not lose one. Lines that are not changed stay as their owner wrote them, with comments and all.
 
 
-#: seconds: how long to wait for another program, and between two looks
+#: seconds to wait for another program, and between two attempts
 WAIT: Final = 5.0
 _LOOK: Final = 0.02
 
@@ -101,9 +101,9 @@ def locked(file: str) -> Iterator[None]:
 def remembering(
     name: str | None, principal: Principal, chosen: str | None, *, replace: bool, dry_run: bool
 ) -> Iterator[None]:
-    """Check that a petname can be kept, let the caller write what it is for, and then keep it.
+    """Check that a petname can be stored, let the caller write the file that it is for, and then store it.
 
-    Without a name there is nothing to do. Raises `MalformedError` (`petname.malformed`), `RefusedError`
+    Without a name nothing is done. Raises `MalformedError` (`petname.malformed`), `RefusedError`
     (`petname.exists`), `FailedError` (`petname.locked`, `file.*`).
     """
     if name is None:
@@ -118,7 +118,7 @@ def remembering(
 
 
 def forget(name: str, chosen: str | None, *, dry_run: bool) -> None:
-    """Take a petname out of the file. Raises `RefusedError` (`petname.unknown`) and as `remembering` does."""
+    """Remove a petname from the file. Raises `RefusedError` (`petname.unknown`) and as `remembering` does."""
     with _editing(chosen, dry_run=dry_run) as file:
         before = _read(file)
         if name not in parse_names(before, file).by_name:
@@ -145,7 +145,7 @@ def with_name(data: bytes, file: str, name: str, principal: Principal, *, replac
         raise RefusedError(
             "petname.exists",
             f"you know another principal as `{name}`",
-            hint="choose another name, or say --overwrite to use it for the new one",
+            hint="choose another name, or give --overwrite to use it for the new one",
         )
     lines = data.splitlines(keepends=True)
     lines[_place(lines, name, file)] = line
@@ -164,7 +164,7 @@ def _place(lines: list[bytes], name: str, file: str) -> int:
 
 @contextmanager
 def _editing(chosen: str | None, *, dry_run: bool) -> Iterator[str]:
-    # A link stays a link: what it leads to is written.
+    # A symbolic link stays a link, and its target is written.
     file = os.path.realpath(names_file(chosen))
     check_target(file, overwrite=True)
     if dry_run:

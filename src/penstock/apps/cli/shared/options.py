@@ -1,4 +1,4 @@
-"""The options that many commands share, in groups, and what they stand for."""
+"""Groups of options that many commands share."""
 
 from collections.abc import Iterable, Mapping
 from datetime import datetime
@@ -32,14 +32,14 @@ from penstock.trust.certificates import Threshold
 from penstock.trust.event_types import VerifiedType
 
 SEXP: Final = "sexp"
-#: how an option is written and completed that means a principal
+#: how an option that names a principal is written and completed
 WHO: Final[dict[str, Any]] = {"metavar": "WHO", "shell_complete": complete_who}
 RIGHT: Final = click.Choice([right.value for right in Right])
 
 
 @option_class
 class NamesOption:
-    """Who a word means."""
+    """The option for the reader's petnames."""
 
     names_file: str | None = option(
         "--names",
@@ -54,7 +54,7 @@ class NamesOption:
 
 @option_class
 class AtOption:
-    """The time that a question is about."""
+    """The option for the time of a question."""
 
     at: str | None = option(
         "--at", metavar="TIME", help="Ask about this time, such as 2026-05-01T12:00Z (default: now)."
@@ -76,7 +76,7 @@ def passphrase_option() -> Any:
 
 @option_class
 class KeyOptions:
-    """The key that a command signs with."""
+    """Options for the key that a command signs with."""
 
     key_file: str = option("--key", metavar="FILE", required=True, help="Sign with this private key.")
     passphrase_file: str | None = passphrase_option()
@@ -88,7 +88,7 @@ class KeyOptions:
 
 @option_class
 class OutputFile:
-    """Where a command that makes something puts it: a file, or standard output."""
+    """Options for the output of a command: a file, or standard output."""
 
     out: str | None = option("--out", metavar="FILE", help="Write to this file (default: standard output).")
     overwrite: bool = option("--overwrite", is_flag=True, help="Replace a file that exists.")
@@ -101,16 +101,16 @@ class OutputFile:
 
     @property
     def written(self) -> bool:
-        """True where a file is really written."""
+        """Whether a file is written."""
         return self.out is not None and not self.dry_run
 
     def put(self, value: SExp) -> None:
-        """Write the file, where there is one and this is not a rehearsal. Raises what `write_bytes` raises."""
+        """Write the file, if there is one and this is not a rehearsal. Raises what `write_bytes` raises."""
         if self.out is not None and not self.dry_run:
             write_bytes(self.out, as_text(value), overwrite=self.overwrite)
 
     def line(self) -> str:
-        """Say what was done."""
+        """Return a sentence that says what was done."""
         return f"{'would write' if self.dry_run else 'wrote'} {self.out}"
 
     def as_dict(self) -> dict[str, object]:
@@ -129,7 +129,7 @@ class OutputFile:
 
 @option_class
 class ShelfOptions:
-    """Types that another type is verified with."""
+    """Options for types that are needed to verify another type."""
 
     parent: tuple[str, ...] = option(
         "--parent", multiple=True, metavar="FILE", help="Read a type that the type extends. Can be repeated."
@@ -155,7 +155,7 @@ class ShelfOptions:
 
 @option_class
 class TypeFileOptions:
-    """The type that names of attributes are looked up in."""
+    """Options for the type in which names of attributes are looked up."""
 
     type_file: str | None = option(
         "--type-file",
@@ -174,7 +174,7 @@ class TypeFileOptions:
 
 
 def open_key(name: str, passphrase_file: str | None) -> SigningKey:
-    """Read a private key, and ask for its passphrase where it has one.
+    """Read a private key, and ask for its passphrase if it has one.
 
     Raises `MalformedError` (`key.public-only` and what reading it raises), `RefusedError` (`file.exposed`,
     `key.passphrase`).
@@ -196,7 +196,7 @@ def open_key(name: str, passphrase_file: str | None) -> SigningKey:
 def passphrase(file: str | None, prompt: str, *, confirm: bool = False) -> bytes:
     """Return a passphrase from a file or a prompt, never from the command line, which others can see.
 
-    Raises `MalformedError` (`key.passphrase-text`) when a file holds no text, and `FailedError` (`cli.aborted`) where
+    Raises `MalformedError` (`key.passphrase-text`) if a file contains no text, and `FailedError` (`cli.aborted`) if
     nobody types an answer.
     """
     if file is None:
@@ -206,7 +206,7 @@ def passphrase(file: str | None, prompt: str, *, confirm: bool = False) -> bytes
             check_private(file)
             text = read_bytes(file).decode().partition("\n")[0].removesuffix("\r")
         except UnicodeDecodeError:
-            raise MalformedError("key.passphrase-text", f"`{file}` holds no text") from None
+            raise MalformedError("key.passphrase-text", f"`{file}` contains no text") from None
     return passphrase_bytes(text)
 
 
@@ -217,5 +217,5 @@ def _asked(prompt: str, *, confirm: bool) -> str:
         raise FailedError(
             "cli.aborted",
             "stopped: no passphrase was given",
-            hint="where nobody can be asked, name a file: --passphrase-file, or --kek-passphrase-file",
+            hint="without a terminal, name a file: --passphrase-file, or --kek-passphrase-file",
         ) from None

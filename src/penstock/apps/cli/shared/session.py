@@ -14,7 +14,7 @@ import click
 
 from penstock.errors import FailedError, MalformedError, PenstockError, SelectorError, printable
 
-#: where a command leaves the reader's words for principals, for `report`
+#: the key under which a command stores the reader's names for principals, for `report`
 SPOKEN: Final = "penstock.spoken"
 _SET: Final = re.compile(r"\{([^{}]*)\}")
 
@@ -29,7 +29,7 @@ class CommandSession:
 
 @dataclass(frozen=True, slots=True)
 class Warned:
-    """Something to know about, that does not stop a command."""
+    """A warning, which does not stop a command."""
 
     code: str
     message: str
@@ -40,7 +40,7 @@ class Warned:
 
 
 def say(text: str = "") -> None:
-    """Print one line of an answer for people; what a stranger wrote into it cannot begin another one."""
+    """Print one line of an answer for people. Line breaks in it are escaped, because strangers wrote parts of it."""
     click.echo(printable(text))
 
 
@@ -51,7 +51,7 @@ def warn(*warnings: Warned) -> None:
 
 
 def speak(text: str, spoken: Mapping[str, str]) -> str:
-    """Put the reader's words for principals into a text that names them by their short form.
+    """Replace the short forms of principals in a text by the reader's names.
 
     >>> speak("no one leads from {k:9a…, k:b7…} to k:c3…", {"k:9a…": "pito", "k:b7…": "met"})
     'no one leads from {met, pito} to k:c3…'
@@ -65,7 +65,7 @@ def speak(text: str, spoken: Mapping[str, str]) -> str:
 def report(error: PenstockError, *, as_json: bool, spoken: Mapping[str, str]) -> None:
     """Print an error on standard error: message and code, the place in a selector, and what to do next.
 
-    `spoken` holds the reader's own words for principals, by their short form.
+    `spoken` has the reader's own names for principals, by their short form.
     """
     if as_json:
         data = error.as_dict()
@@ -83,7 +83,7 @@ def report(error: PenstockError, *, as_json: bool, spoken: Mapping[str, str]) ->
 
 
 def wants_json(arguments: list[str]) -> bool:
-    """Say whether `-o json` was asked for, also where the rest of the command line was not understood."""
+    """Return whether `-o json` was given, even if the rest of the command line is malformed."""
     joined = " ".join(arguments)
     return any(form in f" {joined} " for form in (" -o json ", " -ojson ", " --output json ", " --output=json "))
 
@@ -101,11 +101,11 @@ class Noun:
 
     where: str
     help: str
-    #: what has to be installed for it, besides Penstock
+    #: the extra that must be installed for it
     extra: str = ""
 
     def load(self) -> click.Command:
-        """Import the command. Raises `FailedError` (`cli.extra`) where its extra is not installed."""
+        """Import the command. Raises `FailedError` (`cli.extra`) if its extra is not installed."""
         module, _, attribute = self.where.partition(":")
         try:
             command = getattr(import_module(module), attribute)
@@ -130,7 +130,7 @@ class Nouns(click.Group):
         self.nouns = nouns
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
-        """Name all commands."""
+        """Return the names of all commands."""
         return list(self.nouns)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:  # noqa: ARG002  # as click calls it
@@ -189,7 +189,7 @@ def _as_penstock_error(
         case PenstockError():
             return error
         case click.exceptions.NoArgsIsHelpError():
-            return MalformedError("cli.usage", f"`{error.ctx.command_path}` alone says not what to do")
+            return MalformedError("cli.usage", f"`{error.ctx.command_path}` needs a command")
         case click.UsageError():
             path = error.ctx.command_path if error.ctx is not None else "penstock"
             # click lays out some messages in several lines.
@@ -205,7 +205,7 @@ def _as_penstock_error(
 
 
 def _quiet_stdout() -> None:
-    """Send what is still buffered nowhere: whoever was reading has left."""
+    """Discard buffered output: its reader is gone."""
     try:
         nowhere = os.open(os.devnull, os.O_WRONLY)
         os.dup2(nowhere, sys.stdout.fileno())
@@ -214,9 +214,9 @@ def _quiet_stdout() -> None:
 
 
 class Verbs(click.Group):
-    """The verbs of one noun, in the order in which they are written down.
+    """The verbs of one noun, in the order in which they are declared.
 
-    `elsewhere` are verbs of another noun that people look for here, and the command that has them.
+    `elsewhere` maps verbs that people look for here to the command that has them.
     """
 
     def __init__(self, *arguments: Any, elsewhere: Mapping[str, str] | None = None, **attributes: Any) -> None:
@@ -235,5 +235,5 @@ class Verbs(click.Group):
         return super().resolve_command(ctx, args)
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # as click calls it
-        """Name the verbs."""
+        """Return the names of the verbs."""
         return list(self.commands)

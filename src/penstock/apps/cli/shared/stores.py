@@ -11,7 +11,7 @@ from penstock.apps.cli.shared.terminal import Shown, grid_table, showing
 from penstock.errors import MalformedError
 from penstock.store.ledgers.ledgers import LedgerHead, Progress, check_ledger_name
 
-#: how the argument is written that names a store
+#: how the argument that names a store is written
 STORE: Final[dict[str, Any]] = {"metavar": "STORE", "envvar": "PENSTOCK_STORE"}
 
 
@@ -24,7 +24,7 @@ _HEAD: Final = re.compile(r"([^:]+):([1-9][0-9]{0,17}):([0-9a-f]{64})", re.ASCII
 
 
 def check_lasting(store_url: str) -> None:
-    """Check that a store outlives a command. Raises `MalformedError` (`store.memory`)."""
+    """Check that a store is not in memory. Raises `MalformedError` (`store.memory`)."""
     if store_url == "memory:":
         raise MalformedError(
             "store.memory",
@@ -34,19 +34,19 @@ def check_lasting(store_url: str) -> None:
 
 
 def head_text(ledger: str, head: LedgerHead) -> str:
-    """Write a head so that `--head` takes it."""
+    """Return a head as `--head` reads it."""
     return f"{ledger}:{head.number}:{head.hash.hex()}"
 
 
 def parse_heads(words: tuple[str, ...]) -> dict[str, LedgerHead]:
-    """Read heads that were written down. Raises `MalformedError` (`store.value`)."""
+    """Read heads that were noted. Raises `MalformedError` (`store.value`)."""
     heads: dict[str, LedgerHead] = {}
     for word in words:
         found = _HEAD.fullmatch(word)
         if found is None or found[1] in heads:
             raise MalformedError(
                 "store.value",
-                f"`{word[:80]}` is not a head, or one of two for a ledger",
+                f"`{word[:80]}` is not a head, or the second one of a ledger",
                 hint="write `LEDGER:NUMBER:HASH`, as `penstock log verify` prints it",
             )
         check_ledger_name(found[1])
@@ -61,7 +61,7 @@ def head_data(ledger: str, head: LedgerHead) -> dict[str, object]:
 
 
 def heads_table(heads: Mapping[str, LedgerHead]) -> Shown:
-    """Return ledgers as people see them."""
+    """Return ledgers as a table."""
     if not heads:
         return "no ledgers yet"
     rows = [
@@ -73,7 +73,7 @@ def heads_table(heads: Mapping[str, LedgerHead]) -> Shown:
 
 @contextmanager
 def counting(what: str) -> Iterator[Progress]:
-    """Show on a terminal how many changes were done."""
+    """Show on a terminal how many changes were processed."""
     done = [0]
 
     def told(_number: int) -> None:

@@ -1,4 +1,4 @@
-"""Tables, trees and ticks on a terminal. `rich` is imported here alone, for answers to people."""
+"""Tables, trees and progress on a terminal. Only this module imports `rich`."""
 
 import shutil
 import sys
@@ -17,11 +17,11 @@ from rich.tree import Tree
 from penstock.errors import printable
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Progress of publishing on a terminal: how many events were accepted and refused, and how many in a second.
+# Progress.
 
 
 class _Words:
-    """Asks for the words whenever they are drawn."""
+    """Text that is computed whenever it is drawn."""
 
     def __init__(self, text: Callable[[], str]) -> None:
         self._text = text
@@ -32,7 +32,7 @@ class _Words:
 
 @contextmanager
 def showing(text: Callable[[], str]) -> Iterator[None]:
-    """Show words on standard error and keep them up to date, where that is a terminal."""
+    """Show a text on standard error and keep it up to date, if that is a terminal."""
     if not sys.stderr.isatty():
         yield
         return
@@ -64,18 +64,18 @@ def live(parts: Callable[[], Iterable[LivePart]]) -> Iterator[None]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Tables, trees and ticks on a terminal. `rich` is imported here alone, for answers to people.
+# Tables and trees.
 
 
 _STYLES = {"✓": "green", "✗": "red"}
 
 Shown: TypeAlias = str | bytes | Text | Table | Tree
-"""A part of an answer for people: a line, bytes to be written as they are, or something that `rich` draws."""
+"""A part of an answer for people: a line, bytes that are written unchanged, or something that `rich` draws."""
 
 
 @dataclass(slots=True)
 class TreeLine:
-    """A line of a tree and what hangs below it."""
+    """A line of a tree and the lines below it."""
 
     text: str
     children: list["TreeLine"] = field(default_factory=list)
@@ -102,7 +102,7 @@ def grid_table(headings: Sequence[str], rows: Iterable[Sequence[str]]) -> Table:
 
 
 def diff_lines(lines: Iterable[str]) -> Iterator[Text]:
-    """Yield lines in colour: those that begin with `+` come and those that begin with `-` go."""
+    """Yield lines in colour: green if they begin with `+`, red if they begin with `-`."""
     for text in lines:
         yield Text(printable(text), style={"+": "green", "-": "red"}.get(text.lstrip()[:1], ""))
 
@@ -129,7 +129,7 @@ def show(parts: Iterable[Shown]) -> None:
 
 
 def _grow(shown: Tree, node: TreeLine) -> None:
-    # An explicit stack: a chain of delegations may be long.
+    # An explicit stack, because a chain of delegations can be long.
     pending = [(shown, node)]
     while pending:
         branch, current = pending.pop()
@@ -144,11 +144,11 @@ def _text(value: str) -> Text:
 
 
 def _print(shown: Text | Table | Tree, *, soft_wrap: bool = False) -> None:
-    # Text is never taken for markup, and a pipe gets lines that a program can cut where it wants.
+    # Text is never interpreted as markup, and lines for a pipe are not wrapped.
     wide = None if sys.stdout.isatty() else max(160, shutil.get_terminal_size().columns)
     console = Console(file=sys.stdout, width=wide, highlight=False, markup=False, emoji=False)
     with console.capture() as captured:
         console.print(shown, soft_wrap=soft_wrap)
-    # rich fills cells up with spaces, also the last one of a line.
+    # rich pads cells with spaces, also the last one of a line.
     for text in captured.get().rstrip("\n").split("\n"):
         click.echo(text.rstrip())
