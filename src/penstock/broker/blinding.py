@@ -302,8 +302,8 @@ class BlindedVault:
         tree = events[0].key
         if not is_blinded(tree):
             return self._vault.seal(events)
-        octets = self._vault.seal(self._known(events))
-        return with_route(octets, self._labels.route(tree, written_route(octets)))
+        data = self._vault.seal(self._known(events))
+        return with_route(data, self._labels.route(tree, written_route(data)))
 
     def require(self, events: Sequence[TransitEvent], /) -> None:
         """Check that there are keys to seal events of one type or label. Raises `RefusedError` as `seal`."""
@@ -316,34 +316,34 @@ class BlindedVault:
             raise unknown_label()
         return renamed(events, of_type)
 
-    def open(self, octets: bytes, /) -> Sequence[TransitEvent]:
+    def open(self, data: bytes, /) -> Sequence[TransitEvent]:
         """Return the events of a block. Raises `RefusedError` (`seal.*`) and `MalformedError`."""
-        if not says_labels(octets):
-            return self._vault.open(octets)
-        tree, plain = self._named(octets)
+        if not says_labels(data):
+            return self._vault.open(data)
+        tree, plain = self._named(data)
         return renamed(self._vault.open(plain), tree)
 
-    def _named(self, octets: bytes) -> tuple[TypeKey, bytes]:
+    def _named(self, data: bytes) -> tuple[TypeKey, bytes]:
         """Return the label of a block, and the block with the names that its labels stand for."""
         try:
-            tree, route = self._labels.names(written_route(octets))
+            tree, route = self._labels.names(written_route(data))
         except RefusedError:
             # As with any key that is not there: it may yet come.
             raise RefusedError(
                 "seal.unknown-key", "no key is held here for a blinded block", hint="carry it on, or wait for the key"
             ) from None
-        return tree, with_route(octets, route)
+        return tree, with_route(data, route)
 
     def demands(self, of_type: TypeKey, /) -> bool:
         """Say whether events of a type have to be signed."""
         return self._vault.demands(self._type_of(of_type))
 
-    def verify(self, octets: bytes, events: Sequence[TransitEvent], /) -> None:
+    def verify(self, data: bytes, events: Sequence[TransitEvent], /) -> None:
         """Check all events of a block against its signature. Raises `RefusedError` (`seal.*`)."""
-        if says_labels(octets):
-            octets = self._named(octets)[1]
+        if says_labels(data):
+            data = self._named(data)[1]
             events = renamed(events, self._type_of(events[0].key))
-        self._vault.verify(octets, events)
+        self._vault.verify(data, events)
 
     def take(self, header: BlockHeader, of_type: TypeKey, rows: Sequence[int], arrived: datetime, /) -> Sequence[int]:
         """Take rows of a block that was opened, each once: also where it comes again under another label."""

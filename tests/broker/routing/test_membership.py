@@ -390,7 +390,7 @@ class TestDisclosures:
 
         assert corrected is not None
         assert corrected.order > (7, 7)
-        assert corrected.octets == b"new"
+        assert corrected.data == b"new"
         assert members.disclose(b"newer").order > corrected.order
 
     def test_it_goes_with_the_broker(self) -> None:

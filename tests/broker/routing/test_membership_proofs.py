@@ -110,7 +110,7 @@ class TestMembership:
         forged = Disclosure(ALICE.principal, 9, 9, b"forged", disclosed(BOB, b"").proof)
 
         assert members.hear_disclosure(forged) == (None, None)
-        assert b"forged" not in {body.octets for body in members.announcements() if isinstance(body, Disclosure)}
+        assert b"forged" not in {body.data for body in members.announcements() if isinstance(body, Disclosure)}
 
 
 def test_a_network_of_signing_brokers_works() -> None:

@@ -161,11 +161,11 @@ class PolicyGossip:
     def publish(self, statement: Statement) -> None:
         """Send a verified statement to the neighbours."""
         if isinstance(statement, UnverifiedValue):
-            value, octets = statement.value, canonical(statement.to_sexp())
+            value, data = statement.value, canonical(statement.to_sexp())
             if isinstance(value, PolicyEvent):
-                self._push(value.owner, [(value.number, statement.digest, octets)], None)
+                self._push(value.owner, [(value.number, statement.digest, data)], None)
             else:
-                self._push_acknowledgement(value, octets, None)
+                self._push_acknowledgement(value, data, None)
 
     def stamped(self, stamp: SignedValue[TimeStamp]) -> None:
         """Do nothing: each neighbour gets its own."""
@@ -272,8 +272,8 @@ class PolicyGossip:
         named: set[Principal] = set()
         for words in heads:
             match words:
-                case [octets, int(number), bytes(digest), bytes(summary)]:
-                    owner = read_principal(octets)
+                case [data, int(number), bytes(digest), bytes(summary)]:
+                    owner = read_principal(data)
                 case _:
                     malformed("a head")
             if owner in named:
@@ -427,12 +427,12 @@ class PolicyGossip:
         best = _NOTHING
         for words in events:
             match words:
-                case [int(number), bytes(digest), bytes(octets)]:
+                case [int(number), bytes(digest), bytes(data)]:
                     head = self._read_head(number, digest)
                 case _:
                     malformed("a policy event")
             if not self._book.has(owner, *head):
-                event = read_signed(parse_canonical(octets), PolicyEvent)
+                event = read_signed(parse_canonical(data), PolicyEvent)
                 if (event.value.owner, event.value.number, event.digest) != (owner, *head):
                     malformed("a policy event is not what stands beside it")
                 new.append(event.verify())
@@ -480,11 +480,11 @@ class PolicyGossip:
         chosen: list[Writable] = []
         room = self._limits.policy_chunk_bytes
         for one in self._acknowledgements(owner):
-            value, octets = one.value, one.to_bytes()
+            value, data = one.value, one.to_bytes()
             if value.broker in known and known[value.broker] >= value.time:
                 continue
-            chosen.append([principal_tree(value.broker), value.time, octets])
-            room -= len(octets)
+            chosen.append([principal_tree(value.broker), value.time, data])
+            room -= len(data)
             if room < 0:
                 # The rest is missed again when heads are compared.
                 break
@@ -498,23 +498,23 @@ class PolicyGossip:
             return
         for words in acknowledgements:
             match words:
-                case [broker, datetime() as time, bytes(octets)]:
+                case [broker, datetime() as time, bytes(data)]:
                     principal = read_principal(broker)
                 case _:
                     malformed("an acknowledgement")
             last = self._book.acknowledged(owner, principal)
             if (last is not None and time <= last) or not self._trusts(now, owner, principal):
                 continue
-            read = read_signed(parse_canonical(octets), Acknowledgement)
+            read = read_signed(parse_canonical(data), Acknowledgement)
             if (read.value.owner, read.value.broker, read.value.time) != (owner, principal, time):
                 malformed("an acknowledgement is not what stands beside it")
             self._book.take_acknowledgement(now, read.verify())
-            self._push_acknowledgement(read.value, octets, peer)
+            self._push_acknowledgement(read.value, data, peer)
 
-    def _push_acknowledgement(self, value: Acknowledgement, octets: bytes, but: Principal | None) -> None:
+    def _push_acknowledgement(self, value: Acknowledgement, data: bytes, but: Principal | None) -> None:
         for peer, _ in self._trusted(value.owner):
             if peer not in (but, value.broker):
-                words: list[Writable] = [principal_tree(value.broker), value.time, octets]
+                words: list[Writable] = [principal_tree(value.broker), value.time, data]
                 self._send(peer, [POLICY, "acks", principal_tree(value.owner), [words]])
 
     def _is_answered(self, neighbour: _Neighbour) -> bool:

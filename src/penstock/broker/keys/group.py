@@ -159,8 +159,8 @@ def _write(holders: Mapping[Principal, Holder]) -> Iterator[SExp]:
 def _read(value: SExp, name: bytes, epoch: int) -> Iterator[tuple[Principal, Holder]]:
     for one in _list(value, name):
         match one:
-            case (bytes(who), bytes(octets), bytes(until), *since) if len(since) <= 1:
-                leaf = Secret(octets)
+            case (bytes(who), bytes(raw), bytes(until), *since) if len(since) <= 1:
+                leaf = Secret(raw)
                 # Checkpoints of before did not say since when.
                 first = read_count(since[0]) if since else epoch
                 yield read_owner(who), Holder(leaf, handle(leaf), END.read(until), first)

@@ -115,10 +115,10 @@ class SealedLog:
 Record: TypeAlias = KeyRecord | KeyCheckpoint
 
 
-def read_record(octets: bytes) -> UnverifiedValue[Record]:
+def read_record(data: bytes) -> UnverifiedValue[Record]:
     """Read a record of a log. Raises `MalformedError`, and `RefusedError` (`evolution.signature-mismatch`)."""
     kinds: tuple[type[Record], ...] = (KeyRecord, KeyCheckpoint)
-    return read_signed(parse_canonical(octets), *kinds)
+    return read_signed(parse_canonical(data), *kinds)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -340,8 +340,8 @@ class Condensing:
         number = known.gathered if self._parts and self._made == self.since else 0
         if not number:
             self._begin(known)
-        octets = self._parts[number]
-        return KeyCheckpoint(manager, known.number, known.head, now, number, len(self._parts), self._salt, octets)
+        data = self._parts[number]
+        return KeyCheckpoint(manager, known.number, known.head, now, number, len(self._parts), self._salt, data)
 
     def _begin(self, known: CheckpointSource) -> None:
         since, self.wanted, self.since = self.since, False, None

@@ -1,13 +1,13 @@
-"""Who may hold the key of a group, and for how long: decided by `decide()` alone.
+"""Who may manage, hold and read the keys of a group, and for how long. `decide()` alone decides that.
 
-A broker shows the same capabilities as for publishing and subscribing (section 7.6); whoever asks the door passes on
-both question and answer. What counts here:
+A broker presents the same capabilities as for publishing and subscribing (section 7.6). A request and its decision
+entitle a broker to a key under these rules:
 
-1. The question was asked for this broker, about this type, and about a right that needs the key. `route` needs none:
-   who only carries events cannot read them.
-2. A right that covers all events: a key opens all of them, so that one which depends on values, guards, the environment
-   or an on-line test does not count. Such conditions bind clients, at their brokers.
-3. A right on every version of the type that is served, since they share their keys.
+1. The request names this broker, this type, and a right that needs the key. `route` does not need it: a broker that
+   only carries events cannot read them.
+2. The right covers all events, because a key opens all of them. A right that depends on values, guards, the
+   environment or an online test does not count. Such conditions apply to clients, at their brokers.
+3. The broker has a right on every served version of the type, because all versions share their keys.
 """
 
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -37,7 +37,7 @@ from penstock.trust.key_statements import NOT_BROKER, KeyGroup
 
 
 Grounds: TypeAlias = Iterable[tuple[EventRequest, Decision]]
-"""What was asked about a broker, and what the answers were: for each version, one of the rights at least."""
+"""The requests that were decided about a broker, each with its decision."""
 
 MEMBERS: Final = frozenset((Right.PUBLISH, Right.SUBSCRIBE))
 READERS: Final = frozenset((Right.HISTORY,))
@@ -46,13 +46,13 @@ PUBLISHERS: Final = frozenset((Right.PUBLISH,))
 
 @dataclass(frozen=True, slots=True)
 class KeyEntitlement:
-    """From when to when a right holds, without a break; both included, and open where there is no date."""
+    """The time in which a right is valid without a break. Both ends are included; None means no bound."""
 
     since: datetime | None = None
     until: datetime | None = None
 
     def covers(self, instant: datetime) -> bool:
-        """Say whether the right held at an instant before now."""
+        """Return whether the right was already valid at an earlier time."""
         return self.since is None or self.since <= instant
 
 
@@ -65,17 +65,17 @@ def entitlement(  # noqa: PLR0913  # each argument is one of the facts that a ri
     *,
     rights: frozenset[Right] = MEMBERS,
 ) -> KeyEntitlement:
-    """Return how long a broker has had the right to a key, and will have it; `served` are the versions of the type.
+    """Return the time in which a broker is entitled to a key. `served` are the served versions of the type.
 
     Raises `RefusedError` (`keys.not-entitled`).
     """
     versions = _by_version(grounds, broker, group, now, rights)
-    # (3) Versions that were not asked about count like those that were refused.
+    # (3) A version without a decision counts as refused.
     if not served or not all(versions.get(version) for version in served):
         raise RefusedError(
             "keys.not-entitled",
-            f"{broker.short} shows no right to this key of `{group.type.name}`",
-            hint="it needs a right on the attribute in all versions, without conditions",
+            f"{broker.short} does not present a right to this key of `{group.type.name}`",
+            hint="grant it a right on the attribute in all versions, without conditions",
         )
     found = [_longest(versions[version]) for version in served]
     begins = [one.since for one in found if one.since is not None]
@@ -88,7 +88,7 @@ def _by_version(
 ) -> Mapping[TypeName, list[Branch]]:
     found: dict[TypeName, list[Branch]] = {}
     for request, decision in grounds:
-        # (1) An answer to another question is not an answer.
+        # (1) A decision on another request does not count.
         name = request.type.event_type.name
         if request.principal != broker or name.key != group.type or request.action not in rights:
             continue
@@ -98,7 +98,7 @@ def _by_version(
 
 
 def _opens(branch: Branch, request: EventRequest, group: KeyGroup, now: datetime) -> bool:
-    """Say whether a branch holds now for all events, and shows what the key opens (2)."""
+    """Return whether a branch covers all events now, and shows what the key opens (2)."""
     validity = branch.when.validity
     bare = branch.where == TRUE and branch.when.condition == TRUE and branch.only is None
     whole = bare and not (branch.forced or branch.guards)
@@ -107,7 +107,7 @@ def _opens(branch: Branch, request: EventRequest, group: KeyGroup, now: datetime
 
 
 def _longest(branches: Iterable[Branch]) -> KeyEntitlement:
-    """Return what is covered by branches that all hold now: from the first beginning to the last end."""
+    """Return the time that branches cover which are all valid now: from the first start to the last end."""
     validities = [branch.when.validity for branch in branches]
     begins = [validity.starts for validity in validities]
     ends = [validity.ends for validity in validities]

@@ -136,10 +136,10 @@ def open_record(kek: Secret, stored: bytes) -> bytes:
     return record[:length]
 
 
-def _secrets(octets: bytes) -> list[Secret]:
-    if len(octets) % SECRET_BYTES:
+def _secrets(data: bytes) -> list[Secret]:
+    if len(data) % SECRET_BYTES:
         raise unopened()
-    return [Secret(octets[at : at + SECRET_BYTES]) for at in range(0, len(octets), SECRET_BYTES)]
+    return [Secret(data[at : at + SECRET_BYTES]) for at in range(0, len(data), SECRET_BYTES)]
 
 
 def _number(value: int) -> bytes:

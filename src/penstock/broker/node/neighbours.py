@@ -269,7 +269,7 @@ class Neighbours:
         reading = self._reading.pop(broker, None)
         if reading is not None:
             reading.cancel()
-        if not disclosed.octets:
+        if not disclosed.data:
             self._core.disclose(broker, None)
             return
         task = self._reading[broker] = in_background("reading what a broker discloses", self._read(disclosed))
@@ -280,18 +280,18 @@ class Neighbours:
             del self._reading[broker]
 
     async def _read(self, disclosed: Disclosed) -> None:
-        core, broker, octets = self._core, disclosed.broker, disclosed.octets
+        core, broker, data = self._core, disclosed.broker, disclosed.data
         bag: Credentials | None = None
         try:
-            bag = await core.read_relayed(disclosed.peer or broker, broker, octets)
+            bag = await core.read_relayed(disclosed.peer or broker, broker, data)
         except (RefusedError, MalformedError) as error:
             core.note(error)
-        if not core.router.is_unread(broker, octets):
+        if not core.router.is_unread(broker, data):
             return
         if bag is None:
-            core.router.disbelieve(broker, octets)
+            core.router.disbelieve(broker, data)
         else:
-            self._own(lambda: core.settle(core.router.believe(broker, octets)))
+            self._own(lambda: core.settle(core.router.believe(broker, data)))
         self._own(partial(core.disclose, broker, bag))
 
 

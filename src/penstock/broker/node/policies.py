@@ -393,10 +393,10 @@ class NodePolicies:
             )
         self.follow(owner)
 
-    def heard_stamp(self, peer: Principal, octets: bytes) -> None:
+    def heard_stamp(self, peer: Principal, data: bytes) -> None:
         """Take a time-stamp that a neighbour hands on. One that does not count is passed over, and noted."""
         try:
-            carried = CarriedStamp.from_sexp(parse_canonical(octets))
+            carried = CarriedStamp.from_sexp(parse_canonical(data))
             self._stamp(self._core.now(), peer, carried)
         except (RefusedError, MalformedError) as error:
             self._core.note(error)
@@ -788,11 +788,11 @@ class NodePolicies:
         events: list[Wire] = []
         room = self._core.settings.limits.route_block_bytes
         for event in log:
-            octets = event.to_bytes() if event.value.number > after else b""
-            room -= len(octets)
+            data = event.to_bytes() if event.value.number > after else b""
+            room -= len(data)
             if events and room < 0:
                 break
-            events += [octets] if octets else []
+            events += [data] if data else []
         return {
             "number": log[-1].value.number if log else 0,
             "known": self._keeper.known(owner),

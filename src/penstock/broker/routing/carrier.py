@@ -114,7 +114,7 @@ class WaitingRoom:
     def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
         self._waiting: deque[Waiting] = deque()
-        self._octets = 0
+        self._bytes = 0
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -125,12 +125,12 @@ class WaitingRoom:
     def put(self, waiting: Waiting) -> list[Waiting]:
         """Let a block wait; return those that have to give way to it."""
         self._waiting.append(waiting)
-        self._octets += len(waiting.block.block)
+        self._bytes += len(waiting.block.block)
         gone: list[Waiting] = []
         limits = self._limits
-        while len(self._waiting) > limits.seal_waiting or self._octets > limits.seal_waiting_bytes:
+        while len(self._waiting) > limits.seal_waiting or self._bytes > limits.seal_waiting_bytes:
             gone.append(self._waiting.popleft())
-            self._octets -= len(gone[-1].block.block)
+            self._bytes -= len(gone[-1].block.block)
         return gone
 
     def empty(self) -> list[Waiting]:
@@ -141,7 +141,7 @@ class WaitingRoom:
         """Return what waits of some types, in the order of its arrival; the rest goes on waiting."""
         taken = [waiting for waiting in self._waiting if of(waiting.block.type)]
         self._waiting = deque(waiting for waiting in self._waiting if not of(waiting.block.type))
-        self._octets -= sum(len(waiting.block.block) for waiting in taken)
+        self._bytes -= sum(len(waiting.block.block) for waiting in taken)
         return taken
 
 

@@ -136,7 +136,7 @@ def announced_words(announcement: Announcement) -> bytes:
 def disclosed_words(disclosure: Disclosure) -> bytes:
     """Return the digest that a disclosure's proof is about."""
     order = (str(disclosure.incarnation).encode(), str(disclosure.number).encode())
-    return digest((b"penstock-disclosure", disclosure.broker.digest, *order, sha256(disclosure.octets).digest()))
+    return digest((b"penstock-disclosure", disclosure.broker.digest, *order, sha256(disclosure.data).digest()))
 
 
 @lru_cache(maxsize=CACHE_ENTRIES)
@@ -166,7 +166,7 @@ class _Known:
 
     @property
     def disclosed(self) -> bytes:
-        return self.disclosure.octets if self.disclosure is not None else b""
+        return self.disclosure.data if self.disclosure is not None else b""
 
 
 @dataclass(frozen=True, slots=True)
@@ -293,23 +293,23 @@ class Membership:
         self._links.clear()
         return self._announce()
 
-    def disclose(self, octets: bytes) -> Disclosure:
+    def disclose(self, data: bytes) -> Disclosure:
         """Disclose something in place of what I disclosed before, and return it.
 
         Raises `LimitError` (`network.limit`) when it is too long.
         """
-        if len(octets) > self._limits.network_disclosure:
+        if len(data) > self._limits.network_disclosure:
             raise LimitError("network.limit", f"a broker discloses more than {self._limits.network_disclosure} bytes")
         own = self._own_disclosure
         if own is None or own.incarnation < self.incarnation:
-            return self._disclose(self.incarnation, 1, octets)
-        return self._disclose(own.incarnation, own.number + 1, octets)
+            return self._disclose(self.incarnation, 1, data)
+        return self._disclose(own.incarnation, own.number + 1, data)
 
     def renew(self) -> list[Announcement | Disclosure]:
         """Return what I say of myself under new numbers, for those who have forgotten me by mistake."""
         own: list[Announcement | Disclosure] = [self._announce()]
         if self._own_disclosure is not None:
-            own.append(self.disclose(self._own_disclosure.octets))
+            own.append(self.disclose(self._own_disclosure.data))
         return own
 
     def hear(self, announcement: Announcement, now: float, source: Principal | None = None) -> Announcement | None:
@@ -348,29 +348,29 @@ class Membership:
             return None, None
         self._proof.verify(broker, disclosed_words(disclosure), disclosure.proof)
         held.unread = disclosure
-        if held.disclosure is not None and disclosure.octets == held.disclosed:
-            return self.believe(broker, disclosure.octets), None
-        return None, disclosure.octets
+        if held.disclosure is not None and disclosure.data == held.disclosed:
+            return self.believe(broker, disclosure.data), None
+        return None, disclosure.data
 
-    def believe(self, broker: Principal, octets: bytes) -> Disclosure | None:
+    def believe(self, broker: Principal, data: bytes) -> Disclosure | None:
         """Let what a broker discloses count, now that it was read; return what has to be passed on, if anything."""
         held = self._held(broker)
-        if held is None or held.unread is None or held.unread.octets != octets:
+        if held is None or held.unread is None or held.unread.data != data:
             return None
         held.disclosure, held.unread = held.unread, None
         return held.disclosure if broker in self._known else None
 
-    def is_unread(self, broker: Principal, octets: bytes) -> bool:
+    def is_unread(self, broker: Principal, data: bytes) -> bool:
         """Say whether a broker still discloses this, and nobody has read it."""
         held = self._held(broker)
-        return held is not None and held.unread is not None and held.unread.octets == octets
+        return held is not None and held.unread is not None and held.unread.data == data
 
-    def disbelieve(self, broker: Principal, octets: bytes) -> None:
+    def disbelieve(self, broker: Principal, data: bytes) -> None:
         """Keep nothing of what a broker discloses: it cannot be read. The same words are not taken again."""
         held = self._held(broker)
-        if held is not None and held.unread is not None and held.unread.octets == octets:
+        if held is not None and held.unread is not None and held.unread.data == data:
             held.disclosure = None
-            held.unread = replace(held.unread, octets=b"")
+            held.unread = replace(held.unread, data=b"")
 
     def review(self) -> list[Announcement | Disclosure]:
         """Ask again who is admitted; return what has to be passed on of those who are so now."""
@@ -456,7 +456,7 @@ class Membership:
             self._proof.verify(self.me, disclosed_words(disclosure), disclosure.proof)
         except RefusedError:
             return None
-        return self._disclose(disclosure.incarnation, disclosure.number + 1, own.octets)
+        return self._disclose(disclosure.incarnation, disclosure.number + 1, own.data)
 
     def _announce(self) -> Announcement:
         self._view = None
@@ -467,7 +467,7 @@ class Membership:
     def _signed(self, announcement: Announcement) -> Announcement:
         return replace(announcement, proof=self._proof.sign(announced_words(announcement)))
 
-    def _disclose(self, incarnation: int, number: int, octets: bytes) -> Disclosure:
-        plain = Disclosure(self.me, incarnation, number, octets)
+    def _disclose(self, incarnation: int, number: int, data: bytes) -> Disclosure:
+        plain = Disclosure(self.me, incarnation, number, data)
         self._own_disclosure = replace(plain, proof=self._proof.sign(disclosed_words(plain)))
         return self._own_disclosure

@@ -137,7 +137,7 @@ class Announcement:
         links = fields.many("links", NETWORK_LINKS, read_principal)
         if any(one >= other for one, other in pairwise(links)) or broker in links:
             malformed("the links of an announcement are not a sorted set of others")
-        return cls(broker, *order, links, _read_octets(fields, "proof", NETWORK_PROOF))
+        return cls(broker, *order, links, _read_bytes(fields, "proof", NETWORK_PROOF))
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,7 +152,7 @@ class Disclosure:
     broker: Principal
     incarnation: int
     number: int
-    octets: bytes = field(default=b"", repr=False)
+    data: bytes = field(default=b"", repr=False)
     proof: bytes = b""
 
     @property
@@ -166,7 +166,7 @@ class Disclosure:
             "broker": principal_tree(self.broker),
             "incarnation": self.incarnation,
             "number": self.number,
-            "octets": self.octets,
+            "octets": self.data,
             "proof": self.proof,
         }
 
@@ -174,15 +174,15 @@ class Disclosure:
     def _read(cls, fields: Fields) -> "Disclosure":
         broker = read_principal(fields.any("broker"))
         order = fields.count("incarnation"), fields.count("number")
-        octets = _read_octets(fields, "octets", NETWORK_DISCLOSURE)
-        return cls(broker, *order, octets, _read_octets(fields, "proof", NETWORK_PROOF))
+        data = _read_bytes(fields, "octets", NETWORK_DISCLOSURE)
+        return cls(broker, *order, data, _read_bytes(fields, "proof", NETWORK_PROOF))
 
 
-def _read_octets(fields: Fields, name: str, most: int) -> bytes:
-    octets = fields.take(name, bytes)
-    if len(octets) > most:
+def _read_bytes(fields: Fields, name: str, most: int) -> bytes:
+    data = fields.take(name, bytes)
+    if len(data) > most:
         too_many(f"bytes of `{name}`", most)
-    return octets
+    return data
 
 
 @dataclass(frozen=True, slots=True)

@@ -55,7 +55,7 @@ class Disclosed:
     """
 
     broker: Principal
-    octets: bytes = field(repr=False)
+    data: bytes = field(repr=False)
     peer: Principal | None = None
 
 

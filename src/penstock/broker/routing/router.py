@@ -149,26 +149,26 @@ class Router:
         self._outputs.extend(Disclosed(broker, b"") for broker in forgotten)
         return self._settle()
 
-    def disclose(self, octets: bytes) -> list[Output]:
+    def disclose(self, data: bytes) -> list[Output]:
         """Show something to all brokers, in place of what was shown before.
 
         Raises `LimitError` (`network.limit`) when it is too long.
         """
-        self._spread(self._members.disclose(octets))
+        self._spread(self._members.disclose(data))
         return self._settle()
 
-    def believe(self, broker: Principal, octets: bytes) -> list[Output]:
+    def believe(self, broker: Principal, data: bytes) -> list[Output]:
         """Pass on what a broker discloses, now that it was read; nothing happens where it discloses something else."""
-        self._spread(self._members.believe(broker, octets))
+        self._spread(self._members.believe(broker, data))
         return self._settle()
 
-    def disbelieve(self, broker: Principal, octets: bytes) -> None:
+    def disbelieve(self, broker: Principal, data: bytes) -> None:
         """Forget what a broker discloses: it cannot be read."""
-        self._members.disbelieve(broker, octets)
+        self._members.disbelieve(broker, data)
 
-    def is_unread(self, broker: Principal, octets: bytes) -> bool:
+    def is_unread(self, broker: Principal, data: bytes) -> bool:
         """Say whether a broker still discloses this, and nobody has read it."""
-        return self._members.is_unread(broker, octets)
+        return self._members.is_unread(broker, data)
 
     def leave(self) -> list[Output]:
         """Withdraw everything from the neighbours, and tell everybody. Close the links after what this returns."""
@@ -398,10 +398,10 @@ class Router:
                 # My own, if it had to be corrected, goes to everybody; another's not back to where it came from.
                 self._spread(news, but=None if news is None or news.broker == self.me else peer)
             case Disclosure():
-                passed_on, octets = self._members.hear_disclosure(body)
+                passed_on, data = self._members.hear_disclosure(body)
                 self._spread(passed_on, but=None if body.broker == self.me else peer)
-                if octets is not None:
-                    self._outputs.append(Disclosed(body.broker, octets, peer))
+                if data is not None:
+                    self._outputs.append(Disclosed(body.broker, data, peer))
             case Enter(handle, entry):
                 neighbour.ledger.enter(handle, entry, self._limits.route_entries)
                 self._heed(peer, neighbour, handle, entry, allowed=self._allowed(entry.tree, peer))

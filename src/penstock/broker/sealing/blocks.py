@@ -108,7 +108,7 @@ class Vault(Protocol):
     def require(self, events: Sequence[TransitEvent], /) -> None:
         """Check that there are keys to seal events of one type now. Raises `RefusedError` (`seal.*`)."""
 
-    def open(self, octets: bytes, /) -> Sequence[TransitEvent]:
+    def open(self, data: bytes, /) -> Sequence[TransitEvent]:
         """Return the events of a block, with the values that may be read here.
 
         Raises `RefusedError` (`seal.unknown-key` where a key is not there, or not yet, `seal.closed-epoch`,
@@ -118,7 +118,7 @@ class Vault(Protocol):
     def demands(self, of_type: TypeKey, /) -> bool:
         """Say whether events of a type are delivered only if a broker has signed them that may publish them."""
 
-    def verify(self, octets: bytes, events: Sequence[TransitEvent], /) -> None:
+    def verify(self, data: bytes, events: Sequence[TransitEvent], /) -> None:
         """Check all events of a block against its signature, and that the signer may publish such events.
 
         Raises `RefusedError`: `seal.unsigned`, `seal.bad-signature`, `seal.signer`.
@@ -157,7 +157,7 @@ class NoVault:
         """Refuse: there are no keys."""
         raise RefusedError("seal.unknown-key", "this broker has no keys", hint="let it join the key group")
 
-    def open(self, _octets: bytes, /) -> Sequence[TransitEvent]:
+    def open(self, _data: bytes, /) -> Sequence[TransitEvent]:
         """Refuse: there are no keys."""
         raise RefusedError("seal.unknown-key", "this broker has no keys", hint="let it join the key group")
 
@@ -165,7 +165,7 @@ class NoVault:
         """Demand nothing."""
         return False
 
-    def verify(self, _octets: bytes, _events: Sequence[TransitEvent], /) -> None:
+    def verify(self, _data: bytes, _events: Sequence[TransitEvent], /) -> None:
         """Check nothing."""
 
     def take(
@@ -604,7 +604,7 @@ LINGERING: Final = Lingering(linger=timedelta(milliseconds=2))
 class _Batch:
     due: datetime
     events: list[TransitEvent] = field(default_factory=list)
-    octets: int = 0
+    size: int = 0
     #: it would go, and cannot be sealed
     held: bool = False
     #: how many of the first events had been taken out, and were put back
@@ -620,7 +620,7 @@ class BlockBuilder:
         self._full = self._lingering.events if self._lingering.linger else 1
         self._batches: dict[TypeKey, _Batch] = {}
         self._events = 0
-        self._octets = 0
+        self._bytes = 0
 
     def __len__(self) -> int:
         return self._events
@@ -634,17 +634,17 @@ class BlockBuilder:
         batch = self._batches.get(key)
         if batch is None and self._is_full(events) and not self._holds(key):
             return [events if type(events) is tuple else tuple(events)]
-        octets = sum(map(_octets, events))
-        self._check_room(key, len(events), octets)
+        size = sum(map(_size_of, events))
+        self._check_room(key, len(events), size)
         ready: list[tuple[TransitEvent, ...]] = []
-        if batch is not None and not self._fits(batch, len(events), octets):
+        if batch is not None and not self._fits(batch, len(events), size):
             ready += self._take(key)
             batch = self._batches.get(key)
         if batch is None:
             batch = self._batches[key] = _Batch(now + self._lingering.linger)
         batch.events += events
-        batch.octets += octets
-        self._count(len(events), octets)
+        batch.size += size
+        self._count(len(events), size)
         if now >= batch.due or not self._fits(batch, 1, 0):
             ready += self._take(key)
         return ready
@@ -652,11 +652,11 @@ class BlockBuilder:
     def keep(self, now: datetime, events: Sequence[TransitEvent]) -> None:
         """Let events wait that could not be sealed after all, before those of the type that came later."""
         key = events[0].key
-        batch, octets = self._batches.setdefault(key, _Batch(now)), sum(map(_octets, events))
+        batch, size = self._batches.setdefault(key, _Batch(now)), sum(map(_size_of, events))
         # Where several blocks of a type are put back, they come in their order.
         batch.events[batch.returned : batch.returned] = events
-        batch.held, batch.returned, batch.octets = True, batch.returned + len(events), batch.octets + octets
-        self._count(len(events), octets)
+        batch.held, batch.returned, batch.size = True, batch.returned + len(events), batch.size + size
+        self._count(len(events), size)
 
     def waiting(self) -> Iterator[TransitEvent]:
         """Yield the oldest event of each type of which something is here."""
@@ -679,14 +679,14 @@ class BlockBuilder:
         """Return everything that can be sealed: nothing is to linger any longer, or there are other keys."""
         return [events for key in list(self._batches) for events in self._take(key)]
 
-    def _count(self, events: int, octets: int) -> None:
+    def _count(self, events: int, size: int) -> None:
         self._events += events
-        self._octets += octets
+        self._bytes += size
 
-    def _check_room(self, key: TypeKey, events: int, octets: int) -> None:
+    def _check_room(self, key: TypeKey, events: int, size: int) -> None:
         """Check that there is room for what has to wait; what only lingers goes, however much of other types waits."""
         limits = self._limits
-        full = self._events + events > limits.seal_held or self._octets + octets > limits.seal_held_bytes
+        full = self._events + events > limits.seal_held or self._bytes + size > limits.seal_held_bytes
         if full and self._holds(key):
             raise RefusedError(
                 "seal.buffer-full", "too many events wait for keys", hint="is the key manager there? try again later"
@@ -696,8 +696,8 @@ class BlockBuilder:
         """Say whether events are a block by themselves: nothing lingers, or there are enough."""
         return self._full <= len(events) <= self._limits.route_block_events
 
-    def _fits(self, batch: _Batch, events: int, octets: int) -> bool:
-        fits = batch.octets + octets <= self._limits.seal_gather_bytes
+    def _fits(self, batch: _Batch, events: int, size: int) -> bool:
+        fits = batch.size + size <= self._limits.seal_gather_bytes
         return fits and len(batch.events) + events <= self._lingering.events
 
     def _take(self, key: TypeKey) -> list[tuple[TransitEvent, ...]]:
@@ -707,11 +707,11 @@ class BlockBuilder:
         if batch.held:
             return []
         del self._batches[key]
-        self._count(-len(batch.events), -batch.octets)
+        self._count(-len(batch.events), -batch.size)
         # What came together goes together; what has waited for keys may be more than one block.
         size = self._limits.route_block_events
         return [tuple(batch.events[start : start + size]) for start in range(0, len(batch.events), size)]
 
 
-def _octets(event: TransitEvent) -> int:
+def _size_of(event: TransitEvent) -> int:
     return _EVENT_BYTES + sum([len(one) if type(one) is str else _VALUE_BYTES for one in event.values.values()])

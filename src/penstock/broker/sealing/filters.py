@@ -229,11 +229,11 @@ class KeyFilters:
     def _content(self, held: _Key, part: bytes, sealed: SealedFilter) -> Filter | None:
         """Return what a part asks, or None where it is not what it should be."""
         try:
-            octets = open_part(held.key, part, sealed.parts)
-            found = self._read.get(octets)
+            content = open_part(held.key, part, sealed.parts)
+            found = self._read.get(content)
             if found is None:
-                read = Filter.from_tree(decode(unpad(Padding.SIZES, octets)))
-                found = _remember(self._read, octets, read, self._limits)
+                read = Filter.from_tree(decode(unpad(Padding.SIZES, content)))
+                found = _remember(self._read, content, read, self._limits)
         except PenstockError:
             return None
         attribute, _ = held.column

@@ -314,23 +314,23 @@ class KeyVault:
             for column in bundle(encoded, _level(self._protection_of(event.key).sealing))
         ]
         names = (event.key, *event.ancestors, *event.values)
-        octets = sum(map(len, columns)) + sum(map(len, map(str, names))) + _COLUMN_BYTES * (1 + len(event.values))
-        if octets > most:
+        size = sum(map(len, columns)) + sum(map(len, map(str, names))) + _COLUMN_BYTES * (1 + len(event.values))
+        if size > most:
             raise LimitError(
                 "route.event-size", f"an event takes more than {most} bytes when it is sealed", hint="publish less"
             )
 
-    def open(self, octets: bytes, /) -> Sequence[TransitEvent]:
+    def open(self, data: bytes, /) -> Sequence[TransitEvent]:
         """Return the events of a block, with the values that may be read here. Raises `RefusedError` (`seal.*`)."""
-        return self._opener.open_events(octets)
+        return self._opener.open_events(data)
 
     def demands(self, of_type: TypeKey, /) -> bool:
         """Say whether events of a type have to be signed."""
         return self._signatures is not None and self._protection_of(of_type).signed
 
-    def verify(self, octets: bytes, events: Sequence[TransitEvent], /) -> None:
+    def verify(self, data: bytes, events: Sequence[TransitEvent], /) -> None:
         """Check all events of a block against its signature. Raises `RefusedError` (`seal.*`), see `Vault`."""
-        signed = self._opener.verify_events(octets, events)
+        signed = self._opener.verify_events(data, events)
         self._check_signer(signed.sender, signed.block.names.type, signed.block.names.attributes)
 
     def _check_signer(self, sender: Principal, of_type: TypeKey, attributes: tuple[str, ...]) -> None:
