@@ -52,7 +52,7 @@ _EVER: Final = datetime.min.replace(tzinfo=UTC)
 
 @dataclass(frozen=True, slots=True)
 class _Label:
-    """One label of a type: the name that is made of it, its key, and when that began."""
+    """One label of a type: the name that is derived from it, its key, and when its epoch started."""
 
     type: TypeKey
     tree: TypeKey
@@ -61,7 +61,7 @@ class _Label:
 
 
 class Labels:
-    """See the module."""
+    """The labels that a broker knows."""
 
     def __init__(self, library: Library, clock: Callable[[], datetime], limits: BrokerLimits) -> None:
         self._library = library
@@ -73,7 +73,7 @@ class Labels:
         self._trees: dict[TypeKey, _Label] = {}
         self._used: dict[TypeKey, TypeKey] = {}
         self._directory = Directory()
-        #: routes that were written again, with labels and without
+        #: routes that were translated to labels and to names
         self._routes: dict[tuple[TypeKey, bytes], bytes] = {}
         self._named: dict[bytes, tuple[TypeKey, bytes]] = {}
         self._revision = -1
@@ -84,19 +84,19 @@ class Labels:
 
     @property
     def version(self) -> int:
-        """Changes when labels or blinded types come or go, and when other labels are to be used."""
+        """Changes when labels or blinded types come or go, and when other labels come into use."""
         return self._changes + self._library.revision
 
     # Keys.
 
     def put(self, of_type: TypeKey, epoch: int, key: Secret, begun: datetime | None = None) -> None:
-        """Take the key of labels in an epoch, and when that began; None for one that is over."""
+        """Add the labels' key of an epoch, and when the epoch started; None for a past epoch."""
         found = _Label(of_type, blinded_key(label(key, str(of_type))), key, begun or _EVER)
         self._held[of_type] = dict(sorted({**self._held.get(of_type, {}), epoch: found}.items()))
         self._changed()
 
     def drop(self, of_type: TypeKey, epoch: int) -> None:
-        """Forget a key, if it was there. Who loses the newest loses all: it has no right to any of them."""
+        """Forget a key, if it is known. With the newest all others go: the broker has lost its right."""
         held = self._held.get(of_type, {})
         if epoch not in held:
             return
@@ -107,7 +107,7 @@ class Labels:
         self._changed()
 
     def tick(self) -> None:
-        """Go over to labels that all others should know by now, and forget those that nobody uses any more."""
+        """Use labels that all others should know by now, and forget those that nobody uses any more."""
         over = [(of_type, epoch) for of_type in self._held for epoch in self._over(of_type)]
         for of_type, epoch in over:
             self.drop(of_type, epoch)
@@ -115,7 +115,7 @@ class Labels:
             self._changed()
 
     def missing(self, of_type: TypeKey) -> int | None:
-        """Return the epoch whose labels are still in use and not known here; None where there is none."""
+        """Return the epoch whose labels are still in use but unknown here; None if there is none."""
         held = self._held.get(of_type)
         if not held:
             return None
@@ -129,12 +129,12 @@ class Labels:
         return [epoch for epoch in held if epoch != newest and now >= held[newest].begun + self._overlap]
 
     def _in_use(self) -> dict[TypeKey, TypeKey]:
-        """Return the label of each type under which events go: the newest one that is not too new."""
+        """Return the label of each type to publish under: the newest one that all should know by now."""
         settled = self._clock() - self._overlap / 2
         used: dict[TypeKey, TypeKey] = {}
         for of_type, held in self._held.items():
             known = [one.tree for one in held.values() if one.begun <= settled]
-            # Who has only just come to know any has nothing but the oldest of them.
+            # If all labels are too new, use the oldest.
             used[of_type] = known[-1] if known else next(iter(held.values())).tree
         return used
 
@@ -146,26 +146,26 @@ class Labels:
         self._revision = -1
 
     def keys(self, of_type: TypeKey) -> list[tuple[int, Secret]]:
-        """Return the keys of labels that are held, by epoch."""
+        """Return the labels' keys that this broker holds, by epoch."""
         return [(epoch, one.key) for epoch, one in self._held.get(of_type, {}).items()]
 
     # Names.
 
     def blinds(self, of_type: TypeKey) -> bool:
-        """Say whether the owner of a type wants it blinded."""
+        """Return whether a type's owner wants it blinded."""
         return of_type in self._library.blinded
 
     def trees(self, of_type: TypeKey) -> list[TypeKey]:
-        """Return the names under which brokers speak of a type: its labels where it is blinded, or its own."""
+        """Return the names that brokers use for a type: its labels if it is blinded, otherwise its own name."""
         if not self.blinds(of_type):
             return [of_type]
         return [one.tree for one in self._held.get(of_type, {}).values()]
 
     def line(self, of_type: TypeKey) -> list[TypeKey]:
-        """Return the names under which brokers are asked for a type.
+        """Return the names under which to subscribe to a type.
 
-        Of one that is blinded, others are not told what extends it. So that who wants it has its sub-types too, each of
-        them is asked for by its own label, where it is known here.
+        Other brokers do not learn the sub-types of a blinded type. So that a subscriber gets these too, each is
+        subscribed to by its own label, if this broker knows it.
         """
         if not self.blinds(of_type):
             return [of_type]
@@ -173,21 +173,21 @@ class Labels:
         return [tree for one in sorted(below | {of_type}) for tree in self.trees(one)]
 
     def in_use(self, of_type: TypeKey) -> TypeKey:
-        """Return the label under which events of a type go. Raises `RefusedError` (`seal.unknown-label`)."""
+        """Return the label under which to publish a type. Raises `RefusedError` (`seal.unknown-label`)."""
         found = self._used.get(of_type)
         if found is None:
             raise unknown_label()
         return found
 
     def type_of(self, tree: TypeKey) -> TypeKey | None:
-        """Return the type that has a label, if it is known here."""
+        """Return the type of a label, if this broker knows it."""
         found = self._trees.get(tree)
         return None if found is None else found.type
 
-    # Routes of blocks, as they are written.
+    # Encoded routes of blocks.
 
     def route(self, tree: TypeKey, plain: bytes) -> bytes:
-        """Return the route of a block that goes under a label. Raises `RefusedError` (`seal.unknown-label`)."""
+        """Return the route of a block under a label. Raises `RefusedError` (`seal.unknown-label`)."""
         found = self._routes.get((tree, plain))
         if found is None:
             if tree not in self._trees:
@@ -197,7 +197,7 @@ class Labels:
         return found
 
     def names(self, blinded: bytes) -> tuple[TypeKey, bytes]:
-        """Return the label of a block, and its route with the names that its labels stand for.
+        """Return the label of a block, and its route with names instead of labels.
 
         Raises `RefusedError` (`seal.unknown-label`) and what reading a route raises.
         """
@@ -222,7 +222,7 @@ class Labels:
         return route
 
     def _learn(self) -> None:
-        """Learn the labels of all names again, where types or keys have come or gone."""
+        """Compute the labels of all names again, if types or keys have come or gone."""
         if self._revision == self._library.revision:
             return
         self._revision, self._directory = self._library.revision, Directory()
@@ -240,16 +240,16 @@ class Labels:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a broker seals and opens of blinded types: blocks say labels, and the router hears of labels alone.
+# Sealing and opening events of blinded types: blocks and the router have labels only.
 #
-# To the vault behind it these are blocks of the type that they are of; only their routes are written again.
+# The vault behind it sees blocks with the type's name. Only their routes are translated.
 
 
 _CLOSED: Final = NoFilters()
 
 
 class BlindedFilters:
-    """`Filters` for trees with labels, and for all others."""
+    """`Filters` for types with labels, and for all others."""
 
     def __init__(self, filters: Filters, labels: Labels) -> None:
         self._filters = filters
@@ -257,21 +257,21 @@ class BlindedFilters:
 
     @property
     def version(self) -> int:
-        """Changes with keys of either kind."""
+        """Changes when keys or labels change."""
         return self._filters.version + self._labels.version
 
     def seal(self, of_type: TypeKey, filter_: Filter, /) -> AnyFilter:
-        """Return a filter as neighbours may see it; nothing of it where the type is not known."""
+        """Return a filter for neighbours; one that admits everything if the label's type is unknown."""
         found = self._type_of(of_type)
         return Filter() if found is None else self._filters.seal(found, filter_)
 
     def open(self, of_type: TypeKey, sealed: SealedFilter, /) -> OpenedFilter:
-        """Open what can be opened."""
+        """Open the parts for which there are keys."""
         found = self._type_of(of_type)
         return _CLOSED.open(of_type, sealed) if found is None else self._filters.open(found, sealed)
 
     def attributes(self, route: Route, /) -> Sequence[str]:
-        """Return the attributes of a block, if its route or the labels there say them."""
+        """Return the attributes of a block; none if a label in its route is unknown."""
         try:
             return self._labels.resolve(route).attributes if isinstance(route, Blinded) else route.names.attributes
         except RefusedError:
@@ -282,7 +282,7 @@ class BlindedFilters:
 
 
 class BlindedVault:
-    """A `Vault` over another one, which knows nothing of labels."""
+    """A `Vault` that translates labels for the vault behind it."""
 
     def __init__(self, vault: Vault, labels: Labels) -> None:
         self._vault = vault
@@ -294,7 +294,7 @@ class BlindedVault:
         return f"BlindedVault({self._vault!r})"
 
     def seals(self, of_type: TypeKey, /) -> bool:
-        """Say whether events of a type travel sealed. All that go under labels do, also where nothing opens them."""
+        """Return whether events of a type travel sealed. All events under labels do."""
         return is_blinded(of_type) or self._vault.seals(of_type)
 
     def seal(self, events: Sequence[TransitEvent], /) -> bytes:
@@ -306,11 +306,11 @@ class BlindedVault:
         return with_route(data, self._labels.route(tree, written_route(data)))
 
     def require(self, events: Sequence[TransitEvent], /) -> None:
-        """Check that there are keys to seal events of one type or label. Raises `RefusedError` as `seal`."""
+        """Raise `RefusedError` as `seal` if keys to seal events of one type or label are missing."""
         self._vault.require(self._known(events) if is_blinded(events[0].key) else events)
 
     def _known(self, events: Sequence[TransitEvent]) -> list[TransitEvent]:
-        """Return events of a label under the name of their type. Raises `RefusedError` (`seal.unknown-label`)."""
+        """Return events of a label under their type's name. Raises `RefusedError` (`seal.unknown-label`)."""
         of_type = self._labels.type_of(events[0].key)
         if of_type is None:
             raise unknown_label()
@@ -324,99 +324,98 @@ class BlindedVault:
         return renamed(self._vault.open(plain), tree)
 
     def _named(self, data: bytes) -> tuple[TypeKey, bytes]:
-        """Return the label of a block, and the block with the names that its labels stand for."""
+        """Return the label of a block, and the block with names instead of labels."""
         try:
             tree, route = self._labels.names(written_route(data))
         except RefusedError:
-            # As with any key that is not there: it may yet come.
+            # As with any missing key: it may still arrive.
             raise RefusedError(
-                "seal.unknown-key", "no key is held here for a blinded block", hint="carry it on, or wait for the key"
+                "seal.unknown-key", "this broker has no key for a blinded block", hint="forward it, or wait for the key"
             ) from None
         return tree, with_route(data, route)
 
     def demands(self, of_type: TypeKey, /) -> bool:
-        """Say whether events of a type have to be signed."""
+        """Return whether events of a type must be signed."""
         return self._vault.demands(self._type_of(of_type))
 
     def verify(self, data: bytes, events: Sequence[TransitEvent], /) -> None:
-        """Check all events of a block against its signature. Raises `RefusedError` (`seal.*`)."""
+        """Verify the signature of all events of a block. Raises `RefusedError` (`seal.*`)."""
         if says_labels(data):
             data = self._named(data)[1]
             events = renamed(events, self._type_of(events[0].key))
         self._vault.verify(data, events)
 
     def take(self, header: BlockHeader, of_type: TypeKey, rows: Sequence[int], arrived: datetime, /) -> Sequence[int]:
-        """Take rows of a block that was opened, each once: also where it comes again under another label."""
+        """Accept each row of an opened block once, under whatever label it arrives."""
         return self._vault.take(header, self._type_of(of_type), rows, arrived)
 
     def knows(self, header: BlockHeader, of_type: TypeKey, rows: Sequence[int], /) -> bool:
-        """Say whether rows of a block have been taken, under whatever label."""
+        """Return whether rows of a block were accepted before, under whatever label."""
         return self._vault.knows(header, self._type_of(of_type), rows)
 
     def _type_of(self, of_type: TypeKey) -> TypeKey:
         return (self._labels.type_of(of_type) or of_type) if is_blinded(of_type) else of_type
 
     def reads_as_much(self, peer: Principal, of_type: TypeKey, /) -> bool:
-        """Say whether a neighbour may read all of a type that is read here."""
-        # No plaintext goes beside a blinded block: it would say what its route does not.
+        """Return whether a neighbour may read everything of a type that this broker may."""
+        # Plaintext beside a blinded block would reveal the names that its route hides.
         return not is_blinded(of_type) and self._vault.reads_as_much(peer, of_type)
 
 
 def renamed(events: Sequence[TransitEvent], key: TypeKey) -> list[TransitEvent]:
-    """Return events as they are, under another name of their type."""
+    """Return events under another name of their type."""
     return [TransitEvent(key, event.ancestors, event.values, event.id, event.time) for event in events]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The router of a broker that knows blinded types: clients say their names, neighbours hear labels.
+# The router of a broker that knows blinded types: clients use names, neighbours see labels.
 #
-# A wish of a client (to publish a type, or to have it) stands in the trees of all labels that the type has for now, and
-# of no others. When labels come and go, or an owner begins to blind a type, wishes move: into the new trees first, then
-# out of the old ones. To the router these are wishes under names of their own; what it says about them is put together
-# here.
+# A client's request (an advertisement or a subscription) is entered in the trees of all current labels of its type.
+# When labels come and go, or an owner starts to blind a type, requests move: into the new trees first, then out of the
+# old ones. The plain router has one request for each tree; their outputs are combined here.
 
 
 @dataclass(slots=True)
 class _Wish:
-    """What a client wants to publish or to have, and the names under which the router knows it."""
+    """A client's advertisement or subscription, and its names in the plain router."""
 
     type: TypeKey
     filter: Filter | None
-    #: the ancestors of what is published
+    #: the ancestors of an advertised type
     line: tuple[TypeKey, ...] = ()
-    #: whose it is, where that bounds it
+    #: the group whose requests are bounded together
     group: str = ""
-    #: what passes of it, and None where everything does
+    #: what the filter admits; None if it admits everything
     passes: Compiled | None = None
     placed: tuple[str, ...] = ()
 
 
 @dataclass(slots=True)
 class _Wishes:
-    """Wishes of one kind: how they are entered in the router and withdrawn, and in which trees they belong."""
+    """Requests of one kind: how they are entered in the plain router and withdrawn, and in which trees they belong."""
 
     enter: Callable[[str, TypeKey, _Wish], list[Output]]
     leave: Callable[[str], list[Output]]
     trees: Callable[[TypeKey], list[TypeKey]]
     by_key: dict[str, _Wish] = field(default_factory=dict)
-    #: for those that stand under labels, the client's key
+    #: the client's key, by the name of the request under a label
     keys: dict[str, str] = field(default_factory=dict)
 
     def begin(self, key: str, wish: _Wish) -> list[Output]:
-        """Take in a wish. Raises `RefusedError` (`route.key`)."""
+        """Enter a request. Raises `RefusedError` (`route.key`)."""
         check_new(key, self.by_key)
         self.by_key[key] = wish
         return self.place(key, wish)
 
     def end(self, key: str) -> list[Output]:
-        """Take a wish out. Raises `RefusedError` (`route.unknown`)."""
+        """Withdraw a request. Raises `RefusedError` (`route.unknown`)."""
         wish = self.by_key.pop(key, None)
         if wish is None:
             return self.leave(key)
         return [output for name in wish.placed for output in self._displace(name)]
 
     def place(self, key: str, wish: _Wish) -> list[Output]:
-        """Let a wish stand where it belongs, and nowhere else."""
+        """Enter a request in the trees where it belongs, and withdraw it from all others."""
         trees = {name_in(key, tree): tree for tree in self.trees(wish.type)}
         before, wish.placed = wish.placed, tuple(trees)
         said: list[Output] = []
@@ -431,7 +430,7 @@ class _Wishes:
         return said
 
     def place_all(self) -> list[Output]:
-        """Let all wishes stand where they belong."""
+        """Place all requests."""
         return [output for key, wish in self.by_key.items() for output in self.place(key, wish)]
 
     def _displace(self, name: str) -> list[Output]:
@@ -441,7 +440,7 @@ class _Wishes:
 
 
 def name_in(key: str, tree: TypeKey) -> str:
-    """Return the name under which the router knows a client's wish in a tree."""
+    """Return the name of a client's request in the plain router, in a tree."""
     return f"{key} {tree.name}" if is_blinded(tree) else key
 
 
@@ -449,16 +448,16 @@ _Demand: TypeAlias = dict[str, bool]
 
 
 class BlindingRouter(Router):
-    """See the module."""
+    """A router that uses labels for blinded types."""
 
     def __init__(self, me: Principal, incarnation: int, settings: RouterSettings, labels: Labels) -> None:
         super().__init__(me, incarnation, settings)
         self._labels = labels
-        #: the version of the labels under which wishes stand
+        #: the version of the labels under which requests are entered
         self.labelled = labels.version
         self._offers = _Wishes(self._offer, self._withdraw, labels.trees)
         self._requests = _Wishes(self._request, super().unsubscribe, labels.line)
-        #: of each advertisement under labels, under which somebody wants it; and what the client was sent
+        #: for each advertisement the labels under which it is wanted; and what its client was sent
         self._demands: dict[str, _Demand] = {}
         self._told: dict[str, bool] = {}
 
@@ -467,12 +466,12 @@ class BlindingRouter(Router):
     def advertise(
         self, key: str, of_type: TypeKey, ancestors: Iterable[TypeKey] = (), filter_: Filter | None = None
     ) -> list[Output]:
-        """Let a client publish events of a type. Raises what the router raises."""
+        """Enter a client's advertisement. Raises what the router raises."""
         line, passing = tuple(ancestors), passing_of(filter_ or Filter())
         return self._offers.begin(key, _Wish(of_type, filter_, line, passes=passing))
 
     def unadvertise(self, key: str) -> list[Output]:
-        """Take an advertisement back. Raises what the router raises."""
+        """Withdraw an advertisement. Raises what the router raises."""
         self._demands.pop(key, None)
         self._told.pop(key, None)
         return self._offers.end(key)
@@ -482,11 +481,11 @@ class BlindingRouter(Router):
         return self._requests.begin(key, _Wish(of_type, filter_, group=group))
 
     def unsubscribe(self, key: str) -> list[Output]:
-        """Take a subscription back. Raises what the router raises."""
+        """Withdraw a subscription. Raises what the router raises."""
         return self._requests.end(key)
 
     def check_events(self, key: str, events: Sequence[TransitEvent]) -> None:
-        """Check that events are what an advertisement announces. Raises what the router raises."""
+        """Check events against an advertisement. Raises what the router raises."""
         wish = self._offers.by_key.get(key)
         if wish is None or not self._labels.blinds(wish.type):
             super().check_events(key, events)
@@ -494,7 +493,7 @@ class BlindingRouter(Router):
             check_passing(wish.type, wish.passes, events)
 
     def send(self, events: Sequence[TransitEvent], retain: str = "") -> list[Output]:
-        """Send events that were checked. Raises what the router raises, and `seal.unknown-label`."""
+        """Send checked events. Raises what the router raises, and `seal.unknown-label`."""
         of_type = events[0].key
         if not self._labels.blinds(of_type):
             return super().send(events, retain)
@@ -506,7 +505,7 @@ class BlindingRouter(Router):
         return frozenset(wish.type for wish in self._requests.by_key.values())
 
     def labels_changed(self) -> list[Output]:
-        """Let wishes stand in other trees than before, if labels or blinded types have come or gone."""
+        """Move requests to other trees, if labels or blinded types have come or gone."""
         if self.labelled == self._labels.version:
             return []
         self.labelled = self._labels.version
@@ -520,7 +519,7 @@ class BlindingRouter(Router):
     # Calls of the router.
 
     def _offer(self, name: str, tree: TypeKey, wish: _Wish) -> list[Output]:
-        # Who wants an ancestor asks for this type by its own label: nobody has to hear what it extends.
+        # Subscribers of an ancestor subscribe to this type's own label, so nobody has to learn what it extends.
         return super().advertise(name, tree, () if is_blinded(tree) else wish.line, wish.filter)
 
     def _withdraw(self, name: str) -> list[Output]:
@@ -529,7 +528,7 @@ class BlindingRouter(Router):
     def _request(self, name: str, tree: TypeKey, wish: _Wish) -> list[Output]:
         return super().subscribe(name, tree, wish.filter, wish.group)
 
-    # What the router says.
+    # Outputs of the router.
 
     def _settle(self) -> list[Output]:
         outputs = super()._settle()
@@ -546,7 +545,7 @@ class BlindingRouter(Router):
         return [output]
 
     def _interested(self, name: str, *, wanted: bool) -> list[Output]:
-        """Tell a client that somebody wants what it advertises, under one label at least, where that is news."""
+        """Tell a client whether its advertisement is wanted under at least one label, if that has changed."""
         key = self._offers.keys.get(name)
         if key is None or key not in self._offers.by_key:
             return []
@@ -560,7 +559,7 @@ class BlindingRouter(Router):
         return [Interested(key, bool(demand))]
 
     def _named(self, deliveries: Deliveries) -> Deliveries:
-        """Return deliveries by the names that clients know; without those of labels that have just gone."""
+        """Return deliveries by the names that clients know, without those of labels that have just gone."""
         return tuple(named for delivery in deliveries if (named := self._name(*delivery)) is not None)
 
     def _name(self, names: tuple[str, ...], event: TransitEvent) -> tuple[tuple[str, ...], TransitEvent] | None:

@@ -1,17 +1,17 @@
 """When a revocation is complete: which brokers enforce it, which stop by themselves, and which to wait for.
 
-Policy event N is complete for a set of brokers when each of them has acknowledged N or a later one, or cannot deliver
-any more without it. The second holds for a broker that uses time-stamps (it says so when it acknowledges) as soon as
-the last stamp that does not speak of N is over on its clock:
+Policy event N is complete for a set of brokers when each of them has acknowledged N or a later event, or cannot
+deliver any more without it. A broker that uses time-stamps (its acknowledgements say so) stops as soon as the last
+stamp before N has expired on its clock:
 
     deadline(N) = latest of (time of N, heard(s, N) of each stamper s) + longest period + skew
 
-because the owner's stamps before N carry no later time than N, those of a stamper, who signs for the owner, no later
-time than its first word on N or a later number, heard(s, N), and a stamp that speaks of N stops whoever has not
-enforced it. The longest period is that of all stamps before N, and of all stamps of each stamper: not all of them come
-to whoever asks, and a stamper's are good for as long as it says. While a stamper has not spoken of N, there is no
-deadline: it may still sign stamps that do not speak of N. A stamper whose right has ended with event R counts no longer
-for brokers that have acknowledged R. `skew` bounds the difference between any two clocks.
+because the owner's stamps before N have no later time than N. A stamper signs for the owner: its stamps before N have
+no later time than its first statement about N or a later number, heard(s, N). A stamp of N stops every broker that has
+not enforced N. The longest period is that of all stamps before N, and of all stamps of each stamper, because not all
+of a stamper's stamps arrive here. While a stamper has not mentioned N, there is no deadline: it may still sign stamps
+before N. A stamper whose right has ended with event R does not count for brokers that have acknowledged R. `skew`
+bounds the difference between any two clocks.
 docs/explanation/policy-evolution.md has the argument in full.
 """
 
@@ -38,14 +38,14 @@ from penstock.trust.tags import Tag, intersect
 # ----------------------------------------------------------------------------------------------------------------------
 # The brokers that have been seen in the network, and until when each of them is waited for.
 #
-# 1. A broker counts from when it is first seen with its rights: linked somewhere, or by an acknowledgement.
-# 2. One that goes away may go on delivering where nobody sees it. It counts while its rights last; what it showed last
-#    says whether they do.
-# 3. A broker whose rights are over, by date or because they were revoked, counts no longer. If it uses time-stamps
-#    it is waited for until its last stamp is over, since it stops delivering then and not before.
-# 4. Nobody else takes space: whoever was never seen with the rights of a broker is not here.
-# 5. A broker that starts again still waits for those that it has seen: they are written down with what they showed, and
-#    with their last acknowledgement, which says whether they stop by themselves.
+# 1. A broker counts from when it is first seen with its rights: by a link somewhere, or by an acknowledgement.
+# 2. A broker that goes away may still deliver where nobody sees it. It counts while its rights last, by its last
+#    credentials.
+# 3. A broker whose rights have expired or were revoked does not count. If it uses time-stamps, it is waited for until
+#    its last stamp has expired, because it stops delivering only then.
+# 4. A principal that was never seen with the rights of a broker takes no space.
+# 5. After a restart a broker still waits for those that it has seen: they are stored with their credentials, and with
+#    their last acknowledgement, which says whether they stop by themselves.
 
 
 _NOTHING: Final = Credentials()
@@ -54,17 +54,17 @@ _HEAD: Final = b"brokers-seen"
 
 @dataclass(slots=True)
 class SeenBroker:
-    """One broker: what it showed last, since when it is known, and since when it is away."""
+    """One broker: its last credentials, since when it is known, and since when it is away."""
 
     credentials: Credentials
     since: datetime
     away: datetime | None = None
-    #: owners with whose types it was trusted: None while it is, then since when it is not
+    #: owners whose types it may carry: None while it may, then since when it may not
     trusted: dict[Principal, datetime | None] = field(default_factory=dict)
 
 
 class BrokerRoster:
-    """See the module. The broker itself is not in it."""
+    """The other brokers that have been seen in the network."""
 
     def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
@@ -84,12 +84,12 @@ class BrokerRoster:
         return self._seen.get(broker)
 
     def credentials(self, broker: Principal) -> Credentials:
-        """Return what a broker showed last; nothing if it was never seen."""
+        """Return a broker's last credentials; none if it was never seen."""
         seen = self._seen.get(broker)
         return _NOTHING if seen is None else seen.credentials
 
     def saw(self, now: datetime, broker: Principal, credentials: Credentials) -> None:
-        """Record that a broker is in the network, and what it shows."""
+        """Record that a broker is in the network, and its credentials."""
         known = self._seen.get(broker)
         if known is not None:
             known.away = None
@@ -98,12 +98,12 @@ class BrokerRoster:
             self._seen[broker] = SeenBroker(credentials, now)
 
     def heard_of(self, now: datetime, broker: Principal, credentials: Credentials = _NOTHING) -> None:
-        """Record that there is a broker, which may be away, and what it has shown."""
+        """Record a broker that may be away, and its credentials."""
         if broker not in self._seen and len(self._seen) < self._limits.network_brokers:
             self._seen[broker] = SeenBroker(credentials, now, now)
 
     def gone(self, now: datetime, present: Iterable[Principal]) -> None:
-        """Record that all brokers but these are away."""
+        """Record that all other brokers are away."""
         here = set(present)
         for broker, seen in self._seen.items():
             if broker not in here and seen.away is None:
@@ -116,7 +116,7 @@ class BrokerRoster:
         trusts: Callable[[Principal], bool],
         brokers: Iterable[Principal] | None = None,
     ) -> None:
-        """Record which of all or some brokers are trusted with an owner's types now, and which are not any longer."""
+        """Record which of all or some brokers may carry an owner's types now, and which may not any longer."""
         for broker in self if brokers is None else brokers:
             seen = self._seen.get(broker)
             if seen is None:
@@ -127,13 +127,13 @@ class BrokerRoster:
                 seen.trusted[owner] = seen.trusted[owner] or now
 
     def trusted(self, owner: Principal) -> frozenset[Principal]:
-        """Return the brokers that were trusted with an owner's types when they were judged last."""
+        """Return the brokers that may carry an owner's types, as of the last `judge`."""
         return frozenset(
             broker for broker, seen in self._seen.items() if owner in seen.trusted and seen.trusted[owner] is None
         )
 
     def ended(self, owner: Principal) -> Mapping[Principal, datetime]:
-        """Return the brokers that were trusted with an owner's types before, and since when they are not."""
+        """Return the brokers that may not carry an owner's types any longer, and since when."""
         ends = ((broker, seen.trusted.get(owner)) for broker, seen in self._seen.items())
         return {broker: end for broker, end in ends if end is not None}
 
@@ -141,21 +141,21 @@ class BrokerRoster:
         """Forget a broker."""
         self._seen.pop(broker, None)
 
-    # What is kept.
+    # Storage.
 
     def to_bytes(self, said: Iterable[SignedValue[Acknowledgement]]) -> bytes:
-        """Return what must not be forgotten: who was seen, what each showed, and what they acknowledged."""
+        """Return what must survive a restart: the brokers, their credentials, and their acknowledgements (`said`)."""
         seen = ((str(broker).encode(), one.credentials.to_bytes()) for broker, one in sorted(self._seen.items()))
         return canonical((_HEAD, (b"seen", *seen), (b"said", *(one.to_sexp() for one in said))))
 
     def restore(
         self, now: datetime, data: bytes, read: Callable[[bytes], Credentials]
     ) -> Iterator[SignedValue[Acknowledgement]]:
-        """Take in what `to_bytes` returned; yield the acknowledgements, verified.
+        """Restore what `to_bytes` returned; yield the verified acknowledgements.
 
         Raises `MalformedError` and `RefusedError` as `read` and the signatures do.
         """
-        # It is this broker's own, however long it is.
+        # This broker wrote it, so its length is trusted.
         match parse_canonical(data, limits=wide(len(data))):
             case (head, (b"seen", *seen), (b"said", *said)) if head == _HEAD:
                 pass
@@ -171,7 +171,7 @@ class BrokerRoster:
             acknowledgement = read_signed(statement, Acknowledgement).verify()
             value = acknowledgement.value
             if value.broker in self._seen:
-                # Should its rights have ended meanwhile, that is noticed when it is judged.
+                # If its rights have ended meanwhile, the next `judge` finds that.
                 self._seen[value.broker].trusted[value.owner] = None
             yield acknowledgement
 
@@ -179,7 +179,7 @@ class BrokerRoster:
 def granting(
     certificates: Iterable[Certificate], brokers: Iterable[Principal], request: Tag
 ) -> dict[Principal, list[str]]:
-    """Return the certificates that may make each of some brokers what a request asks for, by id.
+    """Return, for each broker, the ids of the certificates that may grant it the requested right.
 
     They are those that name the broker itself: without all of them, no chain leads to it.
     """
@@ -195,11 +195,11 @@ def granting(
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# When a revocation is complete: which brokers enforce it, which stop by themselves, and which to wait for.
+# Progress and completeness of policy events.
 
 
 class BrokerProgress(StrEnum):
-    """How far one broker is. The first two count as done."""
+    """The progress of one broker. The first two count as done."""
 
     ACKNOWLEDGED = "acknowledged"
     RUN_OUT = "run-out"
@@ -209,7 +209,7 @@ class BrokerProgress(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EventProgress:
-    """One broker and one policy event: since when it is done, or until when to wait at the latest; None if unknown."""
+    """One broker's progress with one policy event: since when it is done, or its deadline; None if unknown."""
 
     broker: Principal
     progress: BrokerProgress
@@ -217,13 +217,13 @@ class EventProgress:
 
     @property
     def done(self) -> bool:
-        """Whether this broker delivers nothing more that the event forbids."""
+        """Whether this broker no longer delivers anything that the event forbids."""
         return self.progress in (BrokerProgress.ACKNOWLEDGED, BrokerProgress.RUN_OUT)
 
 
 @dataclass(frozen=True, slots=True)
 class Completion:
-    """One policy event and all brokers that are trusted. `at` is there once it is complete."""
+    """The progress of one policy event with all trusted brokers. `at` is set once it is complete."""
 
     number: int
     brokers: tuple[EventProgress, ...]
@@ -231,7 +231,7 @@ class Completion:
 
     @property
     def complete(self) -> bool:
-        """Whether all are done. Of no brokers nothing is known: that is not complete."""
+        """Whether all brokers are done. Without any broker, it is not complete."""
         return self.at is not None
 
 
@@ -243,7 +243,7 @@ class _Event:
 
 @dataclass(frozen=True, slots=True)
 class _Word:
-    """One acknowledgement, when it was signed, and when it came."""
+    """One acknowledgement, when it was signed, and when it arrived."""
 
     number: int
     head: bytes
@@ -253,43 +253,43 @@ class _Word:
 
 @dataclass(slots=True)
 class _Acknowledged:
-    """What one broker says: rising numbers, up to its last word; that may go back, where it lost what it knew."""
+    """One broker's acknowledgements: rising numbers, except that the last may go back after a loss of state."""
 
     words: list[_Word] = field(default_factory=list)
     last: datetime | None = None
-    #: the last word itself, for others
+    #: the last acknowledgement itself, for others
     statement: SignedValue[Acknowledgement] | None = None
     stamped: bool = False
 
 
 class Completeness:
-    """Follows the policy events of one owner. Takes in verified statements only."""
+    """Follows one owner's policy events. All statements must be verified."""
 
     def __init__(self, owner: Principal, *, skew: timedelta, limits: BrokerLimits) -> None:
         self._owner = owner
         self._skew = skew
         self._limits = limits
         self._events: Recent[int, _Event] = Recent(limits.cache_entries)
-        #: by the number of the head that they speak of: the longest period, and the latest time
+        #: by the number of the stamped event: the longest period, and the latest time
         self._stamps: dict[int, tuple[int, datetime]] = {}
         self._brokers: dict[Principal, _Acknowledged] = {}
-        #: of those who stamp for the owner: by number, when they first stamped it
+        #: for each stamper, by number, when it first stamped that event
         self._stampers: dict[Principal, dict[int, datetime]] = {}
-        #: the longest period of each
+        #: the longest period of each stamper
         self._periods: dict[Principal, int] = {}
-        #: whether each broker has acknowledged another policy than the owner's, until more is known
+        #: whether each broker has acknowledged another policy than the owner's (a cache)
         self._diverging: dict[Principal, bool] = {}
-        #: with which event they lost the right to
+        #: the event with which each former stamper lost its right
         self._ended: dict[Principal, int] = {}
 
     def published(self, event: SignedValue[PolicyEvent]) -> None:
-        """Take in a policy event. Raises `RefusedError` (`evolution.other-owner`)."""
+        """Record a policy event. Raises `RefusedError` (`evolution.other-owner`)."""
         self._check(event.value.owner)
         self._diverging.clear()
         self._events.put(event.value.number, _Event(event.digest, event.value.time))
 
     def stamped(self, stamp: SignedValue[TimeStamp]) -> None:
-        """Take in a time-stamp. Raises `RefusedError` (`evolution.other-owner`)."""
+        """Record a time-stamp. Raises `RefusedError` (`evolution.other-owner`)."""
         self._check(stamp.value.owner)
         value = stamp.value
         period, time = self._stamps.get(value.number, (value.period, value.time))
@@ -299,24 +299,24 @@ class Completeness:
             said = self._stampers.setdefault(value.by, {})
             said[value.number] = min(said.get(value.number, value.time), value.time)
             if len(said) > self._limits.cache_entries:
-                # Its next one says as much of all earlier events, only later.
+                # The next one counts for all earlier events, only later.
                 del said[min(said)]
         if len(self._stamps) > self._limits.cache_entries:
-            # Two become one that counts for more events: deadlines only become later.
+            # Two are merged into one that counts for more events, so deadlines only become later.
             first, second = sorted(self._stamps)[:2]
             longest, latest = self._stamps.pop(second)
             period, time = self._stamps[first]
             self._stamps[first] = max(period, longest), max(time, latest)
 
     def acknowledged(self, now: datetime, acknowledgement: SignedValue[Acknowledgement]) -> None:
-        """Take in an acknowledgement.
+        """Record an acknowledgement.
 
         Raises `RefusedError` (`evolution.other-owner`), `LimitError` (`evolution.limit`).
         """
         value = acknowledgement.value
         self._check(value.owner)
         if value.broker not in self._brokers and len(self._brokers) >= self._limits.network_brokers:
-            raise LimitError("evolution.limit", f"more than {self._limits.network_brokers} brokers acknowledge")
+            raise LimitError("evolution.limit", f"more than {self._limits.network_brokers} brokers acknowledge policy")
         self._diverging.pop(value.broker, None)
         known = self._brokers.setdefault(value.broker, _Acknowledged())
         if known.last is not None and value.time <= known.last:
@@ -328,16 +328,16 @@ class Completeness:
         known.words = kept[-self._limits.policy_acknowledgements :]
 
     def stamps_for(self, stamper: Principal) -> None:
-        """Take in that somebody stamps for the owner, or once did and may not have stopped."""
+        """Record a principal that stamps for the owner, or once did and may not have stopped."""
         self._stampers.setdefault(stamper, {})
 
     def stamps_again(self, stampers: Iterable[Principal]) -> None:
-        """Take in that some may stamp for the owner now, whatever was before."""
+        """Record principals that may stamp for the owner now, also if they lost the right before."""
         for stamper in stampers:
             self._ended.pop(stamper, None)
 
     def stamps_no_longer(self, number: int, stampers: Iterable[Principal]) -> None:
-        """Take in that a policy event has ended somebody's right to stamp for the owner."""
+        """Record principals whose right to stamp for the owner a policy event has ended."""
         for stamper in stampers:
             self.stamps_for(stamper)
             self._ended.setdefault(stamper, number)
@@ -347,14 +347,14 @@ class Completeness:
         return (known.statement for known in self._brokers.values() if known.statement is not None)
 
     def last(self, broker: Principal) -> datetime | None:
-        """Return when a broker has signed its last acknowledgement."""
+        """Return when a broker signed its last acknowledgement."""
         known = self._brokers.get(broker)
         return None if known is None else known.last
 
     def stops(self, broker: Principal, ended: datetime) -> datetime | None:
-        """Return when a broker whose rights ended has stopped by itself; None if it does not use time-stamps.
+        """Return when a broker stops by itself after its rights ended; None if it does not use time-stamps.
 
-        It gets no stamp after that. Those before carry no later time, each by its own clock.
+        It gets no stamps after that, and earlier ones have no later time, each by its own clock.
         """
         known = self._brokers.get(broker)
         if known is None or not known.stamped or not self._stamps:
@@ -363,12 +363,12 @@ class Completeness:
         return ended + timedelta(milliseconds=longest) + 2 * self._skew
 
     def goes_by_stamps(self, broker: Principal) -> bool:
-        """Say whether a broker has said that it delivers nothing without time-stamps."""
+        """Return whether a broker's acknowledgements say that it delivers nothing without time-stamps."""
         known = self._brokers.get(broker)
         return known is not None and known.stamped
 
     def forget(self, broker: Principal) -> None:
-        """Forget what a broker has acknowledged."""
+        """Forget a broker's acknowledgements."""
         self._brokers.pop(broker, None)
         self._diverging.pop(broker, None)
 
@@ -380,15 +380,15 @@ class Completeness:
         stopping: Mapping[Principal, datetime] = MappingProxyType({}),
         stampers: Iterable[Principal] = (),
     ) -> Completion:
-        """Say how far a policy event is with these brokers: those that are trusted with the owner's types.
+        """Return the progress of a policy event with the brokers that may carry the owner's types.
 
-        `stopping` are those that are not trusted any longer, and when each of them has stopped by itself at the latest.
-        `stampers` are brokers that may stamp for the owner, besides all that were seen to.
+        `stopping` are brokers that may not any longer, with the time by which each has stopped by itself. `stampers`
+        are brokers that may stamp for the owner, besides all that were seen to.
 
         Raises `RefusedError` (`evolution.unknown-number`).
         """
         if self._events.get(number) is None:
-            raise RefusedError("evolution.unknown-number", f"policy event {number} is not known here")
+            raise RefusedError("evolution.unknown-number", f"this broker does not know policy event {number}")
         for stamper in stampers:
             self.stamps_for(stamper)
         trusted = sorted(set(brokers))
@@ -399,9 +399,9 @@ class Completeness:
         return Completion(number, standings, max(times) if complete else None)
 
     def deadline(self, number: int, acknowledged: int = 0) -> datetime | None:
-        """Return when a broker that uses stamps stops without this event; None where no stamp tells.
+        """Return when a broker that uses stamps stops without this event; None if that is unknown.
 
-        `acknowledged` is the last that the broker enforces: those whose right ended before cannot keep it going.
+        `acknowledged` is the last event that the broker enforces: stampers whose right ended before do not count.
         """
         event = self._events.get(number)
         earlier = [stamp for head, stamp in self._stamps.items() if head < number]
@@ -409,16 +409,16 @@ class Completeness:
         heard = [self._heard(stamper, number) for stamper in stampers]
         if event is None or not earlier or None in heard:
             return None
-        # Not all stamps of a stamper come here, and its later ones are good for as long as its earlier ones.
+        # Not all stamps of a stamper arrive here, and its later ones may be valid for as long as its earlier ones.
         period = max(*(period for period, _ in earlier), *(self._periods[stamper] for stamper in stampers), 0)
-        # An owner whose stamps go back after the event is at fault; waiting for them too costs nothing.
+        # Stamps of earlier numbers with a later time are the owner's fault, but waiting for them too costs nothing.
         last = max(event.time, *(time for _, time in earlier), *filter(None, heard))
         return last + timedelta(milliseconds=period) + self._skew
 
     def _heard(self, stamper: Principal, number: int) -> datetime | None:
-        """Return when, on its own clock, a stamper first spoke of an event or a later one; None if it never did.
+        """Return when a stamper first mentioned an event or a later one, on its own clock; None if it never did.
 
-        None, too, where none of its stamps has come: nobody knows how long they are good.
+        Also None if none of its stamps has arrived, because their period is unknown.
         """
         if stamper not in self._periods:
             return None
@@ -445,7 +445,7 @@ class Completeness:
         return EventProgress(broker, BrokerProgress.RUN_OUT if now > deadline else BrokerProgress.WAITING, deadline)
 
     def _is_diverging(self, broker: Principal, known: _Acknowledged) -> bool:
-        """Say whether a broker has ever acknowledged another policy than the owner's own record has."""
+        """Return whether a broker has ever acknowledged another policy than the owner's."""
         found = self._diverging.get(broker)
         if found is None:
             found = self._diverging[broker] = any(self._diverges(word) for word in known.words)
@@ -457,7 +457,7 @@ class Completeness:
 
     def _check(self, owner: Principal) -> None:
         if owner != self._owner:
-            raise RefusedError("evolution.other-owner", f"this is about {owner.short}, not {self._owner.short}")
+            raise RefusedError("evolution.other-owner", f"a statement is about {owner.short}, not {self._owner.short}")
 
 
 def _of(value: Acknowledgement) -> tuple[int, bytes]:

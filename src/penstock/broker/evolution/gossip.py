@@ -1,24 +1,24 @@
-"""Policy between neighbours: brokers compare how far they are, and whoever is behind asks for what is missing.
+"""Policy gossip: neighbours compare their policies, and a broker that is behind asks for what is missing.
 
-A state machine. Its driver tells it which neighbours are linked and what they say, and calls `tick`. In words:
+A state machine. Its driver passes in links and messages, and calls `tick`. The messages:
 
     ["policy", "heads", [[owner, number, digest, acknowledgements], …], whole]   what I have; all of it if `whole`
     ["policy", "ask", owner, after]                                              send me events after this number
-    ["policy", "events", owner, [[number, digest, signed], …], upto]             an answer; 0 for news
+    ["policy", "events", owner, [[number, digest, signed], …], upto]             an answer; 0 for new events
     ["policy", "have", owner, [[broker, time], …]]                               send me later acknowledgements
-    ["policy", "acks", owner, [[broker, time, signed], …]]                       those, or news
+    ["policy", "acks", owner, [[broker, time, signed], …]]                       an answer, or new acknowledgements
 
-1. A statement is verified before it is kept or passed on. What stands beside it (number, digest, time) says whether it
-   is needed before anything is parsed. Honest brokers send nothing that does not verify: whoever does is cut.
-2. New statements go to all neighbours that may have them, over every link: one broker that swallows them suppresses
-   nothing where there is another way around it.
-3. Heads are compared when a link comes up, when they change, and every `BrokerLimits.policy_heads`. So a statement that
-   was lost or swallowed is missed after that time at most, if any neighbour has it.
-4. A head is the claim of a neighbour until the signed event is here. A claim makes this broker ask, one neighbour
-   after the other. What is not proven in `BrokerLimits.policy_proof` is noted, and not waited for any more.
-5. An owner's policy goes to brokers that follow the owner (`Trusts`), and acknowledgements are taken from them
-   alone: policy says who was granted what.
-6. Nothing here is kept but claims: a number and a digest for each owner and neighbour. Policy is in the book.
+1. A statement is verified before it is kept or forwarded. The fields beside it (number, digest, time) tell whether it
+   is needed before anything is parsed. Honest brokers send only valid statements: the link to any other is cut.
+2. New statements go to all neighbours that may have them, over every link. A broker that drops them suppresses nothing
+   if there is another path.
+3. Heads are compared when a link comes up, when they change, and every `BrokerLimits.policy_heads`. So a lost
+   statement is noticed after that time at most, if any neighbour has it.
+4. A head is a neighbour's claim until the signed event is here. This broker asks one neighbour after the other for it.
+   A claim that is not proven within `BrokerLimits.policy_proof` is reported and no longer waited for.
+5. An owner's policy goes only to brokers that follow the owner (`Trusts`), because it says who was granted what.
+   Acknowledgements are accepted only from them.
+6. Only claims are kept here: a number and a digest for each owner and neighbour. Policy is in the `PolicyBook`.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -43,15 +43,15 @@ Send: TypeAlias = Callable[[Principal, Writable], object]
 Note: TypeAlias = Callable[[PenstockError], None]
 
 POLICY: Final = "policy"
-"""What words about policy begin with."""
+"""The first element of messages about policy."""
 
 _SUMMARY_BYTES: Final = 16
-#: owners that are asked about at the same time: answers must fit into what may wait on a link
+#: owners whose events are requested at the same time: the answers must fit into a link's buffer
 _PULLS: Final = 8
 
 
 class _Head(NamedTuple):
-    """How far a broker says that an owner's chain goes."""
+    """The last event of an owner's chain, as a broker claims."""
 
     number: int
     digest: bytes
@@ -62,18 +62,18 @@ _NOTHING: Final = _Head(0, BEGINNING)
 
 @dataclass(slots=True)
 class _Neighbour:
-    """What a neighbour has claimed since it was linked."""
+    """A neighbour's claims since it was linked."""
 
     claims: dict[Principal, _Head] = field(default_factory=dict)
-    #: whether it has said all that it has
+    #: whether it has sent all its heads
     whole: bool = False
-    #: answers that it got since heads were compared last
+    #: answers to it since heads were compared last
     answers: int = 0
 
 
 @dataclass(slots=True)
 class _Doubt:
-    """Something that a neighbour has not said or proven yet, and since when; `noted` once that took too long."""
+    """Heads that a neighbour has not sent or proven yet, and since when; `noted` once that took too long."""
 
     since: float
     noted: bool = False
@@ -83,7 +83,7 @@ class _Doubt:
 
 @dataclass(frozen=True, slots=True)
 class _Pull:
-    """The neighbour that was asked for an owner's events after a number, and those asked before."""
+    """A request for an owner's events after a number: the neighbour that was asked, and those asked before."""
 
     peer: Principal
     after: int
@@ -92,9 +92,9 @@ class _Pull:
 
 
 class PolicyGossip:
-    """See the module. `peers` says how many neighbours this broker calls: it waits for them when it starts.
+    """Exchanges policy with neighbours. `peers` is the number of neighbours that this broker calls and waits for.
 
-    `timer` returns seconds and is not set by anybody, since a clock that jumps must not end or stretch any waiting.
+    `timer` is a monotonic clock in seconds, because a clock that jumps must not end or extend any wait.
     """
 
     def __init__(  # noqa: PLR0913  # what it needs of its surroundings, each by itself
@@ -121,29 +121,29 @@ class PolicyGossip:
         self._next = self._began
         self._linked: dict[Principal, _Neighbour] = {}
         self._pulls: dict[Principal, _Pull] = {}
-        #: owners that are asked about when others are done
+        #: owners whose requests wait for others to finish
         self._queued: dict[Principal, None] = {}
-        #: by neighbour and owner, or by neighbour alone while it has not said all; a new link changes nothing in it
+        #: by neighbour and owner, or by neighbour alone while it has not sent all heads; a new link keeps them
         self._doubts: dict[tuple[Principal, Principal | None], _Doubt] = {}
 
-    # The network of a broker's policies.
+    # The `PolicyNetwork` port.
 
     def follow(self, owner: Principal) -> None:
-        """Look at what neighbours have claimed about an owner whose policy is kept from now on."""
+        """Consider neighbours' claims about an owner that is followed from now on."""
         for peer, neighbour in self._linked.items():
             if owner in neighbour.claims:
                 self._consider(peer, owner, neighbour.claims[owner])
 
     def ask_again(self, owner: Principal) -> None:
-        """Ask the next neighbour for an owner's events, whatever it claims."""
+        """Ask the next neighbour for an owner's events, whatever it claims to have."""
         self._pull(owner, [peer for peer, _ in self._trusted(owner)])
 
     def is_compared(self, owner: Principal) -> bool:
-        """Say whether it is known how far an owner's chain goes, as far as neighbours can tell.
+        """Return whether this broker knows how far an owner's chain goes, as far as neighbours can tell.
 
-        A broker that calls nobody and is called by nobody is alone, and knows. Any other has to hear all heads of one
-        neighbour at least, with proof. It waits for all that it calls and for all that are linked, and for proofs of
-        what they claim, each for `policy_proof` at most.
+        A broker without links that calls nobody is alone, and knows. Any other needs all heads of at least one
+        neighbour, with proof. It waits for all that it calls, for all that are linked, and for proofs of their claims,
+        each for `policy_proof` at most.
         """
         if not self._linked:
             return not self._peers
@@ -168,43 +168,43 @@ class PolicyGossip:
                 self._push_acknowledgement(value, data, None)
 
     def stamped(self, stamp: SignedValue[TimeStamp]) -> None:
-        """Do nothing: each neighbour gets its own."""
+        """Do nothing: each neighbour gets its own signed copy (`hand_on`)."""
 
     def neighbours(self) -> Iterable[Principal]:
-        """Return the brokers with a link."""
+        """Return the linked brokers."""
         return sorted(self._linked)
 
     def hand_on(self, peer: Principal, stamp: bytes) -> None:
         """Send a stamp over the link."""
         self._send(peer, ["stamp", stamp])
 
-    # What happens.
+    # Links, time and messages.
 
     def linked(self, peer: Principal) -> None:
-        """Tell a neighbour with a new link all heads."""
+        """Send all heads over a new link."""
         self._linked[peer] = _Neighbour()
         doubt = self._doubts.get((peer, None))
         if doubt is not None and not doubt.noted and self._is_over(doubt.since):
-            # It was away, and could say nothing.
+            # It was away, and could not send anything.
             del self._doubts[peer, None]
         self._doubt(peer, None)
         self._tell_all(peer)
         for owner in self._book.owners():
             fork = self._book.fork(owner)
             if fork and self._trusts(self._clock(), owner, peer):
-                # Heads do not show it: the neighbour may have the one half, and be content.
+                # Heads do not reveal a fork: the neighbour may have only one of the two events.
                 proof: list[Writable] = [[*_event_words(event)] for event in fork]
                 self._send(peer, [POLICY, "events", principal_tree(owner), proof, 0])
         self._book.linked(peer)
 
     def unlinked(self, peer: Principal) -> None:
-        """Forget what a neighbour has claimed: the link is gone."""
+        """Forget a neighbour's claims: its link is gone."""
         self._linked.pop(peer, None)
         for owner in [owner for owner, pull in self._pulls.items() if pull.peer == peer]:
             self._pull(owner)
 
     def tick(self) -> None:
-        """Compare heads when that is due, ask others for what has not come, and note who has proven nothing."""
+        """Compare heads if that is due, ask others for missing events, and report unproven claims."""
         now = self._timer()
         if now >= self._next:
             self._next = now + self._limits.policy_heads / 1_000
@@ -222,9 +222,9 @@ class PolicyGossip:
         self._book.compared()
 
     def heard(self, peer: Principal, words: Sequence[Wire]) -> None:
-        """Take what a neighbour says.
+        """Process a neighbour's message.
 
-        Raises `MalformedError`, `LimitError`, `RefusedError`: an honest neighbour sends nothing like that.
+        Raises `MalformedError`, `LimitError`, `RefusedError` for what an honest neighbour never sends.
         """
         neighbour, now = self._linked.get(peer), self._clock()
         if neighbour is None:
@@ -241,7 +241,7 @@ class PolicyGossip:
             case ["acks", owner, list(acknowledgements)]:
                 self._hear_acknowledgements(now, peer, read_principal(owner), acknowledgements)
             case _:
-                malformed("words about policy")
+                malformed("a message about policy")
 
     def heard_stamp(self, peer: Principal, stamp: bytes) -> None:
         """Take a time-stamp that a neighbour hands on."""
@@ -255,7 +255,7 @@ class PolicyGossip:
         self._send(peer, [POLICY, "heads", [self._head_words(owner) for owner in owners], True])
 
     def _tell(self, owner: Principal) -> None:
-        """Tell all who are behind how far an owner's chain goes."""
+        """Send an owner's head to all neighbours that are behind."""
         head = self._head(owner)
         for peer, neighbour in self._trusted(owner):
             if neighbour.claims.get(owner, _NOTHING).number < head.number:
@@ -288,7 +288,7 @@ class PolicyGossip:
     def _hear_head(
         self, peer: Principal, neighbour: _Neighbour, owner: Principal, claim: _Head, summary: bytes
     ) -> None:
-        # Claims about other owners are kept too: one of them may be followed later.
+        # Claims about unfollowed owners are kept too: this broker may follow them later.
         if owner in neighbour.claims or len(neighbour.claims) < self._limits.policy_owners:
             neighbour.claims[owner] = claim
         if not self._book.carries(owner):
@@ -301,11 +301,11 @@ class PolicyGossip:
             self._send(peer, [POLICY, "have", principal_tree(owner), have])
 
     def _consider(self, peer: Principal, owner: Principal, claim: _Head) -> None:
-        """Ask for what a neighbour claims to have, if it is not here."""
+        """Ask for the events that a neighbour claims to have, if they are missing here."""
         if self._book.has(owner, *claim):
             self._doubts.pop((peer, owner), None)
             if claim.number > self._book.applied(owner):
-                # The head is here, and something before it is not.
+                # The head is here, but an earlier event is missing.
                 self._pull(owner, [peer])
         else:
             self._doubt(peer, owner)
@@ -327,7 +327,7 @@ class PolicyGossip:
     # Events.
 
     def _pull(self, owner: Principal, others: Sequence[Principal] = ()) -> None:
-        """Ask a neighbour that claims to have more; `others` if none does. One is asked at a time."""
+        """Ask a neighbour that claims to have more, or one of `others` if none does. One is asked at a time."""
         pull, now = self._pulls.get(owner), self._timer()
         if pull is not None and pull.peer in self._linked and now < pull.at + self._limits.policy_answer / 1_000:
             return
@@ -344,7 +344,7 @@ class PolicyGossip:
         tried = frozenset[Principal]() if pull is None else pull.tried
         untried = [peer for peer in asked if peer not in tried]
         if not untried and self._queued:
-            # Nobody has answered: others have their turn.
+            # Nobody has answered: continue with other owners.
             self._finish(owner)
             self._queued[owner] = None
             return
@@ -352,12 +352,12 @@ class PolicyGossip:
             untried, tried = list(asked), frozenset()
         peer, after = untried[0], self._book.applied(owner)
         if peer in behind:
-            # A claim that contradicts what is here is about that very event.
+            # A contradicting claim is about that very event.
             after = min(after, behind[peer].number - 1)
         self._ask(owner, _Pull(peer, after, now, tried | {peer}))
 
     def _finish(self, owner: Principal) -> None:
-        """Go on with the next owner."""
+        """Continue with the next owner."""
         if self._pulls.pop(owner, None) is not None and self._queued:
             self._pull(next(iter(self._queued)))
 
@@ -369,7 +369,7 @@ class PolicyGossip:
         self._send(pull.peer, [POLICY, "ask", principal_tree(owner), pull.after])
 
     def _answer(self, now: datetime, peer: Principal, neighbour: _Neighbour, owner: Principal, after: int) -> None:
-        """Send events in order, as many as fit; the last of the chain before them, so that nobody stops in between."""
+        """Send as many events in order as fit, after the last event of the chain, which proves how far it goes."""
         if not (self._book.carries(owner) and self._trusts(now, owner, peer) and self._is_answered(neighbour)):
             return
         chosen: list[Writable] = []
@@ -388,7 +388,7 @@ class PolicyGossip:
             chosen.insert(0, [*_event_words(top)])
         self._send(peer, [POLICY, "events", principal_tree(owner), chosen, upto])
 
-    def _hear_events(  # noqa: PLR0913, PLR0917  # the parts of one word
+    def _hear_events(  # noqa: PLR0913, PLR0917  # the fields of one message
         self, now: datetime, peer: Principal, neighbour: _Neighbour, owner: Principal, events: list[Wire], upto: int
     ) -> None:
         if not self._book.carries(owner):
@@ -398,7 +398,7 @@ class PolicyGossip:
             neighbour.claims[owner] = best
         if new:
             if not upto:
-                # Before it is enforced here, since that takes time.
+                # Before they are enforced here, because that takes time.
                 self._push(owner, [_event_words(event) for event in new], peer)
             self._keep(now, new)
             for other, one in self._linked.items():
@@ -418,11 +418,11 @@ class PolicyGossip:
         try:
             self._book.take_events(now, events)
         except PenstockError as error:
-            # That is about this broker, and not about who has sent them.
+            # This broker's problem, not the sender's.
             self._note(error)
 
     def _read_events(self, owner: Principal, events: list[Wire]) -> tuple[list[SignedValue[PolicyEvent]], _Head]:
-        """Return the events that are new here, verified, and the highest of all."""
+        """Return the verified events that are new here, and the highest head of all."""
         new: list[SignedValue[PolicyEvent]] = []
         best = _NOTHING
         for words in events:
@@ -434,13 +434,13 @@ class PolicyGossip:
             if not self._book.has(owner, *head):
                 event = read_signed(parse_canonical(data), PolicyEvent)
                 if (event.value.owner, event.value.number, event.digest) != (owner, *head):
-                    malformed("a policy event is not what stands beside it")
+                    malformed("a policy event does not match the fields beside it")
                 new.append(event.verify())
             best = max(best, head)
         return new, best
 
     def _push(self, owner: Principal, events: Sequence[tuple[int, bytes, bytes]], but: Principal | None) -> None:
-        """Send events to all neighbours, except as the head that they have already."""
+        """Send events to all neighbours but one, without the head that a neighbour has already."""
         for peer, neighbour in self._trusted(owner):
             claim = neighbour.claims.get(owner, _NOTHING)
             wanted: list[Writable] = [[*words] for words in events if words[:2] != claim]
@@ -454,14 +454,14 @@ class PolicyGossip:
     # Acknowledgements.
 
     def _acknowledgements(self, owner: Principal) -> Iterator[SignedValue[Acknowledgement]]:
-        """Yield the last acknowledgement of each broker that follows an owner now."""
+        """Yield the last acknowledgement of each broker that follows an owner."""
         now = self._clock()
         for one in self._book.acknowledgements(owner):
             if self._trusts(now, owner, one.value.broker):
                 yield one
 
     def _summary(self, owner: Principal) -> bytes:
-        """Return a digest of all acknowledgements to an owner; nothing if there are none."""
+        """Return a digest of all acknowledgements to an owner; an empty string if there are none."""
         digests = sorted(one.digest for one in self._acknowledgements(owner))
         return sha256(b"".join(digests)).digest()[:_SUMMARY_BYTES] if digests else b""
 
@@ -476,7 +476,7 @@ class PolicyGossip:
                 case [broker, datetime() as time]:
                     known[read_principal(broker)] = time
                 case _:
-                    malformed("an acknowledgement that a broker has")
+                    malformed("a known acknowledgement")
         chosen: list[Writable] = []
         room = self._limits.policy_chunk_bytes
         for one in self._acknowledgements(owner):
@@ -486,7 +486,7 @@ class PolicyGossip:
             chosen.append([principal_tree(value.broker), value.time, data])
             room -= len(data)
             if room < 0:
-                # The rest is missed again when heads are compared.
+                # The next comparison of heads brings the rest.
                 break
         if chosen:
             self._send(peer, [POLICY, "acks", principal_tree(owner), chosen])
@@ -507,7 +507,7 @@ class PolicyGossip:
                 continue
             read = read_signed(parse_canonical(data), Acknowledgement)
             if (read.value.owner, read.value.broker, read.value.time) != (owner, principal, time):
-                malformed("an acknowledgement is not what stands beside it")
+                malformed("an acknowledgement does not match the fields beside it")
             self._book.take_acknowledgement(now, read.verify())
             self._push_acknowledgement(read.value, data, peer)
 
@@ -518,7 +518,7 @@ class PolicyGossip:
                 self._send(peer, [POLICY, "acks", principal_tree(value.owner), [words]])
 
     def _is_answered(self, neighbour: _Neighbour) -> bool:
-        """Count an answer, and say whether a neighbour may have it: each costs more than the question."""
+        """Count an answer, and return whether to send it: each costs more than its request."""
         neighbour.answers += 1
         return neighbour.answers <= self._limits.policy_answers
 
@@ -528,9 +528,9 @@ def _event_words(event: SignedValue[PolicyEvent]) -> tuple[int, bytes, bytes]:
 
 
 def _unproven(peer: Principal, owner: Principal | None) -> RefusedError:
-    said = "which policy it has" if owner is None else f"the policy of {owner.short} that it claims to have"
+    said = "its policy heads" if owner is None else f"the policy of {owner.short} that it claims to have"
     return RefusedError(
         "evolution.unproven",
-        f"the neighbour {peer.short} has not shown {said}",
-        hint="check that broker: it is overloaded, or it lies",
+        f"the neighbour {peer.short} has not sent {said}",
+        hint="check that broker: it is overloaded, or makes false claims",
     )

@@ -1,22 +1,21 @@
-"""Policy evolution at one broker: what it knows of owners' policies, and whether it may go on by it (section 6.2, 6.3).
+"""Policy evolution at one broker: the owners' policies that it knows, and whether it may deliver (section 6.2, 6.3).
 
-A plain state machine. Whoever drives it tells it what comes, and carries out what it returns, in order:
+A pure state machine. The driver passes in what arrives, and carries out the returned outputs in order:
 
-1. Policy events are taken from anybody: the owner's signature and the chain say what they are worth. `Changed` says
-   what holds now; once that is enforced the driver says so (`enforced`), and only then is it acknowledged.
-2. A time-stamp is taken from its signer, or from a neighbour that is trusted with the owner's types and signed for this
-   broker. It says how far the owner is, and for how long that is good. Its signer is the owner, or somebody who holds
-   the right `stamp`; one whose signer does not (yet) is held and does not count, until `weigh` finds that it does.
-3. A broker that has not enforced all that the owner has signed, whose last stamp is over, or whose owner forked its
-   policy delivers none of the owner's types and asks for its policy again. `delivers` is asked with each delivery, so
-   that no tick has to come in time.
+1. Policy events are accepted from anybody, because the owner signs and chains them. `Changed` has the new policy. Once
+   that is enforced the driver calls `enforced`, and only then it is acknowledged.
+2. A time-stamp is accepted from its signer, or from a neighbour that may carry the owner's types and signed it for
+   this broker. It states the owner's last event, and until when that is valid. Its signer is the owner or has the
+   right `stamp`. A stamp of another signer is held and does not count, until `weigh` finds that the signer may.
+3. A broker delivers none of an owner's types if it has not enforced all that the owner has signed, if its last stamp
+   has expired, or if the owner forked its policy. It then asks for the owner's policy again.
 
-None of this is for clients: what they would learn of it is who was granted what.
+Clients see none of this: they would learn who was granted what.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from enum import StrEnum
 from typing import Final, TypeAlias
 
@@ -36,24 +35,21 @@ from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
 from penstock.trust.validity import earliest
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a broker knows of one owner's policy: the chain that it has applied, and how far the owner says that it goes.
+# One owner's policy at a broker: the chain that it has applied, and the last number that the owner has signed.
 #
-# The rules, in the order in which they are asked:
+# The rules, in the order in which they are applied:
 #
-# 1. What the owner signed twice under one number, or on top of something else than what came before, is a fork. The two
-#    statements that show it are kept, and nothing of that owner counts from then on: which of two policies holds,
-#    nobody can know.
-# 2. Events are applied in the order of their numbers, whenever and however often they come; those that wait for one
-#    that is missing wait. What is older than what was applied changes nothing.
-# 3. A checkpoint needs nothing that came before it.
-# 4. What the owner says exists and is not enforced here, leaves the broker behind: every number that it signed counts,
-#    in an event or in a time-stamp, before anything else in it is looked at.
-# 5. A time-stamp of somebody else than the owner counts while its signer is authorised, and while its head is that of
-#    the event under its number. One that does not count is held: credentials may come later than the stamp that rests
-#    on them. A signer who is authorised no longer takes back with its stamps whatever they said.
-
-
-_EVER: Final = datetime.max.replace(tzinfo=UTC)
+# 1. Two different statements of the owner under one number, or one that does not follow its predecessor, are a fork.
+#    The two statements that prove it are kept, and nothing of that owner counts from then on: nobody can know which of
+#    the two policies is valid.
+# 2. Events are applied in the order of their numbers, whenever and however often they arrive. Events after a missing
+#    one wait. Events that are older than the last applied one change nothing.
+# 3. A checkpoint needs no earlier events.
+# 4. A broker is behind if it has not enforced every number that the owner has signed, in an event or a time-stamp. That
+#    number counts before anything else in the statement is examined.
+# 5. A time-stamp of another signer than the owner counts while the signer is authorised, and while its head matches the
+#    event with its number. One that does not count is held, because the signer's credentials may arrive later. If a
+#    signer loses its authorisation, its stamps no longer count.
 
 
 class Reason(StrEnum):
@@ -68,7 +64,7 @@ class Reason(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Fork:
-    """Two statements of an owner that cannot both be true: two events, or an event and a time-stamp."""
+    """Two contradictory statements of an owner: two events, or an event and a time-stamp."""
 
     number: int
     events: tuple[SignedValue[PolicyEvent], ...]
@@ -81,12 +77,12 @@ class _Held:
 
     stamp: SignedValue[TimeStamp]
     number: int
-    #: whether it ever counted; what never did is worth no place on the disk
+    #: whether it ever counted; one that never did is not stored
     counted: bool = False
 
 
 class PolicyLog:
-    """See the module."""
+    """One owner's policy events and time-stamps, as far as this broker knows them."""
 
     def __init__(self, owner: Principal, verifier: CertificateVerifier, *, limits: BrokerLimits) -> None:
         self.owner = owner
@@ -94,22 +90,22 @@ class PolicyLog:
         #: from the last checkpoint, or from the first event
         self.events: list[SignedValue[PolicyEvent]] = []
         self.pending: dict[int, SignedValue[PolicyEvent]] = {}
-        #: what was left out although the owner signed it, for the operator
+        #: signed events that could not be applied, for the operator
         self.unusable: list[tuple[int, PenstockError]] = []
-        #: of the stamps that count, the one that lasts longest
+        #: of the stamps that count, the one that expires last
         self.stamp: SignedValue[TimeStamp] | None = None
-        #: whether any stamp ever counted here: from then on they are needed
+        #: whether any stamp ever counted here: from then on stamps are required
         self.stamped = False
         self.fork: Fork | None = None
-        #: the highest number that is signed, as far as is known here, and that which is enforced
+        #: the highest signed number that is known here, and the last enforced one
         self.known = 0
         self.enforced = 0
         self._events_known = 0
         self._held: dict[Principal, _Held] = {}
         self._authorised: frozenset[Principal] = frozenset()
-        #: the event with the highest number that the owner has signed: whoever shows it shows how far the chain goes
+        #: the event with the highest number that is known: it proves how far the chain goes
         self.top: SignedValue[PolicyEvent] | None = None
-        #: whether it is known how far the chain goes, as far as a broker can know that without time-stamps
+        #: whether the broker knows how far the chain goes, as far as it can without time-stamps
         self.learned = True
         self._verifier = verifier
         self._limits = limits
@@ -118,33 +114,33 @@ class PolicyLog:
 
     @property
     def applied(self) -> int:
-        """The number of the last event that the state rests on."""
+        """The number of the last applied event."""
         return self.events[-1].value.number if self.events else 0
 
     def digest_at(self, number: int) -> bytes | None:
-        """Return the digest of an event that was applied; None where it was forgotten or is not here."""
+        """Return the digest of an applied event; None if it was forgotten or was not applied."""
         if number == 0:
             return BEGINNING
         first = self.events[0].value.number if self.events else 1
         return self.events[number - first].digest if first <= number <= self.applied else None
 
     def has(self, number: int, digest: bytes) -> bool:
-        """Say whether an event would change nothing: it is here, or it is older than all that is kept."""
+        """Return whether an event would change nothing: it is known, or older than all kept events."""
         if self.fork is not None or number == 0 or (self.events and number < self.events[0].value.number):
             return True
         known = self._event_at(number)
         if known is None and self.top is not None and self.top.value.number == number:
-            # It could not be applied.
+            # An event that could not be applied.
             known = self.top
         return known is not None and known.digest == digest
 
-    # What the owner says.
+    # Events and stamps.
 
     def take_event(self, event: SignedValue[PolicyEvent]) -> None:
-        """Take in an event.
+        """Process an event.
 
-        One with certificates that do not verify, or beyond a bound, is left out, and the broker behind until a
-        checkpoint goes past it.
+        If its certificates do not verify, or it exceeds a bound, it is left out, and the broker is behind until a
+        checkpoint replaces it.
         """
         number = event.value.number
         self._events_known = max(self._events_known, number)
@@ -158,9 +154,9 @@ class PolicyLog:
         self._weigh()
 
     def take_stamp(self, stamp: SignedValue[TimeStamp], *, kept: bool = False) -> None:
-        """Take in a time-stamp; one that is older than the last still says how far the owner was.
+        """Process a time-stamp. An old one still proves how far the owner's chain went.
 
-        `kept` is for one that counted before this broker started again, whether its signer is known by now or not.
+        `kept` is for one that counted before this broker restarted, even if its signer is not known yet.
         Raises `LimitError` (`evolution.stampers`).
         """
         value, found = stamp.value, self._event_at(stamp.value.number)
@@ -178,13 +174,13 @@ class PolicyLog:
         self._weigh()
 
     def authorise(self, signers: frozenset[Principal]) -> None:
-        """Accept the time-stamps of these, and of the owner, from now on; and of nobody else."""
+        """Count the time-stamps of these signers and of the owner from now on, and no others."""
         if signers != self._authorised:
             self._authorised = signers
             self._weigh()
 
     def forget_future(self, latest: datetime) -> None:
-        """Forget time-stamps that lie in the future: the clock was wrong when they were taken, and is set right."""
+        """Forget time-stamps of the future: the clock was wrong when they were accepted, and has been corrected."""
         for signer in [one for one, held in self._held.items() if held.stamp.value.time > latest]:
             held = self._held.pop(signer)
             if signer == self.owner:
@@ -192,16 +188,16 @@ class PolicyLog:
             self._weigh()
 
     def counting(self) -> list[SignedValue[TimeStamp]]:
-        """Return the last time-stamps of all whose stamps count."""
+        """Return the last time-stamp of each signer whose stamps count."""
         return [held.stamp for held in self._held.values() if self._counts(held)]
 
     @property
     def delegated(self) -> bool:
-        """Whether a stamp is held that somebody else than the owner has signed."""
+        """Whether a stamp of another signer than the owner is held."""
         return any(signer != self.owner for signer in self._held)
 
     def signers(self) -> set[Principal]:
-        """Return everybody besides the owner whose stamps count, or once did."""
+        """Return the signers besides the owner whose stamps count, or once did."""
         return {signer for signer, held in self._held.items() if held.counted and signer != self.owner}
 
     def _counts(self, held: _Held) -> bool:
@@ -212,7 +208,7 @@ class PolicyLog:
         return value.by in self._authorised and (found is None or found.digest == value.head)
 
     def _weigh(self) -> None:
-        """Work out which stamps count, and what they say."""
+        """Compute which stamps count, and what follows from them."""
         counting = [held for held in self._held.values() if self._counts(held)]
         for held in counting:
             held.counted = True
@@ -222,20 +218,20 @@ class PolicyLog:
             self.stamp = max((held.stamp for held in counting), key=lambda stamp: stamp.value.until, default=None)
 
     def _make_room(self, signer: Principal) -> None:
-        """Let one give way who was never authorised, or is so no longer, where there are too many."""
+        """Drop a signer that is not authorised if there are too many."""
         if len(self._held) < self._limits.policy_stampers or signer == self.owner:
             return
         others = [one for one in self._held if one != self.owner and one not in self._authorised]
         if not others:
             raise LimitError(
                 "evolution.stampers",
-                f"more than {self._limits.policy_stampers} sign time-stamps for {self.owner.short}",
-                hint="the owner revokes `stamp` from some of them",
+                f"more than {self._limits.policy_stampers} principals sign time-stamps for {self.owner.short}",
+                hint="let the owner revoke `stamp` from some of them",
             )
         del self._held[min(others, key=lambda one: self._held[one].counted)]
 
     def _contradicts(self, event: SignedValue[PolicyEvent]) -> bool:
-        """Note a fork where an event and something that is here cannot both be true."""
+        """Record a fork if an event contradicts a known statement; return whether the policy is forked."""
         value = event.value
         same, before, after = (self._event_at(value.number + step) for step in (0, -1, 1))
         held = self._held.get(self.owner)
@@ -257,7 +253,7 @@ class PolicyLog:
         return self.pending.get(number)
 
     def _apply(self) -> None:
-        """Apply what can be: the latest checkpoint that is whole, and then one after the other."""
+        """Apply what can be applied: the latest whole checkpoint, and then one event after the other."""
         checkpoints = sorted(n for n, event in self.pending.items() if event.value.checkpoint is not None)
         for number in reversed(checkpoints):
             if number > self.applied:
@@ -266,7 +262,7 @@ class PolicyLog:
             self._extend(unit)
 
     def _unit(self, number: int) -> list[SignedValue[PolicyEvent]]:
-        """Return an event that waits, with all that belong to the checkpoint that it begins; nothing if one lacks."""
+        """Return a waiting event with all others of the checkpoint that it starts; nothing if one is missing."""
         first = self.pending.get(number)
         if first is None:
             return []
@@ -275,7 +271,7 @@ class PolicyLog:
         return whole if len(whole) == len(found) else []
 
     def _extend(self, unit: list[SignedValue[PolicyEvent]]) -> None:
-        """Apply events that hold together, or leave them out."""
+        """Apply events that belong together, or leave all of them out."""
         if not unit:
             return
         checkpoint = unit[0].value.checkpoint is not None
@@ -286,7 +282,7 @@ class PolicyLog:
                 raise LimitError(
                     "evolution.limit",
                     f"the policy events of one owner take more than {self._limits.policy_log_bytes} bytes",
-                    hint="the owner signs a checkpoint",
+                    hint="let the owner sign a checkpoint",
                 )
             for event in unit:
                 state = state.after(event.value, self._verifier)
@@ -306,7 +302,7 @@ class PolicyLog:
         del self.pending[number], self._sizes[number]
 
     def _forget_far(self) -> None:
-        """Of what waits, keep what is next and the last: whoever asks again gets the rest."""
+        """If too much waits, keep the next events and the last: the others can be requested again."""
         over = sum(self._sizes.values()) - self._limits.policy_pending_bytes
         for number in sorted(self.pending, reverse=True)[1:] if over > 0 else ():
             over -= self._sizes[number]
@@ -314,14 +310,14 @@ class PolicyLog:
             if over <= 0:
                 break
 
-    # What follows from it.
+    # Freshness and storage.
 
     def bound(self, *, strict: bool) -> bool:
-        """Say whether this broker stops by itself where the owner's stamps fail to come."""
+        """Return whether this broker stops by itself if the owner's stamps do not arrive."""
         return strict or self.stamped or self.state.stamps_required
 
     def staleness(self, now: datetime, reached: int, *, strict: bool) -> Reason | None:
-        """Say why a broker that has reached a number is not to deliver the owner's types; None where it is."""
+        """Return why a broker that has reached a number must not deliver the owner's types; None if it may."""
         if self.fork is not None:
             return Reason.FORKED
         if reached < self.known:
@@ -332,14 +328,8 @@ class PolicyLog:
             return None if self.learned else Reason.UNKNOWN
         return Reason.SILENT if now > self.stamp.value.until else None
 
-    def fresh_until(self, *, strict: bool) -> datetime | None:
-        """Return until when the owner's types may be delivered if nothing more comes; None where they may not be."""
-        if self.staleness(_EVER, self.enforced, strict=strict) not in (None, Reason.SILENT):
-            return None
-        return _EVER if self.stamp is None else self.stamp.value.until
-
     def all_events(self) -> Iterator[SignedValue[PolicyEvent]]:
-        """Yield the events that must not be forgotten, in the order in which they can be taken in again."""
+        """Yield the events that must survive a restart, in the order in which they can be processed again."""
         yield from self.events
         yield from self.pending.values()
         if self.top is not None and self.top.value.number not in self.pending and self.top.value.number > self.applied:
@@ -348,14 +338,14 @@ class PolicyLog:
             yield from self.fork.events
 
     def all_stamps(self) -> Iterator[SignedValue[TimeStamp]]:
-        """Yield the time-stamps that must not be forgotten: of all who sign them, or once did."""
+        """Yield the time-stamps that must survive a restart: the last of each signer that counts, or once did."""
         yield from (held.stamp for held in self._held.values() if held.counted)
         if self.fork is not None and self.fork.stamp is not None:
             yield self.fork.stamp
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Policy evolution at one broker: what it knows of owners' policies, and whether it may go on by it (section 6.2, 6.3).
+# The keeper of all owners' policies, and its outputs.
 
 
 NO_SKEW: Final = timedelta()
@@ -363,7 +353,7 @@ NO_SKEW: Final = timedelta()
 
 @dataclass(frozen=True, slots=True)
 class Changed:
-    """An owner's policy is now another: to be enforced, and then told with `enforced`."""
+    """Enforce an owner's new policy, and then call `enforced`."""
 
     owner: Principal
     number: int
@@ -374,14 +364,14 @@ class Changed:
 
 @dataclass(frozen=True, slots=True)
 class Acknowledge:
-    """To be sent to the owner, and to whoever waits for a revocation to be complete; the snapshot is written first."""
+    """Store the snapshot, and then send the acknowledgement to all brokers that follow the owner."""
 
     acknowledgement: SignedValue[Acknowledgement]
 
 
 @dataclass(frozen=True, slots=True)
 class Stale:
-    """The owner's types are not delivered any more."""
+    """Stop delivering the owner's types."""
 
     owner: Principal
     reason: Reason
@@ -389,21 +379,21 @@ class Stale:
 
 @dataclass(frozen=True, slots=True)
 class Fresh:
-    """The owner's types are delivered again."""
+    """Deliver the owner's types again."""
 
     owner: Principal
 
 
 @dataclass(frozen=True, slots=True)
 class Resubscribe:
-    """To ask for the owner's policy and time-stamps again, by another way if there is one."""
+    """Ask for the owner's policy and time-stamps again, over another path if there is one."""
 
     owner: Principal
 
 
 @dataclass(frozen=True, slots=True)
 class Forked:
-    """To the operator, and to all who rely on the owner: two statements that cannot both be true."""
+    """Report a fork to the operator and to all who rely on the owner."""
 
     owner: Principal
     fork: Fork
@@ -411,7 +401,7 @@ class Forked:
 
 @dataclass(frozen=True, slots=True)
 class UnusableEvent:
-    """To the operator: a policy event that the owner signed and nobody can apply."""
+    """Report to the operator a policy event that the owner signed but nobody can apply."""
 
     owner: Principal
     number: int
@@ -422,10 +412,10 @@ class UnusableEvent:
 Output: TypeAlias = Changed | Acknowledge | Stale | Fresh | Resubscribe | Forked | UnusableEvent
 
 Trusts: TypeAlias = Callable[[datetime, Principal, Principal], bool]
-"""Says whether a broker follows an owner: whether stamps may come from it. `Core.goes_by`."""
+"""Returns whether a broker follows an owner, so that stamps may come from it. `Core.goes_by`."""
 
 Stampers: TypeAlias = Callable[[datetime, Principal], frozenset[Principal]]
-"""Returns who may sign time-stamps for an owner now. `Overlay.stampers`."""
+"""Returns the principals that may sign time-stamps for an owner now. `Overlay.stampers`."""
 
 
 def nobody_else(_now: datetime, _owner: Principal) -> frozenset[Principal]:
@@ -434,26 +424,24 @@ def nobody_else(_now: datetime, _owner: Principal) -> frozenset[Principal]:
 
 
 class _Followed:
-    """An owner's log, and what was said about it last."""
+    """An owner's log, and the last outputs about it."""
 
     def __init__(self, log: PolicyLog) -> None:
         self.log = log
         self.told: Reason | None = None
         self.fork_told = False
         self.asked: datetime | None = None
-        #: until when its types may be delivered, as things are; kept, because every delivery asks
-        self.until: datetime | None = None
         self.acknowledged: datetime | None = None
-        #: the last event of which everything is enforced, types too
+        #: the last event that is enforced completely, with its types
         self.whole = 0
 
 
 class PolicyKeeper:
-    """See the module.
+    """Keeps owners' policies, and says whether their types may be delivered.
 
-    `skew` bounds the difference between any two clocks. With `strict` an owner without time-stamps is not delivered at
-    all: right for a broker that may have lost what it knew; otherwise such an owner does not use them, until the first
-    stamp comes or its policy requires them. `now` never goes back.
+    `skew` bounds the difference between any two clocks. With `strict`, types of an owner without time-stamps are not
+    delivered at all, which suits a broker that may have lost its state. Otherwise such an owner does not use stamps,
+    until the first one arrives or its policy requires them. `now` must never go back.
     """
 
     def __init__(  # noqa: PLR0913  # each argument is one part of a broker's configuration
@@ -477,55 +465,53 @@ class PolicyKeeper:
         self._retry = timedelta(milliseconds=limits.policy_retry)
         self._owners: dict[Principal, _Followed] = {}
 
-    # What comes.
+    # Statements and time.
 
     def follow(self, now: datetime, owner: Principal, *, learned: bool = True) -> list[Output]:
-        """Record that types of an owner are here.
+        """Start to follow an owner.
 
-        A strict broker delivers none of them until a stamp has come; one that has not `learned` how far the owner's
-        chain goes, until it has, or until a stamp has come.
+        A strict broker delivers none of its types until a stamp has arrived. A broker that has not `learned` how far
+        the owner's chain goes waits until it has, or until a stamp has arrived.
         """
         if owner in self._owners:
             return []
         try:
             followed = self._follow(owner)
         except LimitError:
-            # Nothing that the owner says can be kept.
+            # There is no room for the owner's statements.
             return [Stale(owner, Reason.UNSTAMPED if self._strict else Reason.UNKNOWN)]
         followed.log.learned = learned
-        followed.until = followed.log.fresh_until(strict=self._strict)
         return list(self._tell(now, followed, 0))
 
     def learned(self, now: datetime, owner: Principal) -> list[Output]:
-        """Record that it is known how far an owner's chain goes."""
+        """Record that this broker knows how far an owner's chain goes."""
         followed = self._owners.get(owner)
         if followed is None or followed.log.learned:
             return []
         followed.log.learned = True
-        followed.until = followed.log.fresh_until(strict=self._strict)
         return list(self._tell(now, followed, followed.log.enforced))
 
     def unlearned(self) -> list[Principal]:
-        """Return the owners for which it is not known how far their chains go."""
+        """Return the owners whose chains may go further than this broker knows."""
         return [owner for owner, followed in self._owners.items() if not followed.log.learned]
 
     def receive(self, now: datetime, unverified: UnverifiedValue[PolicyEvent]) -> list[Output]:
-        """Take in a policy event: in any order, and as often as it comes.
+        """Process a policy event: in any order, and as often as it arrives.
 
         Raises `RefusedError` (`evolution.wrong-key`, `key.bad-signature`), `LimitError` (`evolution.owners`).
         """
         return self.take(now, [unverified.verify()])
 
     def take(self, now: datetime, events: Sequence[SignedValue[PolicyEvent]]) -> list[Output]:
-        """Take in policy events of one owner that were verified. Raises `LimitError` (`evolution.owners`)."""
+        """Process verified policy events of one owner. Raises `LimitError` (`evolution.owners`)."""
         return self._take(now, events[0].value.owner, events=events)
 
     def stamp(self, now: datetime, sender: Principal, carried: CarriedStamp) -> list[Output]:
-        """Take in a time-stamp from a neighbour, or from whoever signed it.
+        """Process a time-stamp from a neighbour, or from its signer.
 
-        (1) Its signer signed it. (2) The sender may hand it on, and did so for this broker. (3) Neither lies in the
-        future, or a clock that is wrong would keep a broker going for longer than the owner wants. (4) Its signer is
-        the owner, or may stamp for it: otherwise it is held, and counts once the signer's credentials have come.
+        (1) Its signer signed it. (2) The sender may forward it, and signed it for this broker. (3) Neither is from the
+        future: otherwise a wrong clock would let a broker deliver for longer than the owner wants. (4) Its signer is
+        the owner, or may stamp for it. Otherwise it is held, and counts once the signer's credentials have arrived.
 
         Raises `RefusedError`: as `receive` does, `evolution.untrusted`, `evolution.not-for-us`, `evolution.future`.
         """
@@ -535,7 +521,7 @@ class PolicyKeeper:
             times.append(self._check_hop(now, sender, stamp, carried.hop))
         if max(times) - self._skew > in_utc(now):
             raise RefusedError(
-                "evolution.future", "a time-stamp lies in the future", hint="set the clocks, or allow for more skew"
+                "evolution.future", "a time-stamp is from the future", hint="set the clocks, or allow for more skew"
             )
         return self._take(now, stamp.value.owner, stamps=[stamp])
 
@@ -545,8 +531,8 @@ class PolicyKeeper:
         if not self._trusts(now, stamp.value.owner, sender):
             raise RefusedError(
                 "evolution.untrusted",
-                f"{sender.short} is not trusted with what {stamp.value.owner.short} owns",
-                hint="the owner grants `route` to brokers that it trusts",
+                f"{sender.short} may not carry the types of {stamp.value.owner.short}",
+                hint="let the owner grant it `route`",
             )
         # Section 6.3: stamps "would need to be signed by its neighbouring brokers".
         said = None if hop is None else hop.verify().value
@@ -555,18 +541,18 @@ class PolicyKeeper:
         return said.time
 
     def weigh(self, now: datetime) -> list[Output]:
-        """Recompute who may stamp for which owner: credentials have come or gone, or were revoked."""
+        """Recompute who may stamp for which owner, after credentials have changed."""
         said: list[Output] = []
         for owner, followed in self._owners.items():
-            # What is being enforced is asked when that is done.
+            # A policy that is being enforced is recomputed when that is done.
             if followed.log.applied == followed.log.enforced:
                 said += self._take(now, owner)
         return said
 
     def enforced(self, now: datetime, owner: Principal, number: int, *, whole: bool = True) -> list[Output]:
-        """Record that what `Changed` said is enforced from now on.
+        """Record that the policy of a `Changed` is enforced from now on.
 
-        It is acknowledged if it is the `whole` of it: if no type could not be installed.
+        It is acknowledged if it is the `whole` policy: if all types could be installed.
         """
         followed = self._owners.get(owner)
         if followed is None:
@@ -574,23 +560,21 @@ class PolicyKeeper:
         log = followed.log
         log.enforced = max(log.enforced, min(number, log.applied))
         self._authorise(now, log)
-        followed.until = log.fresh_until(strict=self._strict)
         if not whole:
             return list(self._tell(now, followed, log.enforced))
         followed.whole = log.enforced
         return [*self._acknowledge(now, followed), *self._tell(now, followed, log.enforced)]
 
     def tick(self, now: datetime) -> tuple[list[Output], datetime | None]:
-        """Notice what has not come, and say when to call again at the latest."""
+        """Process what is due; return the outputs, and when to call again at the latest."""
         said: list[Output] = []
         for followed in self._owners.values():
             followed.log.forget_future(in_utc(now) + self._skew)
-            followed.until = followed.log.fresh_until(strict=self._strict)
             said += self._tell(now, followed, followed.log.enforced)
         return said, self.turns()
 
     def turns(self) -> datetime | None:
-        """Return when to call `tick` at the latest, as things are; whoever wants to know only that asks here."""
+        """Return when to call `tick` at the latest."""
         turn: datetime | None = None
         for followed in self._owners.values():
             if followed.told is None and followed.log.stamp is not None:
@@ -599,50 +583,53 @@ class PolicyKeeper:
                 turn = earliest(turn, followed.asked + self._retry)
         return turn
 
-    # What is known.
+    # State.
 
     def delivers(self, now: datetime, owner: Principal) -> bool:
-        """Say whether the owner's types may be delivered at this very moment."""
+        """Return whether the owner's types may be delivered now.
+
+        Nodes follow `Stale` and `Fresh`. Tests compare these with this function, which reads the state alone.
+        """
         followed = self._owners.get(owner)
         if followed is None:
             return not self._strict
-        return followed.until is not None and now <= followed.until
+        return followed.log.staleness(now, followed.log.enforced, strict=self._strict) is None
 
     def owners(self) -> Iterator[Principal]:
-        """Yield the owners whose policy is known."""
+        """Yield the followed owners."""
         return iter(self._owners)
 
     def state(self, owner: Principal) -> PolicyState:
-        """Return what an owner's policy comes to, whether it is enforced already or not."""
+        """Return an owner's current policy, enforced or not."""
         return self._log(owner).state
 
     def known(self, owner: Principal) -> int:
-        """Return the highest number that the owner has signed, as far as is known here."""
+        """Return the highest number that the owner has signed, as far as this broker knows."""
         return self._log(owner).known
 
     def log(self, owner: Principal) -> tuple[SignedValue[PolicyEvent], ...]:
-        """Return the owner's events from the last checkpoint on: what a broker that asks for them needs."""
+        """Return the owner's events from the last checkpoint on, which other brokers need."""
         return tuple(self._log(owner).events)
 
     def follows(self, owner: Principal) -> bool:
-        """Say whether an owner's policy is kept: beyond `BrokerLimits.policy_owners` it is not."""
+        """Return whether an owner is followed. At most `BrokerLimits.policy_owners` are."""
         return owner in self._owners
 
     def fork(self, owner: Principal) -> tuple[SignedValue[PolicyEvent], ...]:
-        """Return the events that show that an owner has forked its policy; none if it has not."""
+        """Return the events that prove an owner's fork; none if there is no fork."""
         fork = self._log(owner).fork
         return () if fork is None else fork.events
 
     def top(self, owner: Principal) -> SignedValue[PolicyEvent] | None:
-        """Return the event with the highest number that is known, whether it could be applied or not."""
+        """Return the event with the highest known number, applied or not."""
         return self._log(owner).top
 
     def has(self, owner: Principal, number: int, digest: bytes) -> bool:
-        """Say whether an event of the owner would change nothing, by its number and digest."""
+        """Return whether an event of the owner would change nothing, by its number and digest."""
         return self._log(owner).has(number, digest)
 
     def credentials(self) -> Credentials:
-        """Return what all owners have published and not revoked; none of those that forked."""
+        """Return the credentials that owners have published and not revoked, without owners that forked."""
         bag = Credentials()
         for followed in self._owners.values():
             if followed.log.fork is None:
@@ -650,31 +637,31 @@ class PolicyKeeper:
         return bag
 
     def revocations(self) -> Revocations:
-        """Return what was revoked, by owner; of those that forked too."""
+        """Return the revocations by owner, also of owners that forked."""
         return Revocations({owner: followed.log.state.revoked for owner, followed in self._owners.items()})
 
     def announced(self) -> Iterator[Announced]:
-        """Yield agreements, by owner; of those that forked too, since they restrict."""
+        """Yield the agreements by owner, also of owners that forked, because agreements restrict."""
         for owner, followed in self._owners.items():
             state = followed.log.state
             if state.agreements:
                 yield Announced(owner, state.agreements, state.profiles)
 
     def stamps(self, owner: Principal) -> list[SignedValue[TimeStamp]]:
-        """Return the last time-stamps for an owner that count, one of each signer; none where the owner forked."""
+        """Return the last counting time-stamp of each signer for an owner; none if the owner forked."""
         log = self._log(owner)
         return [] if log.fork is not None else log.counting()
 
     def kept_stamps(self, owner: Principal) -> list[SignedValue[TimeStamp]]:
-        """Return the last time-stamps for an owner that count, or once did."""
+        """Return the last time-stamp of each signer for an owner that counts, or once did."""
         return list(self._log(owner).all_stamps())
 
     def signers(self, owner: Principal) -> set[Principal]:
-        """Return everybody who signs time-stamps for an owner, or once did, besides the owner."""
+        """Return the principals besides an owner that sign time-stamps for it, or once did."""
         return self._log(owner).signers()
 
     def head(self, owner: Principal) -> tuple[int, bytes] | None:
-        """Return number and digest of the last event, where that is enforced and nothing later is known."""
+        """Return number and digest of the last event, if it is enforced and no later one is known."""
         log = self._log(owner)
         digest = log.digest_at(log.enforced)
         if log.fork is not None or digest is None or log.enforced < log.known:
@@ -684,9 +671,9 @@ class PolicyKeeper:
     def hand_on(
         self, now: datetime, owner: Principal, receiver: Principal, signer: Principal | None = None
     ) -> CarriedStamp | None:
-        """Return a signer's last stamp, the owner's unless it is said, signed for a neighbour.
+        """Return a signer's last stamp, signed for a neighbour. The default signer is the owner.
 
-        None where there is none that counts, or the neighbour is not trusted.
+        None if no stamp counts, or the neighbour may not carry the owner's types.
         """
         found = [stamp for stamp in self.stamps(owner) if stamp.value.signer == (signer or owner)]
         if not found or not self._trusts(now, owner, receiver):
@@ -694,29 +681,29 @@ class PolicyKeeper:
         hop = sign_value(HopStamp(found[0].digest, self._key.principal, receiver, in_utc(now)), self._key)
         return CarriedStamp(found[0].unverified(), hop.unverified())
 
-    # What is kept.
+    # Storage.
 
     def snapshot(self, now: datetime, owner: Principal) -> bytes:
-        """Return all that must not be forgotten about an owner, signed by this broker."""
+        """Return what must survive a restart about an owner, signed by this broker."""
         log = self._log(owner)
         return write_snapshot(owner, log.all_events(), log.all_stamps(), in_utc(now), self._key)
 
     def restore(self, now: datetime, data: bytes) -> list[Output]:
-        """Take in what `snapshot` returned, as if it came again: every signature and the chain are verified.
+        """Restore what `snapshot` returned, as if it arrived again: all signatures and the chain are verified.
 
         Raises what `read_snapshot` raises, and `LimitError` (`evolution.owners`).
         """
         owner, events, stamps = read_snapshot(data, self._key.principal)
         if events or stamps:
-            # It goes on where it was: what has been said since then, neighbours say when they are linked.
+            # Continue from there: neighbours send later statements when they are linked.
             self._follow(owner).log.learned = True
         return self._take(now, owner, events=events, stamps=stamps, kept=True)
 
     def forget(self, owner: Principal) -> None:
-        """Forget an owner, for an operator who has settled a fork. With its revocations, so that care is needed."""
+        """Forget an owner with all its revocations, for an operator who has resolved a fork."""
         self._owners.pop(owner, None)
 
-    # What follows.
+    # Internals.
 
     def _take(
         self,
@@ -736,19 +723,18 @@ class PolicyKeeper:
             log.take_stamp(stamp, kept=kept)
         log.forget_future(in_utc(now) + self._skew)
         self._authorise(now, log)
-        followed.until = log.fresh_until(strict=self._strict)
         said: list[Output] = [UnusableEvent(owner, number, error.code, error.message) for number, error in log.unusable]
         log.unusable.clear()
         if log.applied != applied:
             said.append(_changed(log, before))
         elif log.bound(strict=self._strict) and not bound:
-            # Whoever waits for this broker may count from now on that it stops by itself.
+            # Others may rely from now on that this broker stops by itself.
             said += self._acknowledge(now, followed)
-        # What was applied a moment ago is about to be enforced: that alone is not news.
+        # A policy that was just applied is about to be enforced, so the broker is not behind yet.
         return [*said, *self._tell(now, followed, log.applied if log.applied != applied else log.enforced)]
 
     def _authorise(self, now: datetime, log: PolicyLog) -> None:
-        # Most owners are stamped by themselves or by nobody, and who else might does not matter.
+        # Most owners have no stamps of other signers, so nothing needs to be computed.
         if log.delegated:
             log.authorise(self._stampers(now, log.owner))
 
@@ -760,7 +746,7 @@ class PolicyKeeper:
         followed = self._owners.get(owner)
         if followed is None:
             if len(self._owners) >= self._limits.policy_owners:
-                raise LimitError("evolution.owners", f"the policies of {self._limits.policy_owners} owners are kept")
+                raise LimitError("evolution.owners", f"this broker follows {self._limits.policy_owners} owners already")
             followed = self._owners[owner] = _Followed(PolicyLog(owner, self._verifier, limits=self._limits))
         return followed
 
@@ -768,7 +754,7 @@ class PolicyKeeper:
         log, last = followed.log, followed.acknowledged
         head = log.digest_at(followed.whole)
         if log.fork is None and head is not None:
-            # The last word counts, so that there must be a last one.
+            # The last acknowledgement counts, so times must rise.
             time = in_utc(now) if last is None else max(in_utc(now), last + datetime.resolution)
             followed.acknowledged = time
             stamped = log.bound(strict=self._strict)
@@ -776,7 +762,7 @@ class PolicyKeeper:
             yield Acknowledge(sign_value(value, self._key))
 
     def _tell(self, now: datetime, followed: _Followed, reached: int) -> Iterator[Output]:
-        """Say what has become of an owner since it was last told; ask again while it is stale."""
+        """Yield what has changed for an owner since the last outputs; ask for its policy again while it is stale."""
         log = followed.log
         if log.fork is not None and not followed.fork_told:
             followed.fork_told = True
@@ -795,7 +781,7 @@ class PolicyKeeper:
 
 
 def _after(instant: datetime) -> datetime | None:
-    """Return the first instant that is later, if there is one."""
+    """Return the next later time, if there is one."""
     return instant + datetime.resolution if instant < datetime.max.replace(tzinfo=instant.tzinfo) else None
 
 
@@ -807,41 +793,39 @@ def _changed(log: PolicyLog, before: PolicyState) -> Changed:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Time-stamps that a broker signs by itself: for its own principal's types, and for owners that grant it `stamp`.
+# Time-stamps that a broker signs: for its own principal's types, and for owners that grant it `stamp`.
 #
-# It signs the head of a policy that it has enforced, and none while it knows of a later one, or while the owner's
-# policy is forked. For each owner:
+# It signs the last enforced event of a policy, but not while it knows of a later one, or while the policy is forked.
+# For each owner:
 #
-# 1. A stamp is due every so often, and as soon as the head is another. After a change it goes out immediately, but no
-#    sooner than `_APART` after the last one: an owner that changes its policy many times a second is stamped once for
-#    many of them. It is counted from the last stamp, never from the last change, or changes would put stamps off until
-#    the last one is over.
-# 2. Time does not go back in what is signed here, across restarts either: the last stamp is kept. One that lies further
-#    in the future than clocks may differ is from a clock that was wrong and has been set right. Nobody else took it, so
-#    that it is forgotten.
-# 3. A broker that starts and knows nothing of an owner begins with the empty policy only where it has never run before,
-#    or what it has kept of others shows that nothing was lost (`begins`). Otherwise it may have lost what it knew, and
-#    would vouch for a policy that is long over: it waits until an event or a stamp of the owner has come, from a
-#    neighbour or from the owner.
+# 1. A stamp is due at regular intervals, and after each change. After a change it is sent immediately, but not sooner
+#    than `_APART` after the last stamp: many changes in a second get one stamp. The interval counts from the last
+#    stamp, not from the last change, because changes could otherwise delay stamps until the last one has expired.
+# 2. The time of stamps never goes back, not even across restarts: the last stamp is stored. A stored stamp that is
+#    further in the future than clocks may differ is from a wrong clock that has been corrected. No broker accepted it,
+#    so it is forgotten.
+# 3. A broker that starts and knows nothing of an owner assumes an empty policy only if it has never run before, or if
+#    its stored policies of other owners show that nothing was lost (`begins`). Otherwise it may have lost its state,
+#    and would stamp an old policy. It then waits until an event or a stamp of the owner arrives.
 #
-# A plain state machine: `due` says what to sign now, and when to ask again.
+# A pure state machine: `due` returns the stamps to sign now, and when to ask again.
 
 
 Head: TypeAlias = Callable[[Principal], tuple[int, bytes] | None]
-"""Returns number and digest of an owner's last event, where it is enforced and nothing later is known."""
+"""Returns number and digest of an owner's last event, if it is enforced and no later one is known."""
 
-#: the least between two stamps for one owner
+#: the shortest time between two stamps for one owner
 _APART: Final = timedelta(seconds=1)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StampSettings:
-    """How a broker stamps for those who let it."""
+    """How a broker signs time-stamps for owners that let it."""
 
-    #: for how long a stamp is good, and how often one is signed
+    #: for how long a stamp is valid, and how often one is signed
     period: timedelta = timedelta(seconds=30)
     every: timedelta = timedelta(seconds=10)
-    #: whether a broker that knows nothing of an owner may take its policy to be empty: it has never run before
+    #: whether to assume that an unknown owner's policy is empty, because the broker has never run before
     begins: bool = True
 
 
@@ -852,32 +836,32 @@ class _Last:
 
 
 class StampIssuer:
-    """See the module."""
+    """Signs time-stamps when they are due."""
 
     def __init__(self, key: SigningKey, settings: StampSettings, head: Head, skew: timedelta) -> None:
         self._key = key
         self._skew = skew
         self._settings = settings
-        #: whether a broker that knows nothing of an owner may take its policy to be empty
+        #: whether to assume that an unknown owner's policy is empty
         self.begins = settings.begins
         self._head = head
         self._last: dict[Principal, _Last] = {}
-        #: owners of which anything was kept or has come
+        #: owners of which a statement was stored or has arrived
         self._known: set[Principal] = set()
 
     def heard(self, owner: Principal) -> None:
-        """Take in that something of an owner was kept or has come: it is known how far its policy is."""
+        """Record that a statement of an owner was stored or has arrived."""
         self._known.add(owner)
 
     def stamped(self, stamp: TimeStamp) -> None:
-        """Take in a stamp that counts; of this broker's own, the time must not go back."""
+        """Record a counting stamp. The time of this broker's own stamps must not go back."""
         self.heard(stamp.owner)
         last = self._last.get(stamp.owner)
         if stamp.signer == self._key.principal and (last is None or last.time < stamp.time):
             self._last[stamp.owner] = _Last(stamp.time, stamp.number)
 
     def waits(self, owner: Principal) -> bool:
-        """Say whether nothing is signed for an owner because nothing is known of it and it may have been."""
+        """Return whether to sign nothing for an owner, because its policy may have been lost."""
         return not self.begins and owner not in self._known
 
     def due(self, now: datetime, owners: frozenset[Principal]) -> tuple[list[SignedValue[TimeStamp]], datetime | None]:

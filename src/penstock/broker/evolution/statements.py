@@ -1,14 +1,14 @@
-"""How statements about policy travel on a fabric: as retained events of types that every owner has.
+"""Statements about policy travel on a fabric as retained events of types that every owner has.
 
 | type              | slot                     | what it holds                                                 |
 |-------------------|--------------------------|---------------------------------------------------------------|
 | `penstock.policy` | the number, in 15 digits | a policy event                                                |
-| `penstock.stamp`  | `stamp`                  | the last time-stamp, signed by the broker that hands it on    |
+| `penstock.stamp`  | `stamp`                  | the last time-stamp, signed by the broker that forwards it    |
 | `penstock.ack`    | the broker               | its last acknowledgement                                      |
 
-An event of these types has one attribute, the statement in base64. It is retained under its slot, so that a
-subscription doubles as a request for the current state (paper 5, section 6.3). No client can name these types. Over
-links statements do not travel as events (`gossip`).
+An event of these types has one attribute, the statement in base64. It is retained under its slot, so a subscription
+also requests the current state (paper 5, section 6.3). Clients cannot name these types. Over links, statements do not
+travel as events (`gossip`).
 """
 
 from collections.abc import Iterable, Sequence
@@ -41,32 +41,32 @@ Statement: TypeAlias = UnverifiedValue[PolicyEvent] | CarriedStamp | UnverifiedV
 
 @dataclass(frozen=True, slots=True)
 class RetainedStatement:
-    """An event, and the slot under which the last one is kept."""
+    """An event, and the slot under which it is retained."""
 
     slot: str
     event: TransitEvent
 
 
 def is_reserved(name: str) -> bool:
-    """Say whether a type name belongs to Penstock itself."""
+    """Return whether a type name belongs to Penstock itself."""
     return name == _RESERVED or name.startswith(f"{_RESERVED}.")
 
 
 def refuse_reserved(name: str) -> None:
-    """Keep a client from types that are not for clients. Raises `RefusedError` (`broker.reserved-type`)."""
+    """Raise `RefusedError` (`broker.reserved-type`) for a type name that clients may not use."""
     if is_reserved(name):
         raise RefusedError(
-            "broker.reserved-type", f"`{name}` is for brokers", hint="choose a name that begins otherwise"
+            "broker.reserved-type", f"type `{name}` is reserved for brokers", hint="choose a name outside of `penstock`"
         )
 
 
 def reserved_types(owner: Principal) -> tuple[TypeKey, ...]:
-    """Return the types to which a broker that follows an owner subscribes."""
+    """Return the types that a broker subscribes to if it follows an owner."""
     return tuple(TypeKey(owner, name) for name in (POLICY, STAMP, ACKNOWLEDGEMENT))
 
 
 def wrap(statement: Statement) -> RetainedStatement:
-    """Return a statement as it travels."""
+    """Return a statement as an event."""
     key, slot = _place(statement)
     text = transport(statement.to_sexp()).decode("ascii")
     values = MappingProxyType({str(AttributeId(key.owner, key.name, _UID)): text})
@@ -74,18 +74,18 @@ def wrap(statement: Statement) -> RetainedStatement:
 
 
 def unwrap(event: TransitEvent, slot: str | None = None) -> Statement:
-    """Return the statement that an event holds, not verified yet; with the slot it came under, if it is known.
+    """Return the unverified statement of an event, which arrived under `slot` if that is known.
 
     Raises `MalformedError`, `LimitError` and `RefusedError` as the readers of statements do; among them
-    `evolution.malformed` where a statement travels under another owner, type or slot than its own.
+    `evolution.malformed` for a statement under another owner, type or slot than its own.
     """
     held = event.values.get(AttributeId(event.key.owner, event.key.name, _UID))
     if len(event.values) != 1 or not isinstance(held, str) or len(held) > _MOST or not held.isascii():
-        raise malformed("an event about policy has one attribute, which is not too long")
+        raise malformed("an event about policy does not have exactly one text of permitted length")
     statement = _read(event.key.name, parse(held.encode("ascii")))
     own, place = _place(statement)
     if own != event.key or event.ancestors or slot not in (None, place):
-        raise malformed("a statement travels as what it is not")
+        raise malformed("a statement travels under another owner, type or slot than its own")
     return statement
 
 
@@ -96,7 +96,7 @@ def _read(name: str, value: SExp) -> Statement:
         return CarriedStamp.from_sexp(value)
     if name == ACKNOWLEDGEMENT:
         return read_signed(value, Acknowledgement)
-    raise malformed("an event of this type holds no statement about policy")
+    raise malformed("events of this type contain no statement about policy")
 
 
 def _place(statement: Statement) -> tuple[TypeKey, str]:
@@ -110,37 +110,37 @@ def _place(statement: Statement) -> tuple[TypeKey, str]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What carries statements about policy between brokers: a port. Behind it are `gossip` and `fabric.network`.
+# The port that carries statements about policy between brokers. `gossip` and `fabric.network` implement it.
 #
-# Brokers keep policy themselves, verified and bounded by owner (`evolution`), and serve it from there: a network keeps
-# nothing. Over links, neighbours compare how far they are (`gossip`). On a fabric, statements have topics. Time-stamps
-# over links are signed by each neighbour for the next (section 6.3), because a broker that is not trusted any more must
-# get none. On a fabric they come from their owner alone.
+# Brokers keep verified policy themselves, bounded by owner, and serve it from there: a network keeps nothing. Over
+# links, neighbours compare their heads (`gossip`). On a fabric, statements have topics. Over links, each neighbour
+# signs time-stamps for the next one (section 6.3), because a broker that is no longer trusted must not get any. On a
+# fabric they come directly from their signer.
 
 
 class PolicyBook(Protocol):
-    """What a broker knows of owners' policies: verified statements only. `Policies` is one."""
+    """The verified statements about policy that a broker has. `NodePolicies` implements it."""
 
     def owners(self) -> Iterable[Principal]:
-        """Return the owners whose policy this broker keeps."""
+        """Return the owners that this broker follows."""
 
     def carries(self, owner: Principal) -> bool:
-        """Say whether this broker keeps the policy of an owner; begin to keep it if it must."""
+        """Return whether this broker follows an owner; start to follow it if it must."""
 
     def top(self, owner: Principal) -> SignedValue[PolicyEvent] | None:
         """Return the owner's event with the highest number."""
 
     def applied(self, owner: Principal) -> int:
-        """Return the number of the last event that was applied."""
+        """Return the number of the last applied event."""
 
     def has(self, owner: Principal, number: int, digest: bytes) -> bool:
-        """Say whether an event of the owner would change nothing, by its number and digest."""
+        """Return whether an event of the owner would change nothing, by its number and digest."""
 
     def events(self, owner: Principal) -> Sequence[SignedValue[PolicyEvent]]:
         """Return the owner's events from the last checkpoint on."""
 
     def fork(self, owner: Principal) -> Sequence[SignedValue[PolicyEvent]]:
-        """Return the events that show that an owner has forked its policy; none if it has not."""
+        """Return the events that prove an owner's fork; none if there is no fork."""
 
     def acknowledgements(self, owner: Principal) -> Iterable[SignedValue[Acknowledgement]]:
         """Return the last acknowledgement of each broker to an owner."""
@@ -149,16 +149,16 @@ class PolicyBook(Protocol):
         """Return when the last acknowledgement of a broker was signed."""
 
     def statements(self) -> Iterable[Statement]:
-        """Return what this broker knows of all owners' policies, and has acknowledged itself."""
+        """Return all known statements of owners, and this broker's own acknowledgements."""
 
     def take_events(self, now: datetime, events: Sequence[SignedValue[PolicyEvent]]) -> None:
-        """Take in verified events of one owner."""
+        """Process verified events of one owner."""
 
     def take_acknowledgement(self, now: datetime, acknowledgement: SignedValue[Acknowledgement]) -> None:
-        """Take in a verified acknowledgement."""
+        """Process a verified acknowledgement."""
 
     def arrived(self, now: datetime, event: TransitEvent) -> None:
-        """Take a statement that came as an event, and that nobody has verified yet."""
+        """Process an unverified statement that arrived as an event."""
 
     def heard_stamp(self, peer: Principal, stamp: bytes) -> None:
         """Take a time-stamp that a neighbour hands on, and that nobody has verified yet."""
@@ -167,29 +167,29 @@ class PolicyBook(Protocol):
         """Record a new link to a neighbour."""
 
     def compared(self) -> None:
-        """Record that a network may have learned how far owners' chains go."""
+        """Process that the network may have learned how far owners' chains go."""
 
 
 class PolicyNetwork(Protocol):
-    """See the module."""
+    """Carries statements about policy between brokers."""
 
     def follow(self, owner: Principal) -> None:
-        """Ask for what an owner says, and for what is acknowledged to it: now, and from now on. Called once."""
+        """Request an owner's statements and acknowledgements, now and in future. Called once."""
 
     def ask_again(self, owner: Principal) -> None:
-        """Ask again for what there is of an owner that is followed."""
+        """Request the statements of a followed owner again."""
 
     def is_compared(self, owner: Principal) -> bool:
-        """Say whether it is known how far an owner's chain goes, as far as other brokers can tell."""
+        """Return whether this broker knows how far an owner's chain goes, as far as other brokers can tell."""
 
     def publish(self, statement: Statement) -> None:
         """Send a verified statement to all brokers that follow its owner."""
 
     def stamped(self, stamp: SignedValue[TimeStamp]) -> None:
-        """Let others have a time-stamp that its owner has handed in here, if no broker has to sign for it."""
+        """Publish a time-stamp that was handed in here, if brokers do not have to sign it for each other."""
 
     def neighbours(self) -> Iterable[Principal]:
-        """Return the neighbours for which stamps are signed here."""
+        """Return the neighbours for which this broker signs stamps."""
 
     def hand_on(self, peer: Principal, stamp: bytes) -> None:
-        """Give a neighbour a stamp that was signed for it."""
+        """Send a neighbour a stamp that was signed for it."""

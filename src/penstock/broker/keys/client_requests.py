@@ -1,13 +1,13 @@
-"""Where clients ask about keys: operators what there is, managers of a type for changes, readers for old keys.
+"""Answer clients' requests about keys: status for operators, changes for a type's managers, old keys for readers.
 
-    status          operators of the broker, about the keys that it holds; who may manage a type, about its groups
+    status          operators of the broker, about the keys that it holds; managers of a type, about its groups
     join            operators: the broker immediately requests what it may have
-    rotate, evict   the owner of the type, and who has the right `keys` on it; at the broker that manages it
-    forget          who may manage all types that are managed there: one log has the keys of all
+    rotate, evict   the owner of the type, and principals with the right `keys` on it, at the managing broker
+    forget          principals that may manage all types that are managed there: one log has the keys of all
     fetch-keys      anybody: a manager decides by the right `history`, and seals to the key in the request. Operators of
-                    a broker that has the right get the keys that it holds, too, for its own jobs
+                    a broker that has the right also get the keys that the broker holds, for its own jobs
 
-Changes are answered when they are in the log, and not before; and `forget` when the log has forgotten.
+A change is answered when it is in the log, and `forget` when the log has been truncated.
 """
 
 import asyncio
@@ -31,24 +31,24 @@ from penstock.trust.signed import read_signed
 
 Outcome: TypeAlias = "Wire | PenstockError"
 Answer: TypeAlias = Callable[[Outcome], None]
-"""Takes the answer to a question, or why there is none; once."""
+"""Receives the answer to a request, or the error. Called once."""
 
 IsOperator: TypeAlias = Callable[[Principal], bool]
 
-#: seconds between two looks at whether something is done
+#: seconds between two checks whether something is done
 _LOOK: Final = 0.02
 
 
 @dataclass(frozen=True, slots=True)
 class Asker:
-    """Who asks, and what it has shown."""
+    """The client that asks, and its credentials."""
 
     principal: Principal
     shown: Credentials
 
 
 class KeyDesk:
-    """See the module."""
+    """Answers clients' requests about keys."""
 
     def __init__(self, core: Core, keys: Keys, is_operator: IsOperator) -> None:
         self._core = core
@@ -57,13 +57,13 @@ class KeyDesk:
         self._waiting: set[asyncio.Task[None]] = set()
 
     async def stop(self) -> None:
-        """Wait for nothing more."""
+        """Cancel all requests that still wait."""
         for task in self._waiting:
             task.cancel()
         await asyncio.gather(*self._waiting, return_exceptions=True)
 
     def ask(self, asker: Asker, question: AskKeys | FetchKeys, answer: Answer) -> None:
-        """Answer a question, immediately or later. Raises `RefusedError` and `MalformedError` for what is refused."""
+        """Answer a request, immediately or later. Raises `RefusedError` and `MalformedError`."""
         if isinstance(question, FetchKeys):
             self._fetch(asker, question, answer)
             return
@@ -81,7 +81,7 @@ class KeyDesk:
             case KeyWord.FORGET:
                 self._forget(asker, question, answer)
 
-    # What there is.
+    # Status.
 
     def _status(self, asker: Asker) -> Wire:
         operator = self._is_operator(asker.principal)
@@ -108,7 +108,7 @@ class KeyDesk:
             holders = self._keys.manager.holders(group)
             told = {**self._about(group, self._keys.manager.word(group)), "members": len(holders)}
             if self._may_manage(asker, group):
-                # Who may read what is for those who decide it.
+                # Only principals that decide who may read learn who does.
                 yield group.scope, {**told, "holders": [str(broker) for broker in sorted(holders)]}
             elif operator:
                 yield group.scope, told
@@ -119,7 +119,7 @@ class KeyDesk:
             return {**of, "epoch": 0, "begun": None, "until": None}
         return {**of, "epoch": word.epoch, "begun": word.begun, "until": word.until}
 
-    # What is changed.
+    # Changes.
 
     def _rotate(self, asker: Asker, question: AskKeys, answer: Answer) -> None:
         before = {group: self._epoch(group) for group in self._meant(asker, question) if _is_asked(group, question)}
@@ -139,12 +139,12 @@ class KeyDesk:
         if broker is None or not groups:
             raise RefusedError(
                 "keys.not-member",
-                "this broker holds none of these keys",
-                hint="`penstock keys status` shows their owner who does",
+                "the broker to evict holds none of these keys",
+                hint="run `penstock keys status` as the type's owner to see who holds them",
             )
         for group in groups:
             self._keys.evict(group, broker)
-        # Labels may have to wait until they have changed the last time.
+        # Labels may have to wait until their last change is complete.
         awaited = [group for group in groups if not group.labels]
         self._later(
             lambda: not any(broker in manager.holders(group) for group in awaited),
@@ -155,16 +155,16 @@ class KeyDesk:
     def _forget(self, asker: Asker, question: AskKeys, answer: Answer) -> None:
         manager = self._keys.manager
         if question.before is None:
-            raise RefusedError("keys.wrong-request", "since when epochs are kept is not said")
+            raise RefusedError("keys.wrong-request", "a request to forget keys lacks the time before which to forget")
         self._meant(asker, AskKeys(question.number, question.word))
         place = manager.position
         before = in_utc(question.before)
         self._keys.forget(before)
-        # The log is rid of what came before the checkpoint; until then old keys are in it.
+        # Old keys are in the log until it has dropped the records before the checkpoint.
         self._later(lambda: manager.has_forgotten(before, place), lambda: {"records": manager.position - place}, answer)
 
     def _meant(self, asker: Asker, question: AskKeys) -> list[KeyGroup]:
-        """Return the groups that a question is about. Raises `RefusedError` (`keys.not-manage…`)."""
+        """Return the groups that a request is about. Raises `RefusedError` (`keys.not-manage…`)."""
         of_type, name = question.type, question.attribute
         groups = [group for group in self._keys.managed() if of_type in (None, group.type)]
         if name and of_type is not None:
@@ -173,14 +173,14 @@ class KeyDesk:
         if not groups:
             raise RefusedError(
                 "keys.not-managed",
-                "no such keys are managed here",
-                hint="`penstock keys status` shows which keys this broker manages: compare broker, type and attribute",
+                "this broker does not manage such keys",
+                hint="run `penstock keys status` to see its keys, and compare broker, type and attribute",
             )
         if not all(self._may_manage(asker, group) for group in groups):
             raise RefusedError(
                 "keys.not-manager",
-                "these keys may be changed by the type's owner, and by who has the right `keys`",
-                hint="show the certificate that says so with --credential",
+                "only the type's owner and principals with the right `keys` may change these keys",
+                hint="present the certificate with --credential",
             )
         return groups
 
@@ -198,8 +198,8 @@ class KeyDesk:
         if not self._is_operator(asker.principal):
             raise RefusedError(
                 "broker.not-operator",
-                "only operators of the broker may ask this",
-                hint="`operators` in its node file says who they are",
+                "only operators of the broker may ask for this",
+                hint="let the broker's administrator add you to `operators` in its node file",
             )
 
     # Old keys.
@@ -209,7 +209,7 @@ class KeyDesk:
         request = read_signed(parse_canonical(question.signed), KeyRequest).verify()
         value = request.value
         if value.wish is not KeyWish.HISTORY or value.broker != asker.principal:
-            raise RefusedError("keys.wrong-request", "a client may ask for old keys, for itself, and for nothing else")
+            raise RefusedError("keys.wrong-request", "a client may ask only for old keys, and only for itself")
         if len(self._keys.fetching) >= limits.key_fetching or value.public in self._keys.fetching:
             raise RefusedError(
                 "keys.busy", "too many clients ask for old keys at the same time", hint="try again later"
@@ -225,12 +225,12 @@ class KeyDesk:
                 return {"history": found[0].to_bytes(), "live": live}
             if live:
                 return {"history": b"", "live": live}
-            return RefusedError(told.code, _REASONS.get(told.code, "the key manager does not give it"))
+            return RefusedError(told.code, _REASONS.get(told.code, "the key manager refuses the keys"))
 
         self._later(lambda: bool(found), released, answer, lambda: self._keys.fetching.pop(value.public, None))
 
     def _live(self, asker: Asker, request: KeyRequest) -> list[Wire]:
-        """Return the keys that this broker holds now, for its own jobs: each sealed as those of old epochs are."""
+        """Return this broker's current keys for its own jobs, each sealed like keys of old epochs."""
         group, claims = request.group, self._keys.claims
         if not self._is_operator(asker.principal) or not claims.has_history(group, self._core.principal):
             return []
@@ -242,7 +242,7 @@ class KeyDesk:
             [epoch, seal_history(group, request.broker, request.public, [key], random)] for epoch, key in sorted(held)
         ]
 
-    # What takes its time.
+    # Answers that take time.
 
     def _later(
         self,
@@ -251,7 +251,7 @@ class KeyDesk:
         answer: Answer,
         over: Callable[[], object] = lambda: None,
     ) -> None:
-        """Answer when something is done, or say that it is not."""
+        """Answer when `done` returns True, or with an error after `key_answer`."""
 
         async def wait() -> None:
             try:
@@ -263,8 +263,8 @@ class KeyDesk:
                 answer(
                     FailedError(
                         "keys.no-answer",
-                        "no key manager has answered, or its log could not be written",
-                        hint="is a key manager running, and reached? what was asked may still be done",
+                        "no key manager has answered in time, or its log could not be written",
+                        hint="check that a key manager runs and is reachable; the request may still be carried out",
                     )
                 )
             finally:
@@ -276,11 +276,11 @@ class KeyDesk:
 
 
 _REASONS: Final = {
-    "keys.not-entitled": "you show no right `history` to this key",
-    "keys.no-history": "none of these epochs is over and kept",
+    "keys.not-entitled": "your certificates do not grant `history` on this key",
+    "keys.no-history": "none of these epochs is both over and kept",
 }
 
 
 def _is_asked(group: KeyGroup, question: AskKeys) -> bool:
-    """Say whether a group is to begin an epoch: not that of the labels, where all keys of a type are meant."""
+    """Return whether to start an epoch of a group: labels only if the request names them."""
     return not group.labels or question.attribute == LABELS

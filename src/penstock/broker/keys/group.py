@@ -1,17 +1,17 @@
-"""The state of a key group, as a key manager knows it: a fold of the records in the managers' log.
+"""The state of a key group, as its managers compute it from the records in their log.
 
 The rules:
 
-1. Who is admitted while an epoch lasts gets a leaf and the key of the epoch, and a place in the tree with the next.
-   None of the secrets in the tree is given to it before: they may be older than the epoch, and with what was said
-   earlier they would open epochs before it.
-2. Who leaves keeps the key of the epoch, and loses its place with the next.
-3. An evicted member loses both immediately: a record that evicts begins an epoch. Whoever was evicted is remembered,
-   because the dates of its credentials do not tell that it had no right in between.
-4. A record's effect depends on the log alone. How large a group may be is asked of those who write records, not of
-   those who read them: replicas with other limits, or other limits after a restart, must not come to another tree.
+1. A broker that is admitted during an epoch gets a leaf and the epoch's key, and a place in the tree with the next
+   epoch. It gets no secrets of the tree before: they may be older than the epoch, and together with earlier messages
+   they would open earlier epochs.
+2. A broker that leaves keeps the epoch's key, and loses its place with the next epoch.
+3. An evicted broker loses both immediately: a record that evicts starts an epoch. Evicted brokers are remembered,
+   because the dates of their credentials do not show that they had no right in between.
+4. A record's effect depends on the log alone. Writers of records check the size of a group, readers do not: replicas
+   with other limits must compute the same tree.
 
-Every secret comes from the seed of its record, so that replicas, and a manager that starts again, come to one tree.
+Every secret is derived from the seed of its record, so all replicas compute the same tree, also after a restart.
 """
 
 from collections.abc import Iterator, Mapping
@@ -32,15 +32,15 @@ from penstock.trust.limits import LABEL_LONGEST
 from penstock.trust.signed import read_count, read_owner
 
 _LEAF: Final = b"leaf"
-#: what stands in the place of a path for somebody who has none yet
+#: the path of a member that has no place in the tree yet
 UNPLACED: Final = bytes(8)
 
 
 @dataclass(frozen=True, slots=True)
 class Holder:
-    """Somebody who holds the key of the epoch: the leaf, its name in the tree, and when the right ends.
+    """A broker that holds the epoch's key: its leaf, the leaf's name in the tree, and when its right ends.
 
-    `since` is the first epoch of which it was to have the key, as of all since then.
+    `since` is the first epoch whose key it was entitled to, and to all since then.
     """
 
     leaf: Secret = field(repr=False)
@@ -49,12 +49,12 @@ class Holder:
     since: int
 
     def expired(self, now: datetime) -> bool:
-        """Say whether the right has ended."""
+        """Return whether the broker's right has ended."""
         return self.until is not None and now > self.until
 
 
 class GroupState:
-    """See the module. `members` are in the group; `left` are not, and still hold the key of the epoch."""
+    """The state of one key group. `members` are in the group; `left` are not, but still hold the epoch's key."""
 
     def __init__(self, group: KeyGroup) -> None:
         self.group = group
@@ -63,7 +63,7 @@ class GroupState:
         self.members: dict[Principal, Holder] = {}
         self.left: dict[Principal, Holder] = {}
         self.evicted: set[Principal] = set()
-        #: the last record's word on the epoch
+        #: the last record's statement about the epoch
         self.word: EpochStatement | None = None
 
     @property
@@ -72,23 +72,23 @@ class GroupState:
         return self.tree.epoch
 
     def holders(self) -> dict[Principal, Holder]:
-        """Return all that hold the key of the epoch."""
+        """Return all brokers that hold the epoch's key."""
         return self.left | self.members
 
     def check(self, record: KeyRecord) -> None:
-        """Check a record before anything is done with it. Raises `RefusedError` (`keys.record`)."""
+        """Raise `RefusedError` (`keys.record`) if a record does not follow from the state."""
         begins = self.epoch + record.refresh
         same = self.word is not None and replace(record.word, manager=self.word.manager) == self.word
         told = record.refresh and record.word.begun == record.time
         if record.word.epoch != begins or not (told or same) or (record.evicted and not record.refresh):
             raise RefusedError(
                 "keys.record",
-                "a record of a key group does not follow from those before",
-                hint="is the log the right one?",
+                "a record of a key group does not follow from the records before it",
+                hint="check that the node file names the right log",
             )
 
     def apply(self, record: KeyRecord, seed: Secret) -> Rekey | None:
-        """Take a record in; return the message to members, if an epoch begins. Raises what `check` raises."""
+        """Apply a record; return the message to members if an epoch starts. Raises what `check` raises."""
         self.check(record)
         for broker, until in record.admitted:
             self._admit(broker, until, seed, record.word.epoch)
@@ -105,7 +105,7 @@ class GroupState:
         return self.tree.rekey(seed, joins, leaves)
 
     def place(self, broker: Principal) -> bytes:
-        """Return what a member needs beside its leaf: its path, or the key of the epoch where it has no place yet."""
+        """Return a member's path in the tree, or the epoch's key if the member has no place yet."""
         holder = self.members[broker]
         if holder.handle in self.tree:
             return self.tree.path(holder.handle).to_bytes()
@@ -121,10 +121,10 @@ class GroupState:
         self.evicted.add(broker)
         return self.members.pop(broker, None) or self.left.pop(broker, None)
 
-    # For checkpoints.
+    # Checkpoints.
 
     def to_sexp(self) -> SExp:
-        """Return everything, with all secrets, for immediate wrapping. Raises `RefusedError` before the first epoch."""
+        """Return the state with all secrets, for immediate wrapping. Raises `RefusedError` before the first epoch."""
         if self.word is None:
             raise unopened()
         return (
@@ -161,7 +161,7 @@ def _read(value: SExp, name: bytes, epoch: int) -> Iterator[tuple[Principal, Hol
         match one:
             case (bytes(who), bytes(raw), bytes(until), *since) if len(since) <= 1:
                 leaf = Secret(raw)
-                # Checkpoints of before did not say since when.
+                # Checkpoints of older versions do not have `since`.
                 first = read_count(since[0]) if since else epoch
                 yield read_owner(who), Holder(leaf, handle(leaf), END.read(until), first)
             case _:
@@ -176,14 +176,14 @@ def _list(value: SExp, name: bytes) -> tuple[SExp, ...]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What is to become of a key group: wishes that wait until a record in the log has them.
+# Changes of a key group that wait until a record in the log has them.
 
 
 @dataclass(frozen=True, slots=True)
 class Applicant:
-    """A broker that wants to join, or its right renewed: the right, and the key that the answer is sealed to.
+    """A broker to admit, or whose right to renew: its right, and the key that the answer is sealed to.
 
-    Where nobody has asked there is no key, and no answer.
+    If the broker has not asked, there is no key and no answer.
     """
 
     right: KeyEntitlement
@@ -192,7 +192,7 @@ class Applicant:
 
 @dataclass(slots=True)
 class Wishes:
-    """Who is to be admitted, let go and evicted, and whether an epoch is to begin in any case."""
+    """The brokers to admit, to let go and to evict, and whether to start an epoch in any case."""
 
     admit: dict[Principal, Applicant] = field(default_factory=dict)
     leave: set[Principal] = field(default_factory=set)
@@ -203,10 +203,10 @@ class Wishes:
         return bool(self.admit or self.leave or self.evict or self.refresh)
 
     def need_epoch(self, state: GroupState, begun: datetime) -> bool:
-        """Say whether an epoch must begin; not where all who join had their right when it began, and ever since.
+        """Return whether an epoch must start: not if all who join have had their right since this one started.
 
-        Section 7.6.2; `begun` is when the epoch began on the slowest clock. Labels reveal nothing about the past that
-        would be worth moving a rendezvous for: nobody's joining changes them.
+        Section 7.6.2; `begun` is when the epoch started on the slowest clock. Joining never changes labels: they
+        reveal nothing about the past that would be worth moving a rendezvous for.
         """
         if self.refresh or self.evict or not state.tree:
             return True
@@ -216,36 +216,33 @@ class Wishes:
         )
 
     def check_room(self, state: GroupState, broker: Principal, most: int) -> None:
-        """Check that there is a place for a broker among those who are in the group and those who wait.
-
-        Raises `LimitError` (`keys.members`).
-        """
+        """Raise `LimitError` (`keys.members`) if members and waiting brokers leave no place for a broker."""
         if broker in state.members or broker in self.admit:
             return
         waiting = sum(one not in state.members for one in self.admit)
         if len(state.members) + waiting >= most:
             raise LimitError(
                 "keys.members",
-                f"a key group has at most {most} members, and this one has no place left",
-                hint="evict brokers that need the key no longer",
+                f"the key group is full: it has {most} members, the most that are allowed",
+                hint="evict brokers that no longer need the key",
             )
 
     def fit(self, state: GroupState, most: int) -> None:
-        """Forget who wants to join where a replica has given the last places to others; it asks again."""
+        """Drop waiting brokers if a replica has given the last places to others. They ask again."""
         waiting = [broker for broker in self.admit if broker not in state.members]
         for broker in waiting[max(0, most - len(state.members)) :]:
             del self.admit[broker]
 
     def patient(self) -> "Wishes":
-        """Return those that need no epoch."""
+        """Return the changes that do not need a new epoch."""
         return Wishes(self.admit, self.leave - self.evict)
 
     def reinstate(self, broker: Principal) -> None:
-        """Let a broker stay that was to be evicted and is not yet, since it has a right again."""
+        """Keep a broker that was about to be evicted, because it has a right again."""
         self.evict.discard(broker)
 
     def review(self, state: GroupState, broker: Principal, right: KeyEntitlement | None) -> None:
-        """Take in what right a broker has now: without one it is evicted, and with another end that end counts."""
+        """Apply a broker's current right: evict it without one, and renew its right if the end differs."""
         member, left = state.members.get(broker), state.left.get(broker)
         if right is None or (left is not None and left.until != right.until):
             self.admit.pop(broker, None)
@@ -255,7 +252,7 @@ class Wishes:
             self.admit.setdefault(broker, Applicant(right))
 
     def settle(self, state: GroupState, record: KeyRecord) -> Iterator[tuple[Principal, Applicant]]:
-        """Forget what is as it was wished, and yield those who are admitted."""
+        """Drop the changes that are done now, and yield the brokers that were admitted."""
         for broker, applicant in [*self.admit.items()]:
             member = state.members.get(broker)
             if member is not None and member.until == applicant.right.until:
@@ -268,7 +265,7 @@ class Wishes:
     def changes(
         self, most: int
     ) -> tuple[tuple[tuple[Principal, datetime | None], ...], tuple[Principal, ...], tuple[Principal, ...]]:
-        """Return who is admitted and until when, who is let go, and who is evicted: no more than fit in one record."""
+        """Return admissions with their ends, departures and evictions: no more than fit in one record."""
         admitted = [(broker, applicant.right.until) for broker, applicant in self.admit.items()]
         return tuple(admitted[:most]), _some(self.leave - self.evict, most), _some(self.evict, most)
 
@@ -278,18 +275,18 @@ def _some(brokers: set[Principal], most: int) -> tuple[Principal, ...]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# When the epoch of a key group ends by itself, and what is otherwise with the keys of labels.
+# When the epoch of a key group ends by itself, and the different rules for the keys of labels.
 #
-# A type's labels say where its events meet. Their key is for recognising a type and for nothing else, so that it stays
-# when brokers join, and for long. When it changes, brokers are to be found under the old labels and the new ones for a
-# while. The next change does not begin before that is over: so no more than two labels of a type are in use at a time.
+# A type's labels say where its events meet. Their key only serves to recognise the type, so it stays when brokers join
+# and lasts long. When it changes, brokers use the old and the new labels for a while. The next change waits until that
+# is over, so at most two labels of a type are in use at a time.
 
 
 @dataclass(frozen=True, slots=True)
 class Refreshing:
-    """When an epoch ends by itself, in milliseconds and blocks, and after which time nobody may seal under its key.
+    """When an epoch ends by itself, in milliseconds and blocks, and after which time its key must not be used.
 
-    The key of labels has a period of its own, and the time in which old and new ones are both in use.
+    The key of labels has its own period, and a time in which old and new labels are both in use.
     """
 
     period: int
@@ -300,27 +297,27 @@ class Refreshing:
 
     @classmethod
     def by(cls, limits: BrokerLimits) -> "Refreshing":
-        """Return what some limits say."""
+        """Return the periods that the limits set."""
         epochs = limits.key_epoch, limits.key_blocks, limits.key_longest
         return cls(*epochs, limits.label_epoch, limits.label_overlap)
 
     def of(self, group: KeyGroup) -> "Refreshing":
-        """Return what counts for a group."""
+        """Return the periods that apply to a group."""
         if not group.labels:
             return self
         return replace(self, period=self.labels, longest=max(self.longest, LABEL_LONGEST))
 
     def overlaps(self, state: GroupState, now: datetime) -> bool:
-        """Say whether the labels before those of now are still in use."""
+        """Return whether the previous labels are still in use."""
         if not state.group.labels or state.word is None:
             return False
         return state.epoch > 1 and now < state.word.begun + timedelta(milliseconds=self.overlap)
 
     def resumes(self, state: GroupState, wishes: Wishes) -> datetime | None:
-        """Return until when wishes may have to wait; None where they need not."""
+        """Return until when changes may have to wait; None if they need not."""
         waits = state.group.labels and state.epoch > 1 and (wishes.evict or wishes.refresh)
         return state.word.begun + timedelta(milliseconds=self.overlap) if waits and state.word is not None else None
 
     def due(self, state: GroupState, wishes: Wishes, now: datetime) -> Wishes:
-        """Return what can be done of some wishes now."""
+        """Return the changes that can be made now."""
         return wishes.patient() if self.overlaps(state, now) else wishes

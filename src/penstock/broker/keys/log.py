@@ -1,14 +1,15 @@
-"""The log that the replicas of a key manager share: a record is taken at the place it is meant for, or not at all.
+"""The log that the replicas of a key manager share, and the state that follows from its records.
 
-That is compare-and-swap, and all that keeps replicas from splitting. Any store that has it will do: a folder with a
+A record is accepted at the position it is meant for, or not at all. This compare-and-swap is all that keeps replicas
+from diverging. Any store that offers it will do: a folder with a
 file for each record (`penstock.store.files.key_files`), a stream that takes an expected sequence (`penstock.fabric.
-nats_log`). No key can be read in it. Records name types and members, blinded ones too, so that a manager seals them to
-the managers before they go there (`SealedLog`):
+nats_log`). The log contains no readable key. Records name types and members, also blinded ones, so a manager seals
+them to the managers before it stores them (`SealedLog`):
 
     0x02, salt (16 bytes), wrapped under the key-encryption key: length (4 bytes), record, zeros to a multiple of 256
 
-A manager is a plain state machine; a log may take its time. `KeyScribe` is between: nobody waits for it, and nobody is
-told anything before the log has it.
+A manager is a pure state machine, while a log may be slow. `node_keys.KeyScribe` connects them: nothing waits for it,
+and nothing is sent before the log has the record.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -44,51 +45,51 @@ from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
 
 
 class KeyLog(Protocol):
-    """See the module. What cannot be reached raises `FailedError`; whether a record was taken is then not known."""
+    """A store of records. An unreachable one raises `FailedError`; a record may then have been accepted or not."""
 
     async def append(self, number: int, record: bytes) -> bool:
-        """Write a record as the one with so many before it; say no, and write nothing, where the log is not so long."""
+        """Write a record at a position; return False and write nothing if the log does not end there."""
 
     async def read(self, number: int) -> Sequence[bytes]:
-        """Return the records from a place on, or from the first that is kept."""
+        """Return the records from a position on, or from the first one that is kept."""
 
     async def forget(self, number: int) -> None:
-        """Keep no record before a place."""
+        """Drop all records before a position."""
 
     async def close(self) -> None:
-        """Let go of what the log needs."""
+        """Release the log's resources."""
 
 
 class MemoryLog:
-    """A log that lasts as long as the process. Nothing in it ever waits."""
+    """A log in memory. It never waits."""
 
     def __init__(self) -> None:
         self.records: list[bytes] = []
         self.first = 0
 
     async def append(self, number: int, record: bytes) -> bool:
-        """Write a record, or say no."""
+        """Write a record, or return False."""
         if number != self.first + len(self.records):
             return False
         self.records.append(record)
         return True
 
     async def read(self, number: int) -> Sequence[bytes]:
-        """Return the records from a place on."""
+        """Return the records from a position on."""
         return tuple(self.records[max(0, number - self.first) :])
 
     async def forget(self, number: int) -> None:
-        """Keep no record before a place."""
+        """Drop all records before a position."""
         gone = max(0, min(number - self.first, len(self.records)))
         del self.records[:gone]
         self.first += gone
 
     async def close(self) -> None:
-        """Do nothing: there is nothing to let go of."""
+        """Do nothing: there are no resources."""
 
 
 class SealedLog:
-    """A log whose records only holders of the key-encryption key can read. Records that were not sealed still read."""
+    """A log whose records only holders of the key-encryption key can read. It also reads unsealed records."""
 
     def __init__(self, log: KeyLog, kek: Secret, random: RandomBytes) -> None:
         self._log = log
@@ -96,19 +97,19 @@ class SealedLog:
         self._random = random
 
     async def append(self, number: int, record: bytes) -> bool:
-        """Write a record, sealed, or say no."""
+        """Write a record, sealed, or return False."""
         return await self._log.append(number, seal_record(self._kek, record, self._random(SALT_BYTES)))
 
     async def read(self, number: int) -> Sequence[bytes]:
-        """Return the records from a place on. Raises `RefusedError` (`keys.unopened`, `keys.log-version`)."""
+        """Return the records from a position on. Raises `RefusedError` (`keys.unopened`, `keys.log-version`)."""
         return [open_record(self._kek, stored) for stored in await self._log.read(number)]
 
     async def forget(self, number: int) -> None:
-        """Keep no record before a place."""
+        """Drop all records before a position."""
         await self._log.forget(number)
 
     async def close(self) -> None:
-        """Let go of what the log needs."""
+        """Release the log's resources."""
         await self._log.close()
 
 
@@ -116,18 +117,18 @@ Record: TypeAlias = KeyRecord | KeyCheckpoint
 
 
 def read_record(data: bytes) -> UnverifiedValue[Record]:
-    """Read a record of a log. Raises `MalformedError`, and `RefusedError` (`evolution.signature-mismatch`)."""
+    """Read a record. Raises `MalformedError`, and `RefusedError` (`evolution.signature-mismatch`)."""
     kinds: tuple[type[Record], ...] = (KeyRecord, KeyCheckpoint)
     return read_signed(parse_canonical(data), *kinds)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Keys of epochs that are over, for logs: wrapped, and kept until somebody says that they are to be forgotten.
+# Keys of past epochs: wrapped, and kept until an operator has them forgotten. Logs are read with them.
 
 
 @dataclass(frozen=True, slots=True)
 class _Over:
-    """A key of an epoch that is over, wrapped, and since when it is."""
+    """The wrapped key of a past epoch, and when that epoch ended."""
 
     since: datetime
     salt: bytes = field(repr=False)
@@ -135,7 +136,7 @@ class _Over:
 
 
 class Archive:
-    """See the module. What is forgotten are always the oldest epochs of a group."""
+    """The keys of past epochs, by group. Only the oldest epochs of a group are ever forgotten."""
 
     def __init__(self, kek: Secret, random: RandomBytes) -> None:
         self._kek = kek
@@ -143,27 +144,27 @@ class Archive:
         self._over: dict[bytes, dict[int, _Over]] = {}
 
     def put(self, group: KeyGroup, epoch: int, key: Secret, since: datetime) -> None:
-        """Keep the key of an epoch that is over from now on."""
+        """Keep the key of an epoch that has ended."""
         salt = self._random(SALT_BYTES)
         box = wrap_over(self._kek, key, salt, group, epoch)
         self._over.setdefault(group.id, {})[epoch] = _Over(since, salt, box)
 
     def get(self, group: KeyGroup, epoch: int) -> Secret:
-        """Return the key of an epoch that is kept. Raises `KeyError`."""
+        """Return the key of a kept epoch. Raises `KeyError`."""
         kept = self._over[group.id][epoch]
         return open_over(self._kek, kept.box, kept.salt, group, epoch)
 
     def kept(self, group: KeyGroup, first: int, last: int) -> list[int]:
-        """Return which epochs are kept, from one to another; they follow each other."""
+        """Return the kept epochs in a range. They are consecutive."""
         return sorted(epoch for epoch in self._over.get(group.id, ()) if first <= epoch <= last)
 
     def forget(self, before: datetime) -> None:
-        """Forget the keys of epochs that were over before an instant."""
+        """Forget the keys of epochs that ended before a time."""
         for group, kept in self._over.items():
             self._over[group] = {epoch: one for epoch, one in kept.items() if one.since >= before}
 
     def to_sexp(self, *, since: datetime | None = None) -> SExp:
-        """Return what is kept, wrapped as it is; only of epochs that were not over before an instant."""
+        """Return the wrapped keys of epochs that did not end before `since`."""
         return (
             b"archive",
             *(
@@ -203,18 +204,18 @@ def _group(value: SExp) -> tuple[bytes, Iterable[SExp]]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Checkpoints: what a key manager knows, in its log, so that what came before can be forgotten.
+# Checkpoints: a key manager's whole state as records of its log, so that earlier records can be dropped.
 #
 #     (key-state (groups <group state> …) <archive>)
 #
-# wrapped under the key of the managers, in the context of the place where the checkpoint begins, and cut into parts.
-# The parts follow each other in the log: where another replica's record is in between, they count for nothing, and
-# whoever wanted the checkpoint begins again. A manager that reads a whole one, its own or another's, uses it from
-# then on; so what was read of a log that begins with a checkpoint, and of one that has all records, is the same.
+# wrapped under the managers' key, in the context of the position where the checkpoint starts, and cut into parts. The
+# parts are consecutive in the log. If another replica's record is in between, they do not count, and the writer starts
+# again. A manager that reads a whole checkpoint, its own or another's, continues from it. So a log that starts with a
+# checkpoint and one that has all records give the same state.
 
 
 class CheckpointSource(Protocol):
-    """What a checkpoint is made of: a `KeyFold`."""
+    """The state that a checkpoint is made of: a `KeyFold`."""
 
     groups: dict[KeyGroup, GroupState]
     archive: Archive
@@ -224,15 +225,15 @@ class CheckpointSource(Protocol):
 
     @property
     def gathered(self) -> int:
-        """How many parts of a checkpoint stand at the end of the log, if it is not whole."""
+        """How many parts of an incomplete checkpoint are at the end of the log."""
 
 
 def write_state(
     known: CheckpointSource, kek: Secret, salt: bytes, *, since: datetime | None, limits: BrokerLimits
 ) -> list[bytes]:
-    """Return the parts of a checkpoint that begins where the log ends. Raises `LimitError` (`keys.checkpoint`).
+    """Return the parts of a checkpoint that starts where the log ends. Raises `LimitError` (`keys.checkpoint`).
 
-    Epochs that were over before `since` are left out.
+    Epochs that ended before `since` are left out.
     """
     sealed = wrap_state(kek, _written(known, since), salt, known.number)
     size = limits.key_checkpoint_bytes
@@ -240,8 +241,8 @@ def write_state(
     if len(parts) > limits.key_checkpoint_parts:
         raise LimitError(
             "keys.checkpoint",
-            "there are too many keys for a checkpoint, and nothing of the log is forgotten",
-            hint="forget old epochs first: `penstock keys forget`",
+            f"a checkpoint of the key log takes more than {limits.key_checkpoint_parts} records: the log keeps growing",
+            hint="forget old epochs: run `penstock keys forget`",
         )
     return parts
 
@@ -254,11 +255,11 @@ def _written(known: CheckpointSource, since: datetime | None) -> bytes:
 def read_state(
     parts: Iterable[KeyCheckpoint], archive: Archive, kek: Secret
 ) -> tuple[dict[KeyGroup, GroupState], Archive]:
-    """Return what the parts of a checkpoint hold. Raises `RefusedError` (`keys.unopened`)."""
+    """Return the groups and the archive of a checkpoint. Raises `RefusedError` (`keys.unopened`)."""
     try:
         return _read_checkpoint([*parts], archive, kek)
     except PenstockError:
-        # What was read of it is not to be seen in any report.
+        # No report may quote the content.
         raise unopened() from None
 
 
@@ -266,7 +267,7 @@ def _read_checkpoint(
     parts: list[KeyCheckpoint], archive: Archive, kek: Secret
 ) -> tuple[dict[KeyGroup, GroupState], Archive]:
     content = open_state(kek, b"".join(part.sealed for part in parts), parts[0].salt, parts[0].first)
-    # It is our own, as long as it may be.
+    # The managers wrote it, so its length is trusted.
     match parse_canonical(content, limits=wide(len(content))):
         case (b"key-state", (b"groups", *states), kept):
             read = (GroupState.from_sexp(state) for state in states)
@@ -275,10 +276,10 @@ def _read_checkpoint(
 
 
 class Condensing:
-    """A checkpoint that a manager wants to have in its log, its parts while they are written, and what follows.
+    """The checkpoint that a manager wants in its log, and its parts while they are written.
 
-    What lies before a whole checkpoint is to be forgotten. Until the log has done so old keys are still there, so that
-    it is asked for again and again, by whoever knows of the checkpoint.
+    Records before a whole checkpoint must go. Until the log has dropped them it still has old keys, so every manager
+    that knows the checkpoint asks for that again and again.
     """
 
     def __init__(self, kek: Secret, random: RandomBytes, limits: BrokerLimits) -> None:
@@ -286,43 +287,43 @@ class Condensing:
         self._random = random
         self._limits = limits
         self.wanted = False
-        #: epochs that were over before this instant are not to be kept
+        #: epochs that ended before this time are left out
         self.since: datetime | None = None
-        #: where nothing of the log is kept before, as far as is known
+        #: the position before which the log keeps nothing, as far as is known
         self.forgotten = 0
-        #: the instant for the parts that are being written, and that of the last checkpoint of them that is whole
+        #: `since` of the parts that are being written, and of the last own checkpoint that is whole
         self._made: datetime | None = None
         self._left_out: datetime | None = None
         self._tried = 0
         self._salt = b""
         self._parts: list[bytes] = []
-        #: until when another replica has the log for its checkpoint
+        #: until when another replica writes its checkpoint
         self._quiet: datetime | None = None
 
     def want(self, since: datetime | None) -> None:
-        """Want one; who wants to keep less decides."""
+        """Request a checkpoint; of two requests the later `since` counts."""
         self.wanted = True
         if since is not None:
             self.since = since if self.since is None else max(since, self.since)
 
     def look(self, known: CheckpointSource) -> None:
-        """Want one where the log is long."""
+        """Request a checkpoint if the log has become long."""
         if known.number - max(known.checkpoint, self._tried) >= self._limits.key_log:
             self.want(None)
 
     def waits(self, now: datetime) -> bool:
-        """Say whether another replica is to be let write its checkpoint."""
+        """Return whether to wait for another replica's checkpoint."""
         return self._quiet is not None and now < self._quiet
 
     def broken(self) -> None:
-        """Begin again: another record stands between the parts."""
+        """Start again: another record is between the parts."""
         self._parts = []
 
     def take(self, now: datetime, *, mine: bool, whole: bool) -> None:
-        """Record that a part is in the log, of one's own checkpoint or of another's, and whether it was the last."""
+        """Record that the log has a part of this or another manager's checkpoint, and whether it was the last."""
         if not mine:
             self.broken()
-            # Another replica is at it; what it writes is as good, unless something was to be forgotten.
+            # Another replica's checkpoint is as good, unless epochs had to be forgotten.
             self._quiet = None if whole else now + timedelta(milliseconds=self._limits.key_retry)
             self.wanted = self.wanted and not (whole and self.since is None)
         elif whole:
@@ -332,11 +333,11 @@ class Condensing:
                 self.wanted, self.since = False, None
 
     def has_left_out(self, before: datetime) -> bool:
-        """Say whether a checkpoint of one's own is whole that has no epochs which were over before an instant."""
+        """Return whether this manager has written a whole checkpoint without epochs that ended before a time."""
         return self._left_out is not None and self._left_out >= before
 
     def next(self, now: datetime, known: CheckpointSource, manager: Principal) -> KeyCheckpoint:
-        """Return the part that comes next. Raises `LimitError` (`keys.checkpoint`); then nothing more is wanted."""
+        """Return the next part. Raises `LimitError` (`keys.checkpoint`), and then drops the request."""
         number = known.gathered if self._parts and self._made == self.since else 0
         if not number:
             self._begin(known)
@@ -345,7 +346,7 @@ class Condensing:
 
     def _begin(self, known: CheckpointSource) -> None:
         since, self.wanted, self.since = self.since, False, None
-        # Should it be too much, another is tried when the log is longer.
+        # If it is too large, try again only when the log is longer.
         self._tried = known.number
         self._salt = self._random(SALT_BYTES)
         self._parts = write_state(known, self._kek, self._salt, since=since, limits=self._limits)
@@ -353,25 +354,25 @@ class Condensing:
 
 
 class CheckpointReader:
-    """Puts the parts of a checkpoint together, as they come from the log."""
+    """Joins the parts of a checkpoint as they come from the log."""
 
     def __init__(self) -> None:
         self._parts: list[KeyCheckpoint] = []
 
     @property
     def count(self) -> int:
-        """How many parts were put together."""
+        """How many parts were joined."""
         return len(self._parts)
 
     def whole(self, part: KeyCheckpoint) -> list[KeyCheckpoint]:
-        """Return all parts, if this is the last one of those before it; nothing is kept by asking."""
+        """Return all parts if this is the last one, otherwise nothing. Changes nothing."""
         found = [*self._following(part), part]
         return found if len(found) == part.parts else []
 
     def take(self, part: KeyCheckpoint | None) -> None:
-        """Keep a part until all are there; None for a record of another kind, which ends it."""
+        """Keep a part until all are there. None, for any other record, drops the parts."""
         following = [] if part is None or part.part + 1 == part.parts else [*self._following(part), part]
-        # A part without those before it is of no use.
+        # A part without those before it is useless.
         self._parts = following if following and following[0].part == 0 else []
 
     def _following(self, part: KeyCheckpoint) -> Iterator[KeyCheckpoint]:
@@ -382,14 +383,14 @@ class CheckpointReader:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What the log of key managers says: all groups, and the keys of epochs that are over. A fold of its records.
+# The state that follows from the log: all groups, and the keys of past epochs.
 
 
 @dataclass(frozen=True, slots=True)
 class AppliedRecord:
-    """The effect of a record: the message to members if an epoch begins, and whether a checkpoint is whole.
+    """The effect of a record: the message to members if an epoch starts, and whether a checkpoint is whole.
 
-    One that does not follow from those before is skipped, by all who read it.
+    All managers skip a record that does not follow from those before it.
     """
 
     rekey: Rekey | None = field(default=None, repr=False)
@@ -398,7 +399,7 @@ class AppliedRecord:
 
 
 class KeyFold:
-    """See the module. Records of `replicas` count, and no others."""
+    """The state that follows from the log's records. Only records of `replicas` count."""
 
     def __init__(self, kek: Secret, replicas: frozenset[Principal], random: RandomBytes, limits: BrokerLimits) -> None:
         self._kek = kek
@@ -406,27 +407,27 @@ class KeyFold:
         self._limits = limits
         self.groups: dict[KeyGroup, GroupState] = {}
         self.archive = Archive(kek, random)
-        #: how many records there are, the digest of the last, and where the last checkpoint begins
+        #: how many records there are, the digest of the last, and where the last checkpoint starts
         self.number = 0
         self.head = BEGINNING
         self.checkpoint = 0
         self._gathering = CheckpointReader()
-        #: whether records were left out, and the checkpoint in their place is not whole yet
+        #: whether records were skipped for a checkpoint that is not whole yet
         self._jumped = False
 
     @property
     def gathered(self) -> int:
-        """How many parts of a checkpoint stand at the end of the log, if it is not whole."""
+        """How many parts of an incomplete checkpoint are at the end of the log."""
         return self._gathering.count
 
     def state(self, group: KeyGroup) -> GroupState:
-        """Return the state of a group, also of one that has not begun."""
+        """Return the state of a group, also of one that does not exist yet."""
         return self.groups.get(group) or GroupState(group)
 
     def missed(self, state: GroupState, holder: Holder, first: int) -> list[Secret]:
-        """Return the keys of the last epochs before this one that a member was to have: from `first` on, not too many.
+        """Return the keys of the previous epochs that a member has missed: from `first` on, up to `key_waiting`.
 
-        Labels that are still in use are asked for by themselves.
+        Members ask for labels that are still in use separately.
         """
         if not first or state.group.labels:
             return []
@@ -436,10 +437,10 @@ class KeyFold:
         ]
 
     def released(self, state: GroupState, first: int, last: int) -> tuple[int, list[Secret]]:
-        """Return the keys of epochs that are over, from one to another, and the first that is kept; not too many.
+        """Return the first kept epoch of a range, and the keys from there on, up to `key_history`.
 
-        Of labels, also that of now: it lasts for long, and events of a type that were read by then lie under it. Raises
-        `RefusedError` (`keys.no-history`) where none of the epochs is over.
+        For labels this includes the current key: it lasts long, and earlier events are labelled with it. Raises
+        `RefusedError` (`keys.no-history`) if none of the epochs is both over and kept.
         """
         kept = self.archive.kept(state.group, first, last)
         if state.group.labels and state.tree and first <= state.epoch <= last:
@@ -447,8 +448,8 @@ class KeyFold:
         if not kept or first < 1:
             raise RefusedError(
                 "keys.no-history",
-                "none of these epochs is over and kept",
-                hint="epochs are counted from 1; the oldest ones may be forgotten",
+                "none of these epochs is both over and kept",
+                hint="ask for epochs from 1 on that are over; the oldest ones may have been forgotten",
             )
         released = kept[: self._limits.key_history]
         return kept[0], [
@@ -456,11 +457,11 @@ class KeyFold:
         ]
 
     def take(self, signed: SignedValue[Record]) -> AppliedRecord:
-        """Take in the next record. Raises as `KeyManager.take`; nothing has changed then."""
+        """Apply the next record. Raises as `KeyManager.take`, and then changes nothing."""
         record = signed.value
         if record.signer not in self._replicas or not self._is_next(record):
             raise RefusedError(
-                "keys.log", "a record is not the next one of the log, or not of a manager", hint="read the log in order"
+                "keys.log", "a record is not the next one of the log, or not a manager's", hint="read the log in order"
             )
         taken = self._take_part(record) if isinstance(record, KeyCheckpoint) else self._take_record(record)
         self.number, self.head = record.number + 1, signed.digest
@@ -469,7 +470,7 @@ class KeyFold:
     def _is_next(self, record: Record) -> bool:
         if isinstance(record, KeyCheckpoint) and not record.part and record.number > self.number:
             return True
-        # After a jump nothing is known before the checkpoint is whole.
+        # After a jump, only the rest of the checkpoint can follow.
         known = not self._jumped or isinstance(record, KeyCheckpoint)
         return known and (record.number, record.previous) == (self.number, self.head)
 
@@ -480,7 +481,7 @@ class KeyFold:
         try:
             state.check(record)
         except RefusedError as error:
-            # It stays in the log, and whoever stopped at it would stop for good.
+            # It stays in the log: a manager that stopped here would never continue.
             return AppliedRecord(skipped=error)
         if record.refresh and state.epoch:
             self.archive.put(state.group, state.epoch, state.tree.key(), record.time)

@@ -1,18 +1,18 @@
-"""A key manager, or one of its replicas: who is in a key group, and when its key changes (section 7.6).
+"""A key manager, or one of its replicas, decides who is in a key group and when its key changes (section 7.6).
 
-A plain state machine. Whoever drives it tells it what comes, and carries out what it returns, in order:
+A pure state machine. The driver passes in what arrives, and carries out the returned outputs in order:
 
-1. All state is a fold of one log, in which each record has a number and follows the one before. To change anything a
-   manager proposes a record (`Append`) for the place where, as far as it knows, the log ends. The log takes it there or
-   not at all: so replicas never split, and one that was asleep can do nothing but read. Either way the driver then
-   hands over what the log has (`take`). Only when its own record comes back does a manager tell anybody; when another's
-   comes in that place it proposes again.
-2. Nobody gets a key but by a right that `decide()` found (`rights`), asked by the driver.
-3. An epoch ends when somebody who holds its key must not have the next (eviction, or the end of a right), when somebody
-   joins who had no right when it began, by age and by volume. It does not end where the credentials show that it need
-   not: who joins with a right that is older than the epoch gets its key, and who leaves keeps a key that it has a right
-   to (section 7.6.2). Both take effect in the tree with the next epoch, together.
-4. Now and then all state goes into the log as a checkpoint (`log`), and what came before is forgotten.
+1. All state follows from one log, in which each record has a number and refers to the one before. To change anything
+   a manager proposes a record (`Append`) for the position where it believes that the log ends. The log accepts it
+   there or not at all. So replicas never diverge, and one that was suspended can only read. Either way the driver then
+   passes in what the log has (`take`). A manager sends messages only when its own record comes back. If another's
+   record has that position, it proposes again.
+2. Nobody gets a key without a right that `decide()` found (`rights`). The driver asks for it.
+3. An epoch ends if a holder of its key must not have the next one (it is evicted, or its right ends), if a broker
+   joins that had no right when the epoch started, by age, and by volume. It does not end if the credentials show that
+   it need not: a broker that joins with an older right gets the epoch's key, and one that leaves keeps a key that it
+   has a right to (section 7.6.2). Both take effect in the tree with the next epoch, together.
+4. From time to time all state goes into the log as a checkpoint (`log`), and earlier records are dropped.
 
 Seeds in the log, and keys of epochs that are over, are wrapped under a key that replicas share (`kek`).
 """
@@ -56,7 +56,7 @@ from penstock.trust.signed import SignedValue, UnverifiedValue, sign_value
 from penstock.trust.validity import earliest
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a key manager wants done, in the order in which it returns it.
+# The outputs of a key manager, in the order in which the driver must carry them out.
 
 
 Told: TypeAlias = KeyEpoch | KeyNotice
@@ -65,7 +65,7 @@ Answer: TypeAlias = KeyWelcome | KeyPathAnswer | KeyHistory
 
 @dataclass(frozen=True, slots=True)
 class Append:
-    """To be written to the log at a place, if it ends there. What the log has from there on is then to be taken."""
+    """Write a record to the log if it ends at this position. Then pass in what the log has from there on."""
 
     number: int
     record: SignedValue[Record]
@@ -73,14 +73,14 @@ class Append:
 
 @dataclass(frozen=True, slots=True)
 class TruncateLog:
-    """All records of the log before a place are to be forgotten: a checkpoint begins there."""
+    """Drop all records of the log before a position, where a checkpoint starts."""
 
     number: int
 
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """To be sent to all members of a group. Anybody may hear it."""
+    """Send a statement to all members of a group. It is not secret."""
 
     group: KeyGroup
     value: SignedValue[Told]
@@ -88,7 +88,7 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """To be sent to one broker."""
+    """Send a statement to one broker."""
 
     broker: Principal
     value: SignedValue[Answer]
@@ -96,7 +96,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class Noted:
-    """A report to operators: something is wrong, and everything continues."""
+    """Report an error to operators. Everything continues."""
 
     reason: PenstockError
 
@@ -106,55 +106,56 @@ Output: TypeAlias = Append | TruncateLog | Sent
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a key manager says to brokers: signed, and sealed where it is for one of them.
+# A key manager's statements to brokers: signed, and sealed if they are for one of them.
 
 
 class KeyAnswers:
-    """See the module. Raises `RefusedError` (`keys.not-member`) for groups that have not begun."""
+    """Writes statements to brokers. Raises `RefusedError` (`keys.not-member`) for groups that do not exist yet."""
 
     def __init__(self, key: SigningKey, random: RandomBytes) -> None:
         self._key = key
         self._random = random
 
     def word(self, state: GroupState) -> EpochStatement:
-        """Return this manager's word on the epoch of a group, whichever replica began it."""
+        """Return this manager's statement about a group's epoch, whichever replica started it."""
         if state.word is None:
-            raise RefusedError("keys.not-member", "this key group has not begun", hint="join it first")
+            raise RefusedError("keys.not-member", "this key group does not exist yet", hint="join it first")
         return replace(state.word, manager=self._key.principal)
 
     def welcome(self, state: GroupState, broker: Principal, holder: Holder, public: bytes) -> Reply:
-        """Give a member its leaf, and where it is."""
+        """Send a member its leaf and its path."""
         content = holder.leaf.expose() + state.place(broker)
         sealed = seal_welcome(state.group, broker, public, content, self._random)
         return Reply(broker, sign_value(KeyWelcome(self.word(state), broker, public, sealed), self._key))
 
     def path(self, state: GroupState, broker: Principal, holder: Holder, missed: Sequence[Secret] = ()) -> Reply:
-        """Tell a member where it is, and the keys of the last epochs before this one, which it has missed."""
+        """Send a member its path, and the keys of previous epochs that it has missed."""
         salt, about = self._random(SALT_BYTES), (state.group, state.epoch)
         sealed = wrap_path(holder.leaf, state.place(broker), salt, *about)
         keys = wrap_missed(holder.leaf, missed, salt, *about) if missed else b""
         return Reply(broker, sign_value(KeyPathAnswer(self.word(state), broker, salt, sealed, keys), self._key))
 
     def history(self, state: GroupState, request: KeyRequest, first: int, keys: Sequence[Secret]) -> Reply:
-        """Release keys of epochs that follow each other."""
+        """Release the keys of consecutive epochs."""
         sealed = seal_history(state.group, request.broker, request.public, keys, self._random)
         answer = KeyHistory(self.word(state), request.broker, request.public, first, sealed)
         return Reply(request.broker, sign_value(answer, self._key))
 
     def epoch(self, word: EpochStatement, rekey: Rekey, most: int) -> list[Tell]:
-        """Tell everybody that an epoch has begun, with so many nodes at most in one statement."""
+        """Announce a new epoch to all members, with at most `most` nodes in one statement."""
         return [Tell(word.group, sign_value(part, self._key)) for part in split(word, rekey, most)]
 
     def notice(self, now: datetime, state: GroupState) -> Tell:
-        """Tell everybody which epoch there is."""
+        """Remind all members of the current epoch."""
         return Tell(state.group, sign_value(KeyNotice(self.word(state), in_utc(now)), self._key))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# When a key manager tells which epoch a group has: from time to time, and more often where members may not know.
+# When a key manager reminds members of a group's epoch: from time to time, and more often if they may not know it.
 #
-# A manager that has just started does not know which members it notified before, and brokers may not be within reach
-# yet. One that reads that a replica has begun an epoch cannot know whether the replica lived to tell it.
+# A manager that has just started does not know which members it notified before, and brokers may not be reachable yet.
+# A manager that reads another replica's new epoch in the log cannot know whether that replica crashed before it
+# announced the epoch.
 
 
 #: the first pause after a start is `key_retry` divided by this; each one is twice as long as the one before
@@ -167,7 +168,7 @@ class _Next(NamedTuple):
 
 
 class KeyNotices:
-    """See the module."""
+    """Remembers when each group's members must be reminded of the epoch."""
 
     def __init__(self, limits: BrokerLimits) -> None:
         self._longest = timedelta(milliseconds=limits.key_notice)
@@ -175,7 +176,7 @@ class KeyNotices:
         self._next: dict[KeyGroup, _Next] = {}
 
     def is_due(self, now: datetime, group: KeyGroup) -> bool:
-        """Say whether to announce a group's epoch now; the next time is later then."""
+        """Return whether to announce a group's epoch now, and plan the next announcement."""
         expected = self._next.get(group)
         if expected is not None and expected.due - expected.pause <= now < expected.due:
             return False
@@ -184,17 +185,17 @@ class KeyNotices:
         return True
 
     def told(self, now: datetime, group: KeyGroup) -> None:
-        """Record that a group's epoch, which has begun, is announced now."""
+        """Record that a group's new epoch is announced now."""
         self._next[group] = _Next(now + self._longest, self._longest)
 
     def told_by_another(self, now: datetime, group: KeyGroup) -> None:
-        """Record that a replica has begun an epoch, and should have told it."""
+        """Record that a replica has started an epoch, and should have announced it."""
         expected = self._next.get(group)
         if expected is not None:
             self._next[group] = expected._replace(due=min(expected.due, now + self._retry))
 
     def next(self, group: KeyGroup) -> datetime | None:
-        """Return when a group is notified next, if it was notified before."""
+        """Return the time of a group's next announcement, if there was one before."""
         expected = self._next.get(group)
         return None if expected is None else expected.due
 
@@ -204,7 +205,7 @@ class KeyNotices:
 
 
 class Proposal:
-    """See the module. It is made again after `retry`, while nobody has said whether the log has it."""
+    """A proposed record. It is proposed again after `retry`, until the log has a record at its position."""
 
     def __init__(self, retry: timedelta) -> None:
         self._retry = retry
@@ -217,29 +218,29 @@ class Proposal:
 
     @property
     def turn(self) -> datetime | None:
-        """When `again` is to be called at the latest."""
+        """When to call `again` at the latest."""
         return None if self._made is None else self._made[0] + self._retry
 
     def make(self, now: datetime, number: int, record: SignedValue[Record]) -> Append:
-        """Propose a record for a place."""
+        """Propose a record for a position."""
         append = Append(number, record)
         self._made = now, append
         return append
 
     def again(self, now: datetime) -> list[Append]:
-        """Propose it again, if it is time: the log takes it now, or says that the place is taken."""
+        """Propose the record again if `retry` has passed."""
         if self._made is None or abs(now - self._made[0]) < self._retry:
             return []
         self._made = now, self._made[1]
         return [self._made[1]]
 
     def settle(self, record: SignedValue[Record]) -> bool:
-        """Record that the log has this record in the place, and say whether it is the one that was proposed."""
+        """Record which record the log has at the position, and return whether it is the proposed one."""
         made, self._made = self._made, None
         return made is not None and made[1].record.digest == record.digest
 
     def admits(self, group: KeyGroup, broker: Principal) -> bool:
-        """Say whether it would let a broker into a group."""
+        """Return whether the proposed record admits a broker to a group."""
         record = None if self._made is None else self._made[1].record.value
         if not isinstance(record, KeyRecord) or record.word.group != group:
             return False
@@ -247,19 +248,18 @@ class Proposal:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What is asked of a key manager: each request is signed, of now, and comes once.
+# Requests to a key manager: each is signed, recent, and used once.
 #
-# The last request of each broker is remembered, and an older one is a copy. A manager that has just started remembers
-# nothing: whoever sends again what a broker said before that must not be able to put it out of a group, so that
-# requests to leave count only if they were made since then. All others give their broker nothing that it has no right
-# to.
+# The time of each broker's last request is remembered, and an older request is a replay. A manager that has just
+# started remembers nothing. A replayed request must not remove a broker from a group, so requests to leave count only
+# if they were made since the start. All other requests give a broker nothing that it has no right to.
 
 
 _Asker: TypeAlias = tuple[Principal, KeyGroup]
 
 
 class KeyRequests:
-    """See the module."""
+    """Verifies requests, and remembers the last one of each broker."""
 
     def __init__(self, skew: timedelta, limits: BrokerLimits) -> None:
         self._window = timedelta(milliseconds=limits.key_request) + skew
@@ -267,11 +267,11 @@ class KeyRequests:
         self._last: dict[_Asker, datetime] = {}
 
     def begin(self, now: datetime) -> None:
-        """Record that the manager runs from now on, if it did not before."""
+        """Record when the manager has started, at the first call."""
         self._begun = self._begun or in_utc(now)
 
     def check(self, now: datetime, unverified: UnverifiedValue[KeyRequest], wish: KeyWish) -> KeyRequest:
-        """Check a request: signed, of the right kind, of now, and no copy of an earlier one.
+        """Return a request if it is signed, of the right kind, recent, and not a replay.
 
         Raises `RefusedError`: `keys.wrong-request`, `keys.old-request`, `keys.weak-key`, and what signatures raise.
         """
@@ -281,28 +281,28 @@ class KeyRequests:
         last = self._last.get((request.broker, request.group), self._begun if wish is KeyWish.LEAVE else None)
         if abs(in_utc(now) - request.time) > self._window or (last is not None and request.time <= last):
             raise RefusedError(
-                "keys.old-request", "a request is too old, or has come before", hint="sign a new one; set the clocks"
+                "keys.old-request", "a request is too old, or a replay", hint="set the clocks, and sign a new request"
             )
         if request.public:
-            # Before anything is recorded: what is in the log can be answered.
+            # Before anything is recorded, so that every record in the log can be answered.
             check_public(request.public)
         return request
 
     def remember(self, request: KeyRequest) -> None:
-        """Remember a request of somebody who has a right to something: others could fill any memory."""
+        """Remember a request of an entitled broker. Others could fill the memory."""
         self._last[request.broker, request.group] = request.time
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# A key manager, or one of its replicas: who is in a key group, and when its key changes (section 7.6).
+# The manager itself.
 
 
 Serves: TypeAlias = Callable[[TypeKey], Collection[TypeName]]
-"""Says which versions of a type are served whose key groups are managed here; none for other types."""
+"""Returns the versions of a type whose keys this manager manages; none for other types."""
 
 
 class KeyManager:
-    """See the module. `replicas` are those whose records count besides its own. `now` never goes back."""
+    """A key manager. Records of `replicas` count besides its own. `now` must never go back."""
 
     def __init__(  # noqa: PLR0913  # each argument is one part of a manager's configuration
         self,
@@ -332,10 +332,10 @@ class KeyManager:
         self._proposal = Proposal(timedelta(milliseconds=limits.key_retry))
         self._condensing = Condensing(kek, random, limits)
 
-    # What brokers ask.
+    # Requests of brokers.
 
     def join(self, now: datetime, unverified: UnverifiedValue[KeyRequest], grounds: Grounds) -> list[Output]:
-        """Take in a request to join, or to have a right renewed, with what was decided about the broker.
+        """Process a request to join or to renew a right, with the decisions about the broker.
 
         Raises `RefusedError`: `keys.not-entitled`, `keys.not-managed`, and what any request raises (`keys.old-request`,
         `keys.wrong-request`, `evolution.wrong-key`, `key.bad-signature`); and `LimitError` (`keys.members`).
@@ -358,14 +358,14 @@ class KeyManager:
         return self._propose(now)
 
     def leave(self, now: datetime, unverified: UnverifiedValue[KeyRequest]) -> list[Output]:
-        """Take in a request to leave. Raises `RefusedError`, as any request does, and `keys.not-member`."""
+        """Process a request to leave. Raises `RefusedError`, as any request does, and `keys.not-member`."""
         request = self._requests.check(now, unverified, KeyWish.LEAVE)
         self._member(request)
         self._wish(request.group).leave.add(request.broker)
         return self._propose(now)
 
     def path(self, now: datetime, unverified: UnverifiedValue[KeyRequest]) -> list[Output]:
-        """Tell a member that has missed something where it is, with the keys of epochs that it has missed.
+        """Send a member that has missed something its path, and the keys of epochs that it has missed.
 
         Raises `RefusedError`, as `leave` does.
         """
@@ -375,28 +375,28 @@ class KeyManager:
         return [self._answers.path(state, request.broker, holder, missed)]
 
     def was_evicted(self, request: KeyRequest) -> bool:
-        """Say whether somebody was evicted, who has heard of no later epoch than there is here.
+        """Return whether a broker was evicted and has not heard of a later epoch than this manager.
 
-        Who is back has heard of one: it began when it joined, and a replica that is behind has not read of it.
+        A broker that was admitted again has: its admission started one, which a replica that is behind has not read.
         """
         state = self._state(request.group)
         return request.broker in state.evicted and state.epoch >= request.last
 
     def refresh(self, now: datetime, unverified: UnverifiedValue[KeyRequest]) -> list[Output]:
-        """Take in a member's word that it has sealed as much as it may under one key.
+        """Process a member's request for a new epoch, because it has sealed as much as one key allows.
 
-        Raises `RefusedError`, as `leave` does, and `keys.too-soon`: nobody can keep a group busy.
+        Raises `RefusedError`, as `leave` does, and `keys.too-soon`, so that no member can keep a group busy.
         """
         request = self._requests.check(now, unverified, KeyWish.REFRESH)
         state, _ = self._member(request)
         if now < self._answers.word(state).begun + timedelta(milliseconds=self._limits.key_refresh):
-            raise RefusedError("keys.too-soon", "the epoch has only begun", hint="go on with its key")
+            raise RefusedError("keys.too-soon", "the epoch has just started", hint="continue with its key")
         return self.rotate(now, request.group)
 
     def history(self, now: datetime, unverified: UnverifiedValue[KeyRequest], grounds: Grounds) -> list[Output]:
-        """Release keys of epochs that are over, to somebody who was found to have one of `history_rights`.
+        """Release keys of past epochs to a principal that has one of `history_rights`.
 
-        Raises `RefusedError`, as `join` does, and `keys.no-history` where none of the epochs is over.
+        Raises `RefusedError`, as `join` does, and `keys.no-history` if none of the epochs is over and kept.
         """
         request = self._requests.check(now, unverified, KeyWish.HISTORY)
         rights = self.history_rights(now, request)
@@ -406,18 +406,18 @@ class KeyManager:
         return [self._answers.history(state, request, *self._fold.released(state, request.first, request.last))]
 
     def history_rights(self, now: datetime, request: KeyRequest) -> frozenset[Right]:
-        """Return which rights release what is asked for: `history`, except for labels that are still in use.
+        """Return the rights that release the requested keys: `history`, except for labels that are still in use.
 
-        Their key is for every member of the group, which may have joined after they changed.
+        Every member of the group may have those, also one that joined after they changed.
         """
         state = self._state(request.group)
         in_use = request.first == request.last == state.epoch - 1 and self._refreshing.overlaps(state, now)
         return MEMBERS if in_use and request.broker in state.members else READERS
 
-    # What the operator, the policy and the clock say.
+    # Operators, policy and time.
 
     def evict(self, now: datetime, group: KeyGroup, broker: Principal) -> list[Output]:
-        """Take the key from a broker, whatever its right; nothing where it does not hold it."""
+        """Evict a broker, whatever its right. Does nothing if it does not hold the key."""
         wishes = self._wish(group)
         wishes.admit.pop(broker, None)
         if broker in self._state(group).holders() or self._proposal.admits(group, broker):
@@ -431,9 +431,9 @@ class KeyManager:
         grounds: Callable[[Principal], Grounds],
         spared: Collection[Principal] = (),
     ) -> list[Output]:
-        """Apply a policy change: `grounds` asks the door about each broker that has the key or waits for it.
+        """Apply a policy change: `grounds` returns the decisions about each broker that has or awaits the key.
 
-        Members without a right are evicted, all in one step. Those who are `spared` stay as they are.
+        Members without a right are evicted, all in one step. Brokers in `spared` are not reviewed.
         """
         state, wishes = self._state(group), self._wish(group)
         for broker in self.holders(group) - frozenset(spared):
@@ -449,17 +449,17 @@ class KeyManager:
         return self._propose(now)
 
     def rotate(self, now: datetime, group: KeyGroup) -> list[Output]:
-        """Begin an epoch, for an operator who wants one."""
+        """Start an epoch, for an operator."""
         self._wish(group).refresh = True
         return self._propose(now)
 
     def sealed(self, now: datetime, group: KeyGroup, blocks: int) -> list[Output]:
-        """Record that so many blocks more were sealed under the key of the epoch."""
+        """Count blocks that were sealed under the epoch's key, and start an epoch if there are enough."""
         self._blocks[group] = self._blocks.get(group, 0) + blocks
         return self.rotate(now, group) if self._blocks[group] >= self._refreshing.blocks else []
 
     def condense(self, now: datetime, since: datetime | None = None) -> list[Output]:
-        """Begin the log again with a checkpoint; the keys of epochs that were over before an instant are not in it.
+        """Write a checkpoint without the keys of epochs that ended before `since`.
 
         Raises `LimitError` (`keys.checkpoint`).
         """
@@ -467,40 +467,40 @@ class KeyManager:
         return self._propose(now)
 
     def forgot(self, number: int) -> None:
-        """Record that the log keeps no record before a place."""
+        """Record that the log has dropped all records before a position."""
         self._condensing.forgotten = max(number, self._condensing.forgotten)
 
     @property
     def forgotten(self) -> int:
-        """Before which place of the log nothing is kept, as far as is known."""
+        """The position before which the log keeps nothing, as far as is known."""
         return self._condensing.forgotten
 
     def has_forgotten(self, before: datetime, place: int) -> bool:
-        """Say whether a checkpoint from a place on is without epochs that were over before an instant.
+        """Return whether the log has forgotten the epochs that ended before a time.
 
-        And whether the log is rid of all that came before it: so long their keys are there.
+        It has if a checkpoint at or after `place` leaves them out, and the records before it were dropped.
         """
         begins = self._fold.checkpoint
         return self._condensing.has_left_out(before) and begins >= place and self.forgotten >= begins
 
     def holders(self, group: KeyGroup) -> frozenset[Principal]:
-        """Return all that hold the key or are about to: when policy changes, each is asked about again."""
+        """Return all brokers that hold the key or are about to: a policy change reviews each of them."""
         return frozenset((*self._state(group).holders(), *self._wish(group).admit))
 
     def word(self, group: KeyGroup) -> EpochStatement | None:
-        """Return what was said last about the epoch of a group, if it has begun."""
+        """Return the last statement about a group's epoch, if the group exists."""
         return self._state(group).word
 
     def relabels(self, now: datetime, group: KeyGroup) -> bool:
-        """Say whether labels are changing, so that the next change has to wait."""
+        """Return whether the labels are changing, so that the next change has to wait."""
         return self._refreshing.overlaps(self._state(group), now)
 
     def groups(self) -> Iterator[KeyGroup]:
-        """Yield the groups that have begun."""
+        """Yield the groups that exist."""
         return iter(self._fold.groups)
 
     def tick(self, now: datetime) -> tuple[list[Output], datetime | None]:
-        """Notice what has ended, tell the epochs, and say when to call again at the latest."""
+        """Process what is due; return the outputs, and when to call again at the latest."""
         self._requests.begin(now)
         said: list[Output] = []
         for group, state in self._fold.groups.items():
@@ -513,13 +513,13 @@ class KeyManager:
                 said.append(self._answers.notice(now, state))
         said += self._proposal.again(now)
         if self.forgotten < self._fold.checkpoint:
-            # Also what another replica, or this one in another life, did not live to forget.
+            # Also for a replica that crashed before it could truncate the log, or this one before its restart.
             said.append(TruncateLog(self._fold.checkpoint))
         self._condensing.look(self._fold)
         return [*said, *self._go_on(now)], self.turns()
 
     def turns(self) -> datetime | None:
-        """Return when to call `tick` at the latest, as things are."""
+        """Return when to call `tick` at the latest."""
         turn = self._proposal.turn
         for group, state in self._fold.groups.items():
             if state.word is None:
@@ -536,15 +536,15 @@ class KeyManager:
 
     @property
     def position(self) -> int:
-        """How many records were taken: where the log goes on."""
+        """How many records were read: the position of the next one."""
         return self._fold.number
 
     def take(self, now: datetime, unverified: UnverifiedValue[Record]) -> list[Output]:
-        """Take in the next record of the log, its own or another's; also to begin with, from the first one on.
+        """Process the next record of the log, its own or another's; at the start, from the first one on.
 
-        Where records were forgotten, the first one begins a checkpoint. One that does not follow (`GroupState.check`)
-        counts for nothing, for any replica. Raises `RefusedError` (`keys.log`) for one that is not the next, or of
-        somebody who is not a replica, and what signatures and unwrapping raise. Nothing has changed then.
+        If records were dropped, the first one starts a checkpoint. A record that does not follow
+        (`GroupState.check`) is skipped by every replica. Raises `RefusedError` (`keys.log`) for a record that is not
+        the next one or not a replica's, and what signatures and unwrapping raise. Then nothing has changed.
         """
         signed = unverified.verify()
         record, taken = signed.value, self._fold.take(signed)
@@ -568,23 +568,23 @@ class KeyManager:
             said += self._answers.epoch(record.word, rekey, self._limits.key_nodes)
         elif rekey is not None:
             self._notices.told_by_another(now, state.group)
-        # Who asked here is answered, whichever replica recorded it.
+        # A broker that asked here is answered here, whichever replica recorded it.
         for broker, applicant in self._wish(state.group).settle(state, record):
             if applicant.public:
                 said.append(self._answers.welcome(state, broker, state.members[broker], applicant.public))
         return said
 
-    # What follows.
+    # Proposing.
 
     def _go_on(self, now: datetime) -> list[Output]:
-        """Propose the next record. A checkpoint that is too much for the log keeps nobody from anything."""
+        """Propose the next record. A checkpoint that is too large blocks nothing else."""
         try:
             return self._propose(now)
         except LimitError as error:
             return [Noted(error), *self._propose(now)]
 
     def _propose(self, now: datetime) -> list[Output]:
-        """Propose the next record, unless one is under way; a checkpoint before all else, as it must not be broken."""
+        """Propose the next record unless one is under way. A checkpoint comes first: its parts must be consecutive."""
         if self._proposal.under_way or self._condensing.waits(now):
             return []
         if self._condensing.wanted and self._fold.groups:
@@ -596,7 +596,7 @@ class KeyManager:
             due = self._refreshing.due(state, wishes, now)
             if due:
                 record = self._record(in_utc(now), state, due)
-                # What would be skipped is not written: it would be proposed again, and again.
+                # A record that would be skipped must not be written: it would be proposed again and again.
                 state.check(record)
                 return [self._proposal.make(now, self._fold.number, sign_value(record, self._key))]
         return []
@@ -611,7 +611,7 @@ class KeyManager:
             word = self._answers.word(state)
         salt, seed = self._random(SALT_BYTES), Secret(self._random(SECRET_BYTES))
         sealed = wrap_seed(self._kek, seed, salt, state.group, self._fold.number)
-        # What is too much for one record is left for the next.
+        # What does not fit into one record waits for the next.
         changes = wishes.changes(self._limits.key_changes)
         return KeyRecord(word, self._fold.number, self._fold.head, now, refresh, salt, sealed, *changes)
 
@@ -620,7 +620,7 @@ class KeyManager:
         holder = state.members.get(request.broker)
         if holder is None:
             raise RefusedError(
-                "keys.not-member", f"{request.broker.short} is not in this key group", hint="join it first"
+                "keys.not-member", f"{request.broker.short} is not a member of this key group", hint="join it first"
             )
         self._requests.remember(request)
         return state, holder
@@ -628,7 +628,7 @@ class KeyManager:
     def _served(self, group: KeyGroup) -> Collection[TypeName]:
         served = self._serves(group.type)
         if not served:
-            raise RefusedError("keys.not-managed", f"the keys of `{group.type.name}` are managed by somebody else")
+            raise RefusedError("keys.not-managed", f"this broker does not manage the keys of `{group.type.name}`")
         return served
 
     def _state(self, group: KeyGroup) -> GroupState:

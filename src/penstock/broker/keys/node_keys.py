@@ -1,7 +1,7 @@
-"""The keys of a node: it joins the key groups of what it may read, and seals and opens with what it gets.
+"""A node's keys: it joins the key groups of the types that it may read, and seals and opens with their keys.
 
-A broker asks to join the groups of which it has a right by what it shows itself (`rights`); the manager decides for
-itself (`ManagedGroups`). What can neither be sealed nor opened yet waits, within bounds.
+A broker asks to join the groups that its own credentials entitle it to (`rights`). The manager decides again, by its
+own sources (`ManagedGroups`). Events and blocks whose keys are missing wait, within bounds.
 """
 
 import asyncio
@@ -53,10 +53,10 @@ from penstock.trust.key_statements import (
 from penstock.trust.signed import SignedValue, UnverifiedValue, malformed, read_signed, sign_value
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Statements about keys on their way: events of a type that every owner has and no client may name (`penstock.keys`).
+# Statements about keys travel as events of a type that every owner has and no client may name (`penstock.keys`).
 #
-# They reach the brokers that follow the owner: what members ask, what a manager answers, and what it tells all of them.
-# Everything in them that is secret is wrapped for its recipients.
+# They reach the brokers that follow the owner: members' requests, managers' answers, and managers' statements to all
+# members. All secrets in them are wrapped for their recipients.
 
 
 _UID: Final = "statement"
@@ -70,7 +70,7 @@ OnRefused: TypeAlias = Callable[[datetime, UnverifiedValue[KeyRefusal]], None]
 
 
 class KeyTransport:
-    """See the module. Messages are passed on unverified; operators see later refusals."""
+    """Sends and receives statements about keys. Received ones are passed on unverified; refusals are reported."""
 
     def __init__(self, core: Core, *, asked: OnAsked, told: OnTold, refused: OnRefused) -> None:
         self._core = core
@@ -80,7 +80,7 @@ class KeyTransport:
         self._followed: set[Principal] = set()
 
     def follow(self, owner: Principal) -> None:
-        """Hear what is said about the keys of an owner's types."""
+        """Subscribe to statements about the keys of an owner's types."""
         if owner in self._followed:
             return
         self._followed.add(owner)
@@ -89,7 +89,7 @@ class KeyTransport:
         core.settle(core.router.subscribe(f"{_KEY}{owner}", of_type))
 
     def publish(self, group: KeyGroup, value: SignedValue[Statement]) -> None:
-        """Say something about the keys of a group."""
+        """Publish a statement about the keys of a group."""
         owner = group.type.owner
         self.follow(owner)
         text = transport(value.to_sexp()).decode("ascii")
@@ -111,7 +111,7 @@ class KeyTransport:
 
     def _hear(self, now: datetime, held: object) -> None:
         if not isinstance(held, str) or not held.isascii():
-            raise malformed("an event about keys has one attribute, which is a text")
+            raise malformed("an event about keys does not have exactly one text attribute")
         written = parse(held.encode("ascii"))
         head = sexp_head(written[1]) if isinstance(written, tuple) and len(written) > 1 else None
         kind = _TOLD.get(head or b"")
@@ -129,13 +129,13 @@ class KeyTransport:
 
 Clock: TypeAlias = Callable[[], datetime]
 Put: TypeAlias = Callable[[Iterable[Output]], None]
-"""Takes what a manager wants done."""
+"""Receives a manager's outputs."""
 
 
 async def catch_up(clock: Clock, manager: KeyManager, log: KeyLog, put: Put) -> None:
-    """Let a manager take in what it has not read, from the beginning where it starts; `put` gets what it says to each.
+    """Pass a manager the records that it has not read; `put` receives its outputs for each.
 
-    Raises what `take` and the log raise. What was said to the records before stands.
+    Raises what `take` and the log raise. The outputs for earlier records stay valid.
     """
     for record in await log.read(manager.position):
         unverified = read_record(record)
@@ -146,10 +146,10 @@ async def catch_up(clock: Clock, manager: KeyManager, log: KeyLog, put: Put) -> 
 async def carry_out(
     clock: Clock, manager: KeyManager, log: KeyLog, outputs: Iterable[Output], send: Callable[[Sent], None]
 ) -> None:
-    """Write what a manager wants written, as often as it takes, and send the rest.
+    """Write the records of a manager's outputs until none is left, and send the other outputs.
 
-    What follows from a record is sent when it has come back, and does not wait for the next: that may fail. Raises what
-    `take` and the log raise.
+    The messages that follow from a record are sent when it has come back. They do not wait for the next record, which
+    may fail. Raises what `take` and the log raise.
     """
     waiting: deque[Append | TruncateLog] = deque()
 
@@ -164,7 +164,7 @@ async def carry_out(
     while waiting:
         match waiting.popleft():
             case Append(number, record):
-                # Taken or not: what stands in that place now is in the log.
+                # Accepted or not, the log has a record at that position now.
                 await log.append(number, record.to_bytes())
                 await catch_up(clock, manager, log, put)
             case TruncateLog(number) if number > manager.forgotten:
@@ -173,9 +173,9 @@ async def carry_out(
 
 
 class KeyScribe:
-    """Writes what a manager wants written, one after another, while everybody goes on; see the module.
+    """Writes a manager's records to its log in the background, one after another.
 
-    `send` receives messages to send, `failed` receives errors: the manager proposes again what was not written.
+    `send` receives messages to send, `failed` receives errors. The manager proposes unwritten records again.
     """
 
     def __init__(  # noqa: PLR0913  # the manager, the log, and its callbacks
@@ -200,7 +200,7 @@ class KeyScribe:
         self._writing: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Read the log, and begin.
+        """Read the log, and start writing.
 
         Raises what `take` and the log raise, and `RefusedError` (`keys.wrong-kek`).
         """
@@ -211,20 +211,20 @@ class KeyScribe:
                 raise
             raise RefusedError(
                 "keys.wrong-kek",
-                "the log of keys does not open: it was written under another key-encryption key, or changed",
-                hint="give the key that it was written with; without it, begin with another log",
+                "the key log cannot be opened: it was written under another key-encryption key, or was changed",
+                hint="give the key-encryption key that it was written with, or start with another log",
             ) from error
         self._writing = keep_running("writing the key log", self._write)
 
     async def stop(self) -> None:
-        """Write nothing more. What is being written may be in the log or not, as after a crash."""
+        """Stop writing. A record that is being written may be in the log or not, as after a crash."""
         if self._writing is not None:
             self._writing.cancel()
             await asyncio.gather(self._writing, return_exceptions=True)
         await self._log.close()
 
     def put(self, outputs: Iterable[Output]) -> None:
-        """Send the messages, and have the rest written."""
+        """Send the messages, and queue the records for writing."""
         for output in outputs:
             if isinstance(output, Append | TruncateLog):
                 self._waiting.append(output)
@@ -240,7 +240,7 @@ class KeyScribe:
 
     async def _write(self) -> None:
         while True:
-            # Other replicas write too: what they wrote is read now and then, when there is nothing to write.
+            # Other replicas write too, so the log is also read regularly if there is nothing to write.
             try:
                 async with asyncio.timeout(self._period):
                     await self._more.wait()
@@ -253,21 +253,21 @@ class KeyScribe:
                 await catch_up(self._clock, self._manager, self._log, self.put)
                 self._wrong = ""
             except PenstockError as error:
-                # Once, until it works again or something else is wrong.
+                # Report the same error once, until it works again.
                 if error.code != self._wrong:
                     self._wrong = error.code
                     self._failed(error)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The key groups that a node manages: what brokers ask, what policy changes, and what operators want.
+# The key groups that a node manages: requests of brokers, policy changes, and commands of operators.
 
 
 @dataclass(frozen=True, slots=True)
 class Managing:
-    """What a node needs to manage key groups: a log that replicas share, and the key under which secrets lie in it.
+    """Settings for managing key groups: the log that replicas share, and the key-encryption key of its secrets.
 
-    It manages the types of its own principal, and those on which owners have granted it `keys`.
+    A node manages its own principal's types, and those on which owners have granted it `keys`.
     """
 
     log: KeyLog
@@ -277,7 +277,7 @@ class Managing:
 
 
 class ManagedGroups:
-    """See the module. `evidence` is what holders of keys have shown."""
+    """The key groups that a node manages. `evidence` has the credentials of key holders."""
 
     def __init__(
         self, core: Core, claims: KeyClaims, transport: KeyTransport, evidence: KeyEvidence, managing: Managing
@@ -311,27 +311,27 @@ class ManagedGroups:
         await self._scribe.start()
 
     async def stop(self) -> None:
-        """Write nothing more to the log."""
+        """Stop writing to the log."""
         await self._scribe.stop()
 
     def tick(self, now: datetime) -> None:
-        """Do what is due."""
+        """Process what is due."""
         if self._evidence.due:
             self.review(now, None)
         self.tell(self.manager.tick(now)[0])
 
     def tell(self, outputs: Iterable[Output]) -> None:
-        """Carry out what the manager wants done, in order."""
+        """Carry out the manager's outputs, in order."""
         self._scribe.put(outputs)
 
     def _send(self, output: Tell | Reply) -> None:
         group = output.group if isinstance(output, Tell) else output.value.value.word.group
         self._transport.publish(group, output.value)
 
-    # What policy and operators say.
+    # Policy and operators.
 
     def review(self, now: datetime, news: frozenset[Principal] | None) -> None:
-        """Judge those who hold keys that are managed here: all of them, or those alone who show something else."""
+        """Decide again about all holders of managed keys, or only about those with new credentials (`news`)."""
         news = None if self._evidence.due else news
         holders = {group: self.manager.holders(group) for group in self.manager.groups()}
         everybody = frozenset().union(*holders.values())
@@ -345,30 +345,30 @@ class ManagedGroups:
         return look.grounds(group, broker, self._evidence.of(broker))
 
     def groups(self) -> list[KeyGroup]:
-        """Return the groups that have begun."""
+        """Return the groups that exist."""
         served = (group for group in self.manager.groups() if self._claims.served(group.type))
         return sorted(served, key=lambda group: group.scope)
 
     def rotate(self, group: KeyGroup) -> None:
-        """Begin an epoch."""
+        """Start an epoch."""
         self.tell(self.manager.rotate(self._core.now(), group))
 
     def evict(self, group: KeyGroup, broker: Principal) -> None:
-        """Take the key from a broker."""
+        """Evict a broker."""
         self.tell(self.manager.evict(self._core.now(), group, broker))
 
     def forget(self, before: datetime) -> None:
-        """Forget epochs that were over before an instant, and begin the log again."""
+        """Forget epochs that ended before a time, with a checkpoint that leaves them out."""
         self.tell(self.manager.condense(self._core.now(), in_utc(before)))
 
     def status(self) -> dict[str, Wire]:
-        """Return how many hold the keys of each group, as plain data."""
+        """Return the number of holders of each group, as plain data."""
         return {group.scope: len(self.manager.holders(group)) for group in self.manager.groups()}
 
-    # What brokers ask.
+    # Requests of brokers.
 
     def asked(self, now: datetime, request: UnverifiedValue[KeyRequest]) -> None:
-        """Answer a request for keys that are managed here. Raises what the manager raises, if answered too."""
+        """Answer a request for keys that are managed here. Raises what the manager raises, also after a refusal."""
         value = request.value
         if not self._claims.served(value.group.type):
             return
@@ -400,7 +400,7 @@ class ManagedGroups:
                 return manager.history(now, request, grounds)
 
     def _refuse(self, now: datetime, request: UnverifiedValue[KeyRequest], code: str) -> None:
-        """Tell whoever asked why it does not get it; a request that was not verified is refused for something else."""
+        """Send a broker the reason why its request was refused."""
         value, me = request.value, self._core.principal
         about = value.public or request.digest
         refusal = KeyRefusal(me, value.group, value.broker, about, code, in_utc(now))
@@ -408,55 +408,54 @@ class ManagedGroups:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Whether events of a type can be sealed now, by the keys that a broker holds; telling operators what waits for keys.
+# Whether events of a type can be sealed now, by the keys that a broker holds; and reports of events that wait.
 #
-# It is asked with each block, and so remembered for as long as it is certain.
+# Each block asks this, so the answer is remembered for as long as it is certain.
 
 
-#: what managers answer to who asks to join, and what can be done about it
+#: managers' refusals to a broker that asks to join, and what to do about them
 _REFUSALS: Final = {
-    NO_PLACE: ("the group has as many members as it may", "its owner evicts brokers that need the key no longer"),
-    NOT_MEMBER: ("this broker was evicted", "`penstock keys join` asks for its keys again, where it is to have them"),
-    NOT_BROKER: ("this broker may not carry the type", "the type's owner grants it `route`"),
+    NO_PLACE: ("the key group is full", "let the type's owner evict brokers that no longer need the key"),
+    NOT_MEMBER: ("this broker was evicted", "run `penstock keys join` to ask for its keys again"),
+    NOT_BROKER: ("this broker may not carry the type", "let the type's owner grant it `route`"),
 }
 
 
 class KeyReadiness:
-    """See the module. `members` are the groups that the broker is in, or wants to join."""
+    """Says whether events can be sealed now. `members` are the groups that the broker is in or wants to join."""
 
     def __init__(self, core: Core, members: Mapping[KeyGroup, KeyMember]) -> None:
         self._core = core
         self._members = members
-        #: until when events of a type can be sealed, as far as was heard about keys; and the library that it is based
-        #: on
+        #: until when events of a type can be sealed if no statement about keys arrives; and the library's version
         self._until: dict[TypeKey, datetime] = {}
         self._library = -1
-        #: groups without a key to seal under, and since when; None when operators know
+        #: groups without a key to seal under, and since when; None after it was reported
         self._waiting: dict[KeyGroup, datetime | None] = {}
-        #: why managers give none, by the code
+        #: the code of the managers' refusal
         self._refused: dict[KeyGroup, str] = {}
 
     def forget(self) -> None:
-        """Ask again: something was heard about keys."""
+        """Drop remembered answers: a statement about keys has arrived."""
         self._until.clear()
 
     def hold(self, group: KeyGroup) -> None:
-        """Record that there is no key of a group to seal under. For a moment that is nothing."""
+        """Record that a group has no key to seal under. It is reported if it lasts."""
         self._waiting[group] = self._core.now()
 
     def resume(self, group: KeyGroup) -> None:
-        """Record that there is one."""
+        """Record that a group has a key to seal under."""
         self._waiting.pop(group, None)
         self._refused.pop(group, None)
 
     def refused(self, group: KeyGroup, code: str) -> None:
-        """Record why a manager gives none; where that is so for longer than a moment, operators are notified."""
+        """Record why a manager refuses the key. It is reported if it lasts."""
         if self._refused.get(group) != code:
             self._refused[group] = code
             self._waiting[group] = self._core.now()
 
     def holds(self, of_type: TypeKey) -> bool:
-        """Say whether events of a type have to wait, because they are sealed and not all keys are there."""
+        """Return whether events of a type must wait, because the type is sealed and a key is missing."""
         core = self._core
         if self._library != core.library.changes:
             self._library = core.library.changes
@@ -473,16 +472,16 @@ class KeyReadiness:
         return False
 
     def _sealable_until(self, now: datetime, of_type: TypeKey) -> datetime | None:
-        """Return until when all keys of a type are there and current; None where one of them is not, or no more."""
+        """Return until when all keys of a type are current; None if one is missing or too old."""
         ends = [member.seals_until for group, member in self._members.items() if group.type == of_type]
         if not ends:
-            # It has no right to any of them, as far as it knows; that may change.
+            # This broker has no right to the keys as far as it knows. That may change.
             self._waiting.setdefault(KeyGroup(of_type), now)
         until = min([end for end in ends if end is not None], default=now)
         return None if not ends or None in ends or now > until else until
 
     def tick(self, now: datetime) -> None:
-        """Let operators know, once, that publications wait for a key that does not come."""
+        """Report once that publications wait for a key that does not come."""
         pause = timedelta(milliseconds=self._core.settings.limits.key_retry)
         for group, since in self._waiting.items():
             if since is not None and now >= since + pause:
@@ -499,26 +498,26 @@ class KeyReadiness:
 def _no_manager(group: KeyGroup) -> FailedError:
     return FailedError(
         "keys.no-manager",
-        f"no key of `{group.scope}` is current: publications wait for one",
-        hint="is a key manager running, and reached?",
+        f"publications wait: this broker has no current key of `{group.scope}`",
+        hint="check that a key manager runs and is reachable",
     )
 
 
 def _refusal(group: KeyGroup, code: str) -> RefusedError:
     why, hint = _REFUSALS[code]
-    return RefusedError(code, f"the key manager gives no key of `{group.scope}`: {why}; publications wait", hint=hint)
+    return RefusedError(code, f"publications wait for the key of `{group.scope}`: {why}", hint=hint)
 
 
 def _not_entitled(group: KeyGroup) -> RefusedError:
     return RefusedError(
         "keys.not-entitled",
-        f"this broker shows no right to the keys of `{group.type.name}`: what clients publish of it waits",
+        f"publications wait: this broker's certificates give it no right to the keys of `{group.type.name}`",
         hint="grant it `publish` or `subscribe` on the type and its attributes, without conditions",
     )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The keys of a node: it joins the key groups of what it may read, and seals and opens with what it gets.
+# All keys of a node.
 
 
 _AGAIN: Final = timedelta(minutes=1)
@@ -527,7 +526,7 @@ OnReleased: TypeAlias = Callable[[Released], None]
 
 
 class Keys:
-    """See the module."""
+    """The keys of a node: its memberships in key groups, and the groups that it manages."""
 
     def __init__(self, core: Core, ring: LiveKeys, managing: Managing | None = None) -> None:
         self._core = core
@@ -536,11 +535,11 @@ class Keys:
         self._members: dict[KeyGroup, KeyMember] = {}
         self.readiness = KeyReadiness(core, self._members)
         self._transport = KeyTransport(core, asked=self._asked, told=self._told, refused=self._refused)
-        #: groups that this broker has no right to join, and until when that is taken for granted
+        #: groups that this broker has no right to join, and when to decide about that again
         self._declined: dict[KeyGroup, datetime] = {}
-        #: groups of labels of which an old key was asked for, and when it may be asked for again
+        #: groups of labels whose old key was requested, and when
         self._sought: dict[KeyGroup, datetime] = {}
-        #: who waits for keys of old epochs, by the key that they are sealed to
+        #: clients that wait for keys of old epochs, by the key that these are sealed to
         self.fetching: dict[bytes, OnReleased] = {}
         self._evidence = KeyEvidence(core)
         self._started = False
@@ -551,7 +550,7 @@ class Keys:
     # Running.
 
     async def start(self) -> None:
-        """Read the log, where groups are managed here, and join. Raises what the log raises."""
+        """Read the log if this node manages groups, and join groups. Raises what the log raises."""
         if self._managed is not None:
             await self._managed.start()
         self._evidence.begin()
@@ -564,7 +563,7 @@ class Keys:
             await self._managed.stop()
 
     def tick(self) -> None:
-        """Join what is new and may be joined, ask again, forget what is over."""
+        """Join new groups, repeat requests, and forget old keys."""
         now = self._core.now()
         for verified in self._claims.sealed():
             self._transport.follow(verified.event_type.key.owner)
@@ -582,10 +581,10 @@ class Keys:
         self._relabel(now)
 
     def _count(self, now: datetime) -> None:
-        """Pass on how many blocks were sealed here: enough of them end an epoch."""
+        """Report how many blocks were sealed here: enough of them end an epoch."""
         sealed, self._core.vault.sealed = self._core.vault.sealed, Counter()
         for of_type, blocks in sealed.items():
-            # Asked once for all groups of a type: it is a decision.
+            # Once for all groups of a type, because it takes a decision.
             managed = self._managed if self._managed is not None and self._claims.served(of_type) else None
             for group, member in list(self._members.items()):
                 if group.type != of_type or group.labels:
@@ -596,7 +595,7 @@ class Keys:
                     self._carry_out(member.sealed(now, blocks))
 
     def rights_changed(self) -> None:
-        """Ask about everybody again: who has no right any more loses the key, and who has one gets it."""
+        """Decide again about all brokers: evict those without a right, and join groups that are permitted now."""
         if not self._started:
             return
         now, news = self._core.now(), self._evidence.news()
@@ -612,24 +611,24 @@ class Keys:
         lost = [group for group in self._members if not self._claims.may_hold(core.principal, group, look)]
         if not lost:
             return
-        # While it is still known which labels are whose.
+        # While the labels' types are still known.
         types = {group.type for group in lost if group.attribute is None}
         core.settle(core.router.give_up(lambda tree: (core.labels.type_of(tree) or tree) in types))
         for group in lost:
             self._carry_out(self._members.pop(group).leave(now))
             self._ring.leave(group.scope)
-        # Who may not read an attribute any more does not wait for it.
+        # Blocks no longer wait for the key of an attribute that may not be read any more.
         core.settle(core.router.keys_changed())
 
     # Groups and rights.
 
     def reads_as_much(self, peer: Principal, of_type: TypeKey) -> bool:
-        """Say whether a neighbour may hold all keys of a type that this broker has."""
+        """Return whether a neighbour may hold all keys of a type that this broker has."""
         held, look = [group for group in self._members if group.type == of_type], KeyLook(self._claims)
         return bool(held) and all(self._claims.may_hold(peer, group, look) for group in held)
 
     def may_publish(self, broker: Principal, of_type: TypeKey, attributes: Iterable[str]) -> bool:
-        """Say whether a broker may publish all events of a type with these attributes, and so sign them."""
+        """Return whether a broker may publish, and therefore sign, all events of a type with these attributes."""
         return self._claims.may_publish(broker, of_type, attributes)
 
     def _join(self, now: datetime, group: KeyGroup) -> None:
@@ -637,7 +636,7 @@ class Keys:
         if group in self._members or (declined is not None and declined - _AGAIN <= now < declined):
             return
         if not self._claims.may_hold(self._core.principal, group):
-            # Asked again when policy changes; and now and then, because rights begin at dates too.
+            # Decided again when policy changes, and regularly, because rights may start at a date.
             self._declined[group] = now + _AGAIN
             return
         settings = self._core.settings
@@ -648,7 +647,7 @@ class Keys:
             self._ring.expect(group.scope)
         self._carry_out(member.join(now))
 
-    # What comes and goes.
+    # Statements about keys.
 
     def arrived(self, now: datetime, event: TransitEvent) -> None:
         """Take a statement about keys. One that does not count is passed over, and noted."""
@@ -662,7 +661,7 @@ class Keys:
             return
         member = self._members.get(value.word.group)
         if member is not None:
-            # Also where what was said is refused in the end.
+            # Also if the statement turns out to be invalid.
             self.readiness.forget()
             self._carry_out(member.receive(now, told))
 
@@ -679,7 +678,7 @@ class Keys:
         manager: Principal,
         answer: UnverifiedValue[KeyHistory] | UnverifiedValue[KeyRefusal],
     ) -> None:
-        """Pass on what a manager answers to somebody who has asked through this broker."""
+        """Pass a manager's answer to the client that has asked through this broker."""
         if answer.value.public in self.fetching and self._claims.manages(now, group.type, manager):
             found = answer.verify()
             self.fetching.pop(found.value.public)(found)
@@ -704,7 +703,7 @@ class Keys:
                     self._ring.begin(group.scope, epoch, key)
                     changed = True
                 case Opened():
-                    # For logs, which are read elsewhere: what arrives here is not that old.
+                    # For reading logs elsewhere: blocks that arrive here are not that old.
                     pass
                 case ForgetKey(group, epoch):
                     self._ring.close(group.scope, epoch)
@@ -715,7 +714,7 @@ class Keys:
                     changed = True
                 case KeyRefused(group, code):
                     self.readiness.refused(group, code)
-        # Somebody may have asked in between.
+        # Answers may have been remembered in between.
         self.readiness.forget()
         self._core.relabel()
         if changed:
@@ -723,7 +722,7 @@ class Keys:
             self._core.release()
 
     def _relabel(self, now: datetime) -> None:
-        """Use the current labels, and ask for those that others still use."""
+        """Use the current labels, and ask for the old ones that others still use."""
         core = self._core
         core.labels.tick()
         core.relabel()
@@ -734,7 +733,7 @@ class Keys:
                 self._sought[group] = now
                 self._carry_out(member.history(now, missing, missing))
 
-    # What operators and clients want (`client_requests`).
+    # For requests of operators and clients (`client_requests`).
 
     @property
     def manager(self) -> KeyManager:
@@ -744,25 +743,25 @@ class Keys:
     @property
     def _managing(self) -> ManagedGroups:
         if self._managed is None:
-            raise RefusedError("keys.not-managed", "no keys are managed here", hint="ask a broker that manages them")
+            raise RefusedError("keys.not-managed", "this broker manages no keys", hint="ask a broker that does")
         return self._managed
 
     @property
     def claims(self) -> KeyClaims:
-        """Who may do what with keys."""
+        """The decisions about keys."""
         return self._claims
 
     @property
     def members(self) -> Mapping[KeyGroup, KeyMember]:
-        """The groups that this broker is in, or wants to join."""
+        """The groups that this broker is in or wants to join."""
         return MappingProxyType(self._members)
 
     def managed(self) -> list[KeyGroup]:
-        """Return the groups that are managed here, and have begun."""
+        """Return the managed groups that exist."""
         return [] if self._managed is None else self._managed.groups()
 
     def join_now(self) -> None:
-        """Immediately request all keys that this broker may have and lacks."""
+        """Request all missing keys immediately."""
         self._declined.clear()
         now = self._core.now()
         for member in self._members.values():
@@ -771,23 +770,23 @@ class Keys:
         self.tick()
 
     def rotate(self, group: KeyGroup) -> None:
-        """Begin an epoch. Raises `RefusedError` (`keys.not-managed`)."""
+        """Start an epoch. Raises `RefusedError` (`keys.not-managed`)."""
         self._managing.rotate(group)
 
     def evict(self, group: KeyGroup, broker: Principal) -> None:
-        """Take the key from a broker. Raises `RefusedError` (`keys.not-managed`)."""
+        """Evict a broker. Raises `RefusedError` (`keys.not-managed`)."""
         self._managing.evict(group, broker)
 
     def forget(self, before: datetime) -> None:
-        """Forget epochs that were over before an instant, and begin the log again. Raises as `rotate`."""
+        """Forget epochs that ended before a time. Raises as `rotate`."""
         self._managing.forget(before)
 
     def forward(self, request: SignedValue[KeyRequest]) -> None:
-        """Send the request of a client to the managers."""
+        """Send a client's request to the managers."""
         self._transport.publish(request.value.group, request)
 
     def status(self) -> dict[str, Wire]:
-        """Return which keys are held, and how many hold those that are managed here, as plain data."""
+        """Return the held keys, and the number of holders of each managed group, as plain data."""
         held: dict[str, Wire] = {
             group.scope: {"epoch": member.epoch, "seals": member.seals(self._core.now())}
             for group, member in sorted(self._members.items(), key=lambda item: item[0].scope)

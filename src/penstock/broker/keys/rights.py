@@ -116,28 +116,28 @@ def _longest(branches: Iterable[Branch]) -> KeyEntitlement:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What the holders of keys have shown for their rights, for as long as they hold them.
+# The credentials that key holders have presented, kept for as long as they hold keys.
 #
-# A manager judges holders when policy changes, by what they show. One that cannot be reached for a while has not lost
-# its right by that: what it has shown last counts until it shows something else, its dates are over or policy says
-# otherwise. A manager that has only just started knows of its holders by its log, which says that they had a right and
-# until when. They are given some time to show themselves: little where policy is another one than at the start, and
-# else as long as an epoch can last. Who is silent for longer than that is judged by what policy says without it: its
-# right may have been withdrawn while no manager was there to notice.
+# When policy changes, a manager decides again about each holder by its credentials. A holder that cannot be reached
+# does not lose its right: its last credentials count until it presents others, they expire, or policy revokes them. A
+# manager that has just started knows its holders only from its log, which says that they had a right and until when.
+# They get some time to present credentials: `key_grace` if policy has changed since the start, otherwise as long as an
+# epoch can last. After that a silent holder is decided about by policy alone, because its right may have been revoked
+# while no manager was running.
 #
-# Judging somebody costs some decisions, and in a network that comes up everybody shows something. Where nothing else
-# has changed, those alone are judged who do.
+# Each review costs some decisions, and in a starting network every broker presents credentials. If nothing else has
+# changed, only brokers with new credentials are reviewed.
 
 
 class KeyEvidence:
-    """See the module. It begins again when the log has been read."""
+    """The credentials that key holders have presented. `begin` is called again after the log was read."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
         self.begin()
 
     def begin(self) -> None:
-        """Begin: nothing has been shown."""
+        """Start with no credentials."""
         core = self._core
         self._sources = core.sources
         limits, now = core.settings.limits, core.now()
@@ -146,38 +146,38 @@ class KeyEvidence:
         self._shown: dict[Principal, Credentials] = {}
         self._disclosed: dict[Principal, Credentials] = {}
         self._by: tuple[object, int] | None = None
-        #: holders that have shown nothing, and since when that is known; and when the first of them is to be judged
+        #: holders without credentials, and since when that is known; and when the first of them must be reviewed
         self._silent: dict[Principal, datetime] = {}
         self._due: datetime | None = now
 
     def news(self) -> frozenset[Principal] | None:
-        """Return who shows something else than when this was asked last; None where everybody is to be judged again."""
+        """Return the brokers with other credentials than at the last call; None if all must be reviewed."""
         core, before = self._core, self._disclosed
         by, self._disclosed = (core.sources, core.library.changes), dict(core.disclosed)
         changed = {who for who in {*before, *self._disclosed} if before.get(who) is not self._disclosed.get(who)}
-        # Where nothing has changed, it is a date.
+        # If nothing has changed, a date was reached.
         everybody = by != self._by or not changed
         self._by = by
         return None if everybody else frozenset(changed)
 
     def look(self, holders: Iterable[Principal]) -> None:
-        """Take in what holders show now, and forget about those who hold nothing any more."""
+        """Record the holders' current credentials, and forget those of brokers that hold no key any more."""
         disclosed, known = self._core.disclosed, self._shown
         shown = {broker: disclosed.get(broker, known.get(broker)) for broker in holders}
         self._shown = {broker: bag for broker, bag in shown.items() if bag is not None}
 
     def joined(self, broker: Principal) -> None:
-        """Take in what somebody shows who joins: it may have gone when others are looked at."""
+        """Record the credentials of a broker that joins: it may have gone when `look` is called."""
         shown = self._core.disclosed.get(broker)
         if shown is not None:
             self._shown[broker] = shown
 
     def of(self, broker: Principal) -> Credentials:
-        """Return what a broker has shown last."""
+        """Return a broker's last credentials."""
         return self._shown.get(broker, Credentials())
 
     def unseen(self, holders: Iterable[Principal]) -> frozenset[Principal]:
-        """Return the holders that are not judged yet: they have shown nothing since the start, and have time to."""
+        """Return the holders that are not reviewed yet: they still have time to present credentials."""
         core, now, before = self._core, self._core.now(), self._silent
         silent = (broker for broker in holders if broker not in self._shown and broker != core.principal)
         self._silent = {broker: before.get(broker, now) for broker in silent}
@@ -189,12 +189,12 @@ class KeyEvidence:
 
     @property
     def due(self) -> bool:
-        """Whether it is time to judge somebody who has shown nothing."""
+        """Whether a holder that has presented nothing must be reviewed now."""
         return self._due is not None and self._core.now() >= self._due
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a node decides about keys, by its sources and what others show it: who manages, who holds, who reads old ones.
+# A node's decisions about keys, by its sources and the others' credentials: who manages, holds, and reads old ones.
 
 
 _NOTHING: Final = Credentials()
@@ -203,13 +203,13 @@ _IN_ORDER: Final = (Right.PUBLISH, Right.SUBSCRIBE)
 
 
 class KeyClaims:
-    """See the module."""
+    """Decides who may manage a type's keys, hold them, and read old ones. Everything is asked of `decide()`."""
 
     def __init__(self, core: Core) -> None:
         self._core = core
 
     def sealed(self, of_type: TypeKey | None = None) -> Iterator[VerifiedType]:
-        """Yield all versions of types that are sealed, or of one of them."""
+        """Yield all versions of all sealed types, or of one of them."""
         core = self._core
         for key in list(core.library) if of_type is None else [of_type]:
             for verified in core.library.below(key, core.now()):
@@ -222,7 +222,7 @@ class KeyClaims:
         return {one.by_name[name].id for one in types if name in one.by_name}
 
     def attribute_name(self, group: KeyGroup) -> str:
-        """Return what people call the attribute of a group; nothing for groups of a whole type."""
+        """Return the name of a group's attribute; an empty string for the group of a whole type."""
         if group.labels:
             return LABELS
         for verified in self.sealed(group.type):
@@ -239,7 +239,7 @@ class KeyClaims:
         return tuple(one.event_type.name for one in self.sealed(of_type))
 
     def manages(self, _now: datetime, of_type: TypeKey, manager: Principal, shown: Credentials = _NOTHING) -> bool:
-        """Say whether somebody may manage the keys of a type: its owner, or who has `keys` on all versions."""
+        """Return whether a principal may manage a type's keys: it is the owner, or has `keys` on all versions."""
         if manager == of_type.owner:
             return True
         versions = list(self.sealed(of_type))
@@ -248,9 +248,10 @@ class KeyClaims:
         return bool(versions) and all(settled(self._ask(request, shown).decision) for request in asked)
 
     def is_broker(self, broker: Principal, of_type: TypeKey, shown: Credentials = _NOTHING) -> bool:
-        """Say whether a principal is a broker of the network that a type's owner trusts to carry its events (`route`).
+        """Return whether a principal is a broker of the network and has `route` on a type.
 
-        By what it shows now, and `shown` before. Clients have no such rights, and no key: brokers decide for them.
+        Its current credentials and those `shown` before count. Clients have no such right and get no keys: their
+        brokers decide for them.
         """
         core = self._core
         if not core.is_broker(broker, shown):
@@ -261,52 +262,52 @@ class KeyClaims:
         return bool(len(shown)) and all(settled(self._ask(request, shown).decision) for request in asked)
 
     def joining(self, broker: Principal, group: KeyGroup) -> Grounds:
-        """Decide about a broker that asks to join, and record it.
+        """Yield the recorded decisions about a broker that asks to join.
 
-        Raises `RefusedError`: `keys.not-broker`, and `keys.not-managed` for a group that the type does not have. Who
-        has a right to everything would have it to attributes that do not exist, of which there is no end.
+        Raises `RefusedError`: `keys.not-broker`, and `keys.not-managed` for a group that the type does not have:
+        a right to everything would otherwise open any number of groups for attributes that do not exist.
         """
         if not self.is_broker(broker, group.type):
             raise RefusedError(
                 NOT_BROKER,
-                f"{broker.short} is not a broker that may carry `{group.type.name}`, and others get no keys",
-                hint="the coordinator grants `broker`, and the type's owner grants `route` to brokers that it trusts",
+                f"{broker.short} gets no keys of `{group.type.name}`: it is not a broker that may carry this type",
+                hint="let the coordinator grant it `broker`, and the type's owner `route`",
             )
         if not any(group in groups_of(verified) for verified in self.sealed(group.type)):
             raise RefusedError(
                 "keys.not-managed",
-                f"`{group.type.name}` has no such keys, as far as is known here",
-                hint="a manager has to know the version of the type that has the attribute",
+                f"this key manager does not know this key group of `{group.type.name}`",
+                hint="give the manager the version of the type that has the attribute",
             )
         yield from self.decided(broker, group, _IN_ORDER)
 
     def grounds_of(self, group: KeyGroup, broker: Principal, shown: Credentials = _NOTHING) -> Grounds:
-        """Consider the rights of a broker, by what it shows now, and `shown` before; nobody has asked."""
+        """Yield unrecorded decisions about a broker, by its current credentials and those `shown` before."""
         if not self.is_broker(broker, group.type, shown):
             return
         for found, request in self._considered(broker, group, _IN_ORDER, shown):
             yield request, found.decision
 
     def decided(self, broker: Principal, group: KeyGroup, rights: Iterable[Right], shown: bytes = b"") -> Grounds:
-        """Decide about a broker that asks for a key, and record it. Raises what reading `shown` raises."""
+        """Yield the recorded decisions about a broker that asks for a key. Raises what reading `shown` raises."""
         for found, request in self._considered(broker, group, rights, self._core.read_bag(shown)):
             self._core.recorder.write(found.record)
             yield request, found.decision
 
     def may_hold(self, broker: Principal, group: KeyGroup, look: "KeyLook | None" = None) -> bool:
-        """Say whether a broker may hold the key of a group."""
+        """Return whether a broker may hold the key of a group."""
         grounds = (look or KeyLook(self)).grounds(group, broker)
         return self._is_entitled(broker, group, grounds, MEMBERS)
 
     def may_publish(self, broker: Principal, of_type: TypeKey, attributes: Iterable[str]) -> bool:
-        """Say whether a broker may publish all events of a type with these attributes."""
+        """Return whether a broker may publish all events of a type with these attributes."""
         whole = KeyGroup(of_type)
         grounds = [(request, found.decision) for found, request in self._considered(broker, whole, PUBLISHERS)]
         groups = (whole, *(KeyGroup(of_type, AttributeId.parse(attribute)) for attribute in attributes))
         return all(self._is_entitled(broker, group, grounds, PUBLISHERS) for group in groups)
 
     def has_history(self, group: KeyGroup, who: Principal) -> bool:
-        """Decide whether somebody has the right to keys of old epochs, and record it."""
+        """Decide whether a principal may have keys of old epochs, and record the decision."""
         return self._is_entitled(who, group, self.decided(who, group, (Right.HISTORY,)), READERS)
 
     def _is_entitled(self, who: Principal, group: KeyGroup, grounds: Grounds, rights: frozenset[Right]) -> bool:
@@ -327,7 +328,7 @@ class KeyClaims:
 
     def _ask(self, request: EventRequest, shown: Credentials) -> Recorded:
         core = self._core
-        # What this broker shows itself is among the sources already.
+        # This broker's own credentials are among the sources already.
         shown = core.disclosed.get(request.principal, _NOTHING) + shown
         authorities = core.sources.authorities(shown, environment_schema())
         return core.recorder.consider(request, authorities, core.sources.revision)
@@ -345,14 +346,14 @@ def groups_of(verified: VerifiedType) -> Iterator[KeyGroup]:
 
 
 class KeyLook:
-    """One look at the rights of brokers: what they may do with a type is asked once for all of its groups."""
+    """Remembers decisions during one review, so that each broker is decided about once for all groups of a type."""
 
     def __init__(self, claims: KeyClaims) -> None:
         self._claims = claims
         self._grounds: dict[tuple[TypeKey, Principal], Grounds] = {}
 
     def grounds(self, group: KeyGroup, broker: Principal, shown: Credentials = _NOTHING) -> Grounds:
-        """Return what `KeyClaims.grounds_of` finds."""
+        """Return the decisions of `KeyClaims.grounds_of`."""
         about = group.type, broker
         if about not in self._grounds:
             self._grounds[about] = list(self._claims.grounds_of(group, broker, shown))

@@ -1,6 +1,6 @@
-"""What is sealed in the messages and records of key groups, both ways: each under a context of its own.
+"""Seal and open the secrets in messages and records of key groups, each in a context of its own.
 
-Whatever does not open, or is not what it should be, is one error: `RefusedError` (`keys.unopened`).
+Everything that does not open, or has the wrong form, raises the same error: `RefusedError` (`keys.unopened`).
 """
 
 from collections.abc import Iterable
@@ -25,21 +25,21 @@ _SEED: Final = b"seed"
 _OVER: Final = b"over"
 _STATE: Final = b"state"
 _RECORD: Final = b"record"
-#: what a sealed record of a log begins with; one that is not sealed is an S-expression
+#: the first byte of a sealed record; one that is not sealed is an S-expression
 _SEALED: Final = b"\x02"
 _PLAIN: Final = b"("
 _LENGTH: Final = Struct(">I")
-#: records are padded to a multiple of this, so that their length does not tell names apart
+#: records are padded to a multiple of this, so that their length does not reveal names
 _PADDING: Final = 256
 
 
 def seal_welcome(group: KeyGroup, broker: Principal, public: bytes, content: bytes, random: RandomBytes) -> bytes:
-    """Seal a leaf, and what its member needs beside it. Raises `RefusedError` (`keys.weak-key`)."""
+    """Seal a member's leaf and path. Raises `RefusedError` (`keys.weak-key`)."""
     return seal_to(public, content, _WELCOME + group.id + broker.digest, random)
 
 
 def open_welcome(group: KeyGroup, broker: Principal, private: SealingKey, sealed: bytes) -> tuple[Secret, bytes]:
-    """Return leaf and place."""
+    """Return a member's leaf and path."""
     content = private.open(sealed, _WELCOME + group.id + broker.digest)
     if len(content) < SECRET_BYTES:
         raise unopened()
@@ -49,32 +49,32 @@ def open_welcome(group: KeyGroup, broker: Principal, private: SealingKey, sealed
 def seal_history(
     group: KeyGroup, broker: Principal, public: bytes, keys: Iterable[Secret], random: RandomBytes
 ) -> bytes:
-    """Seal keys of epochs one after another. Raises `RefusedError` (`keys.weak-key`)."""
+    """Seal the keys of consecutive epochs. Raises `RefusedError` (`keys.weak-key`)."""
     return seal_to(public, b"".join(key.expose() for key in keys), _HISTORY + group.id + broker.digest, random)
 
 
 def open_history(group: KeyGroup, broker: Principal, private: SealingKey, sealed: bytes) -> list[Secret]:
-    """Return the keys of epochs."""
+    """Return the keys of consecutive epochs."""
     return _secrets(private.open(sealed, _HISTORY + group.id + broker.digest))
 
 
 def wrap_path(leaf: Secret, place: bytes, salt: bytes, group: KeyGroup, epoch: int) -> bytes:
-    """Wrap what a member needs, under its leaf."""
+    """Wrap a member's path under its leaf."""
     return wrap(leaf, place, salt, _PATH, group.id, _number(epoch))
 
 
 def open_path(leaf: Secret, sealed: bytes, salt: bytes, group: KeyGroup, epoch: int) -> bytes:
-    """Return what a member needs."""
+    """Return a member's path."""
     return unwrap(leaf, sealed, salt, _PATH, group.id, _number(epoch))
 
 
 def wrap_missed(leaf: Secret, keys: Iterable[Secret], salt: bytes, group: KeyGroup, epoch: int) -> bytes:
-    """Wrap the keys of the epochs before one, for a member that has missed them, under its leaf."""
+    """Wrap the keys of the epochs before `epoch`, which a member has missed, under its leaf."""
     return wrap(leaf, b"".join(key.expose() for key in keys), salt, _MISSED, group.id, _number(epoch))
 
 
 def open_missed(leaf: Secret, sealed: bytes, salt: bytes, group: KeyGroup, epoch: int) -> list[Secret]:
-    """Return the keys of the epochs before one."""
+    """Return the keys of the epochs before `epoch`."""
     return _secrets(unwrap(leaf, sealed, salt, _MISSED, group.id, _number(epoch)))
 
 
@@ -89,35 +89,35 @@ def open_seed(kek: Secret, sealed: bytes, salt: bytes, group: KeyGroup, number: 
 
 
 def wrap_over(kek: Secret, key: Secret, salt: bytes, group: KeyGroup, epoch: int) -> bytes:
-    """Wrap the key of an epoch that is over."""
+    """Wrap the key of a past epoch."""
     return wrap(kek, key.expose(), salt, _OVER, group.id, _number(epoch))
 
 
 def open_over(kek: Secret, sealed: bytes, salt: bytes, group: KeyGroup, epoch: int) -> Secret:
-    """Return the key of an epoch that is over."""
+    """Return the key of a past epoch."""
     return Secret(unwrap(kek, sealed, salt, _OVER, group.id, _number(epoch)))
 
 
 def wrap_state(kek: Secret, state: bytes, salt: bytes, first: int) -> bytes:
-    """Wrap a checkpoint that begins at a place in the log."""
+    """Wrap a checkpoint that starts at a position of the log."""
     return wrap(kek, state, salt, _STATE, _number(first))
 
 
 def open_state(kek: Secret, sealed: bytes, salt: bytes, first: int) -> bytes:
-    """Return what a checkpoint holds."""
+    """Return the content of a checkpoint."""
     return unwrap(kek, sealed, salt, _STATE, _number(first))
 
 
 def seal_record(kek: Secret, record: bytes, salt: bytes) -> bytes:
-    """Seal a record of a log to those who hold the key-encryption key."""
+    """Seal a record of the log to holders of the key-encryption key."""
     content = _LENGTH.pack(len(record)) + record
     return _SEALED + salt + wrap(kek, content + bytes(-len(content) % _PADDING), salt, _RECORD)
 
 
 def open_record(kek: Secret, stored: bytes) -> bytes:
-    """Return a record of a log; one from before records were sealed is returned as it is.
+    """Return a record of the log. One of an older version, which is not sealed, is returned unchanged.
 
-    Raises `RefusedError`: `keys.unopened`, and `keys.log-version` if it has another form.
+    Raises `RefusedError`: `keys.unopened`, and `keys.log-version` for an unknown form.
     """
     kind, salt, sealed = stored[:1], stored[1 : 1 + SALT_BYTES], stored[1 + SALT_BYTES :]
     if kind == _PLAIN:
@@ -125,8 +125,8 @@ def open_record(kek: Secret, stored: bytes) -> bytes:
     if kind != _SEALED:
         raise RefusedError(
             "keys.log-version",
-            "a record of the key log has a form that this version does not read",
-            hint="run the version that wrote it, or begin with another log",
+            "a record of the key log has a form that this version cannot read",
+            hint="run the version that wrote it, or start with another log",
         )
     content = unwrap(kek, sealed, salt, _RECORD)
     record = content[_LENGTH.size :]
@@ -147,13 +147,13 @@ def _number(value: int) -> bytes:
 
 
 def _malformed() -> MalformedError:
-    return MalformedError("protocol.malformed", "not a question about keys")
+    return MalformedError("protocol.malformed", "a malformed answer about keys")
 
 
 def open_released(answer: Wire, group: KeyGroup, who: Principal, private: SealingKey) -> dict[int, Secret]:
-    """Return the keys that were released, by epoch. Raises `RefusedError` (`keys.unopened`), `MalformedError`.
+    """Return the released keys by epoch. Raises `RefusedError` (`keys.unopened`), `MalformedError`.
 
-    Who may manage keys the broker has asked; keys of somebody else would open nothing.
+    The broker has checked that the signer manages the keys. Wrong keys would open nothing.
     """
     found: dict[int, Secret] = {}
     match answer:

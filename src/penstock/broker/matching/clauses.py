@@ -85,7 +85,7 @@ class Allowed:
     spans: Spans = _EVERYTHING
 
     def admits(self, known: Fact) -> bool:
-        """Say whether a fact is allowed."""
+        """Return whether a fact is allowed."""
         family, place = known
         if family is not self.family:
             return self.family is object and family is not NoneType and family is not EvaluationError
@@ -105,7 +105,7 @@ class Allowed:
         return Allowed(self.family, spans) if spans else None
 
     def within(self, other: "Allowed") -> bool:
-        """Say whether everything that is allowed here is allowed there."""
+        """Return whether everything that is allowed here is allowed there."""
         if other.family is object:
             return self.family is not NoneType
         return self.family is other.family and intersect(self.spans, other.spans) == self.spans
@@ -121,7 +121,7 @@ ABSENT: Final = Allowed(NoneType)
 
 
 def is_point(span: tuple[End, End]) -> bool:
-    """Say whether a span is a single value."""
+    """Return whether a span is a single value."""
     low, high = span
     return len(low) == len(high) == 3 and low[1] == high[1]  # the length of an end that is not an extreme
 
@@ -148,7 +148,7 @@ class Clause:
         return Clause(constraints, tuple(dict.fromkeys(self.opaque + other.opaque)))
 
     def within(self, other: "Clause") -> bool:
-        """Say whether it is plain to see that `other` holds wherever this does.
+        """Return whether it is plain to see that `other` holds wherever this does.
 
         Between clauses without opaque conditions this is exact, unless the schema has domains.
         """
@@ -159,7 +159,7 @@ class Clause:
 
 
 def clauses(selector: Selector, limits: BrokerLimits) -> tuple[Clause, ...]:
-    """Return the clauses of a selector: none where it is never TRUE, at most `limits.matching_clauses`."""
+    """Return the clauses of a selector: none if it is never TRUE, at most `limits.matching_clauses`."""
     return tuple(_Reader(limits.matching_clauses).read(selector.root, wanted=True))
 
 
@@ -286,13 +286,13 @@ class Box:
     exact: bool = True
 
     def within(self, other: "Box") -> bool:
-        """Say whether every row of this box is one of the other, which must be exact."""
+        """Return whether every row of this box is one of the other, which must be exact."""
         return other.exact and all(
             name in self.values and theirs.holds(self.values[name]) for name, theirs in other.values.items()
         )
 
     def contains(self, row: Mapping[str, Scalar]) -> bool:
-        """Say whether a row lies in all the sets; an attribute that it lacks is null."""
+        """Return whether a row lies in all the sets; an attribute that it lacks is null."""
         return all(_contains(values, row.get(name)) for name, values in self.values.items())
 
     def example(self) -> dict[str, Scalar]:

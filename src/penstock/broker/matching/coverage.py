@@ -66,7 +66,7 @@ class Member(Generic[K]):
 
     def __init__(self, interest: Interest, boxes: tuple[Box, ...]) -> None:
         self.interest = interest
-        #: none where the selector is never TRUE on a row that fits the schema
+        #: none if the selector is never TRUE on a row that fits the schema
         self.boxes = boxes
         #: a row for each box that lies in its sets
         self.rows = tuple(each.example() for each in boxes)
@@ -297,7 +297,7 @@ class Coverage(Generic[K]):
         return tuple(member.interest for member in self._roots)
 
     def forwarded_for(self, key: K) -> Interest | None:
-        """Return what is forwarded in the place of a subscription; None where it can never be TRUE, or is not known."""
+        """Return what is forwarded in the place of a subscription; None if it can never be TRUE, or is not known."""
         interest = self._interests.get(key)
         if interest is None or not self._members[interest].boxes:
             return None
@@ -324,7 +324,7 @@ class Coverage(Generic[K]):
         return self._change()
 
     def remove(self, key: K) -> CoverageChange:
-        """Remove a subscription; nothing changes where there is none."""
+        """Remove a subscription; nothing changes if there is none."""
         self._forget(key)
         return self._change()
 
@@ -475,7 +475,7 @@ class _Budget:
 
 
 def _covers(large: Member[K], small: Member[K], budget: _Budget) -> bool:
-    """Say whether it is proven that one covers the other."""
+    """Return whether it is proven that one covers the other."""
     if all(any(part.within(whole) for whole in large.boxes) for part in small.boxes):
         return True
     budget.comparisons -= len(large.boxes) * len(small.boxes)
@@ -491,7 +491,7 @@ def _covers(large: Member[K], small: Member[K], budget: _Budget) -> bool:
 
 
 def _common_schema(one: Member[K], other: Member[K]) -> Schema | None:
-    """Return the schema of both, or None where they disagree about an attribute that either selector reads."""
+    """Return the schema of both, or None if they disagree about an attribute that either selector reads."""
     first, second = one.interest, other.interest
     names = first.selector.attributes | second.selector.attributes
     if any(first.schema[n] != second.schema[n] for n in names if n in first.schema and n in second.schema):
@@ -500,7 +500,7 @@ def _common_schema(one: Member[K], other: Member[K]) -> Schema | None:
 
 
 def _none(question: RowQuestion) -> bool:
-    """Say whether it is proven that no row answers a question."""
+    """Return whether it is proven that no row answers a question."""
     try:
         return search(question) is None
     except TooHardError:
@@ -508,7 +508,7 @@ def _none(question: RowQuestion) -> bool:
 
 
 def _is_union(selector: Selector, one: Member[K], other: Member[K], schema: Schema) -> bool:
-    """Say whether it is proven that a selector is TRUE exactly where one of two is."""
+    """Return whether it is proven that a selector is TRUE exactly where one of two is."""
     parts = (one.interest.selector, other.interest.selector)
     return _none(RowQuestion(schema, (selector,), parts)) and all(
         _none(RowQuestion(schema, (part,), (selector,))) for part in parts

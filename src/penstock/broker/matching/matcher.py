@@ -276,7 +276,7 @@ class Matcher(Generic[K]):
         self._selectors[key] = selector
 
     def remove(self, key: K) -> bool:
-        """Remove what a key stands for, and say whether there was anything."""
+        """Remove what a key stands for, and return whether there was anything."""
         selector = self._selectors.pop(key, None)
         if selector is None:
             return False
@@ -453,7 +453,7 @@ class _Rooted(Generic[K]):
         self.routed = _routed(constraints)
 
     def holds(self, facts: _Facts, depth: int) -> bool:
-        """Say whether the clause holds, its first `depth` constraints being met."""
+        """Return whether the clause holds, its first `depth` constraints being met."""
         for name, allowed in self.constraints[depth:]:
             if not allowed.admits(facts[name]):
                 return False
@@ -566,7 +566,7 @@ class _Route(Generic[K]):
             pending.append(self.present)
 
     def places(self, allowed: Allowed, depth: int) -> Iterator[_Node[K]]:
-        """Yield the node of each span, made where there is none."""
+        """Yield the node of each span, made if there is none."""
         if allowed.family is object:
             if self.present is None:
                 self.present = _Node(depth)

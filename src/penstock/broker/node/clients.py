@@ -312,14 +312,14 @@ class Clients:
 
 
 def _changes(request: protocol.Request) -> bool:
-    """Say whether other brokers may have to do with a request."""
+    """Return whether other brokers may have to do with a request."""
     if isinstance(request, protocol.NamedRequestMessage):
         return request.word in ("unsubscribe", "unadvertise")
     return isinstance(request, protocol.SubscribeMessage | protocol.AdvertiseMessage)
 
 
 def _is_for_its_client(request: protocol.Request) -> bool:
-    """Say whether a request affects its client alone: it is dropped if the client has left."""
+    """Return whether a request affects its client alone: it is dropped if the client has left."""
     if isinstance(request, protocol.NamedRequestMessage):
         return request.word != "unadvertise"
     lasting = (

@@ -50,7 +50,7 @@ class NeighbourLinks:
         self.open: dict[Principal, _Neighbour] = {}
 
     def post(self, peer: Principal, message: Writable, *, urgent: bool = False) -> bool:
-        """Send a message to a neighbour; say whether there was a link that took it."""
+        """Send a message to a neighbour; return whether there was a link that took it."""
         neighbour = self.open.get(peer)
         if neighbour is None:
             return False

@@ -511,7 +511,7 @@ class NodePolicies:
         return owner == self._core.principal or self._core.principal in self._core.overlay.stampers(now, owner)
 
     def counts_stamps_of(self, signer: Principal) -> bool:
-        """Say whether stamps of somebody count: what it has shown is needed, also when it has gone."""
+        """Return whether stamps of somebody count: what it has shown is needed, also when it has gone."""
         return any(signer in self._keeper.signers(owner) for owner in self._keeper.owners())
 
     def _safe_head(self, owner: Principal) -> tuple[int, bytes] | None:
@@ -597,7 +597,7 @@ class NodePolicies:
         self._carry_out(self._keeper.enforced(core.now(), changed.owner, changed.number, whole=whole))
 
     def _install(self, changed: Changed) -> bool:
-        """Install the types of a change, and those that could not be installed before; say whether all are."""
+        """Install the types of a change, and those that could not be installed before; return whether all are."""
         known = changed.state.types
         before = self._uninstalled.pop(changed.owner, _Uninstalled(0)).types
         left = _Uninstalled(changed.number)
@@ -716,7 +716,7 @@ class NodePolicies:
         return tuple(self._followed)
 
     def carries(self, owner: Principal) -> bool:
-        """Say whether an owner's policy is kept here: for types that are here, or to be served to other brokers.
+        """Return whether an owner's policy is kept here: for types that are here, or to be served to other brokers.
 
         An owner without types here is known by a certificate in the settings that lets this broker carry its types, or
         because the operator lets all brokers do so. An unknown owner takes no space.
@@ -746,7 +746,7 @@ class NodePolicies:
         return log[-1].value.number if log else 0
 
     def has(self, owner: Principal, number: int, digest: bytes) -> bool:
-        """Say whether an event of the owner would change nothing, by its number and digest."""
+        """Return whether an event of the owner would change nothing, by its number and digest."""
         return self._keeper.has(owner, number, digest)
 
     def events(self, owner: Principal) -> Sequence[SignedValue[PolicyEvent]]:

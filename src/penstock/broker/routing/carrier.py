@@ -55,7 +55,7 @@ class _Stream:
         return places
 
     def knows(self, numbers: Sequence[int], window: int) -> bool:
-        """Say whether all of some rising numbers have come before, or come too late."""
+        """Return whether all of some rising numbers have come before, or come too late."""
         if numbers[-1] > self.highest:
             return False
         return all(number in self.recent or number <= self.highest - window for number in numbers)
@@ -76,7 +76,7 @@ class Copies:
         self._streams: OrderedDict[_Name, _Stream] = OrderedDict()
 
     def knows(self, block: Publications) -> bool:
-        """Say whether all of some events are copies. Nothing is remembered of them."""
+        """Return whether all of some events are copies. Nothing is remembered of them."""
         stream = self._streams.get((block.origin, block.type))
         if stream is None or stream.incarnation < block.incarnation:
             return False
@@ -212,7 +212,7 @@ class RetainedSamples:
         return key in self._slots
 
     def keep(self, sample: RetainedSample) -> bool:
-        """Keep a sample, and say whether it is later than the one that was kept."""
+        """Keep a sample, and return whether it is later than the one that was kept."""
         slot = sample.block.type, sample.block.retain
         held = self._samples.get(slot)
         if held is not None:
@@ -431,12 +431,12 @@ class Carrier:
         return Carried(sends=tuple(sends), unopened=unopened)
 
     def _is_unread(self, block: SealedPublications, came_from: Side) -> bool:
-        """Say whether a block, by its header, has not been taken; across a fabric its numbers are signed, and true."""
+        """Return whether a block was not accepted before, by its header. On a fabric its numbers are signed."""
         header = block.header
         return came_from is not None and header is not None and not self._vault.knows(header, block.type, block.places)
 
     def _is_asked(self, block: SealedPublications) -> bool:
-        """Say whether it matters to the way of a block what it holds."""
+        """Return whether it matters to the way of a block what it holds."""
         tree = self._forest.trees.get(block.type)
         return tree is not None and tree.sealed.asks
 
@@ -521,7 +521,7 @@ class Carrier:
             return []
 
     def _retain(self, block: Publications, source: Side) -> bool:
-        """Keep the latest of some events of one slot; say whether it is later than what was kept.
+        """Keep the latest of some events of one slot; return whether it is later than what was kept.
 
         What brokers say among themselves is for their parts to verify and keep, and is never kept here.
         """
@@ -532,7 +532,7 @@ class Carrier:
         return self._is_wanted(latest) and self.retained.keep(latest)
 
     def _is_wanted(self, sample: RetainedSample) -> bool:
-        """Say whether what follows a sample would come here too, or nothing can and somebody might ask for it."""
+        """Return whether what follows a sample would come here too, or nothing can and somebody might ask for it."""
         event, tree = sample.event, self._forest.trees.get(sample.event.key)
         matchers = self._forest.matchers((event.key, *event.ancestors))
         if sample.source is None or any(match(event.values) for match in matchers):

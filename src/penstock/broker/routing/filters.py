@@ -33,7 +33,7 @@ Moves: TypeAlias = list[tuple[AnyFilter, bool]]
 
 
 def may_overlap(one: Filter, other: AnyFilter) -> bool:
-    """Say whether some event may pass both; False only where that is certain."""
+    """Return whether some event may pass both; False only where that is certain."""
     if isinstance(other, SealedFilter):
         # What it lets through is not said to anybody, not even by where it is sent.
         return True
@@ -77,7 +77,7 @@ class Covering(Generic[K]):
         return self._moves(self._coverage.add(key, interest(self._type, filter_, self._filters)))
 
     def remove(self, key: K) -> Moves:
-        """Remove a filter; nothing changes where there is none."""
+        """Remove a filter; nothing changes if there is none."""
         return self._moves(self._coverage.remove(key))
 
     def _moves(self, change: CoverageChange) -> Moves:
@@ -126,7 +126,7 @@ def passes(filter_: Filter) -> Compiled:
 
 class _Announced(NamedTuple):
     entries: tuple[Advertisement, ...]
-    #: None where everything passes
+    #: None if everything passes
     passes: Compiled | None
 
 
@@ -181,7 +181,7 @@ class Advertised:
 
 
 def passing_of(filter_: Filter) -> Compiled | None:
-    """Return what passes a filter, and None where everything does."""
+    """Return what passes a filter, and None if everything does."""
     return None if filter_.selector == ALWAYS else passes(filter_)
 
 

@@ -184,7 +184,7 @@ class NetworkView:
         return rendezvous(key, iter(self._live(key, may_route)))
 
     def parent(self, key: TypeKey, may_route: MayRoute = everybody) -> Principal | None:
-        """Return my next hop to the rendezvous node; None where I am it, or may not route the type."""
+        """Return my next hop to the rendezvous node; None if I am it, or may not route the type."""
         root = self.root(key, may_route)
         if root is None or root == self.me:
             return None
@@ -361,7 +361,7 @@ class Membership:
         return held.disclosure if broker in self._known else None
 
     def is_unread(self, broker: Principal, data: bytes) -> bool:
-        """Say whether a broker still discloses this, and nobody has read it."""
+        """Return whether a broker still discloses this, and nobody has read it."""
         held = self._held(broker)
         return held is not None and held.unread is not None and held.unread.data == data
 

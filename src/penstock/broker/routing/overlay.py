@@ -44,7 +44,7 @@ class UnsafeOpen:
     everyone: bool = False
 
     def covers(self, owner: Principal) -> bool:
-        """Say whether the types of an owner need no right."""
+        """Return whether the types of an owner need no right."""
         return self.everyone or owner in self.owners
 
 
@@ -102,7 +102,7 @@ class Overlay:
     # What follows from it.
 
     def may_route(self, now: datetime, of_type: TypeKey, broker: Principal) -> bool:
-        """Say whether a broker may carry the events of a type."""
+        """Return whether a broker may carry the events of a type."""
         owner = of_type.owner
         return broker == owner or self._open.covers(owner) or broker in self._trusted(now, of_type)
 
@@ -111,7 +111,7 @@ class Overlay:
         return frozenset(broker for broker in brokers if self.may_route(now, of_type, broker))
 
     def trusts(self, now: datetime, owner: Principal, broker: Principal, shown: Credentials = _NOTHING) -> bool:
-        """Say whether a broker may carry at least one of an owner's types: whether stamps may come from it.
+        """Return whether a broker may carry at least one of an owner's types: whether stamps may come from it.
 
         By what all brokers show now; for one that is away, also by what it has `shown` before.
         """
@@ -186,12 +186,12 @@ def _members(tag: Tag) -> Iterable[Tag]:
 
 
 def _unconditional(tag: Tag) -> bool:
-    """Say whether a right, reduced for a question about routing, covers all versions and depends on nothing."""
+    """Return whether a right, reduced for a question about routing, covers all versions and depends on nothing."""
     return isinstance(tag, tuple) and len(tag) == _PLACES and tag[_VERSION] is ANY
 
 
 def _of_all_types(tag: Tag) -> bool:
-    """Say whether a right depends on nothing, and covers all types of an owner."""
+    """Return whether a right depends on nothing, and covers all types of an owner."""
     return isinstance(tag, tuple) and _unconditional(tag) and tag[_NAME] is ANY
 
 

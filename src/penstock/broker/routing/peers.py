@@ -157,7 +157,7 @@ class NeighbourEntries:
         return self.entered.pop(handle)
 
     def heed(self, handle: int, *, allowed: bool) -> bool:
-        """Let an entry count, or no longer; say whether that is a change."""
+        """Let an entry count, or no longer; return whether that is a change."""
         if allowed == (handle in self.heeded):
             return False
         if allowed:

@@ -1,4 +1,4 @@
-"""The router of one broker: a plain state machine between its clients and its neighbours.
+"""The router of one broker: a pure state machine between its clients and its neighbours.
 
 Whoever drives it tells it what happens (`link_up`, `receive`, `subscribe`, `tick`, …) and carries out what it returns:
 `Send`, `Deliver`, `Cut`. It reads no clock and keeps no secret; `now` is any clock that does not go backwards, in
@@ -60,7 +60,7 @@ class _Route(NamedTuple):
 
     version: int
     type: EventType
-    #: what passes of what is advertised; None where everything does
+    #: what passes of what is advertised; None if everything does
     passing: Compiled | None
     clients: list[Matcher[str]]
     has_neighbours: bool
@@ -167,7 +167,7 @@ class Router:
         self._members.disbelieve(broker, data)
 
     def is_unread(self, broker: Principal, data: bytes) -> bool:
-        """Say whether a broker still discloses this, and nobody has read it."""
+        """Return whether a broker still discloses this, and nobody has read it."""
         return self._members.is_unread(broker, data)
 
     def leave(self) -> list[Output]:
@@ -284,7 +284,7 @@ class Router:
         self._advertised.check(key, events)
 
     def seals(self, of_type: TypeKey) -> bool:
-        """Say whether events of a type travel sealed."""
+        """Return whether events of a type travel sealed."""
         return self._vault.seals(of_type)
 
     def send(self, events: Sequence[TransitEvent], retain: str = "") -> list[Output]:

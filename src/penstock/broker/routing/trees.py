@@ -132,7 +132,7 @@ class Tree:
         return sum(map(len, sides))
 
     def match(self, block: Publications) -> Match[tuple[Principal, int]] | None:
-        """Return what finds the subscriptions of neighbours that want an event of a block; None where all may do."""
+        """Return what finds the subscriptions of neighbours that want an event of a block; None if all may do."""
         return self.sealed.matcher(block) if isinstance(block, SealedPublications) else self.index.match
 
     def takers(self, block: Publications) -> Mapping[Principal, Sequence[int]]:
@@ -147,7 +147,7 @@ class Tree:
         return places
 
     def rekeyed(self) -> bool:
-        """Compare subscriptions again if other keys have opened or closed some; say whether it is so."""
+        """Compare subscriptions again if other keys have opened or closed some; return whether it is so."""
         differs = self.sealed.rekeyed()
         if differs:
             self.changed = True

@@ -1,9 +1,8 @@
-"""Sealed events between brokers: a block that nobody on the way need read, and what a broker with keys makes of it.
+"""Sealed events between brokers: blocks that carrying brokers need not read, and what a broker with keys reads.
 
-A sealed block goes on as it came. Beside it stand the numbers of its events, and which of its rows are meant, where a
-broker on the way could tell that others are not wanted. In plaintext beside it go the events only where the next broker
-may read as much (dissertation, section 7.4); without that, and without keys, a broker has events of which it knows the
-type alone, and carries them by that.
+A sealed block is forwarded unchanged. Beside it are the numbers of its events, and the rows that are wanted, if a
+broker on the way could tell that others are not. The plaintext goes beside it only to a next broker that may read as
+much (dissertation, section 7.4). Without plaintext and keys, a broker knows only the events' type and routes by it.
 """
 
 from collections import Counter
@@ -51,14 +50,13 @@ from penstock.model.principals import Principal
 from penstock.model.values import INTEGER_MAX, Scalar
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Rising numbers on the wire: as runs, the first number of each and how many follow one another.
+# Rising numbers on the wire, as runs: the first number of each run, and its length.
 #
-# What comes together is mostly numbered one after another, so that a block of many events takes no more than one of a
-# single event.
+# Events that come together mostly have consecutive numbers, so those of a large block take no more room than one.
 
 
 def write_runs(numbers: Sequence[int]) -> list[Tree]:
-    """Return rising numbers, one at least, as runs."""
+    """Return at least one rising number as runs."""
     first, count = numbers[0], len(numbers)
     if numbers[-1] - first + 1 == count:
         return [first, count]
@@ -74,7 +72,7 @@ def read_runs(runs: list[Any], most: int) -> tuple[int, ...]:
         if 0 <= first <= most + 1 - count and 0 < count <= ROUTE_BLOCK_EVENTS:
             return (first,) if count == 1 else tuple(range(first, first + count))
     if not runs or len(runs) % 2 or not {int}.issuperset(map(type, runs)):
-        malformed("numbers that are none")
+        malformed("runs that are not pairs of numbers")
     end, total = -1, 0
     for first, count in zip(runs[::2], runs[1::2], strict=True):
         total += count
@@ -89,59 +87,59 @@ def read_runs(runs: list[Any], most: int) -> tuple[int, ...]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Sealed events between brokers: a block that nobody on the way need read, and what a broker with keys makes of it.
+# Sealed blocks.
 
 
 class Vault(Protocol):
-    """What a broker can seal and open."""
+    """Seals and opens a broker's events."""
 
     @property
     def filters(self) -> Filters:
-        """What it can seal and open of filters."""
+        """Seals and opens filters."""
 
     def seals(self, of_type: TypeKey, /) -> bool:
-        """Say whether events of a type travel sealed."""
+        """Return whether events of a type travel sealed."""
 
     def seal(self, events: Sequence[TransitEvent], /) -> bytes:
         """Seal events of one type. Raises `RefusedError` (`seal.*`)."""
 
     def require(self, events: Sequence[TransitEvent], /) -> None:
-        """Check that there are keys to seal events of one type now. Raises `RefusedError` (`seal.*`)."""
+        """Raise `RefusedError` (`seal.*`) if keys to seal events of one type are missing now."""
 
     def open(self, data: bytes, /) -> Sequence[TransitEvent]:
-        """Return the events of a block, with the values that may be read here.
+        """Return the events of a block, with the values that this broker may read.
 
-        Raises `RefusedError` (`seal.unknown-key` where a key is not there, or not yet, `seal.closed-epoch`,
+        Raises `RefusedError` (`seal.unknown-key` if a key is missing, perhaps only for now, `seal.closed-epoch`,
         `seal.cannot-open`) and `MalformedError`.
         """
 
     def demands(self, of_type: TypeKey, /) -> bool:
-        """Say whether events of a type are delivered only if a broker has signed them that may publish them."""
+        """Return whether events of a type are delivered only if signed by a broker that may publish them."""
 
     def verify(self, data: bytes, events: Sequence[TransitEvent], /) -> None:
-        """Check all events of a block against its signature, and that the signer may publish such events.
+        """Verify the signature of all events of a block, and that the signer may publish such events.
 
         Raises `RefusedError`: `seal.unsigned`, `seal.bad-signature`, `seal.signer`.
         """
 
     def take(self, header: BlockHeader, of_type: TypeKey, rows: Sequence[int], arrived: datetime, /) -> Sequence[int]:
-        """Take rising rows of a block that was opened; return the places of those that come for the first time.
+        """Record rising rows of an opened block; return the places of those that arrive for the first time.
 
         Raises `RefusedError`: `seal.future`, `seal.too-old`, `seal.replayed`.
         """
 
     def knows(self, header: BlockHeader, of_type: TypeKey, rows: Sequence[int], /) -> bool:
-        """Say whether rows of a block that was not opened have come before, if its header is true."""
+        """Return whether rows of an unopened block have arrived before, if its header is true."""
 
     def now(self) -> datetime:
         """Return the time."""
 
     def reads_as_much(self, peer: Principal, of_type: TypeKey, /) -> bool:
-        """Say whether a neighbour may read all of a type that is read here."""
+        """Return whether a neighbour may read everything of a type that this broker may."""
 
 
 class NoVault:
-    """For brokers of networks in which nothing is sealed: they carry what is."""
+    """A vault without keys: such a broker seals nothing, and forwards sealed blocks unread."""
 
     filters = NoFilters()
 
@@ -213,13 +211,13 @@ class SealedPublications(Publications):
 
     @classmethod
     def sealing(cls, plain: Publications, vault: Vault) -> "SealedPublications":
-        """Seal events that begin their way here.
+        """Seal events that are published here.
 
-        Raises what the vault raises, and `RefusedError` (`seal.retained`) for events that are to be kept as state: slot
-        and state stand outside, where anybody on the way could make an old event the current one.
+        Raises what the vault raises, and `RefusedError` (`seal.retained`) for retained events: slot and state are
+        outside of the seal, so any broker on the way could make an old event the current one.
         """
         if plain.retain:
-            raise RefusedError("seal.retained", "events of sealed types are not retained", hint="publish them without")
+            raise RefusedError("seal.retained", "events of a sealed type cannot be retained", hint="name no slot")
         block, places = vault.seal(plain.events), tuple(range(len(plain.events)))
         return cls(
             plain.origin,
@@ -234,7 +232,7 @@ class SealedPublications(Publications):
 
     @classmethod
     def sealing_all(cls, plain: Publications, vault: Vault, limits: BrokerLimits) -> "list[SealedPublications]":
-        """Seal events that begin their way here, in as many blocks as it takes.
+        """Seal events that are published here, in as many blocks as needed.
 
         Raises what `sealing` raises, and `LimitError` (`route.event-size`).
         """
@@ -250,53 +248,53 @@ class SealedPublications(Publications):
 
     @property
     def is_foreign(self) -> bool:
-        """Whether it came from somebody else."""
+        """Whether another broker has sealed it."""
         return self.header is not None
 
     def hidden(self) -> "SealedPublications":
-        """Return the same without the plaintext beside, of which nothing is believed."""
+        """Return the same without the plaintext beside it, which is not trusted."""
         if self.closed and not self._columns:
             return self
         events = (TransitEvent(self.type, self.ancestors, _UNKNOWN),) * len(self.numbers)
         return self._with(self.numbers, events, self.places, closed=True)
 
     def believed(self) -> "SealedPublications":
-        """Return the same with the events that stand beside. Raises `MalformedError` and `LimitError`."""
+        """Return the same with the events from the plaintext beside it. Raises `MalformedError` and `LimitError`."""
         if not self.closed or not self._columns:
             return self
         names, rows = self._names(), len(self.numbers)
         if rows * (len(names.attributes) + 1) > BLOCK_CELLS:
-            # As with what is sealed: a column of nulls is a single byte.
+            # As in sealed columns, a column of nulls takes a single byte.
             too_many("values beside a sealed block", BLOCK_CELLS)
         events = decode_events(unbundle(names, rows, Level.EVENT, [self._columns]))
         return self._with(self.numbers, tuple(events), self.places, closed=False, beside=True, written=True)
 
     def _names(self) -> BlockNames:
-        """Return the names of the block, which are those of the plaintext beside it."""
+        """Return the names of the block, which the plaintext beside it shares."""
         route = (self.header or read_header(self.block)).route
         return malformed("plaintext beside a blinded block") if isinstance(route, Blinded) else route.names
 
     def _write(self) -> bytes:
-        """Return the events as they stand beside the block: its columns as they were before they were sealed."""
+        """Return the plaintext to put beside the block: its columns before they were sealed."""
         if not self._columns:
             encoded = encode_events(self.events)
             if written_route(self.block) != write_route(PlainNames(encoded.names)):
-                # It holds other events as well, and these have not all of its attributes; or they have them otherwise.
+                # The block has further events, so that these lack some of its attributes or have another order.
                 encoded = encode_events_as(self._names(), self.events)
             (self._columns,) = bundle(encoded, Level.EVENT)
         return self._columns
 
     @property
     def is_whole(self) -> bool:
-        """Whether all rows of the block are meant."""
+        """Whether all rows of the block are wanted."""
         return self.header is not None and len(self.places) == self.header.rows
 
     def opened(self, vault: Vault, *, verified: bool = False) -> "SealedPublications":
-        """Return the same with what can be read here; as it is, where that is nothing, or nothing yet.
+        """Return the same with the events that this broker can read; unchanged if a key is missing.
 
-        What is read is `verified` where that is asked for, and so is what came beside a whole block. Raises
+        With `verified`, the signature of what is read is verified, also of plaintext beside a whole block. Raises
         `RefusedError` (`seal.closed-epoch`, `seal.cannot-open`, and what `Vault.verify` raises) and `MalformedError`
-        for a block that is not what it should be.
+        for a malformed block.
         """
         if not self.closed:
             if verified:
@@ -314,7 +312,7 @@ class SealedPublications(Publications):
         return self._with(self.numbers, events, self.places, closed=False)
 
     def pick(self, places: Sequence[int]) -> "SealedPublications":
-        """Return some of these events, given by rising places."""
+        """Return the events at rising places."""
         if len(places) == len(self.events):
             return self
         numbers = tuple([self.numbers[place] for place in places])
@@ -322,7 +320,7 @@ class SealedPublications(Publications):
         return self._with(numbers, events, tuple([self.places[place] for place in places]), closed=self.closed)
 
     def onward(self, *, beside: bool = False) -> "SealedPublications":
-        """Return the same, one hop further, for a neighbour that gets the plaintext beside, or does not."""
+        """Return the same, one hop further, for a neighbour that gets the plaintext beside it or not."""
         beside = beside and (not self.closed or bool(self._columns))
         return self._with(self.numbers, self.events, self.places, closed=self.closed, further=1, beside=beside)
 
@@ -332,7 +330,7 @@ class SealedPublications(Publications):
             raise _too_long(limits)
         yield self
 
-    def _with(  # noqa: PLR0913  # what may differ
+    def _with(  # noqa: PLR0913  # the fields that a copy can change
         self,
         numbers: tuple[int, ...],
         events: tuple[TransitEvent, ...],
@@ -367,7 +365,7 @@ class SealedPublications(Publications):
         if self.beside:
             columns = self._write()
             whole = len(self.block) + len(columns)
-            # Where it is too much, the block is enough.
+            # If it is too long, the block alone is enough.
             if len(columns) <= ROUTE_BLOCK_BYTES and whole <= FRAME_BYTES - _REST:
                 plain = [columns]
         head: list[Tree] = [principal_tree(self.origin), self.incarnation, self.hops, self.retain, self.state]
@@ -380,14 +378,14 @@ class SealedPublications(Publications):
             malformed("sealed events")
         origin, incarnation, hops, retain, state, numbers, places, block, plain = tree
         if not (0 <= incarnation <= INTEGER_MAX and 0 <= hops <= INTEGER_MAX):
-            malformed("the counts of events")
+            malformed("the counts of sealed events")
         if retain or state:
             malformed("sealed events that are kept as state")
         if len(block) > ROUTE_BLOCK_BYTES:
             too_many("bytes of a sealed block", ROUTE_BLOCK_BYTES)
         header = read_header(block)
         if header.rows > ROUTE_BLOCK_EVENTS:
-            # As no broker seals them: a few bytes of nulls would open to a million events.
+            # No broker seals such blocks: a few bytes of nulls would open to a million events.
             too_many("events in a sealed block", ROUTE_BLOCK_EVENTS)
         numbers, places = read_runs(numbers, INTEGER_MAX), read_runs(places, header.rows - 1)
         if len(numbers) != len(places):
@@ -414,35 +412,35 @@ class SealedPublications(Publications):
 
 
 def _read_beside(plain: list[object], route: Route) -> bytes:
-    """Return the plaintext beside a block as it is written: who only carries it does not look into it."""
+    """Return the plaintext beside a block undecoded: a broker that only forwards it does not read it."""
     columns = plain[0] if len(plain) == 1 else None
     if type(columns) is not bytes or not columns or isinstance(route, Blinded):
-        malformed("what stands beside a sealed block")
+        malformed("the plaintext beside a sealed block")
     if len(columns) > ROUTE_BLOCK_BYTES:
         too_many("bytes of events", ROUTE_BLOCK_BYTES)
     return columns
 
 
 def _blank(route: Route) -> TransitEvent:
-    """Return what is known of the events of a block before it opens: the type and its ancestors, or a label."""
+    """Return an event of an unopened block: it has only its type and ancestors, or a label."""
     return TransitEvent(blinded_key(route.type), (), _UNKNOWN) if isinstance(route, Blinded) else route.names.blank
 
 
 def _too_long(limits: BrokerLimits) -> LimitError:
-    return LimitError("route.event-size", f"a block takes more than {limits.route_block_bytes} bytes")
+    return LimitError("route.event-size", f"a sealed block takes more than {limits.route_block_bytes} bytes")
 
 
 def not_sealed(of_type: TypeKey) -> RefusedError:
-    """Return the error for events that came as they are, and have to be sealed."""
+    """Return the error for plaintext events of a sealed type."""
     return RefusedError(
         "seal.missing",
-        f"events of `{of_type.name}` came as they are, and have to be sealed",
-        hint="their sender does not use the owner's definition, or somebody forges events",
+        f"events of `{of_type.name}` arrived unsealed, but the type's owner requires sealing",
+        hint="check the sender: it does not use the owner's definition, or the events are forged",
     )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Which of some filters want which events of a sealed block, as far as a broker can tell that.
+# Which filters match which events of a sealed block, as far as a broker can tell.
 
 
 K = TypeVar("K")
@@ -453,30 +451,30 @@ _REMEMBERED: Final = 1_024
 
 
 class SealedIndex(Generic[K]):
-    """Filters on a sealed type by key. A filter that came as it is says nothing: whoever sent it need hold no keys.
+    """Filters on a sealed type by key. An unsealed filter matches everything, because its sender may hold no keys.
 
-    For each set of epochs that blocks have there is a matcher over what is open and about them; few at a time.
+    There is a matcher over the opened parts for each set of columns and epochs that blocks have: few at a time.
     """
 
     def __init__(self, of_type: TypeKey, filters: Filters, limits: BrokerLimits) -> None:
         self._type, self._filters, self._limits = of_type, filters, limits
         self._version = filters.version
-        #: whether something else is open than when `rekeyed` was asked last
+        #: whether other parts are open than at the last `rekeyed`
         self._differs = False
         self._held: dict[K, AnyFilter] = {}
         self._opened: dict[K, OpenedFilter] = {}
-        #: the columns that some open part is about, and how many are
+        #: how many open parts are about each column
         self._asked: Counter[Column] = Counter()
         self._matchers: dict[frozenset[Column], Matcher[K]] = {}
 
     def add(self, key: K, filter_: AnyFilter) -> None:
-        """Add a filter, or put it in the place of the one that the key had."""
+        """Add a filter, or replace the one that the key had."""
         self.remove(key)
         self._held[key] = filter_
         self._open(key, filter_)
 
     def remove(self, key: K) -> None:
-        """Remove a filter, if it is there."""
+        """Remove a filter, if there is one."""
         if self._held.pop(key, None) is None:
             return
         self._asked -= Counter(clause.column for clause in self._opened.pop(key).clauses)
@@ -484,7 +482,7 @@ class SealedIndex(Generic[K]):
             matcher.remove(key)
 
     def matcher(self, block: SealedPublications) -> Match[K] | None:
-        """Return what says who wants an event of a block; None where nothing says that anybody does not."""
+        """Return the matcher for the events of a block; None if all filters may match."""
         self._refresh()
         if block.closed or not self._asked:
             return None
@@ -493,12 +491,12 @@ class SealedIndex(Generic[K]):
 
     @property
     def asks(self) -> bool:
-        """Whether it matters to some filter what a block holds."""
+        """Whether the content of a block matters to some filter."""
         self._refresh()
         return bool(self._asked)
 
     def rekeyed(self) -> bool:
-        """Say whether keys that came or went since the last time have opened or closed something."""
+        """Return whether new or lost keys have opened or closed parts since the last call."""
         self._refresh()
         differs, self._differs = self._differs, False
         return differs
@@ -514,7 +512,7 @@ class SealedIndex(Generic[K]):
         return found
 
     def _columns(self, block: SealedPublications) -> Iterable[Column]:
-        """Return the columns of a block, as far as their names are known here."""
+        """Return the columns of a block, as far as this broker knows their names."""
         header = block.header
         fixed, route = _opening(block.block) if header is None else (header.fixed, header.route)
         if fixed.level is Level.EVENT:
@@ -529,7 +527,7 @@ class SealedIndex(Generic[K]):
             matcher.add(key, opened.where(columns))
 
     def _refresh(self) -> None:
-        """Open again what other keys may have opened or closed."""
+        """Open the filters again if the keys have changed."""
         if self._version == self._filters.version:
             return
         self._version = self._filters.version
@@ -542,7 +540,7 @@ class SealedIndex(Generic[K]):
 
 
 def _opening(block: bytes) -> tuple[Fixed, Route]:
-    """Read a block that was sealed here, as far as all blocks of a stream have it in common."""
+    """Read the part of a block that all blocks of a stream have in common."""
     parts = read_block(block)
     return _read_opening(parts.fixed, parts.route)
 
@@ -553,26 +551,25 @@ def _read_opening(fixed: bytes, route: bytes) -> tuple[Fixed, Route]:
 
 
 def _shows(block: SealedPublications, column: Column) -> bool:
-    """Say whether a column is open: an attribute without any value may be one that nobody could open so far."""
+    """Return whether a column is open: an attribute without any value may not have been opened so far."""
     attribute, _ = column
     return attribute == FIRST or any(attribute in event.values for event in block.events)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Events of sealed types on their way into blocks: gathered by type, until there are enough or the oldest has lingered.
+# Events of sealed types before they are sealed: collected by type, until there are enough or the oldest has lingered.
 #
-# What clients publish of one type goes into one block, in the order in which it came; sealing costs by the block. The
-# state machine reads no clock: `due` says when something is to be done, and whoever drives it asks then.
+# Clients' events of one type go into one block, in their order, because sealing costs by the block. The state machine
+# reads no clock: `due` says when the driver must call `ready`.
 #
-# Events that cannot be sealed yet, since keys are missing, wait in the same place, for as long as it takes. A client is
-# informed that its events were accepted when they are here, as for events that wait on a link: whatever could still be
-# wrong with them has been asked before.
+# Events whose keys are missing wait here too, without a time limit. A client's events are accepted when they are here,
+# like events that wait on a link: they have been checked before.
 
 
 Holds: TypeAlias = Callable[[TypeKey], bool]
-"""Says whether events of a type have to wait, because they cannot be sealed yet."""
+"""Returns whether events of a type must wait, because they cannot be sealed yet."""
 
-#: about what an event, and a value that is not text, takes in a block
+#: the approximate size in a block of an event, and of a value that is not text
 _EVENT_BYTES: Final = 64
 _VALUE_BYTES: Final = 8
 _LONGEST: Final = timedelta(seconds=1)
@@ -580,7 +577,7 @@ _LONGEST: Final = timedelta(seconds=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lingering:
-    """How long an event waits for others to be sealed with, and how many go into a block at most.
+    """How long an event waits for others to be sealed with it, and the most events of a block.
 
     Raises `MalformedError` (`seal.settings`).
     """
@@ -592,7 +589,7 @@ class Lingering:
         if not timedelta() <= self.linger <= _LONGEST or not 0 < self.events <= ROUTE_BLOCK_EVENTS:
             raise MalformedError(
                 "seal.settings",
-                f"events linger for 0 to 1 seconds, 1 to {ROUTE_BLOCK_EVENTS} of them",
+                f"events must linger for 0 to 1 seconds, in blocks of 1 to {ROUTE_BLOCK_EVENTS} events",
             )
 
 
@@ -605,18 +602,18 @@ class _Batch:
     due: datetime
     events: list[TransitEvent] = field(default_factory=list)
     size: int = 0
-    #: it would go, and cannot be sealed
+    #: it is due, but cannot be sealed
     held: bool = False
-    #: how many of the first events had been taken out, and were put back
+    #: how many of the first events were taken out and put back
     returned: int = 0
 
 
 class BlockBuilder:
-    """See the module."""
+    """Collects clients' events of sealed types into blocks."""
 
     def __init__(self, lingering: Lingering, limits: BrokerLimits, holds: Holds) -> None:
         self._lingering, self._limits, self._holds = lingering, limits, holds
-        #: how many events need not wait for others
+        #: how many events are a block without waiting for others
         self._full = self._lingering.events if self._lingering.linger else 1
         self._batches: dict[TypeKey, _Batch] = {}
         self._events = 0
@@ -626,7 +623,7 @@ class BlockBuilder:
         return self._events
 
     def put(self, now: datetime, events: Sequence[TransitEvent]) -> list[tuple[TransitEvent, ...]]:
-        """Take events of one type; return the events to seal now, a block each, in order.
+        """Add events of one type; return the events to seal now, as one tuple for each block.
 
         Raises `RefusedError` (`seal.buffer-full`).
         """
@@ -650,16 +647,16 @@ class BlockBuilder:
         return ready
 
     def keep(self, now: datetime, events: Sequence[TransitEvent]) -> None:
-        """Let events wait that could not be sealed after all, before those of the type that came later."""
+        """Put back events that could not be sealed after all, before later events of their type."""
         key = events[0].key
         batch, size = self._batches.setdefault(key, _Batch(now)), sum(map(_size_of, events))
-        # Where several blocks of a type are put back, they come in their order.
+        # Several blocks of a type are put back in their order.
         batch.events[batch.returned : batch.returned] = events
         batch.held, batch.returned, batch.size = True, batch.returned + len(events), batch.size + size
         self._count(len(events), size)
 
     def waiting(self) -> Iterator[TransitEvent]:
-        """Yield the oldest event of each type of which something is here."""
+        """Yield the oldest event of each type that waits."""
         return (batch.events[0] for batch in self._batches.values())
 
     def __contains__(self, key: TypeKey) -> bool:
@@ -667,16 +664,16 @@ class BlockBuilder:
 
     @property
     def due(self) -> datetime | None:
-        """When `ready` is to be asked at the latest; None while nothing lingers."""
+        """When to call `ready` at the latest; None while nothing lingers."""
         return min((batch.due for batch in self._batches.values() if not batch.held), default=None)
 
     def ready(self, now: datetime) -> list[tuple[TransitEvent, ...]]:
-        """Return what has lingered for long enough."""
+        """Return the events that have lingered long enough."""
         over = [key for key, batch in self._batches.items() if not batch.held and now >= batch.due]
         return [events for key in over for events in self._take(key)]
 
     def all(self) -> list[tuple[TransitEvent, ...]]:
-        """Return everything that can be sealed: nothing is to linger any longer, or there are other keys."""
+        """Return all events that can be sealed, without lingering."""
         return [events for key in list(self._batches) for events in self._take(key)]
 
     def _count(self, events: int, size: int) -> None:
@@ -684,16 +681,21 @@ class BlockBuilder:
         self._bytes += size
 
     def _check_room(self, key: TypeKey, events: int, size: int) -> None:
-        """Check that there is room for what has to wait; what only lingers goes, however much of other types waits."""
+        """Raise `RefusedError` (`seal.buffer-full`) if events must wait for keys and the buffer is full.
+
+        Events that only linger are never refused.
+        """
         limits = self._limits
         full = self._events + events > limits.seal_held or self._bytes + size > limits.seal_held_bytes
         if full and self._holds(key):
             raise RefusedError(
-                "seal.buffer-full", "too many events wait for keys", hint="is the key manager there? try again later"
+                "seal.buffer-full",
+                "too many events wait for keys",
+                hint="check that the key manager runs and is reachable, and try again later",
             )
 
     def _is_full(self, events: Sequence[TransitEvent]) -> bool:
-        """Say whether events are a block by themselves: nothing lingers, or there are enough."""
+        """Return whether events are a block by themselves: there are enough, or events do not linger."""
         return self._full <= len(events) <= self._limits.route_block_events
 
     def _fits(self, batch: _Batch, events: int, size: int) -> bool:
@@ -701,14 +703,14 @@ class BlockBuilder:
         return fits and len(batch.events) + events <= self._lingering.events
 
     def _take(self, key: TypeKey) -> list[tuple[TransitEvent, ...]]:
-        """Return the blocks of a type, unless they have to wait for keys."""
+        """Return the blocks of a type, unless they must wait for keys."""
         batch = self._batches[key]
         batch.held = self._holds(key)
         if batch.held:
             return []
         del self._batches[key]
         self._count(-len(batch.events), -batch.size)
-        # What came together goes together; what has waited for keys may be more than one block.
+        # Events that have waited for keys may be more than one block.
         size = self._limits.route_block_events
         return [tuple(batch.events[start : start + size]) for start in range(0, len(batch.events), size)]
 

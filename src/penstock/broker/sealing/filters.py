@@ -1,16 +1,16 @@
-"""Filters on sealed types: what is asked of an attribute is sealed under its key (dissertation, 7.3 and 7.3.1).
+"""Filters on sealed types: conditions on an attribute are sealed under its key (dissertation, 7.3 and 7.3.1).
 
-A filter is taken for a conjunction. Of what it asks of a single attribute one part is made, sealed under the key of
-that attribute; the rest stays with the subscriber's broker, which asks everything in the end. What a missing value
-fulfils stays there too: a broker on the way may read more than the subscriber's, which must not make a difference.
-Where events are sealed as a whole, so are filters.
+A filter is treated as a conjunction. The conditions on a single attribute become one part, sealed under that
+attribute's key. The other conditions stay at the subscriber's broker, which evaluates the whole filter in the end.
+Conditions that a missing value meets stay there too: a broker on the way may read more than the subscriber's, which
+must not make a difference. If events are sealed as a whole, so are filters.
 
-A part says something about columns of its own epoch alone, so that nobody can ask about an event who could not read
-what he asks about. What cannot be opened, or is not about a block, is taken to be fulfilled.
+A part applies only to columns of its own epoch, so nobody can filter on values that they could not read. A part that
+cannot be opened, or does not apply to a block, counts as met.
 
-One filter covers another where each of its parts is a part of the other, or is opened, and lets through what some part
-of the other, on the same column in the same epoch, does. Whoever can open one of these can open both. So the one covers
-the other at every broker, whatever keys it holds; that is why closed parts are not taken for fulfilled *here*.
+One filter covers another if each of its parts either is a part of the other, or is open and admits whatever some part
+of the other admits on the same column in the same epoch. A broker that can open one of these can open both. So the
+first covers the second at every broker, whatever keys it holds. That is why closed parts do not count as met *here*.
 """
 
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -38,50 +38,50 @@ Column: TypeAlias = tuple[str, int]
 """A column of a block, by its attribute, and its epoch. That of events that are sealed as a whole is `FIRST`."""
 
 LevelOf: TypeAlias = Callable[[TypeKey], Sealing]
-"""Says how the owner of a type wants its events sealed."""
+"""Returns how a type's owner wants its events sealed."""
 
 
 class SealedClause(NamedTuple):
-    """A part of a sealed filter that is open: which columns it is about, and what it asks of them."""
+    """An open part of a sealed filter: the column that it applies to, and its conditions."""
 
     column: Column
     filter: Filter
 
 
 class OpenedFilter(NamedTuple):
-    """A sealed filter: the parts that can be read here, and the names of those that cannot."""
+    """A sealed filter: the parts that this broker can read, and the names of the others."""
 
     clauses: tuple[SealedClause, ...]
     closed: tuple[bytes, ...]
 
     def where(self, columns: Collection[Column]) -> Selector:
-        """Return what it asks of events with these columns, as far as that is known."""
+        """Return the known conditions on events with these columns."""
         try:
             return conjunction(*(clause.filter.selector for clause in self.clauses if clause.column in columns))
         except PenstockError:
-            # Too long as a whole: nothing is asked here then.
+            # Too long as a whole: admit everything here.
             return ALWAYS
 
 
 class Filters(Protocol):
-    """What a broker can seal and open of filters. `version` changes when something else can be."""
+    """Seals and opens filters."""
 
     @property
     def version(self) -> int:
-        """Changes when something else can be sealed or opened than before."""
+        """Changes when the keys change."""
 
     def seal(self, of_type: TypeKey, filter_: Filter, /) -> AnyFilter:
-        """Return a filter as neighbours may see it: as it is, or what of it can be sealed if the type is."""
+        """Return a filter for neighbours: unchanged, or for a sealed type the parts that can be sealed."""
 
     def open(self, of_type: TypeKey, sealed: SealedFilter, /) -> OpenedFilter:
-        """Open what can be opened."""
+        """Open the parts for which there are keys."""
 
     def attributes(self, route: Route, /) -> Sequence[str]:
-        """Return the attributes of a block, in their order; none where its route does not tell them here."""
+        """Return the attributes of a block, in their order; none if this broker cannot read them in its route."""
 
 
 class NoFilters:
-    """For brokers without keys, in networks in which nothing is sealed."""
+    """Filters of a broker without keys."""
 
     version = 0
 
@@ -94,19 +94,19 @@ class NoFilters:
         return OpenedFilter((), tuple(part[:NAME_BYTES] for part in sealed.parts))
 
     def attributes(self, route: Route, /) -> Sequence[str]:
-        """Return the attributes of a block, if its route says them."""
+        """Return the attributes of a block, if its route names them."""
         return route.names.attributes if isinstance(route, PlainNames) else ()
 
 
 class _Key(NamedTuple):
-    """A key for filters, and the columns that they are about."""
+    """A key for filters, and the column that they apply to."""
 
     column: Column
     key: FilterKey
 
 
 class _TypeKeys(NamedTuple):
-    """The keys for filters on one type, and what they were derived from."""
+    """The keys for filters on one type, and the keys that they were derived from."""
 
     held: Sequence[tuple[str, int, Secret]]
     by_hint: Mapping[bytes, _Key]
@@ -114,7 +114,7 @@ class _TypeKeys(NamedTuple):
 
 
 class _FilterKeys:
-    """The keys for filters that follow from a ring of keys. They are derived once, and forgotten with the ring's."""
+    """The keys for filters that are derived from a key ring. They are forgotten with the ring's keys."""
 
     def __init__(self, ring: KeyRing) -> None:
         self._ring = ring
@@ -123,7 +123,7 @@ class _FilterKeys:
         self._types: dict[TypeKey, _TypeKeys] = {}
 
     def of_type(self, of_type: TypeKey) -> _TypeKeys:
-        """Return those for a type."""
+        """Return the keys for filters on a type."""
         if self._version != self._ring.version:
             self._refresh()
         found = self._types.get(of_type)
@@ -138,7 +138,7 @@ class _FilterKeys:
         return found
 
     def column(self, of_type: TypeKey, attribute: str) -> Column | None:
-        """Return the column of an attribute in the epoch that is sealed under, if there is one."""
+        """Return the column of an attribute in its current epoch, if there is one."""
         epoch = self._ring.current(column_scope(of_type, attribute) if attribute else str(of_type))
         return None if epoch is None else (attribute, epoch)
 
@@ -151,17 +151,17 @@ class _FilterKeys:
 
 
 class KeyFilters:
-    """`Filters` over a ring of keys. What was sealed or opened is remembered while the same keys are for it."""
+    """`Filters` over a key ring. Sealed and opened filters are remembered until their keys change."""
 
     def __init__(self, keys: KeyRing, level_of: LevelOf, limits: BrokerLimits) -> None:
         self._ring = keys
         self._keys = _FilterKeys(keys)
         self._level_of = level_of
         self._limits = limits
-        #: parts that did not open though their key is held, or are not what they should be
+        #: parts that did not open although their key is held, or are malformed
         self.unopened = 0
         self._parts: dict[tuple[Sealing, Filter], dict[str, bytes]] = {}
-        #: by what is sealed of it: the same in each epoch
+        #: by the plaintext of the part, which is the same in each epoch
         self._read: dict[bytes, Filter] = {}
         self._sealed: dict[tuple[TypeKey, Sealing, Filter], tuple[list[Column | None], AnyFilter]] = {}
         self._opened: dict[tuple[TypeKey, SealedFilter], tuple[list[bytes], OpenedFilter]] = {}
@@ -171,11 +171,11 @@ class KeyFilters:
 
     @property
     def version(self) -> int:
-        """That of the keys."""
+        """The version of the key ring."""
         return self._ring.version
 
     def seal(self, of_type: TypeKey, filter_: Filter, /) -> AnyFilter:
-        """Return a filter as neighbours may see it: as it is, or what of it can be sealed if the type is."""
+        """Return a filter for neighbours: unchanged, or for a sealed type the parts that can be sealed."""
         level = self._level_of(of_type)
         if level is Sealing.NONE or filter_.selector == ALWAYS:
             return filter_
@@ -190,7 +190,7 @@ class KeyFilters:
         return known[1]
 
     def open(self, of_type: TypeKey, sealed: SealedFilter, /) -> OpenedFilter:
-        """Open what there are keys for. What does not open though there is one is as good as closed, and counted."""
+        """Open the parts for which there are keys. A part that does not open counts as closed, in `unopened`."""
         keys = self._keys.of_type(of_type).by_hint
         hints = [part[:HINT_BYTES] for part in sealed.parts if part[:HINT_BYTES] in keys]
         known = self._opened.get((of_type, sealed))
@@ -199,11 +199,11 @@ class KeyFilters:
         return known[1]
 
     def attributes(self, route: Route, /) -> Sequence[str]:
-        """Return the attributes of a block, if its route says them."""
+        """Return the attributes of a block, if its route names them."""
         return route.names.attributes if isinstance(route, PlainNames) else ()
 
     def _contents(self, level: Sealing, filter_: Filter) -> Iterator[tuple[str, bytes]]:
-        """Yield the parts of a filter to seal, for each attribute: as much as others would read."""
+        """Yield the parts of a filter to seal, by attribute, within the limits of other brokers."""
         parts = _parts(filter_) if level is Sealing.ATTRIBUTE else iter([(FIRST, filter_)])
         found = ((attribute, pad(Padding.SIZES, encode(part.to_tree()))) for attribute, part in parts)
         return islice((one for one in found if len(one[1]) <= self._limits.filter_bytes), self._limits.filter_parts)
@@ -227,7 +227,7 @@ class KeyFilters:
         return OpenedFilter(tuple(clauses), tuple(closed))
 
     def _content(self, held: _Key, part: bytes, sealed: SealedFilter) -> Filter | None:
-        """Return what a part asks, or None where it is not what it should be."""
+        """Return the conditions of a part, or None if it does not open or is malformed."""
         try:
             content = open_part(held.key, part, sealed.parts)
             found = self._read.get(content)
@@ -237,7 +237,7 @@ class KeyFilters:
         except PenstockError:
             return None
         attribute, _ = held.column
-        # Who holds the key of one attribute must not ask about another one.
+        # A holder of one attribute's key must not filter on another attribute.
         return found if attribute == FIRST or found.selector.attributes == {attribute} else None
 
 
@@ -249,7 +249,7 @@ def _remember(known: dict[_Q, _A], asked: _Q, answer: _A, limits: BrokerLimits) 
 
 
 def _parts(filter_: Filter) -> Iterator[tuple[str, Filter]]:
-    """Yield what a filter asks of single attributes, for each of them."""
+    """Yield the conditions of a filter on single attributes, by attribute."""
     by_attribute: dict[str, list[Selector]] = {}
     for asked in conjuncts(filter_.selector):
         if len(asked.attributes) == 1 and not _holds_for_none(asked):
@@ -266,7 +266,7 @@ def _holds_for_none(selector: Selector) -> bool:
 
 
 def interest(of_type: TypeKey, filter_: AnyFilter, filters: Filters) -> Interest:
-    """Return a filter as it is compared: an attribute is another one in each epoch, and so is each closed part."""
+    """Return a filter for comparison: an attribute is a different one in each epoch, and so is each closed part."""
     if isinstance(filter_, Filter):
         return Interest(of_type, filter_.selector, schema=filter_.schema)
     opened = filters.open(of_type, filter_)
@@ -280,7 +280,7 @@ def interest(of_type: TypeKey, filter_: AnyFilter, filters: Filters) -> Interest
         selectors += _closed(opened.closed, schema)
         return Interest(of_type, conjunction(*selectors), schema=schema, source=filter_)
     except PenstockError:
-        # Too long to be compared when it is open.
+        # Too long to compare when it is open.
         schema = {}
         parts = _closed((part[:NAME_BYTES] for part in filter_.parts), schema)
         return Interest(of_type, conjunction(*parts), schema=schema, source=filter_)

@@ -1,4 +1,4 @@
-"""What a broker seals and opens with the keys that it holds."""
+"""Seal and open events with the keys that a broker holds, and refuse replayed blocks."""
 
 from collections import Counter, OrderedDict
 from collections.abc import Callable, Sequence
@@ -23,18 +23,17 @@ from penstock.model.principals import Principal
 from penstock.model.types import Protection, Sealing
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Telling sealed events that come for the first time from those that somebody sends again.
+# Detecting replays of sealed events.
 #
-# Outside of a block stand numbers which every broker on the way can change; inside of it, bound to every column, stand
-# sender, incarnation and number. A row of a block is taken once by these. What is not remembered any more is refused:
+# Every broker on the way can change the numbers outside of a block. Inside of it, sender, incarnation and number are
+# bound to every column. By these, each row of a block is accepted once. Beyond the memory's reach, it is refused:
 #
-# 1. Of each sender's incarnation and type a window of numbers is remembered. What lies before it is taken for a copy.
-# 2. So many numbers are remembered as `BrokerLimits.seal_replays` says. The stream that was silent for longest is
-#    forgotten first, and nothing of any unknown stream is taken that was sealed before the last that came of one
-#    forgotten; nor, when it is known again, is anything from before that.
-# 3. The same holds for what was sealed before the memory began: a broker that starts again has not to remember.
+# 1. For each sender, incarnation and type a window of numbers is remembered. An earlier number counts as a replay.
+# 2. At most `BrokerLimits.seal_replays` numbers are remembered. The stream that was silent longest is forgotten first.
+#    Then no block of an unknown stream is accepted that was sealed before the last block of a forgotten stream.
+# 3. The same applies to blocks that were sealed before the memory started, so a broker needs no memory across restarts.
 #
-# Only blocks that have opened are asked about, so that nobody without keys fills the memory.
+# Only opened blocks are remembered, so nobody without keys can fill the memory.
 
 
 _Name: TypeAlias = tuple[bytes, bytes, TypeKey]
@@ -42,9 +41,9 @@ _Name: TypeAlias = tuple[bytes, bytes, TypeKey]
 
 @dataclass(slots=True)
 class _Stream:
-    """The blocks of one sender, incarnation and type that came lately: the rows taken of each, as bits."""
+    """The recent blocks of one sender, incarnation and type: the accepted rows of each, as bits."""
 
-    #: what was sealed before may have been taken before the stream was forgotten, and came again
+    #: blocks that were sealed earlier may have been accepted before the stream was forgotten
     since: datetime
     highest: int = -1
     last: datetime | None = None
@@ -52,20 +51,20 @@ class _Stream:
 
 
 class Replays:
-    """See the module. `since` is when the memory begins, as early as any clock may have it."""
+    """Remembers accepted rows of sealed blocks. `since` is when the memory starts, on the slowest clock."""
 
     def __init__(self, since: datetime, limits: BrokerLimits) -> None:
         self._limits = limits
         self._since = since
         self._streams: OrderedDict[_Name, _Stream] = OrderedDict()
         self._numbers = 0
-        #: the one that spoke last
+        #: the stream of the last block
         self._latest: _Stream | None = None
 
     def first(self, header: BlockHeader, of_type: TypeKey, rows: Sequence[int]) -> Sequence[int]:
-        """Return the places, among rising rows of a block, of those that come for the first time; take all of them.
+        """Return the places of the rows that arrive for the first time, and remember all rows.
 
-        Raises `RefusedError`: `seal.too-old` where it is not known whether they do, `seal.replayed` where none does.
+        Raises `RefusedError`: `seal.too-old` if the memory does not reach back, `seal.replayed` if no row is new.
         """
         name = header.fixed.sender, header.fixed.incarnation, of_type
         stream = self._streams.get(name)
@@ -95,7 +94,7 @@ class Replays:
         return fresh
 
     def knows(self, header: BlockHeader, of_type: TypeKey, rows: Sequence[int]) -> bool:
-        """Say whether all of some rising rows have come before, or come so late that nobody can tell."""
+        """Return whether all rows have arrived before, or so late that it is unknown."""
         stream = self._streams.get((header.fixed.sender, header.fixed.incarnation, of_type))
         if stream is None:
             return False
@@ -117,90 +116,90 @@ class Replays:
 
 
 def _bits(rows: Sequence[int]) -> int:
-    """Return rising rows as bits; mostly they are all that there are."""
+    """Return rising rows as bits. Mostly they are consecutive."""
     if rows[-1] - rows[0] + 1 == len(rows):
         return (1 << len(rows)) - 1 << rows[0]
     return sum(1 << row for row in rows)
 
 
 def replayed() -> RefusedError:
-    """Return the error for what has come before."""
+    """Return the error for a replayed block."""
     return RefusedError(
         "seal.replayed",
-        "a sealed block has come before, or comes so late that nobody can tell",
-        hint="somebody on its way sends it again",
+        "a sealed block was replayed, or arrives too late to tell",
+        hint="check the brokers on its way: one of them sends it again",
     )
 
 
 def too_old() -> RefusedError:
-    """Return the error for what was sealed too long ago."""
+    """Return the error for a block that was sealed too long ago."""
     return RefusedError(
         "seal.too-old",
-        "a block was sealed too long ago to know whether it has come before",
-        hint="set the clocks; or somebody sends it again",
+        "a block was sealed too long ago to tell whether it is a replay",
+        hint="set the clocks; if they are right, a broker on its way sends it again",
     )
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Where sealed blocks go that a broker does not take: kept as they came, sealed, with the reason.
+# Quarantine for refused blocks: they are kept sealed, with the reason.
 #
-# What does not open today may open tomorrow, for somebody with the right `history`; and what somebody has forged is
-# evidence. Nothing of a block is looked into here, and no plaintext is ever kept.
+# A block that does not open now may open later, for somebody with the right `history`. A forged block is evidence. The
+# quarantine does not open blocks, and never keeps plaintext.
 
 
 class Quarantine(Protocol):
-    """Keeps refused blocks, not more than so many."""
+    """Keeps a bounded number of refused blocks."""
 
     def keep(self, when: datetime, code: str, peer: Principal | None, block: bytes, /) -> None:
-        """Keep a block that a peer handed on. Raises `FailedError` when it cannot be kept."""
+        """Keep a block that a peer forwarded. Raises `FailedError` if it cannot be kept."""
 
     def __len__(self) -> int:
-        """Count what is kept."""
+        """Return the number of kept blocks."""
 
 
 class Nowhere:
-    """For brokers without a folder: keeps nothing."""
+    """A quarantine that keeps nothing, for brokers without a folder."""
 
     def keep(self, when: datetime, code: str, peer: Principal | None, block: bytes, /) -> None:
-        """Let a block go."""
+        """Drop a block."""
 
     def __len__(self) -> int:
-        """Count nothing."""
+        """Return 0."""
         return 0
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a broker seals and opens with the keys that it holds.
+# The vault.
 
 
-#: attributes from which on an event may be too long for a block though clients may publish it; what a column takes
-#: besides its content (tag, length, epoch, root); by how much content may grow; and what a fabric leaves of a block
+#: the number of attributes above which a permitted event may be too long for a block; the size of a column besides its
+#: content (tag, length, epoch, root); the factor by which content may grow; and the share that a fabric leaves
 _MANY: Final = 256
 _COLUMN_BYTES: Final = 128
 _GROWTH: Final = 4
 _SAFE: Final = 0.75
 
 ProtectionOf: TypeAlias = Callable[[TypeKey], Protection]
-"""Says what is demanded for events of a type."""
+"""Returns the protection that a type's owner demands."""
 
 MaySign: TypeAlias = Callable[[Principal, TypeKey, tuple[str, ...]], bool]
-"""Says whether a broker may publish events of a type with these attributes."""
+"""Returns whether a broker may publish events of a type with these attributes."""
 
 ReadsAsMuch: TypeAlias = Callable[[Principal, TypeKey], bool]
-"""Says whether a neighbour may read all of a type that this broker may."""
+"""Returns whether a neighbour may read everything of a type that this broker may."""
 
 
 class Signatures(NamedTuple):
-    """What signed events rest on: the key of this broker, and who may sign what."""
+    """What signing events needs: this broker's key, and who may sign what."""
 
     key: SigningKey
     may_sign: MaySign
 
 
 class KeyVault:
-    """A `Vault` over a ring of keys. A sealer that has sealed enough is replaced by one with keys of its own.
+    """A `Vault` over a key ring. A sealer that has sealed enough is replaced by a new one.
 
-    `skew` is the most that any two clocks differ.
+    `skew` bounds the difference between any two clocks.
     """
 
     def __init__(  # noqa: PLR0913  # what sealing rests on
@@ -220,20 +219,20 @@ class KeyVault:
         self.keys = keys
         self._sender = sender
         self._protection_of = protection_of
-        #: whether a neighbour may read all of a type that is read here
+        #: whether a neighbour may read everything of a type that this broker may
         self.reads_as_much = reads_as_much
         self._clock = clock
         self._random = random
         self._settings = settings or SealSettings()
         self._limits = limits
         self._crypto = CryptoLimits(seal_streams=limits.seal_streams)
-        #: blocks that were sealed since somebody asked
+        #: sealed blocks since the counter was last taken
         self.sealed: Counter[TypeKey] = Counter()
         self._signatures = signatures
-        #: one that signs, and one that does not
+        #: the sealer that signs, and the one that does not
         self._sealers = {signed: self._new_sealer(signed=signed) for signed in (False, signatures is not None)}
         self._opener = Opener(keys, admits=self._admit, limits=self._crypto)
-        #: attributes of events that can be sealed, by the version of the ring
+        #: forms of events that can be sealed with this version of the key ring
         self._forms: set[tuple[TypeKey, tuple[str, ...]]] = set()
         self._version = -1
         self._skew = skew
@@ -245,7 +244,7 @@ class KeyVault:
         return f"KeyVault({self.keys!r})"
 
     def seals(self, of_type: TypeKey, /) -> bool:
-        """Say whether events of a type travel sealed."""
+        """Return whether events of a type travel sealed."""
         return self._protection_of(of_type).sealing is not Sealing.NONE
 
     def seal(self, events: Sequence[TransitEvent], /) -> bytes:
@@ -263,7 +262,7 @@ class KeyVault:
         return self._sealers[signed].seal_events(events, self._clock(), level)
 
     def require(self, events: Sequence[TransitEvent], /) -> None:
-        """Check that events of one type can be sealed now. Raises `RefusedError` (`seal.unknown-key`)."""
+        """Raise `RefusedError` (`seal.unknown-key`) if events of one type cannot be sealed now."""
         of_type = events[0].key
         needed = {str(of_type)}
         if _level(self._protection_of(of_type).sealing) is Level.ATTRIBUTE:
@@ -273,10 +272,10 @@ class KeyVault:
             raise unknown_key(of_type)
 
     def check(self, events: Sequence[TransitEvent], /) -> None:
-        """Check that there are keys for events of one type, or that some are on their way, and that they can be signed.
+        """Check that events of one type can be sealed, now or when keys arrive, and that they can be signed.
 
         Raises `RefusedError` (`seal.unknown-key`, `seal.signer`), and `LimitError` (`route.event-size`) for an event
-        that is too long when it is sealed: whoever has published it would hear nothing of that later.
+        that would be too long when sealed: its publisher could not learn that later.
         """
         if self._version != self.keys.version or len(self._forms) > self._limits.cache_entries:
             self._version = self.keys.version
@@ -285,7 +284,7 @@ class KeyVault:
         signed = self.demands(of_type)
         for event in events:
             attributes = tuple(event.values)
-            # Mostly they are those of the event before.
+            # Mostly the same as in the event before.
             if attributes != last:
                 last, form = attributes, (of_type, attributes)
                 if form not in self._forms:
@@ -317,19 +316,19 @@ class KeyVault:
         size = sum(map(len, columns)) + sum(map(len, map(str, names))) + _COLUMN_BYTES * (1 + len(event.values))
         if size > most:
             raise LimitError(
-                "route.event-size", f"an event takes more than {most} bytes when it is sealed", hint="publish less"
+                "route.event-size", f"an event takes more than {most} bytes when sealed", hint="publish shorter values"
             )
 
     def open(self, data: bytes, /) -> Sequence[TransitEvent]:
-        """Return the events of a block, with the values that may be read here. Raises `RefusedError` (`seal.*`)."""
+        """Return the events of a block, with the values that this broker may read. Raises `RefusedError` (`seal.*`)."""
         return self._opener.open_events(data)
 
     def demands(self, of_type: TypeKey, /) -> bool:
-        """Say whether events of a type have to be signed."""
+        """Return whether events of a type must be signed."""
         return self._signatures is not None and self._protection_of(of_type).signed
 
     def verify(self, data: bytes, events: Sequence[TransitEvent], /) -> None:
-        """Check all events of a block against its signature. Raises `RefusedError` (`seal.*`), see `Vault`."""
+        """Verify the signature of all events of a block. Raises `RefusedError` (`seal.*`), see `Vault`."""
         signed = self._opener.verify_events(data, events)
         self._check_signer(signed.sender, signed.block.names.type, signed.block.names.attributes)
 
@@ -337,25 +336,25 @@ class KeyVault:
         if self._signatures is None or not self._signatures.may_sign(sender, of_type, attributes):
             raise RefusedError(
                 "seal.signer",
-                f"{sender.short} signs events of `{of_type.name}` that it may not publish",
-                hint="grant that broker `publish` on the type and all attributes, without conditions",
+                f"{sender.short} has signed events of `{of_type.name}` that it may not publish",
+                hint="grant it `publish` on the type and all attributes, without conditions",
             )
 
     def take(self, header: BlockHeader, of_type: TypeKey, rows: Sequence[int], arrived: datetime, /) -> Sequence[int]:
-        """Take rows of a block that was opened, each once. Raises `RefusedError` (`seal.*`), see `Vault`."""
+        """Accept each row of an opened block once. Raises `RefusedError` (`seal.*`), see `Vault`."""
         if header.fixed.sender == self._sender.digest:
-            # What was sealed here has been taken here.
+            # This broker has sealed it, and so delivered it already.
             raise replayed()
         if header.time > arrived + self._skew:
             raise RefusedError(
-                "seal.future", "a block is sealed in the future", hint="set the clocks, or allow for more skew"
+                "seal.future", "a block was sealed in the future", hint="set the clocks, or allow for more skew"
             )
         if header.time < arrived - self._window:
             raise too_old()
         return self._replays.first(header, of_type, rows)
 
     def knows(self, header: BlockHeader, of_type: TypeKey, rows: Sequence[int], /) -> bool:
-        """Say whether rows of a block have been taken, or were sealed here."""
+        """Return whether rows of a block were accepted before, or sealed by this broker."""
         return header.fixed.sender == self._sender.digest or self._replays.knows(header, of_type, rows)
 
     def now(self) -> datetime:
@@ -363,7 +362,7 @@ class KeyVault:
         return self._clock()
 
     def _admit(self, fixed: Fixed, names: BlockNames) -> None:
-        """Refuse epochs that are over; what is sealed in one of which the key is still to come waits."""
+        """Refuse blocks of past epochs; raise `seal.unknown-key` if a key is still awaited."""
         check_level(self._protection_of(names.type).sealing, fixed, names.type)
         for (scope, _), epoch in zip(scopes(names, fixed.level), fixed.epochs, strict=True):
             if self.keys.is_over(scope, epoch):
