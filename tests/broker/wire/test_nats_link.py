@@ -6,6 +6,8 @@ could do: it reads, changes, drops, repeats, swaps, adds, and puts in what belon
 
 import asyncio
 import hashlib
+import importlib
+import sys
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -46,7 +48,7 @@ from penstock.codec.sexp import canonical, parse_canonical
 from penstock.codec.wire import HEADER_BYTES, Wire, encode, raw_frame
 from penstock.codec.wire import frame as frame_of
 from penstock.crypto.session import KeyExchange
-from penstock.errors import PenstockError
+from penstock.errors import FailedError, PenstockError
 from penstock.fabric.nats_api import settle
 from penstock.testing.nats import NatsServer
 
@@ -467,3 +469,11 @@ def test_a_link_that_cannot_unsubscribe_ends_with_its_connection(
             assert link.ended is not None
 
     run(main())
+
+
+def test_without_nats_py_the_error_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "nats.aio.client", None)
+    monkeypatch.delitem(sys.modules, nats_link.__name__)
+    with pytest.raises(FailedError) as found:
+        importlib.import_module(nats_link.__name__)
+    assert found.value.code == "fabric.not-installed"

@@ -59,18 +59,18 @@ class DecisionCache:
         self._known: dict[Hashable, _Answer] = {}
 
     def known(self, about: Hashable, by: tuple[object, ...], now: datetime) -> bool | None:
-        """Return the answer to a question that was asked by the same facts before; None where it is to be found."""
+        """Return the cached answer if it was given on the same facts and has not ended, and None otherwise."""
         known = self._known.get(about)
         return None if known is None or now >= known.until or known.by != by else known.answer
 
     def forget(self) -> None:
-        """Forget all answers: the clock was corrected, and dates may lie ahead again; or they could not be recorded."""
+        """Clear the cache: the clock was corrected, or answers could not be recorded."""
         self._known.clear()
 
     def keep(
         self, about: Hashable, by: tuple[object, ...], now: datetime, dates: Iterable[Validity], *, answer: bool
     ) -> bool:
-        """Remember an answer that was found, until one of the dates on which it rests; return it."""
+        """Cache an answer until the first of the dates that it depends on; return it."""
         self._known.pop(about, None)
         if len(self._known) >= self._limits.cache_entries:
             self._known.pop(next(iter(self._known)))
@@ -84,14 +84,14 @@ class DecisionCache:
 
 @dataclass(frozen=True, slots=True)
 class AuthoritySources:
-    """Where authority comes from, besides what clients disclose: all that a broker knows at one time."""
+    """The sources of authority besides the credentials of clients: all that a broker knows at one time."""
 
     credentials: Credentials = field(default_factory=Credentials)
     others: tuple[Authority, ...] = ()
     #: under which decisions are recorded
     revision: str = ""
     online: OnlineChecker = no_online_checker
-    #: what counts no longer, also where a client discloses it
+    #: revoked credentials, which do not count even if a client discloses them
     revocations: Revocations = field(default_factory=Revocations)
     #: what was agreed on about who publishes and who subscribes
     agreements: Agreements = NO_AGREEMENTS

@@ -1,4 +1,4 @@
-"""The event types that a broker serves: signed definitions by name, verified again when what they rest on has ended."""
+"""The event types of a broker: signed definitions by name, verified again when a credential they depend on ends."""
 
 from collections.abc import Callable, Iterator
 from datetime import datetime
@@ -15,9 +15,9 @@ from penstock.trust.event_types import UnverifiedType, VerifiedType
 
 
 class Library:
-    """See the module. Parents and previous versions are looked for among the types that are here already.
+    """See the module. Parents and previous versions are looked up among the installed types.
 
-    `changed` is called when a type has come or gone.
+    `changed` is called when a type was added or removed.
     """
 
     def __init__(
@@ -41,11 +41,11 @@ class Library:
         #: the types whose ancestors have been one of these, however that may have changed since
         self._below: dict[TypeKey, set[TypeName]] = {}
         self._protected: dict[TypeKey, Protection] = {}
-        #: how often a type has come or gone
+        #: how often a type was added or removed
         self.changes = 0
-        #: the types that one version at least blinds
+        #: the types of which at least one version is blinded
         self.blinded: set[TypeKey] = set()
-        #: changes when a blinded type comes or goes
+        #: changes when a blinded type is added or removed
         self.revision = 0
         self._changed = changed
 
@@ -56,7 +56,7 @@ class Library:
         return name in self._definitions
 
     def add(self, unverified: UnverifiedType, now: datetime) -> VerifiedType:
-        """Take in a type that verifies; the same one twice is once.
+        """Add a type that verifies. Adding the same type again changes nothing.
 
         Raises what `verify_type` raises, `RefusedError` (`broker.type-exists`) for another definition under a name that
         is in use, `broker.reserved-type`, and `LimitError` (`broker.types`).
@@ -83,7 +83,7 @@ class Library:
         return verified
 
     def remove(self, name: TypeName) -> None:
-        """Forget a type; nothing happens when it is not here."""
+        """Remove a type, if it is installed."""
         self._definitions.pop(name, None)
         for names in self._below.values():
             names.discard(name)
@@ -93,7 +93,7 @@ class Library:
         self._changed()
 
     def _look_at(self, key: TypeKey) -> None:
-        """Record a blinded type that has come or gone."""
+        """Record whether a type is blinded after it was added or removed."""
         before = key in self.blinded
         self.blinded.discard(key)
         versions = (self._definitions[name].definition for name in self._below.get(key, ()) if name.key == key)
@@ -116,25 +116,25 @@ class Library:
         return definition
 
     def __iter__(self) -> Iterator[TypeKey]:
-        """Go through the types that are here, without their versions, and their ancestors."""
+        """Yield the installed types, without their versions, and their ancestors."""
         return iter(self._below)
 
     def sealing(self, key: TypeKey) -> Sealing:
-        """Return how events of a type are sealed: by the strictest of its versions; not at all where none is here."""
+        """Return how events of a type are sealed: as the strictest installed version says."""
         return self.protection(key).sealing
 
     def is_of(self, key: TypeKey, above: TypeKey) -> bool:
-        """Say whether events of a type are also of another, which they say that it extends.
+        """Say whether events of a type count as events of another type that they claim to extend.
 
-        Of one that is not sealed that is believed, also of types that are not known here. What extends a sealed type is
-        sealed, and opened where it is known: whoever invents another, or says it of one that does not, forges events.
+        For a type that is not sealed the claim is believed, also if the extending type is not installed here. For a
+        sealed type the extending type must be installed: otherwise anybody could forge events of it.
         """
         if key == above or self.sealing(above) is Sealing.NONE:
             return True
         return any(name.key == key for name in self._below.get(above, ()))
 
     def protection(self, key: TypeKey) -> Protection:
-        """Return what is demanded for events of a type: sealed as `sealing` says, and signed where one version is."""
+        """Return the protection of a type's events: sealed as `sealing` says, and signed if one version is."""
         found = self._protected.get(key)
         if found is None:
             named = (self._definitions[name].definition for name in self._below.get(key, ()) if name.key == key)
@@ -147,9 +147,9 @@ class Library:
         return found
 
     def definitions(self, name: TypeName) -> list[UnverifiedType]:
-        """Return the definition of a type, and those that it rests on before it: parents and previous versions.
+        """Return the definition of a type after those that it depends on: parents and previous versions.
 
-        Raises `RefusedError` (`broker.unknown-type`) when the type is not here.
+        Raises `RefusedError` (`broker.unknown-type`) if the type is not installed.
         """
         found: dict[TypeName, UnverifiedType] = {}
         self._collect(self._definition(name), found, set())
@@ -173,16 +173,16 @@ class Library:
             try:
                 found.append(self._cache.verify(self._definitions[name], now))
             except PenstockError:
-                # It was valid when it came: what it rests on has ended, and with it all rights on it.
+                # It was valid when it was added: a credential that it depends on has ended, and all rights on it.
                 continue
         return iter(sorted(found, key=lambda verified: len(verified.event_type.ancestors)))
 
     def known(self, key: TypeKey, now: datetime | None) -> Iterator[VerifiedType]:
-        """Yield the same, for whoever may ask about all times, of which nothing is known here."""
+        """Yield the same as `below`, or nothing without a time."""
         return iter(()) if now is None else self.below(key, now)
 
     def schema(self, key: TypeKey, now: datetime) -> Schema:
-        """Return what is known of the attributes of a type and its sub-types in all versions, by id."""
+        """Return the attributes of a type and its sub-types in all versions, by id."""
         specs: dict[str, AttributeSpec] = {}
         for verified in self.below(key, now):
             specs.update({str(attribute.id): attribute.spec for attribute in verified.event_type.attributes})

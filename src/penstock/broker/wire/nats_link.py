@@ -22,9 +22,6 @@ from functools import partial
 from struct import Struct
 from typing import Final
 
-from nats.aio.client import Client
-from nats.aio.msg import Msg
-
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.channel import Channel
 from penstock.broker.wire.handshake import Accepting, AuthenticatedPeer, Connecting, HandshakeTerms
@@ -33,10 +30,22 @@ from penstock.codec.wire import Octets, raw_frame
 from penstock.crypto.keys import RandomBytes, digest
 from penstock.crypto.session import OVERHEAD_BYTES, KeyExchange, Opening, RecordSealer
 from penstock.errors import FailedError, MalformedError, RefusedError
-from penstock.fabric.nats_api import TRANSIENT
-from penstock.fabric.tasks import in_background
+from penstock.fabric.qos import Priority
+from penstock.fabric.tasks import in_background, waited_for
 from penstock.model.names import NetworkName
 from penstock.model.principals import Principal
+
+try:
+    from nats.aio.client import Client
+    from nats.aio.msg import Msg
+
+    from penstock.fabric.nats_api import TRANSIENT
+    from penstock.fabric.nats_link import Listening, NatsLink, checked
+    from penstock.fabric.nats_login import NatsLogin
+except ImportError as missing:
+    raise FailedError(
+        "fabric.not-installed", "links across NATS need nats-py", hint="install `penstock[nats]`"
+    ) from missing
 
 # ----------------------------------------------------------------------------------------------------------------------
 # A connection across NATS servers that nobody has to trust: what `Channel` needs of a transport, in sealed records.
@@ -116,7 +125,7 @@ class NatsTransport(asyncio.Transport):
         return f"NatsTransport(sealed={self._sealing is not None}, closing={self._closing})"
 
     async def open(self, leave: Callable[[], Awaitable[None]]) -> None:
-        """Hear, and be ready to send; `leave` is called at the end. Raises as nats-py."""
+        """Listen, and be ready to send; `leave` is called at the end. Raises as nats-py."""
         subscription = await self._client.subscribe(
             self._inbox,
             cb=self._hear,
@@ -135,7 +144,7 @@ class NatsTransport(asyncio.Transport):
         self._carrying = in_background("carrying records", self._carry(end))
 
     async def knock(self, door: str, label: bytes) -> None:
-        """Ask at a door for an answer to our inbox, until there is one. Raises as nats-py."""
+        """Knock at a door until the peer answers to our inbox. Raises as nats-py."""
         pause = self._limits.handshake_time / 5000
         while self._peer is None and not self._closing:
             await self._client.publish(door, label, reply=self._inbox)
@@ -154,7 +163,7 @@ class NatsTransport(asyncio.Transport):
         self._sealing, self._opening = sealing, opening
 
     def grant(self) -> None:
-        """Let the peer send. The connecting side does so immediately, the accepting side when it was heard."""
+        """Let the peer send. The connecting side grants immediately, the accepting side after the first record."""
         self._granted = self._heard + self._limits.link_inbox
         self._put(_GRANT, _TOTAL.pack(self._granted))
 
@@ -171,14 +180,14 @@ class NatsTransport(asyncio.Transport):
             self._carrying.cancel()
             await asyncio.wait((self._carrying,))
 
-    # What the channel calls.
+    # Called by the channel.
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:  # noqa: ARG002  # as asyncio has it
-        """Say after how many bytes the channel has to wait."""
+        """Set the number of waiting bytes from which the channel must wait."""
         self._high = high or _RECORD
 
     def get_write_buffer_size(self) -> int:
-        """Return how many bytes wait."""
+        """Return the number of bytes that wait."""
         return self._buffered
 
     def write(self, data: Octets) -> None:
@@ -219,7 +228,7 @@ class NatsTransport(asyncio.Transport):
         self.close()
 
     def lose(self) -> None:
-        """End because nobody is there any more: the peer, or the server, and nobody knows what it had not sent."""
+        """End because the peer or the server has gone: what it had not sent is unknown."""
         self._lost = True
         self.abort()
 
@@ -248,7 +257,7 @@ class NatsTransport(asyncio.Transport):
 
     def _seal(self) -> None:
         """Make records of what waits, as far as the grant reaches."""
-        # A server that takes less than a handshake is none to work with: sending fails there, and ends the connection.
+        # Where a server takes less than a handshake, sending fails and ends the connection.
         largest = max(_MARGIN, min(_RECORD, self._client.max_payload - _MARGIN))
         while self._waiting and (free := self._allowed - self._sent) > OVERHEAD_BYTES:
             size = min(largest, free - OVERHEAD_BYTES)
@@ -266,7 +275,7 @@ class NatsTransport(asyncio.Transport):
             self._put(_DATA, content)
 
     async def _carry(self, end: Callable[[], Awaitable[None]]) -> None:
-        """Send records as they come, and at the end say so."""
+        """Send records as they are queued, and then the end."""
         error: Exception | None = None
         try:
             while not self._lost and not (self._closing and self._idle):
@@ -292,7 +301,7 @@ class NatsTransport(asyncio.Transport):
 
     @property
     def _idle(self) -> bool:
-        """Whether nothing waits that could still go."""
+        """Whether nothing waits that can still be sent."""
         return not self._waiting and not (self._records and self._peer)
 
     async def _carry_records(self) -> None:
@@ -305,7 +314,7 @@ class NatsTransport(asyncio.Transport):
             self._full = False
             self._channel.resume_writing()
 
-    # Hearing.
+    # Receiving.
 
     async def _hear(self, message: Msg) -> None:
         if self._lost:
@@ -325,9 +334,9 @@ class NatsTransport(asyncio.Transport):
             self._hear_record(len(data), *found)
 
     def _hear_plain(self, message: Msg) -> None:
-        """Take the next part of a handshake. Everything else is junk: a second answer, somebody else's, anything."""
+        """Handle the next part of a handshake. Everything else is junk, such as a second answer."""
         if self._peer is None and message.headers and message.headers.get("Status") == _NO_RESPONDERS:
-            # The server says so, who may lie; but he could as well say nothing.
+            # The server may lie; but it could as well drop everything.
             self._channel.cut(FailedError("link.unreachable", "no such broker listens there", hint="does it run?"))
             return
         data, sender = message.data, message.reply
@@ -355,7 +364,7 @@ class NatsTransport(asyncio.Transport):
         elif kind == _END:
             self.lose()
         else:
-            self._channel.cut(MalformedError("wire.malformed", "a record of no known kind"))
+            self._channel.cut(MalformedError("wire.malformed", "a record of an unknown kind"))
 
     def _hear_data(self, size: int, content: bytes) -> None:
         self._heard += size
@@ -377,19 +386,6 @@ class NatsTransport(asyncio.Transport):
 # Links across NATS servers: the handshake and everything after it run from end to end, and the servers carry bytes.
 
 
-try:
-    from nats.aio.msg import Msg
-
-    from penstock.broker.wire.nats_link import NatsTransport, is_inbox, new_inbox
-    from penstock.fabric.nats_link import Listening, NatsLink, checked
-    from penstock.fabric.nats_login import NatsLogin
-    from penstock.fabric.qos import Priority
-    from penstock.fabric.tasks import waited_for
-except ImportError as missing:
-    raise FailedError(
-        "fabric.not-installed", "links across NATS need nats-py", hint="install `penstock[nats]`"
-    ) from missing
-
 KNOCK: Final = b"penstock-knock-1"
 _PREFIX: Final = "penstock"
 _SUBJECT_BYTES: Final = 16
@@ -398,7 +394,7 @@ _ANSWER: Final = 2.0
 
 
 def door_of(network: NetworkName, broker: Principal) -> str:
-    """Return the subject at which a broker hears knocks."""
+    """Return the subject on which a broker listens for knocks."""
     name = str(network).encode()
     whole = digest((b"penstock-door-1", name))[:_SUBJECT_BYTES].hex()
     part = digest((b"penstock-door-1", name, broker.digest))[:_SUBJECT_BYTES].hex()
@@ -468,11 +464,11 @@ class NatsListener(Reception):
         server.left[self] = self._lose
 
     async def open(self) -> None:
-        """Begin to hear. Raises as `listen_nats`."""
+        """Start to listen. Raises as `listen_nats`."""
         await self._server.listen(self._listening)
 
     async def close(self) -> None:
-        """Accept nobody any more, say goodbye to everybody, and wait until all have gone."""
+        """Stop accepting, close all links, and wait until they are closed."""
         await self._server.unlisten(self._listening)
         await self._dismiss()
         await asyncio.gather(*(transport.over() for transport in self._transports))
@@ -493,7 +489,7 @@ class NatsListener(Reception):
         self._check_places()
         keys = exchange.agree(*side.agreed, connects=False)
         transport.begin(*keys, last=raw_frame(proof or b""))
-        # A man in the middle does not have the key; nobody is served who has not shown that he has it.
+        # Somebody in the middle does not have the key: serve only a peer that has shown that it has.
         await transport.confirmed()
         self._check_places()
         transport.grant()
@@ -517,7 +513,7 @@ class NatsListener(Reception):
         return transport
 
     def _lose(self) -> None:
-        """End all links: nobody knows what the server has lost with the connection."""
+        """End all links: what the server has lost with the connection is unknown."""
         for transport in list(self._transports):
             transport.lose()
 

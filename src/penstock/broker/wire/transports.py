@@ -18,9 +18,9 @@ from penstock.model.principals import Principal
 # ----------------------------------------------------------------------------------------------------------------------
 # How long to wait between two calls of a broker that does not answer.
 #
-# Pauses grow, so that somebody who is not there costs little. They stay short for some time after the broker was there:
-# it may be starting again, and everything that is published meanwhile is lost. They vary, so that a broker that comes
-# back is not called by everybody at the same moment.
+# Pauses grow, so that a broker that is away costs little. They stay short for some time after the broker was connected:
+# it may be restarting, and everything that is published meanwhile is lost. They vary, so that not all peers call a
+# broker that comes back at the same moment.
 
 
 _FIRST: Final = 0.1
@@ -56,7 +56,7 @@ class Pauses:
 
 @dataclass(frozen=True, slots=True)
 class PeerAddress:
-    """Where another broker listens; with a principal, that one and no other."""
+    """The address of another broker. If it names a principal, require that broker identity."""
 
     host: str
     port: int
@@ -72,7 +72,7 @@ class PeerAddress:
 
 @dataclass(frozen=True, slots=True)
 class NatsAddress:
-    """A broker that is reached across NATS servers: who it is says where it hears."""
+    """A broker that is reached across NATS servers: its principal gives the subject."""
 
     login: NatsLogin
     principal: Principal
@@ -88,11 +88,11 @@ class NatsAddress:
 
 
 Address: TypeAlias = PeerAddress | NatsAddress
-"""Where a broker is."""
+"""The address of a broker."""
 
 
 def address_of(url: str, broker: Principal | None, nats: NatsLogin | None) -> Address:
-    """Return where a broker is by the address that a client was given.
+    """Return the address of a broker from a URL.
 
     Raises `MalformedError`: `client.url`, `client.no-broker`.
     """
@@ -119,7 +119,7 @@ def address_of(url: str, broker: Principal | None, nats: NatsLogin | None) -> Ad
 def _across_nats(url: str, broker: Principal | None, nats: NatsLogin | None) -> NatsAddress:
     if broker is None:
         raise MalformedError(
-            "client.no-broker", "across NATS a broker is found by who it is", hint="say so with `broker`"
+            "client.no-broker", "across NATS a broker is found by its principal", hint="give it as `broker`"
         )
     login = nats or NatsLogin(())
     return NatsAddress(replace(login, urls=tuple(dict.fromkeys((url, *login.urls)))), broker)
