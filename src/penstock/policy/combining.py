@@ -70,24 +70,24 @@ C = TypeVar("C")
 
 
 class Child(Protocol[C_contra]):
-    """A rule, a policy or a policy set, evaluated where somebody says."""
+    """A rule, a policy or a policy set that can be evaluated in a context."""
 
     def evaluate(self, context: C_contra, /) -> PolicyOutcome:
-        """Return what it says."""
+        """Return its outcome."""
 
     def applies(self, context: C_contra, /) -> bool | PolicyOutcome:
-        """Say whether its target matches; what comes of it where that is not known."""
+        """Return whether its target matches, or the outcome if that is not known."""
 
 
 class CombiningAlgorithm(Protocol):
     """A combining algorithm."""
 
     def __call__(self, children: Sequence[Child[C]], context: C, /) -> PolicyOutcome:
-        """Return what children say together."""
+        """Return the combined outcome of children."""
 
 
 def gathered(decision: XacmlDecision, outcomes: Iterable[PolicyOutcome]) -> PolicyOutcome:
-    """Return a decision, with the obligations and advice of those that say the same, and why it could not be made."""
+    """Return a decision with the obligations and advice of children that agree, and the status if it failed."""
     outcomes = [*outcomes]
     same = [one for one in outcomes if one.decision is decision]
     applicable = tuple(name for one in outcomes for name in one.applicable)
@@ -104,7 +104,7 @@ def gathered(decision: XacmlDecision, outcomes: Iterable[PolicyOutcome]) -> Poli
 
 
 def _asked(children: Sequence[Child[C]], context: C, enough: Callable[[XacmlDecision], bool]) -> list[PolicyOutcome]:
-    """Return what children say, in their order, up to the first that is enough."""
+    """Return the outcomes of children in order, up to the first that is enough."""
     outcomes: list[PolicyOutcome] = []
     for child in children:
         outcomes.append(child.evaluate(context))
@@ -114,7 +114,7 @@ def _asked(children: Sequence[Child[C]], context: C, enough: Callable[[XacmlDeci
 
 
 def overrides(strong: XacmlDecision) -> CombiningAlgorithm:
-    """C.2, C.4: the strong decision wins, and where it could have come, the answer is not known."""
+    """C.2, C.4: the strong decision wins; if an error could have been it, the result is Indeterminate."""
     weak = P if strong is D else D
     strong_spoiled, weak_spoiled = (IN_D, IN_P) if strong is D else (IN_P, IN_D)
 
@@ -134,7 +134,7 @@ def overrides(strong: XacmlDecision) -> CombiningAlgorithm:
 
 
 def unless(strong: XacmlDecision) -> CombiningAlgorithm:
-    """C.6, C.7: the strong decision where anybody says so, otherwise the other one."""
+    """C.6, C.7: the strong decision if any child makes it, otherwise the other one."""
     other = D if strong is P else P
 
     def combine(children: Sequence[Child[C]], context: C) -> PolicyOutcome:
@@ -145,13 +145,13 @@ def unless(strong: XacmlDecision) -> CombiningAlgorithm:
 
 
 def first(children: Sequence[Child[C]], context: C) -> PolicyOutcome:
-    """C.8: the first that is applicable."""
+    """C.8: the first child that is applicable."""
     outcomes = _asked(children, context, lambda decision: decision is not NA)
     return gathered(outcomes[-1].decision if outcomes else NA, outcomes)
 
 
 def only_one(children: Sequence[Child[C]], context: C) -> PolicyOutcome:
-    """C.9: the only one whose target matches; more than one is an error."""
+    """C.9: the only child whose target matches; more than one is an error."""
     chosen: Child[C] | None = None
     for child in children:
         applies = child.applies(context)
@@ -165,7 +165,7 @@ def only_one(children: Sequence[Child[C]], context: C) -> PolicyOutcome:
 
 
 def on_permit_second(children: Sequence[Child[C]], context: C) -> PolicyOutcome:
-    """Apply the second where the first permits, and the third, if there is one, where it does not."""
+    """Apply the second child if the first permits; otherwise the third, if there is one."""
     if len(children) not in (2, 3):
         return PolicyOutcome(
             IN_DP, DecisionStatus(PROCESSING_ERROR, "on-permit-apply-second combines two or three policies")
@@ -174,13 +174,13 @@ def on_permit_second(children: Sequence[Child[C]], context: C) -> PolicyOutcome:
     if first.decision is P:
         return _after(first, children[1].evaluate(context))
     if first.decision in (IN_P, IN_DP):
-        # Which of the others would be applied is not known.
+        # It is not known which of the others would be applied.
         return _either(first, children[1:], context)
     return _after(first, NOT_APPLICABLE if len(children) == 2 else children[2].evaluate(context))
 
 
 def _after(first: PolicyOutcome, outcome: PolicyOutcome) -> PolicyOutcome:
-    """Return what comes of a later child; the first was applicable beside it (section 5.48)."""
+    """Return the outcome of a later child; the first one was applicable too (section 5.48)."""
     return replace(outcome, applicable=(*first.applicable, *outcome.applicable)) if first.applicable else outcome
 
 
@@ -201,7 +201,7 @@ def _either(first: PolicyOutcome, children: Sequence[Child[C]], context: C) -> P
 
 
 def legacy_rules(strong: XacmlDecision) -> CombiningAlgorithm:
-    """C.10, C.12: as rules were combined before; a rule that fails counts for what its effect is."""
+    """C.10, C.12: rules before XACML 3.0; a rule that fails counts by its effect."""
     weak, spoiled = (P, IN_D) if strong is D else (D, IN_P)
 
     def combine(children: Sequence[Child[C]], context: C) -> PolicyOutcome:
@@ -220,7 +220,7 @@ def legacy_rules(strong: XacmlDecision) -> CombiningAlgorithm:
 
 
 def legacy_deny_policies(children: Sequence[Child[C]], context: C) -> PolicyOutcome:
-    """C.11: as policies were combined before: a policy that fails denies."""
+    """C.11: policies before XACML 3.0; a policy that fails denies."""
     outcomes = _asked(children, context, lambda decision: decision is D or decision.indeterminate)
     seen = {one.decision for one in outcomes}
     if any(one is D or one.indeterminate for one in seen):
@@ -229,7 +229,7 @@ def legacy_deny_policies(children: Sequence[Child[C]], context: C) -> PolicyOutc
 
 
 def legacy_permit_policies(children: Sequence[Child[C]], context: C) -> PolicyOutcome:
-    """C.13: as policies were combined before: a policy that fails is an error where none permits or denies."""
+    """C.13: policies before XACML 3.0; a policy that fails is an error if none permits or denies."""
     outcomes = _asked(children, context, lambda decision: decision is P)
     seen = {one.decision for one in outcomes}
     for decision in (P, D):
@@ -239,14 +239,13 @@ def legacy_permit_policies(children: Sequence[Child[C]], context: C) -> PolicyOu
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Regular expressions over decisions, as automata: whether a sequence is one of them, and what two have in common.
+# Regular expressions over decisions, as automata: does one accept a sequence, and do two accept a common one?
 #
 #     NA* P .*        any number of NotApplicable, then Permit, then anything
-#     (P | D)+        at least one, of Permit and Deny alone
+#     (P | D)+        at least one decision, only Permit and Deny
 #     none            no sequence at all
 #
-# Letters are decisions; what stands side by side comes one after the other; `|`, `*`, `+`, `?` and brackets mean what
-# they always mean, and a dot is any decision.
+# Letters are decisions; `|`, `*`, `+`, `?` and brackets have their usual meaning, and a dot is any decision.
 
 
 _WORD: Final = re.compile(r"\s*(?:([A-Za-z_]+)|(Σ|∅|[()|*+?.]))", re.ASCII)
@@ -256,7 +255,7 @@ _NO_SEQUENCE: Final = ("∅", "none")
 
 @dataclass(slots=True)
 class _Part:
-    """A part of an automaton that is not deterministic: where it begins and where it ends."""
+    """A part of a nondeterministic automaton: its first and its last state."""
 
     begin: int
     end: int
@@ -275,7 +274,7 @@ class _Builder:
         self._words = _words(text)
         part = self._choice()
         if self._words:
-            raise _wrong(f"`{self._words[-1]}` stands where nothing can follow")
+            raise _wrong(f"unexpected `{self._words[-1]}` after the end of the expression")
         return part
 
     def _state(self) -> int:
@@ -339,7 +338,7 @@ class _Builder:
 
 
 def _words(text: str) -> list[str]:
-    """Return the words of an expression, the first one last."""
+    """Return the words of an expression in reverse order."""
     found, place = [], 0
     text = text.rstrip()
     while place < len(text):
@@ -393,7 +392,7 @@ class Automaton:
         return cls(tuple(steps), frozenset(number for states, number in numbers.items() if part.end in states))
 
     def accepts(self, sequence: Iterable[str]) -> bool:
-        """Say whether a sequence of decisions is one that is meant."""
+        """Return whether the expression accepts a sequence of decisions."""
         state = 0
         for letter in sequence:
             state = self.steps[state][letter]
@@ -401,7 +400,7 @@ class Automaton:
 
 
 def find(automata: Sequence[Automaton], accepting: "frozenset[int] | range") -> tuple[str, ...] | None:
-    """Return a shortest sequence that as many automata accept as is said, if there is one."""
+    """Return a shortest sequence that the given number of automata accept, if there is one."""
     begin = (0,) * len(automata)
     ways: dict[tuple[int, ...], tuple[str, ...]] = {begin: ()}
     for states in (waiting := [begin]):
@@ -417,8 +416,8 @@ def find(automata: Sequence[Automaton], accepting: "frozenset[int] | range") -> 
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The combining algorithms of XACML 3.0 (appendix C), and those before it, as decision tuples of extended letters. They
-# decide nothing: they are what the paper says of each algorithm, and tests hold the functions above to it.
+# The combining algorithms of XACML 3.0 (appendix C) and before, as decision tuples with extended letters. They are not
+# used to decide: they are the paper's description of each algorithm, and tests compare the functions above with them.
 
 
 Elements: TypeAlias = Mapping[str, str]
@@ -480,7 +479,7 @@ FIRST_TUPLE: Final = {
     "P": "NA* P .*", "D": "NA* D .*", "NA": "NA*", "IN_P": "NA* IN_P .*", "IN_D": "NA* IN_D .*",
     "IN_DP": "NA* IN_DP .*",
 }  # fmt: skip
-#: C.9: which children are applicable, it asks of their targets; here it is what they say
+#: C.9: the algorithm uses targets to find applicable children; here their decisions are used
 ONLY_ONE_TUPLE: Final = {
     "P": "NA* P NA*", "D": "NA* D NA*", "NA": "NA*", "IN_P": "NA* IN_P NA*", "IN_D": "NA* IN_D NA*",
     "IN_DP": "NA* IN_DP .* | NA* (P | D | IN_P | IN_D) NA* (P | D | IN_P | IN_D | IN_DP) .*",
@@ -488,7 +487,7 @@ ONLY_ONE_TUPLE: Final = {
 
 
 def on_permit_second_tuple() -> Elements:
-    """Two or three: the second where the first permits, the third where it does not; either where that is not known."""
+    """Two or three children: the second if the first permits, otherwise the third; either if that is not known."""
     not_first, unknown = "(D | NA | IN_D)", "(IN_P | IN_DP)"
     taken = {letter: f"P {letter} .? | {not_first} . {letter}" for letter in ("P", "D", "NA", *_FAILED)}
     permit, deny = "(P | IN_P)", "(D | IN_D)"
@@ -510,13 +509,13 @@ def on_permit_second_tuple() -> Elements:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Decision tuples (paper 4, section 4.1.1.3): a combining algorithm that says for each decision when it comes.
+# Decision tuples (paper 4, section 4.1.1.3): for each decision, when it is the result.
 
 
 PLAIN: Final = ("P", "D", "NA", "IN")
 EXTENDED: Final = ("P", "D", "NA", "IN_P", "IN_D", "IN_DP")
 PREFIX: Final = "urn:penstock:decision-tuple:"
-"""How the id of such an algorithm begins; the elements follow as in an address: `P=%23P%20%3E%200&…`."""
+"""The first part of a decision tuple's id; the elements follow, encoded as in a URL query: `P=%23P%20%3E%200&…`."""
 
 _RESULTS: Final = {
     "P": XacmlDecision.PERMIT,
@@ -530,13 +529,13 @@ _RESULTS: Final = {
 _LETTERS: Final = {decision: letter for letter, decision in _RESULTS.items() if letter != "IN"}
 _COUNT: Final = re.compile(r"#(IN_DP|IN_P|IN_D|IN|NA|P|D)\b")
 _NONE: Final = ("", "none", "∅")
-#: as many decisions of one kind as are thought of at most
+#: the highest count of one decision that is considered
 _MOST: Final = 1 << 20
 
 
 @dataclass(frozen=True, slots=True)
 class TupleGap:
-    """Decisions that no element accepts, or that two do: a sequence, or any in which there are as many of each."""
+    """Decisions that no element accepts, or that two accept: a sequence, or any sequence with these counts."""
 
     elements: tuple[str, ...]
     witness: tuple[str, ...]
@@ -546,7 +545,7 @@ class TupleGap:
 
 
 class _Meaning(Protocol):
-    """How the elements of a tuple are read."""
+    """The meaning of a tuple's elements."""
 
     def accepted(self, sequence: Sequence[str]) -> list[str]:
         """Return the elements that accept decisions."""
@@ -575,7 +574,7 @@ class _Sequences:
 
 
 class _Counts:
-    """Elements that are constraints on how many decisions of each kind there are."""
+    """Elements that are constraints on the number of decisions of each kind."""
 
     def __init__(self, elements: Mapping[str, str], limits: SelectorLimits) -> None:
         self._limits = limits
@@ -605,7 +604,7 @@ class _Counts:
         known = parse(" AND ".join(f"{name} IS NOT NULL" for name in self._names.values()))
         answer = satisfiable(conjunction(selector, known), self._schema, limits=self._limits)
         if answer.verdict is AnalysisVerdict.UNKNOWN:
-            raise RefusedError("combining.undecided", "it is not known whether elements of the tuple overlap")
+            raise RefusedError("combining.undecided", "it could not be decided whether elements of the tuple overlap")
         if answer.witness is None:
             return None
         counts = {letter: int(str(answer.witness.get(name) or 0)) for letter, name in self._names.items()}
@@ -628,7 +627,7 @@ class DecisionTuple:
         """
         letters = EXTENDED if set(elements) & set(EXTENDED[3:]) else PLAIN
         if set(elements) - set(letters):
-            raise MalformedError("combining.elements", f"a tuple has the elements {', '.join(letters)}")
+            raise MalformedError("combining.elements", f"a tuple must have the elements {', '.join(letters)}")
         whole = {letter: elements.get(letter, "").strip() for letter in letters}
         counted = any("#" in text for text in whole.values())
         made = cls(whole, _Counts(whole, limits) if counted else _Sequences(whole))
@@ -638,14 +637,14 @@ class DecisionTuple:
                 raise RefusedError(
                     "combining.overlap",
                     f"{' and '.join(pair)} both accept: {TupleGap(pair, witness)}",
-                    hint="let one of them exclude it",
+                    hint="change one of them to exclude it",
                     witness=witness,
                 )
         return made
 
     @property
     def id(self) -> str:
-        """What names it wherever a combining algorithm is named."""
+        """The id of this tuple as a combining algorithm."""
         return PREFIX + "&".join(f"{name}={quote(text, safe='')}" for name, text in self.elements.items() if text)
 
     @classmethod
@@ -653,22 +652,22 @@ class DecisionTuple:
         """Read a tuple from its id. Raises as `of`."""
         pairs = parse_qsl(name.removeprefix(PREFIX), keep_blank_values=True)
         if not name.startswith(PREFIX) or not pairs or len(dict(pairs)) != len(pairs):
-            raise MalformedError("combining.elements", "the id of a tuple names its elements, each once")
+            raise MalformedError("combining.elements", "the id of a tuple must name each element once")
         return cls.of(dict(pairs))
 
     def result(self, decisions: Iterable[XacmlDecision]) -> XacmlDecision | None:
-        """Return what decisions come to; none where no element accepts them."""
+        """Return the result of decisions; None if no element accepts them."""
         sequence = [_letter(decision, self.elements) for decision in decisions]
         accepted = self._meaning.accepted(sequence)
         return _RESULTS[accepted[0]] if accepted else None
 
     def gap(self) -> TupleGap | None:
-        """Return decisions that no element accepts: they come to Indeterminate. Raises as `of`."""
+        """Return decisions that no element accepts: their result is Indeterminate. Raises as `of`."""
         witness = self._meaning.uncovered()
         return None if witness is None else TupleGap((), witness)
 
     def combine(self, children: Sequence[Child[C]], context: C, /) -> PolicyOutcome:
-        """Combine as an algorithm does."""
+        """Combine children by this tuple."""
         outcomes = [child.evaluate(context) for child in children]
         return gathered(self.result(one.decision for one in outcomes) or XacmlDecision.INDETERMINATE_DP, outcomes)
 
@@ -680,36 +679,36 @@ def _letter(decision: XacmlDecision, elements: Mapping[str, str]) -> str:
 
 @lru_cache(maxsize=256)
 def tuple_algorithm(name: str) -> CombiningAlgorithm:
-    """Return the algorithm that an id says. Raises as `DecisionTuple.of`."""
+    """Return the algorithm of a decision tuple's id. Raises as `DecisionTuple.of`."""
     return DecisionTuple.of_id(name).combine
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The algorithms of the standard (appendix C): one row for each, with all that is known of it.
+# The table of the standard's algorithms (appendix C).
 
 
 @dataclass(frozen=True, slots=True)
 class StandardAlgorithm:
     """A combining algorithm of the standard."""
 
-    #: its short name; those that 3.0 has replaced say so
+    #: its short name; algorithms that 3.0 has replaced end with "before 3.0"
     name: str
     combine: CombiningAlgorithm
-    #: when each decision comes, as a decision tuple
+    #: the same as a decision tuple
     elements: Elements
     ids: tuple[str, ...]
-    #: after which decisions of a child no other is asked
+    #: the decisions of a child after which no other child is evaluated
     decisive: frozenset[XacmlDecision] = frozenset()
-    #: the decision where nothing fails and no child says anything that counts; not known for the rare ones
+    #: the decision if nothing fails and no child is decisive; None for rare algorithms
     otherwise: XacmlDecision | None = None
-    #: whether the places of children count, and those that are not applicable
+    #: whether positions matter, and children that are not applicable
     by_place: bool = False
-    #: whether targets alone say which children apply
+    #: whether only targets decide which children apply
     by_target: bool = False
 
     @property
     def plain(self) -> bool:
-        """Whether a single child decides alone, and nothing is applicable where no child is."""
+        """Whether the outcome of a single child is the result, and no applicable child means NotApplicable."""
         return self.otherwise is NA
 
 
@@ -721,7 +720,7 @@ def _ids(version: str, *names: str, kinds: Sequence[str] = (_RULE, _POLICY)) -> 
 
 
 def _before(kind: str, name: str) -> tuple[str, ...]:
-    """Return the ids of an algorithm as it was before 3.0."""
+    """Return the ids of an algorithm from before XACML 3.0."""
     return (*_ids("1.0", name, kinds=[kind]), *_ids("1.1", f"ordered-{name}", kinds=[kind]))
 
 
@@ -809,7 +808,7 @@ STANDARD: Final = (
         frozenset({P}),
     ),
 )
-"""The algorithms of the standard; of those with one name the newest comes first."""
+"""The algorithms of the standard; of algorithms with the same name the newest comes first."""
 
 _BY_ID: Final = {name: one for one in STANDARD for name in one.ids}
 RULE_ALGORITHMS: Final[Mapping[str, StandardAlgorithm]] = {id_: one for id_, one in _BY_ID.items() if _RULE in id_}
@@ -824,22 +823,22 @@ def _short(ids: Mapping[str, object]) -> dict[str, str]:
 
 
 RULE_COMBINING: Final[Mapping[str, str]] = _short(RULE_ALGORITHMS)
-"""Ids of algorithms for rules by their short names: the newest of one name."""
+"""Ids of algorithms for rules, by short name: the newest with that name."""
 POLICY_COMBINING: Final[Mapping[str, str]] = _short(POLICY_ALGORITHMS)
-"""Ids of algorithms for policies by their short names."""
+"""Ids of algorithms for policies, by short name."""
 
 
 def standard(name: str) -> StandardAlgorithm | None:
-    """Return the algorithm of the standard that has an id, for rules or for policies."""
+    """Return the standard's algorithm with an id, for rules or for policies; None if there is none."""
     return RULE_ALGORITHMS.get(name) or POLICY_ALGORITHMS.get(name)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Ids that say more: decision tuples, and priorities.
+# Ids with parameters: decision tuples and priorities.
 
 
 PRIORITIES: Final = "urn:penstock:priorities:"
-"""How the id of an algorithm by priorities begins: they follow, and after a colon the id of the algorithm."""
+"""The first part of an id with priorities: they follow, and after a colon the id of the algorithm."""
 
 _NUMBERS: Final = re.compile(r"-?[0-9]{1,9}(?:,-?[0-9]{1,9})*", re.ASCII)
 
@@ -847,7 +846,7 @@ _NUMBERS: Final = re.compile(r"-?[0-9]{1,9}(?:,-?[0-9]{1,9})*", re.ASCII)
 def rule_algorithm(name: str) -> CombiningAlgorithm:
     """Return the algorithm that combines rules.
 
-    Raises `MalformedError` (`xacml.combining`, `combining.priorities`), and as tuples do.
+    Raises `MalformedError` (`xacml.combining`, `combining.priorities`), and as `DecisionTuple.of`.
     """
     return _algorithm(name, RULE_ALGORITHMS, rule_algorithm)
 
@@ -866,12 +865,12 @@ def _algorithm(
         return tuple_algorithm(name)
     found = known.get(name)
     if found is None:
-        raise MalformedError("xacml.combining", f"`{name[:120]}` is not a combining algorithm for this")
+        raise MalformedError("xacml.combining", f"`{name[:120]}` is not a combining algorithm that can be used here")
     return found.combine
 
 
 def with_priorities(priorities: Sequence[int], name: str) -> str:
-    """Return the id of an algorithm by priorities, one for each of what it combines, in their order.
+    """Return the id of an algorithm with priorities, one for each child, in order.
 
     >>> with_priorities([2, 1], "urn:example:any")
     'urn:penstock:priorities:2,1:urn:example:any'
@@ -880,7 +879,7 @@ def with_priorities(priorities: Sequence[int], name: str) -> str:
 
 
 def split_priorities(name: str) -> tuple[tuple[int, ...], str]:
-    """Return the priorities that an id says, none where it says none, and the id of the algorithm.
+    """Return the priorities in an id, None if there are none, and the id of the algorithm.
 
     Raises `MalformedError` (`combining.priorities`).
     """
@@ -890,14 +889,14 @@ def split_priorities(name: str) -> tuple[tuple[int, ...], str]:
     if not sign or not _NUMBERS.fullmatch(numbers) or inner.startswith(PRIORITIES):
         raise MalformedError(
             "combining.priorities",
-            "an algorithm by priorities says them, and which algorithm",
+            "the id must contain priorities and an algorithm",
             hint=f"write {PRIORITIES}2,1:urn:…",
         )
     return tuple(map(int, numbers.split(","))), inner
 
 
 def combined(name: str, outcomes: Sequence[PolicyOutcome], priorities: Sequence[int] | None = None) -> PolicyOutcome:
-    """Return what decisions that several have made come to, by an algorithm for policies. Raises as `policy_algorithm`.
+    """Combine decisions that others have made, by an algorithm for policies. Raises as `policy_algorithm`.
 
     >>> said = [PolicyOutcome(XacmlDecision.PERMIT), PolicyOutcome(XacmlDecision.DENY)]
     >>> name = "urn:oasis:names:tc:xacml:3.0:policy-combining-algorithm:deny-overrides"
@@ -909,9 +908,9 @@ def combined(name: str, outcomes: Sequence[PolicyOutcome], priorities: Sequence[
 
 
 def combined_responses(name: str, responses: Sequence[Response], priorities: Sequence[int] | None = None) -> Response:
-    """Return what answers of several to one request come to, result by result, with obligations and advice.
+    """Combine several responses to one request, result by result, with obligations and advice.
 
-    Raises `MalformedError` (`combining.responses`) where they answer different numbers of requests, and as `combined`.
+    Raises `MalformedError` (`combining.responses`) if they answer different numbers of requests, and as `combined`.
     """
     if len({len(one.results) for one in responses}) > 1:
         raise MalformedError("combining.responses", "the responses do not answer the same number of requests")
@@ -929,7 +928,7 @@ def _result(name: str, results: Sequence[Result], priorities: Sequence[int] | No
 
 @dataclass(frozen=True, slots=True)
 class _Made:
-    """A decision that was made already."""
+    """A child whose decision is given."""
 
     outcome: PolicyOutcome
 
@@ -945,7 +944,7 @@ class _Made:
 
 @dataclass(frozen=True, slots=True)
 class _Asked(Generic[C]):
-    """A child that was asked already."""
+    """A child that was evaluated already."""
 
     child: Child[C]
     outcome: PolicyOutcome

@@ -1,4 +1,4 @@
-"""Test cases beside policies: requests in YAML, and the decisions that are expected of them.
+"""Test cases of policies: requests in YAML, and the expected decisions.
 
     policy: records.policy
     tests:
@@ -7,8 +7,8 @@
         decision: Permit
         obligations: [log]
 
-Attributes are called as the text of the policy calls them, or by their ids; then their type is that of the value.
-What no policy asks for under that name and type is refused, unless its type is said: `{type: string, value: x}`.
+Attributes are named as in the policy's text, or by their ids; then the value determines the type. Attributes that no
+policy uses by that name and type are refused, unless the type is given: `{type: string, value: x}`.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -52,7 +52,7 @@ from penstock.policy.language.results import Result, XacmlDecision
 from penstock.policy.limits import POLICY_LIMITS, PolicyLimits
 from penstock.policy.syntax.text.tokens import CATEGORY
 
-#: what requests usually say, whether policies ask for it or not
+#: attributes that requests usually have, whether policies use them or not
 _ALWAYS: Final = frozenset(
     key_of(category, name, of_type)
     for category, name in ((SUBJECT, SUBJECT_ID), (RESOURCE, RESOURCE_ID), (ACTION, ACTION_ID), (RESOURCE, SCOPE))
@@ -63,12 +63,12 @@ _DECISIONS = sorted({one.plain for one in XacmlDecision})
 
 @dataclass(frozen=True, slots=True)
 class PolicyTestCase:
-    """A request, and what is expected."""
+    """A request, and the expected result."""
 
     name: str
     request: Request
     decision: str
-    #: ids; none where nothing is said about them
+    #: ids; None if nothing is expected
     obligations: tuple[str, ...] | None = None
     advice: tuple[str, ...] | None = None
     at: datetime | None = None
@@ -76,18 +76,18 @@ class PolicyTestCase:
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """The attributes that can be meant: by the names of a text, and by what policies ask for."""
+    """The known attributes: by their names in a text, and those that policies use."""
 
     names: Mapping[str, Designator]
     asked: frozenset[Key]
 
     def check_category(self, category: str, written: str) -> None:
-        """Check that somebody asks for something of a category. Raises `MalformedError` (`xacml.case`)."""
+        """Check that policies use a category. Raises `MalformedError` (`xacml.case`)."""
         if category not in CATEGORY.values() and all(one.category != category for one in self.asked):
             raise _unknown("category", written, CATEGORY)
 
     def check(self, category: str, name: str, types: Iterable[DataType]) -> None:
-        """Check that policies ask for an attribute of these types. Raises `MalformedError` (`xacml.case`)."""
+        """Check that policies use an attribute with these types. Raises `MalformedError` (`xacml.case`)."""
         wanted = {one.of for one in self.asked if (one.category, one.id) == (category, name)}
         if not wanted:
             declared = [own for own, one in self.names.items() if one.category == category]
@@ -96,7 +96,7 @@ class _Known:
         if wrong is not None:
             meant = ", ".join(sorted(map(str, wanted)))
             hint = f"say its type: `{{type: {meant.partition(',')[0]}, value: …}}`"
-            raise _malformed(f"policies ask for `{name[:80]}` as {meant}, and a value is a {wrong}", hint)
+            raise _malformed(f"policies use `{name[:80]}` as {meant}, but the value is a {wrong}", hint)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,7 +108,7 @@ class Cases:
     tests: tuple[Mapping[str, Plain], ...] = field(repr=False)
 
     def read(self, names: Mapping[str, Designator], asked: Iterable[Designator]) -> Iterator[PolicyTestCase]:
-        """Yield the cases, by the names that the policy has for attributes, and what policies ask for.
+        """Yield the cases; attributes are resolved by the policy's names, and must be used by policies.
 
         Raises `MalformedError` (`xacml.case`).
         """
@@ -130,7 +130,7 @@ def read_cases(text: str, *, limits: PolicyLimits = POLICY_LIMITS) -> Cases:
 
 
 def failures(case: PolicyTestCase, policy: Evaluator, now: datetime, sources: PolicySources | None = None) -> list[str]:
-    """Return what is otherwise than expected, in words."""
+    """Return the differences from the expectations, in words."""
     response = decide(policy, case.request, now if case.at is None else case.at, sources)
     if len(response.results) != 1:
         return [f"the request asks for {len(response.results)} decisions"]
@@ -155,7 +155,7 @@ def _case(said: Mapping[str, Plain], name: str, known: _Known) -> PolicyTestCase
     try:
         decision = _text(said.get("decision"), "`decision`")
         if decision not in _DECISIONS:
-            raise _malformed(f"`decision` is one of {', '.join(_DECISIONS)}")
+            raise _malformed(f"`decision` must be one of {', '.join(_DECISIONS)}")
         at = said.get("at")
         return PolicyTestCase(
             name,
@@ -200,7 +200,7 @@ def _attribute(category: str, name: str, said: Plain, known: _Known) -> RequestA
 def _value(said: Plain, of_type: DataType | None, name: str) -> tuple[DataType, Value]:
     found = {bool: BOOLEAN, int: INTEGER, float: DOUBLE, str: STRING}.get(type(said))
     if found is None:
-        raise _malformed(f"a value of `{name}` is a text, a number, true or false")
+        raise _malformed(f"a value of `{name}` must be a text, a number, true or false")
     if of_type is None or of_type is found:
         return found, said
     return of_type, read_value(found.write(said), of_type)
@@ -208,7 +208,7 @@ def _value(said: Plain, of_type: DataType | None, name: str) -> tuple[DataType, 
 
 def _mapping(value: Plain, what: str, keys: tuple[str, ...] | None = None) -> Mapping[str, Plain]:
     if not isinstance(value, dict):
-        raise _malformed(f"{what} is a mapping")
+        raise _malformed(f"{what} must be a mapping")
     unknown = [key for key in value if keys is not None and key not in keys]
     if unknown:
         raise _malformed(f"{what} has no `{unknown[0][:80]}`", f"it has {', '.join(keys or ())}")
@@ -217,7 +217,7 @@ def _mapping(value: Plain, what: str, keys: tuple[str, ...] | None = None) -> Ma
 
 def _list(value: Plain, what: str) -> list[Plain]:
     if not isinstance(value, list):
-        raise _malformed(f"{what} is a list")
+        raise _malformed(f"{what} must be a list")
     return value
 
 
@@ -227,7 +227,7 @@ def _texts(value: Plain, what: str) -> tuple[str, ...]:
 
 def _text(value: Plain, what: str) -> str:
     if not isinstance(value, str):
-        raise _malformed(f"{what} is a text")
+        raise _malformed(f"{what} must be a text")
     return value
 
 
@@ -235,7 +235,7 @@ def _unknown(what: str, written: str, known: Iterable[str]) -> MalformedError:
     near = get_close_matches(written, [*known], 1)
     hint = f"did you mean `{near[0][:120]}`? " if near else ""
     hint += "" if what == "category" else "To give it all the same, say its type: `{type: string, value: …}`."
-    return _malformed(f"no policy asks for {what} `{written[:80]}`", hint.strip())
+    return _malformed(f"no policy uses {what} `{written[:80]}`", hint.strip())
 
 
 def _malformed(message: str, hint: str = "") -> MalformedError:

@@ -1,8 +1,8 @@
-"""Policies compiled: what they say is what `evaluate` says, and only what can apply is looked at.
+"""Compile policies: they decide as `evaluate` does, but evaluate only children that can apply.
 
-A policy set is read once. Targets become an index (`index`), so that of thousands of children those are evaluated whose
-equalities hold; targets and conditions become Python (`programs`); what has no quick form is left to the plain
-evaluator. Whatever fails on the quick way is asked again on the plain one, which knows what an error comes to.
+Targets become an index (`index`), so that of thousands of children only those with matching equalities are evaluated.
+Targets and conditions become Python (`programs`); parts without a fast form are evaluated by the plain evaluator. If
+the fast form fails, the plain evaluator is asked again, because it defines the effect of errors.
 """
 
 import gc
@@ -60,24 +60,24 @@ class CompiledPolicy:
             self._ask = _compile(root, ()).child.evaluate
 
     def evaluate(self, context: Context) -> PolicyOutcome:
-        """Return what the policy says about a request: just what `evaluate` returns."""
+        """Return the outcome for a request, exactly as `evaluate` does."""
         context.policy = context.policy or self._ask
         return self._ask(context)
 
     def ask(self, facts: Facts, now: datetime) -> PolicyOutcome:
-        """Return what the policy says about a request in its shortest form, without the names of policies."""
+        """Return the outcome for a request in its shortest form, without the names of policies."""
         context = Context(None, now, self._sources, facts)
         context.policy = ask = self._ask
         return ask(context)
 
     def ask_request(self, request: Request, now: datetime) -> PolicyOutcome:
-        """Return what the policy says about a request for one decision."""
+        """Return the outcome for a request for one decision."""
         return self.evaluate(Context(request, now, self._sources))
 
 
 @contextmanager
 def _uncollected() -> Iterator[None]:
-    """Let the garbage collector wait: all that is made here stays, and it would look at it again and again."""
+    """Suspend the garbage collector: all objects created here stay alive, and it would scan them repeatedly."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -88,7 +88,7 @@ def _uncollected() -> Iterator[None]:
 
 
 class _Unit(ABC):
-    """A rule, a policy or a policy set that was compiled. `matched` is for who knows that its target matches."""
+    """A compiled rule, policy or policy set. Call `matched` if the target is known to match."""
 
     __slots__ = ("_program", "target", "variables")
 
@@ -98,28 +98,28 @@ class _Unit(ABC):
         self._program = target_program(target)
 
     def scope(self, context: Context) -> EvaluationScope:
-        """Return where expressions of it are evaluated."""
+        """Return the scope in which its expressions are evaluated."""
         return EvaluationScope(context, self.variables)
 
     def matches(self, context: Context) -> bool:
-        """Say whether the target matches. Raises `EvaluationError` where that is not known."""
+        """Return whether the target matches. Raises `EvaluationError` if that is not known."""
         if self._program is None:
             return True
         try:
             return bool(self._program(context, context.facts))
         except EvaluationError:
-            # What failed may not matter, where something else does not match.
+            # The failure does not matter if another part does not match.
             return target_matches(self.target, self.scope(context))
 
     def applies(self, context: Context, /) -> bool | PolicyOutcome:
-        """Say whether the target matches, or what comes of it where that is not known."""
+        """Return whether the target matches, or the outcome if that is not known."""
         try:
             return self.matches(context)
         except EvaluationError as error:
             return PolicyOutcome(IN_DP, status_of(error))
 
     def evaluate(self, context: Context, /) -> PolicyOutcome:
-        """Return what it says."""
+        """Return its outcome."""
         try:
             if not self.matches(context):
                 return NOT_APPLICABLE
@@ -129,15 +129,15 @@ class _Unit(ABC):
 
     @abstractmethod
     def doubtful(self, context: Context, error: EvaluationError) -> PolicyOutcome:
-        """Return what it says where it is not known whether the target matches."""
+        """Return the outcome if it is not known whether the target matches."""
 
     @abstractmethod
     def matched(self, context: Context) -> PolicyOutcome:
-        """Return what it says where the target matches."""
+        """Return the outcome if the target matches."""
 
 
 class _Found:
-    """A child whose target is known to match, because it was found by all that the target wants."""
+    """A child whose target is known to match, because the index found it by everything that the target requires."""
 
     __slots__ = ("applies", "evaluate")
 
@@ -192,11 +192,11 @@ class _Container(_Unit):
         self._children = tuple(entry.child for entry in children)
         self._combine = combine
         known = standard(root.combining)
-        #: what a single child says is what it says alone
+        #: whether the outcome of a single child is the result
         self._single = _plain(root.combining)
         self._duties = root.duties if root.duties.obligations or root.duties.advice else None
         self._name = PolicyId(root.id, root.version, isinstance(root, PolicySet))
-        # Decision tuples may count children that are not applicable, and priorities use positions.
+        # Decision tuples can count children that are not applicable, and priorities use positions.
         self._index = None if known is None or known.by_place else _indexed(children, by_target=known.by_target)
 
     def _combined(self, context: Context) -> PolicyOutcome:
@@ -223,7 +223,7 @@ class _Container(_Unit):
         return outcome
 
     def _decided(self, outcome: PolicyOutcome, context: Context) -> PolicyOutcome:
-        """Return a decision with what this policy adds to it: obligations and advice, and its name."""
+        """Add this policy's obligations and advice, and its name, to a decision."""
         effect = RuleEffect.PERMIT if outcome.decision is XacmlDecision.PERMIT else RuleEffect.DENY
         obligations, advice = outcome.obligations, outcome.advice
         if self._duties is not None:
@@ -237,7 +237,7 @@ class _Container(_Unit):
 
 
 class _Referred(_Unit):
-    """A policy that is found when it is needed, and compiled once."""
+    """A referenced policy, which is looked up when it is needed, and compiled once."""
 
     __slots__ = ("_around", "_known", "_reference")
 
@@ -266,7 +266,7 @@ class _Referred(_Unit):
         return PolicyOutcome(IN_DP, status_of(error))
 
     def matched(self, context: Context) -> PolicyOutcome:
-        # It has no target of its own: whether that of the policy matches, the policy says.
+        # A reference has no target of its own; the policy evaluates its target itself.
         try:
             unit = self._found(context)
         except PenstockError as error:
@@ -322,7 +322,7 @@ def _plain(combining: str) -> bool:
 
 
 def leads_where(policy: Policy) -> Callable[[], Leads | None]:
-    """Return what says how the rules of a policy begin, where it is not applicable if none of them is."""
+    """Return the function that computes a policy's leads, if it is not applicable without an applicable rule."""
     return partial(leads_of_policy, policy) if _plain(policy.combining) else no_leads
 
 
@@ -332,5 +332,5 @@ def needs_of_policy(policy: Policy, of_rules: Sequence[Needs]) -> Needs:
     if not of_rules or not _plain(policy.combining):
         return needs
     common = set(of_rules[0]).intersection(*of_rules[1:])
-    # What the target wants of an attribute stays: who has several values may have others for the rules.
+    # The target's own needs take precedence: an attribute with several values may have others for the rules.
     return {**{key: frozenset().union(*(one[key] for one in of_rules)) for key in common}, **needs}

@@ -1,7 +1,7 @@
-"""Answers to requests: one decision for each request that is in one (multiple-decision profile), or all in one.
+"""Answer requests: one decision for each individual request (multiple-decision profile), or one combined decision.
 
-The profiles: categories that come several times, references, a path that finds several nodes in a content
-(`multiple:content-selector`), and resources that are a hierarchy (`scope`).
+Supported are repeated categories, references, a path that selects several nodes of a content
+(`multiple:content-selector`), and hierarchical resources (`scope`).
 """
 
 import re
@@ -29,20 +29,20 @@ from penstock.policy.language.results import (
 from penstock.policy.limits import POLICY_REQUESTS
 
 SCOPE: Final = "urn:oasis:names:tc:xacml:2.0:resource:scope"
-#: how the profile calls it, and how its drafts did
+#: the attribute's id in the profile, and in its drafts
 MULTIPLE_SELECTORS: Final = (
     "urn:oasis:names:tc:xacml:3.0:profile:multiple:content-selector",
     "urn:oasis:names:tc:xacml:3.0:multiple:content-selector",
 )
 CONTENT_SELECTOR: Final = "urn:oasis:names:tc:xacml:3.0:content-selector"
-#: attributes that ask for several decisions: what is not understood must not be answered as if it asked for one
+#: attributes that ask for several decisions; unknown ones must not be answered as if they asked for one
 _FAMILY: Final = re.compile(r"urn:oasis:names:tc:xacml:[0-9.]+:(?:(?:profile:)?multiple:.*|resource:scope)", re.DOTALL)
-#: how many levels of a hierarchy a scope reaches, from a resource down
+#: the number of levels of a hierarchy that a scope covers, from a resource down
 _LEVELS: Final = {"Immediate": 1, "Children": 2, "Descendants": None}
 
 
 Evaluator: TypeAlias = Callable[[Context], PolicyOutcome]
-"""What says what a policy says: `CompiledPolicy.evaluate`, or `plainly`."""
+"""Evaluates a policy: `CompiledPolicy.evaluate`, or `plainly`."""
 
 
 def plainly(root: Root) -> Evaluator:
@@ -52,7 +52,7 @@ def plainly(root: Root) -> Evaluator:
 
 
 def decide(policy: Evaluator, request: Request, now: datetime, sources: PolicySources | None = None) -> Response:
-    """Return the answer to a request. What goes wrong is Indeterminate."""
+    """Return the response to a request. Errors give Indeterminate."""
     found = sources or NoSources()
     try:
         singles = _bounded(single_requests(request, found))
@@ -66,13 +66,13 @@ def decide(policy: Evaluator, request: Request, now: datetime, sources: PolicySo
 
 
 def _bounded(requests: Iterator[Request]) -> list[Request]:
-    """Return the requests that are in one. Raises `MalformedError` (`xacml.request`), `LimitError` (`xacml.limit`)."""
+    """Return the individual requests. Raises `MalformedError` (`xacml.request`), `LimitError` (`xacml.limit`)."""
     most = POLICY_REQUESTS
     found = [*islice(requests, most + 1)]
     if len(found) > most:
         raise LimitError("xacml.limit", f"there are more than {most} requests in one")
     if not found:
-        raise MalformedError("xacml.request", "it asks for nothing: its path finds no node")
+        raise MalformedError("xacml.request", "the request asks for nothing: its path selects no node")
     return found
 
 
@@ -87,7 +87,7 @@ def _result(outcome: PolicyOutcome, request: Request) -> Result:
 
 
 def _combined(results: Sequence[Result]) -> Result:
-    """Return one result for all, where they agree and none has anything to be done (multiple profile, 3)."""
+    """Return one result for all, if they agree and none has obligations or advice (multiple profile, 3)."""
     first = results[0]
     if any(one.decision.plain != first.decision.plain for one in results) or any(
         one.obligations or one.advice for one in results
@@ -99,7 +99,7 @@ def _combined(results: Sequence[Result]) -> Result:
 
 
 def single_requests(request: Request, sources: PolicySources) -> Iterator[Request]:
-    """Yield the requests that are in one. Raises `MalformedError` (`xacml.request`), `EvaluationError`."""
+    """Yield the individual requests. Raises `MalformedError` (`xacml.request`), `EvaluationError`."""
     _check_family(request)
     for one in _referred(request):
         for chosen in _by_category(one):
@@ -114,7 +114,7 @@ def _referred(request: Request) -> Iterator[Request]:
     known = {one.id: one for one in request.categories if one.id is not None}
     for names in request.references:
         if any(name not in known for name in names):
-            raise MalformedError("xacml.request", "a reference names no attributes of the request")
+            raise MalformedError("xacml.request", "a reference does not name attributes of the request")
         yield request.alone([known[name] for name in names])
 
 
@@ -136,7 +136,7 @@ def _check_family(request: Request) -> None:
                     "xacml.request", f"attribute `{one.id[:120]}` asks for decisions in an unknown way"
                 )
             if len(one.values) != 1:
-                raise MalformedError("xacml.request", f"attribute `{one.id[:120]}` has not one value")
+                raise MalformedError("xacml.request", f"attribute `{one.id[:120]}` must have exactly one value")
         if len({one.id == SCOPE for one in asking}) != len(asking):
             raise MalformedError("xacml.request", "a category asks for several decisions twice")
 
@@ -156,7 +156,7 @@ def _each_resource(request: Request, place: int, scope: RequestAttribute, source
     named = category.by_id.get(RESOURCE_ID, ())
     reaches = str(scope.values[0][1])
     if reaches not in _LEVELS or len(named) != 1 or len(named[0].values) != 1:
-        raise MalformedError("xacml.request", "a scope is that of one resource, and Immediate, Children or Descendants")
+        raise MalformedError("xacml.request", "a scope must be Immediate, Children or Descendants, of one resource")
     of_type, top = named[0].values[0]
     others = tuple(one for one in category.attributes if one is not scope and one is not named[0])
     for level in islice(levels([top], sources.children), _LEVELS[reaches]):
@@ -178,7 +178,7 @@ def _each_node(request: Request, place: int, selector: RequestAttribute) -> Iter
     category = request.categories[place]
     of_type, path = selector.values[0]
     if of_type is not XPATH or not isinstance(path, XPathExpression) or category.content is None:
-        raise MalformedError("xacml.request", "a path that asks for many has no content to look into")
+        raise MalformedError("xacml.request", "a path that selects several resources needs a content")
     content = category.content
     for node in nodes_of(content, path):
         one = replace(path, path=content.path(node))

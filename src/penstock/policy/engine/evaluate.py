@@ -1,7 +1,7 @@
-"""What policies say about a request, word by word as the standard has it (section 7).
+"""Evaluate policies for a request, literally as the standard says (section 7).
 
-This is the plain evaluator: it looks at everything, in the order of the policy, and is what faster ones are compared
-with. Nothing here is raised for a policy's fault: what goes wrong is Indeterminate, with its status.
+This is the plain evaluator: it evaluates everything, in the order of the policy, and faster ones are compared with it.
+Nothing is raised for a policy's fault: errors give Indeterminate, with a status.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,18 +58,18 @@ _OR, _AND, _N_OF = f"{V1}or", f"{V1}and", f"{V1}n-of"
 
 
 def evaluate(root: Root, context: Context, /) -> PolicyOutcome:
-    """Return what a policy or a policy set says about a request."""
+    """Return the outcome of a policy or a policy set for a request."""
     context.policy = context.policy or partial(evaluate, root)
     child = _PolicyChild(root, context) if isinstance(root, Policy) else _SetChild(root, context, ())
     return child.evaluate(context)
 
 
 def status_of(error: PenstockError) -> DecisionStatus:
-    """Return the status of what could not be decided."""
+    """Return the status for an error."""
     missing = error.fields.get("missing")
     if isinstance(missing, MissingAttribute):
         return DecisionStatus(MISSING_ATTRIBUTE, error.message, (missing,))
-    # What the standard finds when it evaluates (section 7.17.1, 7.17.2) we find when a policy is read.
+    # The standard detects these during evaluation (section 7.17.1, 7.17.2), Penstock when a policy is read.
     late = ("xacml.arguments", "xacml.function")
     syntax = error.code == "xacml.value" or (isinstance(error, MalformedError) and error.code not in late)
     return DecisionStatus(SYNTAX_ERROR if syntax else PROCESSING_ERROR, error.message)
@@ -82,7 +82,7 @@ Variables = Mapping[str, Expression]
 
 @dataclass(slots=True)
 class EvaluationScope:
-    """Where an expression is evaluated: the request, and the variables of its policy, each evaluated once."""
+    """The scope of an expression: the request, and the variables of its policy, each evaluated once."""
 
     context: Context
     variables: Variables = field(default_factory=dict)
@@ -111,18 +111,18 @@ class EvaluationScope:
                 return self.called(WITHIN[name])(*map(self.value, arguments))
 
     def called(self, function: Function) -> Callable[..., Value]:
-        """Return a function, which takes values alone."""
+        """Return a function that takes only values."""
         return partial(function.call, self.context) if function.within else function.call
 
     def _logic(self, name: str, arguments: Sequence[Expression]) -> bool:
-        """Look at arguments in their order, and at no more than need be (A.3.5)."""
+        """Evaluate arguments in order, and no more than necessary (A.3.5)."""
         if name != _N_OF:
             decisive = name == _OR
             return decisive if any(self.value(one) is decisive for one in arguments) else not decisive
         wanted = self.value(arguments[0])
         left = len(arguments) - 1
         if wanted > left:
-            raise failed("n-of wants more than there are")
+            raise failed("n-of requires more arguments than there are")
         for argument in arguments[1:]:
             if wanted <= 0 or wanted > left:
                 break
@@ -138,7 +138,7 @@ class EvaluationScope:
             for value, argument in zip(values, expression.arguments, strict=True)
         ]
         if prod(map(len, bags)) > POLICY_CALLS:
-            raise failed("there are too many values for a function of functions")
+            raise failed("there are too many values for a higher-order function")
         match name:
             case HigherOrder.ANY_OF | HigherOrder.ANY_OF_ANY:
                 return any(call(*chosen) for chosen in product(*bags))
@@ -158,7 +158,7 @@ class EvaluationScope:
 
 
 def target_matches(target: Target, scope: EvaluationScope) -> bool:
-    """Say whether a target matches (section 7.7). Raises `EvaluationError` where that is not known."""
+    """Return whether a target matches (section 7.7). Raises `EvaluationError` if that is not known."""
     return _every(lambda any_of: _some(lambda all_of: _every(lambda one: _matches(one, scope), all_of), any_of), target)
 
 
@@ -168,7 +168,7 @@ def _matches(match: Match, scope: EvaluationScope) -> bool:
 
 
 def _some(holds: Callable[[Any], bool], things: Sequence[Any]) -> bool:
-    """Say whether one holds; an error counts where none does."""
+    """Return whether one is true; an error counts only if none is."""
     error: EvaluationError | None = None
     for thing in things:
         try:
@@ -182,7 +182,7 @@ def _some(holds: Callable[[Any], bool], things: Sequence[Any]) -> bool:
 
 
 def _every(holds: Callable[[Any], bool], things: Sequence[Any]) -> bool:
-    """Say whether all hold; an error counts where none fails."""
+    """Return whether all are true; an error counts only if none is false."""
     return not _some(lambda thing: not holds(thing), things)
 
 
@@ -216,7 +216,7 @@ class _RuleChild:
 
 @dataclass(slots=True)
 class _Container:
-    """What policies and policy sets have in common (section 7.12 to 7.14)."""
+    """The common part of policies and policy sets (section 7.12 to 7.14)."""
 
     scope: EvaluationScope
 
@@ -253,7 +253,7 @@ class _Container:
 
 
 def doubted(decision: XacmlDecision) -> XacmlDecision:
-    """Return what is left of a decision when it is not known whether the target matches (table 7)."""
+    """Return the decision if it is not known whether the target matches (table 7)."""
     if decision is XacmlDecision.PERMIT:
         return XacmlDecision.INDETERMINATE_P
     return XacmlDecision.INDETERMINATE_D if decision is XacmlDecision.DENY else decision
@@ -280,7 +280,7 @@ class _PolicyChild:
 class _SetChild:
     policies: PolicySet
     context: Context
-    #: the sets around it, so that none is within itself
+    #: the enclosing sets, to detect cycles
     around: tuple[str, ...]
 
     def applies(self, _context: Context, /) -> bool | PolicyOutcome:
@@ -295,7 +295,7 @@ class _SetChild:
 
 @dataclass(slots=True)
 class _ReferenceChild:
-    """A policy that is found only when it is needed: what cannot be found is Indeterminate."""
+    """A referenced policy, which is looked up when it is needed; if it cannot be found, the result is Indeterminate."""
 
     reference: PolicyReference
     context: Context

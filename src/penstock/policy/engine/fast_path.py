@@ -1,12 +1,12 @@
-"""Policies as Python functions, for the usual case: nothing fails, and no obligations or advice come with the decision.
+"""Policies as Python functions, for the usual case: nothing fails, and the decision has no obligations or advice.
 
-Each policy becomes one function of bags of values, with its rules in it, and each policy set one that calls those of
-its members; of many, those are called that the index finds. A function is put together from lines that are templates:
-all that a policy says is an argument of the function, and never in its text. A `FastPolicy` says what
-`CompiledPolicy.ask` says, or it raises: `EvaluationError` for what failed, and `NoFastAnswer` where obligations or
-rarer algorithms come in. Then the compiled policy has to be asked, which knows what that comes to.
+Each policy becomes one function of bags of values, which contains its rules. Each policy set becomes one that calls the
+functions of its members; if there are many, an index finds those to call. A function is built from template lines:
+everything from the policy is an argument of the function, and never in its text. A `FastPolicy` decides as
+`CompiledPolicy.ask` does, or raises: `EvaluationError` for errors, and `NoFastAnswer` for obligations and rare
+algorithms. Then the compiled policy has to be asked.
 
-Attributes come from the facts alone, and policies from a repository that does not change.
+Attributes come only from the facts, and policies from a repository that does not change.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence, Set
@@ -43,13 +43,13 @@ P, D, NA = XacmlDecision.PERMIT, XacmlDecision.DENY, XacmlDecision.NOT_APPLICABL
 _NAMES: Final = {P: "P", D: "D", NA: "NA"}
 
 Bags: TypeAlias = list[tuple[Value, ...]]
-"""The values of the attributes that policies name, each in its place."""
+"""The values of the attributes that policies use, by position."""
 
 Ask: TypeAlias = Callable[[Bags, datetime], XacmlDecision]
-"""What says Permit, Deny or NotApplicable. Raises `EvaluationError`, `NoFastAnswer`."""
+"""Returns Permit, Deny or NotApplicable. Raises `EvaluationError`, `NoFastAnswer`."""
 
 Lines: TypeAlias = list[str]
-"""Lines of a function; those within a statement begin with a space more than it."""
+"""Lines of a function, indented by one space per level."""
 
 #: more children than this are found by an index
 _FEW: Final = 12
@@ -60,7 +60,7 @@ class NoFastAnswer(Exception):  # noqa: N818  # nothing went wrong
 
 
 class FastPolicy:
-    """A policy as a function, with the places of the attributes that it may ask for."""
+    """A policy as a function, with the positions of the attributes that it can use."""
 
     __slots__ = ("ask", "places")
 
@@ -70,14 +70,14 @@ class FastPolicy:
 
     @classmethod
     def of(cls, root: Root, known: Repository, *always: Key) -> "FastPolicy | None":
-        """Return a policy as a function; none where it could never answer. Some attributes have the first places."""
+        """Return a policy as a function; None if it could never answer. `always` get the first positions."""
         if _combining(root.combining) is None:
             return None
         compiler = _Compiler(known, {key: place for place, key in enumerate(always)})
         return cls(compiler.unit(root, ()).ask, compiler.places)
 
     def decide(self, facts: Facts, now: datetime) -> XacmlDecision:
-        """Return what it says. Raises `EvaluationError`, `NoFastAnswer`."""
+        """Return the decision. Raises `EvaluationError`, `NoFastAnswer`."""
         bags: Bags = [()] * len(self.places)
         for key, bag in facts.items():
             place = self.places.get(key)
@@ -88,21 +88,21 @@ class FastPolicy:
 
 @dataclass(frozen=True, slots=True)
 class _Combining:
-    """What an algorithm comes to where nothing fails."""
+    """A combining algorithm, if nothing fails."""
 
-    #: the decisions after which no other child is asked
+    #: the decisions after which no other child is evaluated
     decisive: frozenset[XacmlDecision]
-    #: what is said where no child is decisive, and none says anything weaker
+    #: the decision if no child is decisive, and none makes a weaker decision
     otherwise: XacmlDecision
 
     @property
     def weak(self) -> list[XacmlDecision]:
-        """What counts where nothing is decisive."""
+        """The decisions that count if no child is decisive."""
         return [one for one in (P, D) if one not in self.decisive] if self.otherwise is NA else []
 
 
 def _combining(name: str) -> _Combining | None:
-    """Return what an algorithm comes to; none for the rarer ones."""
+    """Return an algorithm by its id; None for rare ones."""
     found = standard(name)
     return None if found is None or found.otherwise is None else _Combining(found.decisive, found.otherwise)
 
@@ -111,7 +111,7 @@ _FIRST: Final = _Combining(frozenset((P, D)), NA)
 
 
 class _Unit:
-    """A rule, a policy or a policy set. `matched` is for who knows that its target matches."""
+    """A rule, a policy or a policy set. Call `matched` if the target is known to match."""
 
     __slots__ = ("ask", "block", "leads", "matched", "needs", "target")
 
@@ -121,7 +121,7 @@ class _Unit:
         self.target = target
         self.needs = _needs(target)
         self.leads: Callable[[], Leads | None] = no_leads
-        #: what writes it where it is wanted, instead of calling it
+        #: writes its lines inline, instead of a call
         self.block: Callable[[_Writer], Lines] | None = None
 
 
@@ -136,7 +136,7 @@ def _without_clock(needs: Needs) -> Needs:
 
 
 class _Alone:
-    """What an index asks for: bags, and no others."""
+    """The context of an index: only bags."""
 
     __slots__ = ("_bags", "_places", "facts")
     names = False
@@ -149,27 +149,27 @@ class _Alone:
     def bag(self, wanted: Designator, /) -> tuple[Value, ...]:
         place = self._places.get(wanted.key)
         if place is None or is_clock(wanted):
-            # Whoever wants to know has to be asked.
+            # Then all children are evaluated.
             raise failed("it is not known here")
         return self._bags[place]
 
 
 class _Writer(Writer):
-    """Writes what asks the bags alone. They are looked up once, before they are needed."""
+    """Writes code that uses only bags. Each bag is looked up once, before it is needed."""
 
     def __init__(self, variables: Mapping[str, Expression], compiler: "_Compiler") -> None:
         programs: dict[str, Program] = {}
         super().__init__(variables, programs)
         self._bags: dict[Designator, str] = {}
         self._told = 0
-        #: whether the lines are within others, and say `d` instead of returning
+        #: whether the lines are inline, and assign to `d` instead of returning
         self._inside = False
         self._places = compiler.places
         self.names.update(P=P, D=D, NA=NA, V=NoFastAnswer, X=compiler.context)
 
     def bag(self, attribute: Designator) -> str:
         if is_clock(attribute):
-            # Facts may say what time it is, and need not.
+            # Facts can contain the current time, but need not.
             self._places.setdefault(attribute.key, len(self._places))
             return super().bag(attribute)
         found = self._bags.setdefault(attribute, f"a{len(self._bags)}")
@@ -178,22 +178,22 @@ class _Writer(Writer):
         return found
 
     def looked_up(self) -> Lines:
-        """Return the lines that look up what was written since they were returned last."""
+        """Return the lines that look up the bags used since the last call."""
         those = [*self._bags.items()][self._told :]
         self._told = len(self._bags)
         places = self._places
         return [f"{name} = B[{places.setdefault(one.key, len(places))}]" for one, name in those]
 
     def end(self, decision: XacmlDecision, involved: Set[XacmlDecision] = frozenset()) -> Lines:
-        """Return the lines that end with a decision, or without one where something else comes with it."""
+        """Return the lines that end with a decision; with obligations or advice, they raise `NoFastAnswer`."""
         if decision in involved:
             return ["raise V"]
         name = _NAMES[decision]
         return [f"d = {name}", "break"] if self._inside else [f"return {name}"]
 
     def block(self, write: "Callable[[_Writer], Lines]") -> Lines:
-        """Return lines that do what a function does, and say `d` instead of returning it."""
-        # What was looked up before may not have been, where something ended early.
+        """Return the lines of a function inlined: they assign to `d` instead of returning."""
+        # An earlier block may have ended before its look-ups.
         self._bags, self._told = {}, 0
         self._inside = True
         lines = write(self)
@@ -201,7 +201,7 @@ class _Writer(Writer):
         return _under("while True:", lines)
 
     def function(self, lines: Lines) -> Ask:
-        """Return a function of bags and a moment."""
+        """Return a function of bags and the current time."""
         context = ["C = X(B, N)", "F = C.facts"] if self.uses_context else []
         memory = ["M = C.memory"] if self.uses_memory else []
         found: Ask = built("B, N", [*context, *memory, *lines], self.names)
@@ -221,22 +221,22 @@ def _not_fast(_bags: Bags, _now: datetime) -> NoReturn:
 
 
 class _Compiler:
-    """Policies of one repository; one that is referred to twice is compiled once."""
+    """Compiles the policies of one repository, each once."""
 
     def __init__(self, known: Repository, places: dict[Key, int]) -> None:
         self._known = known
         self._done: dict[int, tuple[Root, _Unit, frozenset[str]]] = {}
-        #: the sets that are referred to in what is being compiled, by their ids and versions
+        #: ids and versions of the sets that the policy being compiled refers to
         self._sets: set[str] = set()
         self.places = places
 
     def context(self, bags: Bags, now: datetime) -> Context:
-        """Return where what has no fast form is evaluated."""
+        """Return the context in which parts without a fast form are evaluated."""
         facts = {key: bag for key, place in self.places.items() if (bag := bags[place])}
         return Context(None, now, self._known, facts)
 
     def unit(self, member: Policy | PolicySet | PolicyReference, around: tuple[str, ...]) -> _Unit:
-        """Return a member of a policy set."""
+        """Compile a member of a policy set."""
         match member:
             case Policy():
                 return self._policy(member)
@@ -260,11 +260,11 @@ class _Compiler:
             self._sets = outside
         _, unit, sets = self._done[id(found)]
         self._sets |= sets
-        # It may have been compiled elsewhere, where none of the sets around it is in it.
+        # It may have been compiled where it was not part of a cycle.
         return unit if sets.isdisjoint(around) else _Unit(_not_fast, _not_fast, ())
 
     def _place(self, policy: Policy) -> None:
-        """Give each attribute a place that is asked for where it is not written: by variables, and by the plain way."""
+        """Give a position to each attribute that variables and the plain evaluator use."""
         conditions = [rule.condition for rule in policy.rules if rule.condition is not None]
         for one in inner([*conditions, *policy.variables.values()]):
             if isinstance(one, Designator):
@@ -318,7 +318,7 @@ class _Compiler:
         return self._made(root.target, {}, write)
 
     def _made(self, target: Target, variables: Mapping[str, Expression], write: Callable[[_Writer], Lines]) -> _Unit:
-        """Return a unit whose functions have the lines that `write` writes, one of them with the target before."""
+        """Return a unit whose functions have the lines of `write`; one of them tests the target first."""
         inner, outer = _Writer(variables, self), _Writer(variables, self)
         matched = inner.function(_lines((), write, inner))
         ask = outer.function(_lines(target, write, outer)) if target else matched
@@ -326,7 +326,7 @@ class _Compiler:
 
 
 def _lines(target: Target, write: Callable[[_Writer], Lines], to: _Writer) -> Lines:
-    """Return the lines of a function: what they look up, the target, and what `write` writes."""
+    """Return the lines of a function: look-ups, the target, and the lines of `write`."""
     before: Lines = []
     if target:
         test = to.target(target)
@@ -336,7 +336,7 @@ def _lines(target: Target, write: Callable[[_Writer], Lines], to: _Writer) -> Li
 
 
 def _involved(duties: Duties) -> frozenset[XacmlDecision]:
-    """Return the decisions with which something is to be done besides."""
+    """Return the decisions that have obligations or advice."""
     return frozenset(XacmlDecision.of(one.on) for one in (*duties.obligations, *duties.advice))
 
 
@@ -345,7 +345,7 @@ def _untargeted(rule: Rule) -> Rule:
 
 
 def _rules(rules: Sequence[Rule], combining: _Combining, involved: Set[XacmlDecision], to: _Writer) -> Lines:
-    """Write the rules of a policy: those that decide first come first, the others only where they could count."""
+    """Write the rules of a policy: decisive ones first, the others only if they can count."""
     lines: Lines = []
     for rule in _in_turn(rules, combining):
         decision = XacmlDecision.of(rule.effect)
@@ -353,7 +353,7 @@ def _rules(rules: Sequence[Rule], combining: _Combining, involved: Set[XacmlDeci
         if _asks_more(rule):
             end = ["raise V"]
         elif decision is combining.otherwise:
-            # It would change nothing.
+            # The rule would change nothing.
             continue
         tests = [f"({to.target(rule.target)})"] if rule.target else []
         if rule.condition is not None:
@@ -368,13 +368,13 @@ def _in_turn(rules: Sequence[Rule], combining: _Combining) -> Iterator[Rule]:
         return
     strong = RuleEffect.DENY if D in combining.decisive else RuleEffect.PERMIT
     yield from (rule for rule in rules if rule.effect is strong)
-    # For the weaker decision, all applicable children give obligations and advice.
+    # For the weaker decision, all applicable rules contribute obligations and advice.
     weak = [rule for rule in rules if rule.effect is not strong]
     yield from sorted(weak, key=lambda rule: not _asks_more(rule))
 
 
 def _asks_more(rule: Rule) -> bool:
-    """Say whether something is to be done where the rule holds; what it has for the other effect never counts."""
+    """Return whether the rule's effect has obligations or advice; those of the other effect never count."""
     return any(one.on is rule.effect for one in (*rule.duties.obligations, *rule.duties.advice))
 
 
@@ -395,7 +395,7 @@ def _members(members: Sequence[_Unit], combining: _Combining, involved: Set[Xacm
 
 
 class _Many:
-    """Children of which few are looked at."""
+    """Many children, of which an index finds the few to evaluate."""
 
     __slots__ = ("_all", "_asks", "_index", "_otherwise", "_places", "_strong")
 
@@ -405,7 +405,7 @@ class _Many:
             _target_known,
         )
         keys = {attribute.key for child in children for attribute in child.needs}
-        #: where the index finds what it asks for always, and where else it may look
+        #: positions of all attributes, and of those that the index always needs
         self._all = places
         self._places = [(key, places.setdefault(key, len(places))) for key in keys]
         self._asks = [child.ask for child in children]

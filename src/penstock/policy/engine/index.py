@@ -1,8 +1,8 @@
-"""An index of children by the equalities and ranges that they cannot do without, so that few of many are looked at.
+"""An index of children by the equalities and ranges that they require, so that few of many are evaluated.
 
-A target that wants an attribute to have one of some values does not match where it has none of them, whatever else
-there is in the target and whatever fails in it: for one part that does not match, all does not. Such a child says
-NotApplicable and may be left out. What cannot be known is not left out: attributes that must be present and are not.
+A target that requires an attribute to have one of some values does not match without one of them, whatever else is in
+the target and whatever fails in it: one part that does not match is enough. Such a child is NotApplicable and can be
+left out. Children whose applicability is not known are not left out: attributes that must be present and are not.
 """
 
 import operator
@@ -36,63 +36,63 @@ from penstock.policy.language.policies import (
 from penstock.policy.language.requests import Facts
 
 # ----------------------------------------------------------------------------------------------------------------------
-# An index of children by the range that an attribute must lie in: those that a value may match are found together.
+# An index of children by the range in which an attribute must lie (a segment tree).
 #
-# A target that wants an attribute to be at least one value and at most another does not match where its only value lies
-# outside. Ends are not told apart from what lies just inside: whatever is found is asked itself. Where an attribute has
-# several values, one may be above the lower end and another below the upper one: then all may apply.
+# A target that requires an attribute to be at least one value and at most another does not match if its only value lies
+# outside. Open and closed ends are not distinguished: the children that are found are evaluated anyway. If an attribute
+# has several values, one can be above the lower end and another below the upper one: then all children may apply.
 #
-# Ends are numbered in their order, and the gaps between them as well. Each range is entered at the few nodes of a
-# binary tree over these numbers that make it up; a value is looked for from its leaf to the root.
+# Ends and the gaps between them are numbered in order. Each range is entered at the few nodes of a binary tree over
+# these numbers that cover it; a value is looked up from its leaf to the root.
 
 
-#: fewer children than this are looked at one by one
+#: fewer children than this are evaluated one by one
 _FEWEST_RANGES: Final = 16
 
 
 class Bags(Protocol):
-    """Where the values of attributes are."""
+    """Provides the values of attributes."""
 
     facts: Facts
 
     @property
     def names(self) -> bool:
-        """Whether the policies that apply are to be named."""
+        """Whether the names of applicable policies are wanted."""
 
     def bag(self, wanted: Designator, /) -> tuple[Value, ...]:
         """Return the bag of an attribute that is not among the facts. Raises `EvaluationError`."""
 
 
 class Span(NamedTuple):
-    """A lowest and a highest value; none where there is no end."""
+    """A range of values; None for an open end."""
 
     low: Value | None = None
     high: Value | None = None
 
     @property
     def empty(self) -> bool:
-        """Whether nothing lies in it."""
+        """Whether it contains nothing."""
         return self.low is not None and self.high is not None and bool(self.low > self.high)
 
     def both(self, other: "Span") -> "Span":
-        """Return what lies in both."""
+        """Return the intersection."""
         lows = [one for one in (self.low, other.low) if one is not None]
         highs = [one for one in (self.high, other.high) if one is not None]
         return Span(max(lows, default=None), min(highs, default=None))
 
     def either(self, other: "Span") -> "Span":
-        """Return what lies in one, and between them."""
+        """Return the smallest range that contains both."""
         low = None if self.low is None or other.low is None else min(self.low, other.low)
         high = None if self.high is None or other.high is None else max(self.high, other.high)
         return Span(low, high)
 
 
 Spans: TypeAlias = Mapping[Designator, Span]
-"""Ranges of which attributes must have a value, as long as they have one value."""
+"""Ranges in which attributes must lie, if they have exactly one value."""
 
 
 def spans(target: Target) -> Spans:
-    """Return the ranges that a target cannot do without."""
+    """Return the ranges that a target requires."""
     found: dict[Designator, Span] = {}
     for any_of in target:
         for attribute, span in _either(any_of).items():
@@ -112,7 +112,7 @@ def _every(all_of: AllOf) -> Spans:
     found: dict[Designator, Span] = {}
     for match in all_of:
         attribute, value, call = match.attribute, match.value, match.function.call
-        # NaN lies nowhere.
+        # NaN is in no range.
         if not isinstance(attribute, Designator) or attribute.issuer is not None or value != value:  # noqa: PLR0124
             continue
         if call in (operator.le, operator.lt):
@@ -126,7 +126,7 @@ def _every(all_of: AllOf) -> Spans:
 
 
 class Ranges:
-    """Places of children, by ranges of one attribute."""
+    """Positions of children, by ranges of one attribute."""
 
     __slots__ = ("_all", "_always", "_attribute", "_ends", "_key", "_leaves", "_nodes")
 
@@ -135,7 +135,7 @@ class Ranges:
         self._key = attribute.key
         self._all = tuple(places)
         self._ends = sorted({end for span in known.values() for end in span if end is not None})
-        # The gap before an end has twice the number of the end, and the end itself one more.
+        # End n has the number 2n + 1, and the gap before it 2n.
         self._leaves = 1 << (2 * len(self._ends) + 1).bit_length()
         self._nodes: dict[int, list[int]] = {}
         self._always: list[int] = []
@@ -148,7 +148,7 @@ class Ranges:
 
     @classmethod
     def of(cls, places: Sequence[int], targets: Sequence[Target]) -> "Ranges | None":
-        """Return an index of places of some children, or none where there is nothing to gain."""
+        """Return an index of some children, or None if it would not help."""
         if len(places) < _FEWEST_RANGES:
             return None
         found = {place: spans(targets[place]) for place in places}
@@ -172,15 +172,15 @@ class Ranges:
             left, right = left >> 1, right >> 1
 
     def _number(self, value: Value) -> int:
-        """Return the number of a value: odd where it is an end, even where it lies between two, before or after all."""
+        """Return the number of a value: odd for an end, even for a gap."""
         place = bisect_left(self._ends, value)
         return 2 * place + (place < len(self._ends) and self._ends[place] == value)
 
     def places(self, context: Bags) -> Sequence[int]:
-        """Return where the children are that may apply, in their order. Raises `EvaluationError`."""
+        """Return the positions of the children that may apply, in order. Raises `EvaluationError`."""
         bag = context.facts.get(self._key) or context.bag(self._attribute)
         if len(bag) != 1:
-            # Without a value none of them matches; whether it must be there, each knows for itself.
+            # Without a value none of them matches, unless a missing value is an error.
             return self._all if bag or self._attribute.must_be_present else self._always
         value = bag[0]
         if value != value:  # noqa: PLR0124  # NaN
@@ -196,26 +196,26 @@ class Ranges:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# An index of children by the tests that their conditions begin with, so that each distinct test is made once.
+# An index of children by the tests with which their conditions begin, so that each distinct test is evaluated once.
 #
-# Many policies compare attributes with each other, which no value in a target tells apart: `owner == subject-id`. A
-# rule whose condition begins with a test that does not hold is not applicable, whatever comes after it, as long as
-# nothing before the test fails. So the tests of all children are made together, each distinct one once, by one
-# function, and only the children are looked at of which all tests hold.
+# Many policies compare attributes with each other, which values in targets cannot express: `owner == subject-id`. A
+# rule whose condition begins with a false test is not applicable, whatever follows, if nothing before the test fails.
+# So one function evaluates the tests of all children, each distinct one once, and only children whose tests are all
+# true are evaluated.
 #
-# Of children that say nothing but Permit or Deny as soon as their tests hold, the first of each is enough: no algorithm
-# tells whether one or a thousand say so. (Only-one-applicable uses targets, and decision tuples have no index.)
+# Of children that only permit or only deny if their tests are true, the first of each is enough: algorithms do not
+# distinguish one from a thousand. (Only-one-applicable uses targets, and decision tuples have no index.)
 #
-# A test is an argument of the condition's `and`, if it has a value wherever each attribute that it needs exactly one
-# value of has one, and what must be present is. Where an attribute has none or several, children that need it are
-# looked at. Where an attribute cannot be found, all are.
+# A test is an argument of the condition's `and` that cannot fail if the attributes it needs are present, exactly once
+# if it needs a single value. If an attribute has no value or several, the children that need it are evaluated. If an
+# attribute cannot be looked up, all children are.
 
 
-#: what is needed of an attribute: nothing, a value at least, or just one; more of it is a greater number
+#: what a test needs of an attribute: nothing, at least one value, or exactly one; a stricter need is greater
 _LOOKED_UP, _PRESENT, _SINGLE = range(3)
 _AND: Final = f"{V1}and"
 _ONE: Final = "-one-and-only"
-#: ends of the names of functions that have a value for all arguments
+#: suffixes of the names of functions that are total
 _TOTAL_ENDS: Final = (
     "-equal", "-greater-than", "-greater-than-or-equal", "-less-than", "-less-than-or-equal", "-equal-ignore-case",
     "-is-in", "-bag-size", "-at-least-one-member-of", "-subset", "-set-equals", "-union", "-intersection", "-bag",
@@ -226,29 +226,29 @@ _TOTAL: Final = frozenset(
     for one in FUNCTIONS.values()
     if not one.within and (one.name in ("and", "or", "not") or one.name.endswith(_TOTAL_ENDS))
 )
-#: a condition has so many tests at most, and all together so many distinct ones
+#: bounds on the tests of one condition, and on all distinct tests
 _MOST_OF_ONE: Final = 16
 _MOST: Final = 16_384
 
 Needed: TypeAlias = Mapping[Designator, int]
-"""What is needed of each attribute, so that nothing fails."""
+"""The need for each attribute, so that nothing fails."""
 
 
 class Lead(NamedTuple):
-    """The tests that a rule's condition begins with, and what is needed so that neither they nor its target fail."""
+    """The tests with which a rule's condition begins, and the needs under which they and its target cannot fail."""
 
     tests: tuple[Expression, ...]
     needed: Needed
-    #: what comes of the rule where they hold, if nothing else is asked and nothing is to be done besides
+    #: the effect of the rule if its condition is only these tests, and it has no target, obligations or advice
     decides: RuleEffect | None = None
 
 
 Leads: TypeAlias = tuple[Lead, ...]
-"""Those of all rules of a child: it is not applicable where none of its rules is."""
+"""The leads of all rules of a child: it is not applicable if none of its rules is."""
 
 
 def leads_of_rule(rule: Rule, variables: Mapping[str, Expression]) -> Leads | None:
-    """Return the tests that a rule begins with; none where it has none."""
+    """Return the lead of a rule; None if it has no tests."""
     needed: dict[Designator, int] = {}
     for match in (match for any_of in rule.target for all_of in any_of for match in all_of):
         found = _needed_tests(match.attribute)
@@ -273,9 +273,9 @@ def _has_duties(duties: Duties) -> bool:
 
 
 def leads_of_policy(policy: Policy) -> Leads | None:
-    """Return the tests that all rules of a policy begin with; none where one of them has none.
+    """Return the leads of all rules of a policy; None if one of them has none.
 
-    An error in the target of a policy does not count where none of its rules is applicable.
+    An error in a policy's target does not count if none of its rules is applicable.
     """
     found = [leads_of_rule(rule, policy.variables) for rule in policy.rules]
     known = [lead for one in found if one is not None for lead in one]
@@ -289,7 +289,7 @@ def leads_of_policy(policy: Policy) -> Leads | None:
 def _conjuncts(
     expression: Expression | None, variables: Mapping[str, Expression], seen: set[str]
 ) -> Iterator[Expression]:
-    """Yield what must hold all together, in the order in which it is looked at; each variable adds something once."""
+    """Yield the conjuncts of a condition in the order of evaluation; each variable is expanded once."""
     match expression:
         case None:
             return
@@ -305,7 +305,7 @@ def _conjuncts(
 
 
 def _needed_tests(expression: object) -> Needed | None:
-    """Return what is needed so that an expression has a value; none where that is not known."""
+    """Return the needs under which an expression has a value; None if they are not known."""
     match expression:
         case PolicyLiteral():
             return {}
@@ -330,7 +330,7 @@ def _add(needed: dict[Designator, int], more: Needed) -> None:
 
 
 class _Writer(Writer):
-    """Writes tests of attributes that were looked up before, and of which there is one value where one is wanted."""
+    """Writes tests on attributes that were looked up, and that have exactly one value if one is needed."""
 
     def __init__(self, attributes: Mapping[Designator, str]) -> None:
         super().__init__({}, {})
@@ -346,14 +346,14 @@ class _Writer(Writer):
 
 
 class _Looking(Writer):
-    """Writes a test that looks attributes up; what must be present was looked at before."""
+    """Writes a test that looks attributes up; required attributes were checked before."""
 
     def bag(self, attribute: Designator) -> str:
         return f"(F.get({self.name(attribute.key)}) or C.bag({self.name(attribute)}))"
 
 
 class _Entry(NamedTuple):
-    """A rule of a child, under one of its tests: the place of the child, and the other tests that must hold."""
+    """A rule of a child, under one of its tests: the position of the child, and the other tests."""
 
     place: int
     others: tuple[int, ...]
@@ -361,7 +361,7 @@ class _Entry(NamedTuple):
 
 
 class _TestGroup:
-    """Rules under one of their tests. `few` has what is enough of them, and `more` the others that all say the same."""
+    """Rules under one of their tests. `few` is enough for a decision; `more` has redundant ones."""
 
     __slots__ = ("_said", "few", "more")
 
@@ -371,7 +371,7 @@ class _TestGroup:
         self._said: set[tuple[RuleEffect, tuple[int, ...]]] = set()
 
     def add(self, entry: _Entry) -> None:
-        """Add a rule, in the order of places."""
+        """Add a rule, in the order of positions."""
         if entry.decides is None:
             self.few.append(entry)
             return
@@ -380,7 +380,7 @@ class _TestGroup:
 
 
 class Comparisons:
-    """Children by the tests that must hold where they are applicable."""
+    """Children by the tests that must be true if they are applicable."""
 
     __slots__ = ("_always", "_doubtful", "_groups", "_needs", "_programs", "_quick", "_tests")
 
@@ -391,7 +391,7 @@ class Comparisons:
         self._programs: dict[int, Callable[..., object]] = {}
         self._groups = [_TestGroup() for _ in numbers]
         always: list[int] = []
-        #: the strictest need of each attribute, and the children that are looked at where some need is not met
+        #: the strictest need for each attribute, and the children to evaluate if a need is not met
         needed: dict[Designator, int] = {}
         self._doubtful: dict[tuple[Designator, int], list[int]] = {}
         for place, those in enumerate(leads):
@@ -400,7 +400,7 @@ class Comparisons:
                 always.append(place)
                 continue
             for lead, tests in zip(those or (), entered, strict=True):
-                # The rarest test, which holds least often, and the others beside it.
+                # Enter it under its rarest test.
                 entire = len(tests) == len({*lead.tests})
                 self._groups[tests[0]].add(_Entry(place, tests[1:], lead.decides if entire else None))
                 _add(needed, lead.needed)
@@ -412,17 +412,17 @@ class Comparisons:
 
     @classmethod
     def of(cls, leads: Sequence[Leads | None]) -> "Comparisons | None":
-        """Return an index, or none where there is nothing to gain."""
+        """Return an index, or None if it would not help."""
         found = cls(leads)
         return found if 2 * len(found._always) < len(leads) else None
 
     @property
     def size(self) -> int:
-        """How many tests are made."""
+        """The number of tests."""
         return len(self._tests)
 
     def places(self, context: Bags, *, whole: bool = False) -> Sequence[int]:
-        """Return where the children are that may apply, in their order: as many as count, or all of them.
+        """Return the positions of the children that may apply, in order; redundant ones only if `whole`.
 
         Raises `EvaluationError`.
         """
@@ -437,7 +437,7 @@ class Comparisons:
         return sorted(found)
 
     def _one_by_one(self, context: Bags) -> tuple[Sequence[object], set[int]]:
-        """Return which tests hold, where not all can be made, and the children for which that is not enough."""
+        """Return which tests are true if not all can be evaluated, and the children that must be evaluated anyway."""
         unmet, places = set(), set[int]()
         for need, children in self._doubtful.items():
             attribute, how = need
@@ -459,7 +459,7 @@ class Comparisons:
         return found
 
     def _written(self, needed: Needed) -> Callable[..., Sequence[object] | None]:
-        """Return a function that makes all tests, or returns none where an attribute has not as many values as needed.
+        """Return a function that evaluates all tests, or returns None if a need is not met.
 
         Raises `EvaluationError`.
         """
@@ -481,41 +481,41 @@ def _entered(lead: Lead, numbers: Mapping[Expression, int], counted: Mapping[Exp
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# An index of children by the equalities and ranges that they cannot do without, so that few of many are looked at.
+# The index of children by the equalities that they require, with ranges and tests inside.
 
 
 T = TypeVar("T")
 U = TypeVar("U")
 
 Needs: TypeAlias = Mapping[Designator, frozenset[Value]]
-"""Values of which an attribute must have one."""
+"""The values of which each attribute must have one."""
 
-#: NaN is equal to itself, and found by nothing
+#: except for doubles: in XACML, NaN is equal to itself, and a dictionary does not find it
 _EQUALITIES: Final = frozenset(
     function for function in FUNCTIONS.values() if function.call is operator.eq and function.takes[0] is not DOUBLE
 )
-#: a child is entered under so many combinations of values at most
+#: the most combinations of values under which a child is entered
 _MOST_ENTRIES: Final = 64
-#: more kinds of needs than this are distinguished by one attribute alone
+#: if there are more sets of needed attributes than this, each child is entered under one attribute
 _MOST_KINDS: Final = 8
 _FEWEST: Final = 4
-#: fewer children than this are asked one by one, without making the tests of all; making one is that much cheaper
+#: fewer children than this are evaluated without the tests of all; a test is so many times cheaper than a child
 _MANY: Final = 16
 _CHEAPER: Final = 8
 
 
 def necessary(target: Target) -> dict[Designator, frozenset[Value]]:
-    """Return the equalities that a target cannot do without."""
+    """Return the equalities that a target requires."""
     found: dict[Designator, frozenset[Value]] = {}
     for any_of in target:
         for attribute, values in _needed(any_of).items():
-            # It may have several values, and one for each that is wanted: both together would be too little.
+            # An attribute can have several values, one for each requirement: intersecting them would be wrong.
             found[attribute] = min(found[attribute], values, key=len) if attribute in found else values
     return found
 
 
 def _needed(any_of: AnyOf) -> dict[Designator, frozenset[Value]]:
-    """Return the attributes that each alternative wants to be equal to something."""
+    """Return the values of the attributes that each alternative compares for equality."""
     sides: list[dict[Designator, frozenset[Value]]] = []
     for all_of in any_of:
         side: dict[Designator, frozenset[Value]] = {}
@@ -552,7 +552,7 @@ class IndexEntry(Generic[U]):
 
 
 class Index(Generic[T]):
-    """Children that are found by what they need."""
+    """Children that are found by what they require."""
 
     def __init__(
         self,
@@ -618,7 +618,7 @@ class Index(Generic[T]):
                 left = compared.places(context, whole=context.names)
                 places = left if len(places) == len(self._children) else sorted({*places}.intersection(left))
         except _Unknown:
-            # Whether they apply is for each of them to find out.
+            # Evaluate all children.
             return self._children
         except EvaluationError:
             return self._children
@@ -650,18 +650,18 @@ class _Group:
 
     @property
     def most(self) -> int:
-        """The most children that are found by one combination of values."""
+        """The largest number of children under one combination of values."""
         return max(map(len, self._places.values()), default=0)
 
     def range(self, targets: Sequence[Target]) -> None:
-        """Find many that need the same values by the ranges that they want besides."""
+        """Index children that need the same values by the ranges that they require."""
         for values, places in self._places.items():
             ranges = Ranges.of(places, targets)
             if ranges is not None:
                 self._ranges[values] = ranges
 
     def places(self, context: Bags) -> Sequence[int]:
-        """Return where the children are that may apply. Raises `_Unknown`, `EvaluationError`."""
+        """Return the positions of the children that may apply. Raises `_Unknown`, `EvaluationError`."""
         facts = context.facts
         bags: list[tuple[Value, ...]] = []
         alone = True
@@ -683,7 +683,7 @@ class _Group:
         return self._merged(bags[0] if self._single else self._combinations(bags))
 
     def _combinations(self, bags: Sequence[tuple[Value, ...]]) -> Iterable[Value]:
-        """Return combinations of values, without those by which nothing is found, where there are more of them."""
+        """Return combinations of values; if there are more than entries, only those with entries."""
         if prod(map(len, bags)) <= len(self._places):
             return product(*bags)
         sets = [frozenset(bag) for bag in bags]
@@ -697,7 +697,7 @@ class _Group:
 
 
 def _covered(target: Target, kind: tuple[Designator, ...]) -> bool:
-    """Say whether all that a target wants are values of these attributes, each in one place."""
+    """Return whether a target requires only values of these attributes, each in one place."""
     seen: set[Designator] = set()
     for any_of in target:
         attributes = {match.attribute for all_of in any_of for match in all_of}
@@ -710,7 +710,7 @@ def _covered(target: Target, kind: tuple[Designator, ...]) -> bool:
 
 
 def _kind(needs: Needs) -> tuple[Designator, ...]:
-    """Return the attributes to find a child by: all, unless that would be too many entries."""
+    """Return the attributes under which a child is entered: all, unless that would be too many entries."""
     attributes = sorted(needs, key=lambda one: (len(needs[one]), one.category, one.id, one.of.id, one.must_be_present))
     entries = 1
     chosen: list[Designator] = []

@@ -48,7 +48,7 @@ _NOW: Final = {
 }
 
 
-#: attributes of a resource that say where it is in a hierarchy
+#: attributes of a resource that give its position in a hierarchy
 PARENT: Final = "urn:oasis:names:tc:xacml:2.0:resource:resource-parent"
 ANCESTOR: Final = "urn:oasis:names:tc:xacml:2.0:resource:resource-ancestor"
 ANCESTOR_OR_SELF: Final = "urn:oasis:names:tc:xacml:2.0:resource:resource-ancestor-or-self"
@@ -56,43 +56,43 @@ ABOVE: Final = (PARENT, ANCESTOR, ANCESTOR_OR_SELF)
 
 
 class PolicySources(Protocol):
-    """What a policy may need besides the request: other policies, and attributes that the request does not have."""
+    """External sources of a policy: other policies, and attributes that the request does not have."""
 
     def policy(self, reference: PolicyReference) -> Root:
-        """Return the newest policy that a reference means. Raises `RefusedError` or `MalformedError`."""
+        """Return the newest policy that matches a reference. Raises `RefusedError` or `MalformedError`."""
 
     def attribute(self, wanted: Designator, request: Request, /) -> Sequence[Value]:
         """Return values of an attribute that the request does not have. Raises `EvaluationError`."""
 
     def children(self, resource: Value, /) -> Sequence[Value]:
-        """Return the resources right below one, where resources are a hierarchy. Raises `EvaluationError`."""
+        """Return the resources directly below one, if resources form a hierarchy. Raises `EvaluationError`."""
 
     def parents(self, resource: Value, /) -> Sequence[Value] | None:
-        """Return the resources right above one; nothing at all if resources do not form a hierarchy.
+        """Return the resources directly above one; None if resources do not form a hierarchy.
 
         Raises `EvaluationError`.
         """
 
 
 class _Asked:
-    """How many requests were asked because of one."""
+    """The number of requests that one request has caused."""
 
     def __init__(self) -> None:
         self._count = 0
 
     def add(self) -> None:
-        """Count one more. Raises `EvaluationError` where it is one too many."""
+        """Count one more. Raises `EvaluationError` if there are too many."""
         self._count += 1
         self.check()
 
     def check(self) -> None:
-        """Check that there were not too many. Raises `EvaluationError`."""
+        """Check that there are not too many. Raises `EvaluationError`."""
         if self._count > POLICY_NESTED:
-            raise failed("too many requests are asked because of one")
+            raise failed("one request causes too many others")
 
 
 class Context:
-    """One request, seen by a policy: what was looked up once stays the same until it is decided."""
+    """One request during its evaluation: values that were looked up stay the same until it is decided."""
 
     __slots__ = ("_found", "_nested", "_request", "facts", "memory", "names", "now", "policy", "sources")
 
@@ -103,13 +103,13 @@ class Context:
         self.now = now
         self.sources = sources
         self.facts: Facts = facts or {} if request is None else request.facts()
-        #: whether it is wanted which policies were applicable
+        #: whether the names of applicable policies are wanted
         self.names = request is not None and request.return_policy_ids
-        #: what compiled policies have worked out already
+        #: values that compiled policies have computed
         self.memory: dict[object, Value] = {}
-        #: who decides, all in all; the first that is asked says so
+        #: evaluates the whole policy; set by the first policy that is evaluated
         self.policy: Callable[[Context], PolicyOutcome] | None = None
-        #: how many requests were asked because of the first
+        #: the number of requests that the first one has caused
         self._nested: _Asked | None = None
         self._found: dict[Designator | ContentSelector, tuple[Value, ...]] = {}
 
@@ -129,7 +129,7 @@ class Context:
         return found
 
     def bag(self, wanted: Designator) -> tuple[Value, ...]:
-        """Return the bag of an attribute, which may be empty. Raises `EvaluationError`."""
+        """Return the bag of an attribute; it can be empty. Raises `EvaluationError`."""
         found = self._found.get(wanted)
         if found is None:
             found = self._found[wanted] = tuple(self._in_request(wanted) or self._elsewhere(wanted))
@@ -156,7 +156,7 @@ class Context:
         return found
 
     def _above(self, wanted: Designator) -> Sequence[Value]:
-        """Return the resources above the one that is asked about (hierarchical resource profile, 3)."""
+        """Return the resources above the requested one (hierarchical resource profile, 3)."""
         own = self.facts.get(key_of(RESOURCE, RESOURCE_ID, wanted.of), ())
         if any(self.sources.parents(one) is None for one in own):
             return ()
@@ -168,10 +168,10 @@ class Context:
     # --- other requests -----------------------------------------------------------------------------------------
 
     def permitted(self, category: str, content: str) -> bool:
-        """Say whether a request is permitted that differs from this one in a category (A.3.16).
+        """Return whether a request that differs from this one in a category is permitted (A.3.16).
 
-        All that are asked because of one request are counted together: where they are too many, none has an answer.
-        Raises `EvaluationError`.
+        All requests that one request causes are counted together; if there are too many, none is answered. Raises
+        `EvaluationError`.
         """
         if self.policy is None:
             raise failed("there is no policy to ask")
@@ -183,7 +183,7 @@ class Context:
             asked.policy, asked._nested = self.policy, counted
             permitted = self.policy(asked).decision is XacmlDecision.PERMIT
         except RecursionError:
-            raise failed("requests are asked because of others, too deep") from None
+            raise failed("requests that cause others are nested too deeply") from None
         except MalformedError as error:
             raise EvaluationError("xacml.value", error.message) from None
         except PenstockError as error:
@@ -194,7 +194,7 @@ class Context:
     # --- contents -----------------------------------------------------------------------------------------------
 
     def selected(self, wanted: ContentSelector) -> tuple[Value, ...]:
-        """Return the bag of what a path finds (section 7.3.7). Raises `EvaluationError` (`xacml.missing` too)."""
+        """Return the bag that a path selects (section 7.3.7). Raises `EvaluationError` (`xacml.missing` too)."""
         found = self._found.get(wanted)
         if found is None:
             found = self._found[wanted] = self._select(wanted)
@@ -212,7 +212,7 @@ class Context:
         return tuple(_read(content, node, wanted.of) for node in nodes)
 
     def _start(self, content: Content, wanted: ContentSelector) -> object:
-        """Return the node where a path begins (section 7.3.7, step 3)."""
+        """Return the node at which a path begins (section 7.3.7, step 3)."""
         paths = self._in_request(Designator(wanted.category, wanted.context or "", XPATH))
         if len(paths) != 1 or paths[0].category != wanted.category:
             raise _syntax(f"there is not one path `{(wanted.context or '')[:120]}` in the category of the selector")
@@ -244,9 +244,9 @@ class Context:
 def nodes_of(
     content: Content, path: "XPathExpression | ContentSelector", start: object | None = None
 ) -> Sequence[object]:
-    """Return the nodes that a path finds (section 7.3.7, step 4). Raises `EvaluationError`.
+    """Return the nodes that a path selects (section 7.3.7, step 4). Raises `EvaluationError`.
 
-    A path that gives a number, a text or truth is a syntax error: who takes it for a node takes `false` for something.
+    A path whose result is a number, a text or a boolean is a syntax error: otherwise `false` would count as a node.
     """
     found = content.select(path.path, path.prefixes, path.version, start)
     if any(next(iter(content.around(one)), None) is None for one in found):
@@ -259,14 +259,14 @@ def _syntax(message: str) -> EvaluationError:
 
 
 def is_clock(wanted: Designator) -> bool:
-    """Say whether an attribute is the time, which is known where a request does not say it."""
+    """Return whether an attribute is the current time or date, which is known even if the request lacks it."""
     return wanted.category == ENVIRONMENT and _NOW.get(wanted.id) is wanted.of and wanted.issuer is None
 
 
 def _read(content: Content, node: object, of_type: DataType) -> Value:
     text = content.text(node)
     if text is None:
-        raise failed("a path finds nodes that are not values")
+        raise failed("a path selects nodes that are not values")
     try:
         return read_value(text, of_type)
     except MalformedError as error:
@@ -283,9 +283,9 @@ def _clock(now: datetime, of_type: DataType) -> Value:
 
 
 def levels(resources: Sequence[Value], following: Callable[[Value], Sequence[Value]]) -> Iterator[Sequence[Value]]:
-    """Yield some resources, those that follow them, and so on; each resource once, whichever way leads to it.
+    """Yield resources level by level, each once.
 
-    Raises `EvaluationError` (`xacml.processing`) where they are too many, and what `following` raises.
+    Raises `EvaluationError` (`xacml.processing`) if there are too many, and what `following` raises.
     """
     level = [*dict.fromkeys(resources)]
     seen = {*level}
@@ -303,28 +303,28 @@ class NoSources:
     """Nothing but the request."""
 
     def policy(self, reference: PolicyReference) -> Root:
-        """Find no policy. Raises `EvaluationError` (`xacml.unknown`)."""
+        """Raise `EvaluationError` (`xacml.unknown`): there are no policies."""
         raise EvaluationError("xacml.unknown", f"policy `{reference.id[:120]}` is not known")
 
     def attribute(self, _wanted: Designator, _request: Request, /) -> Sequence[Value]:
-        """Find no attribute."""
+        """Return no values."""
         return ()
 
     def children(self, _resource: Value, /) -> Sequence[Value]:
-        """Find nothing below. Raises `EvaluationError` (`xacml.hierarchy`)."""
+        """Raise `EvaluationError` (`xacml.hierarchy`): there is no hierarchy."""
         raise EvaluationError("xacml.hierarchy", "resources do not form a hierarchy here")
 
     def parents(self, _resource: Value, /) -> Sequence[Value] | None:
-        """Know nothing about it."""
+        """Return None: there is no hierarchy."""
         return None
 
 
 def check_policies(roots: Sequence[Root], referred: Sequence[Root] = ()) -> None:
-    """Check that policies have different ids, and that references have targets, before they decide anything.
+    """Check that policies have different ids, and that all references can be resolved.
 
     `roots` decide, and `referred` can be referred to. Raises `MalformedError`: `xacml.duplicate` for two policies, or
-    two policy sets, with one id and version, wherever they stand; `xacml.unknown` for a reference that finds none;
-    `xacml.cycle` for a policy set that is within itself.
+    two policy sets, with the same id and version, nested or not; `xacml.unknown` for a dangling reference;
+    `xacml.cycle` for a policy set that contains itself.
     """
     seen: set[tuple[str, str, bool]] = set()
     for one in chain.from_iterable(map(inner_policies, (*roots, *referred))):
@@ -342,7 +342,7 @@ def check_policies(roots: Sequence[Root], referred: Sequence[Root] = ()) -> None
 
 
 def _check_references(root: Root, known: "Repository", around: tuple[PolicySet, ...], done: set[int]) -> None:
-    """Check what a policy refers to, and what that does; each policy once, since where it stands changes nothing."""
+    """Check the references of a policy, recursively; each policy once."""
     if isinstance(root, Policy) or id(root) in done:
         return
     around = (*around, root)
@@ -360,7 +360,7 @@ def _referred(reference: PolicyReference, known: "Repository", around: tuple[Pol
     try:
         return known.policy(reference)
     except EvaluationError as error:
-        # The policy that decides cannot be referred to, and it is a ring all the same.
+        # A reference to the deciding policy is a cycle too, although it cannot be resolved.
         for one in around:
             if reference.to_set and reference.id == one.id and reference.suits(one.version):
                 return one
@@ -370,7 +370,7 @@ def _referred(reference: PolicyReference, known: "Repository", around: tuple[Pol
 
 
 class Repository(NoSources):
-    """Policies that others may refer to; those within a policy set are found only in it. And resources above others.
+    """Policies that others can refer to, except policies nested in a policy set; and the hierarchy of resources.
 
     >>> Repository(above={"docs/a": ["docs"], "docs/b": ["docs"]}).children("docs")
     ['docs/a', 'docs/b']
@@ -390,7 +390,7 @@ class Repository(NoSources):
         self._checked: set[int] = set()
 
     def policy(self, reference: PolicyReference) -> Root:
-        """Return the newest policy that a reference means.
+        """Return the newest policy that matches a reference.
 
         Raises `EvaluationError` (`xacml.unknown`), `MalformedError` (`xacml.issuer`).
         """
@@ -405,9 +405,9 @@ class Repository(NoSources):
         return found
 
     def children(self, resource: Value, /) -> Sequence[Value]:
-        """Return the resources right below one. Raises `EvaluationError` (`xacml.hierarchy`)."""
+        """Return the resources directly below one. Raises `EvaluationError` (`xacml.hierarchy`)."""
         return self._below.get(resource, ()) if self._above else super().children(resource)
 
     def parents(self, resource: Value, /) -> Sequence[Value] | None:
-        """Return the resources right above one; nothing at all if resources do not form a hierarchy."""
+        """Return the resources directly above one; None if resources do not form a hierarchy."""
         return self._above.get(resource, ()) if self._above else None

@@ -1,8 +1,8 @@
 """Compile targets and conditions to Python: the fast form of `EvaluationScope.value` and `target_matches`.
 
-Each becomes one function of a context and its facts. Attributes are looked up where they are needed; functions that
-Python has are written as Python has them; what is constant is worked out beforehand, and what comes twice only once;
-whatever has no quick form is a call of the plain evaluator. On what is known, and does not fail, both give the same.
+Each becomes one function of a context and its facts. Attributes are looked up when they are needed; functions that
+Python has become Python operators; constants are computed beforehand, and common subexpressions once; everything else
+is a call of the plain evaluator. If nothing fails, both give the same result.
 """
 
 import operator
@@ -35,7 +35,7 @@ from penstock.policy.language.requests import Facts
 Program: TypeAlias = Callable[[Context, Facts], Any]
 
 _N_OF: Final = f"{V1}n-of"
-#: what no value is
+#: a marker that no value is identical to
 _UNKNOWN: Final = object()
 
 _BUILTINS: Final[dict[str, Any]] = {"__builtins__": {"any": any, "len": len}}
@@ -43,7 +43,7 @@ _SIGNS: Final = {operator.eq: "==", operator.gt: ">", operator.ge: ">=", operato
 
 
 class Writer:
-    """Writes an expression, and gathers the objects that it names."""
+    """Writes an expression as Python, and collects the objects that it uses."""
 
     def __init__(self, variables: Mapping[str, Expression], programs: dict[str, Program]) -> None:
         self.names: dict[str, object] = {}
@@ -52,12 +52,12 @@ class Writer:
         self._kept: dict[int, str] = {}
         self._variables = variables
         self._programs = programs
-        #: whether what was written asks the context `C` and its facts `F`, and what it remembers, `M`
+        #: whether the code uses the context `C` and its facts `F`, and the context's memory `M`
         self.uses_context = False
         self.uses_memory = False
 
     def name(self, thing: object) -> str:
-        """Return a name for an object; the same text has the same."""
+        """Return a variable name for an object; equal strings share one."""
         if isinstance(thing, str) and thing in self._texts:
             return self._texts[thing]
         name = f"n{len(self.names)}"
@@ -67,7 +67,7 @@ class Writer:
         return name
 
     def share(self, expression: Expression) -> None:
-        """Work out once what comes more than once in an expression that is going to be written."""
+        """Compute common subexpressions of an expression once."""
         self._repeated = repeated(expression)
 
     def expression(self, expression: Expression) -> str:
@@ -84,7 +84,7 @@ class Writer:
         return self._plainly(expression)
 
     def bag(self, attribute: Designator) -> str:
-        """Write an attribute, whoever has issued it."""
+        """Write the look-up of an attribute from any issuer."""
         known = "designated" if attribute.must_be_present else "bag"
         self.uses_context = True
         return f"(F.get({self.name(attribute.key)}) or C.{known}({self.name(attribute)}))"
@@ -106,7 +106,7 @@ class Writer:
             return self._constant_or_applied(expression)
         if same not in self._kept:
             written = self._constant_or_applied(expression)
-            # A name for what was worked out; where it was not yet, it still means what nothing else is.
+            # The variable is the marker until its value was computed.
             kept = f"k{len(self._kept)}"
             self.names[kept] = _UNKNOWN
             self._kept[same] = f"({kept} if {kept} is not {self.name(_UNKNOWN)} else ({kept} := {written}))"
@@ -119,7 +119,7 @@ class Writer:
         return self.call(function, arguments, [self.expression(argument) for argument in arguments])
 
     def call(self, function: Function, _arguments: Sequence[Expression], written: Sequence[str]) -> str:
-        """Write a function of arguments, which are written already."""
+        """Write the call of a function with arguments that are already written."""
         match function.id.removeprefix(V1):
             case "or":
                 return f"({' or '.join(written)})" if written else "False"
@@ -135,11 +135,11 @@ class Writer:
         return f"{self.name(function.call)}({', '.join(written)})"
 
     def _reference(self, name: str) -> str:
-        """Write a variable, which is worked out once for each request."""
+        """Write a variable, which is computed once for each request."""
         program = self._programs.get(name)
         if program is None:
             self._programs[name] = program = condition_program(self._variables[name], self._variables, self._programs)
-        # What was worked out is kept under the program itself, of which there is one for each variable of a policy.
+        # The value is stored under the program itself, of which there is one for each variable of a policy.
         known = self.name(program)
         self.uses_context = self.uses_memory = True
         return f"(M[{known}] if {known} in M else M.setdefault({known}, {known}(C, F)))"
@@ -167,7 +167,7 @@ class Writer:
 
 
 def constant_of(expression: Expression) -> tuple[Value] | None:
-    """Return the value of an expression that is the same for all requests; none where it is not, or where it fails."""
+    """Return the value of a constant expression; None if it is not constant, or fails."""
     match expression:
         case PolicyLiteral(value):
             return (value,)
@@ -184,14 +184,14 @@ def constant_of(expression: Expression) -> tuple[Value] | None:
 
 
 def repeated(expression: Expression) -> dict[int, int]:
-    """Return what comes more than once in an expression, by which object it is: a number for all that are the same."""
+    """Return the numbers of repeated subexpressions, by object id; equal subexpressions have the same number."""
     found = _Numbers()
     found.number(expression)
     return {which: number for which, number in found.seen.items() if found.counted[number] > 1}
 
 
 class _Numbers:
-    """Numbers expressions, the same ones alike, and counts those that are applied."""
+    """Numbers expressions, equal ones alike, and counts function applications."""
 
     __slots__ = ("_known", "counted", "seen")
 
@@ -205,7 +205,7 @@ class _Numbers:
             case PolicyLiteral(XPathExpression(path, category, prefixes, version)):
                 key: Hashable = (path, category, prefixes, version)
             case PolicyLiteral(value, of_type):
-                # Equal values may be written apart, and functions may tell.
+                # Equal values can be written differently, and functions can distinguish them.
                 key = (of_type, of_type.write(value))
             case Apply(function, arguments):
                 key = (function, *map(self.number, arguments))
@@ -225,16 +225,16 @@ class _Numbers:
 def condition_program(
     expression: Expression, variables: Mapping[str, Expression], programs: dict[str, Program]
 ) -> Program:
-    """Return an expression as a function. What it raises is what evaluating it raises."""
+    """Return an expression as a function. It raises what evaluating the expression raises."""
     writer = Writer(variables, programs)
     writer.share(expression)
     return _built(writer, writer.expression(expression))
 
 
 def target_program(target: Target) -> Program | None:
-    """Return a target as a function, or none where it matches everything.
+    """Return a target as a function; None if it matches everything.
 
-    Where nothing fails it says whether the target matches. Where it raises, `target_matches` has to be asked.
+    The function returns whether the target matches. If it raises, call `target_matches`.
     """
     if not target:
         return None
@@ -249,7 +249,7 @@ def _built(writer: Writer, text: str) -> Program:
 
 
 def built(parameters: str, lines: Sequence[str], names: Mapping[str, object]) -> Callable[..., Any]:
-    """Return a function with these lines, in which names are what they are said to be."""
+    """Return a function with these lines, in which `names` are bound."""
     body = "".join(f" {line}\n" for line in lines)
     source = f"def program({parameters}{''.join(f', {name}' for name in names)}):\n{body}"
     return FunctionType(_code(source), _BUILTINS, "program", tuple(names.values()))
@@ -257,6 +257,6 @@ def built(parameters: str, lines: Sequence[str], names: Mapping[str, object]) ->
 
 @lru_cache(maxsize=4096)
 def _code(source: str) -> CodeType:
-    """Compile a function, once for all that are of one form: what a policy says is not in the text but an argument."""
+    """Compile a function's source; equal sources are compiled once, because constants are arguments."""
     module = compile(source, "<policy>", "exec")
     return next(constant for constant in module.co_consts if isinstance(constant, CodeType))
