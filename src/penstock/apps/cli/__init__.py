@@ -3,7 +3,7 @@
 `main` is the entry point and names the nouns, each of which is imported only when it is used. A noun with many verbs is
 a package, one with few a module; `shared` is what all of them use.
 
-- `init` creates a network, `dev` runs one in a process, `contexts` has `penstock context`.
+- `init` creates a network, `dev` runs one in a process, `doctor` finds problems, `contexts` has `penstock context`.
 - `certs` has `penstock cert`, `keys` has `penstock key` and `penstock keys`, `petnames` has `penstock name`.
 - `types` has `penstock type` and `penstock topic`, `selectors` has `penstock selector`, `sexp` converts S-expressions.
 - `up` runs a broker, `net` shows and changes the network, `pub_sub` publishes and subscribes.

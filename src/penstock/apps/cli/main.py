@@ -14,6 +14,7 @@ _HERE = "penstock.apps.cli"
 NOUNS = {
     "init": Noun(f"{_HERE}.init:init", "Create a folder with a network that works: keys, a type, rights, a broker."),
     "dev": Noun(f"{_HERE}.dev:dev", "Run a whole network in one process, and watch what each reader sees."),
+    "doctor": Noun(f"{_HERE}.doctor:doctor", "Check a folder or a running broker, and say what to do."),
     "context": Noun(f"{_HERE}.contexts:context", "Store what to connect with, so that daily commands need no options."),
     "key": Noun(f"{_HERE}.keys.key_files:key", "Manage signing keys and the identities they stand for."),
     "keys": Noun(f"{_HERE}.keys.broker_keys:keys", "Manage the keys of sealed types at a broker."),

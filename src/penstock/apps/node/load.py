@@ -155,6 +155,15 @@ class LoadedNode:
         owners = {one.definition.name.owner for one in self.types} | {self.network.owner}
         return {owner: broker == owner or broker in overlay.stampers(now, owner) for owner in sorted(owners)}
 
+    def not_carried(self, broker: Principal, now: datetime) -> list[TypeName]:
+        """Return the file's types whose events the broker may not carry."""
+        if self.file.brokers is Brokers.OPEN:
+            return []
+        overlay = Overlay(limits=self.file.limits.broker)
+        overlay.change(self.credentials, Revocations())
+        names = (one.definition.name for one in self.types)
+        return [name for name in names if not overlay.may_route(now, name.key, broker)]
+
     def managed(self, broker: Principal, now: datetime) -> list[TypeName]:
         """Return the sealed types whose keys a broker manages by its file and by its rights."""
         if self.file.keys is None:

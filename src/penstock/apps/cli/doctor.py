@@ -1,0 +1,388 @@
+"""`penstock doctor`: check a folder or a running broker, and say what to do."""
+
+import asyncio
+import os
+import tomllib
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from pathlib import Path
+from typing import Final
+
+import click
+
+from penstock.apps.cli.certs.certs import Expiry, ListedCertificate, find_certificates
+from penstock.apps.cli.shared.broker_client import Call, ClientOptions, talk
+from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option_class, output_option
+from penstock.apps.cli.shared.describe import counted, listed, table
+from penstock.apps.cli.shared.names import NameBook
+from penstock.apps.cli.shared.session import CommandSession
+from penstock.apps.cli.shared.terminal import Shown
+from penstock.apps.node.config import FabricKind, Stamps
+from penstock.apps.node.load import LoadedNode, load_node
+from penstock.broker.client.client import connect
+from penstock.broker.wire.transports import PeerAddress
+from penstock.codec.wire import Wire
+from penstock.crypto import SigningKey
+from penstock.errors import FailedError, PenstockError, RefusedError
+from penstock.model.principals import Principal
+from penstock.store.files.client_files import load_key
+from penstock.store.files.files import check_secret
+
+#: files that were changed later than this from now on show that the clock is wrong
+_SKEW: Final = timedelta(minutes=1)
+_SECRETS: Final = (".key", ".kek")
+#: keys that every node file has
+_NODE_KEYS: Final = frozenset(("network", "key", "listen"))
+#: seconds until a peer must have answered
+_PATIENCE: Final = 3.0
+_FRESH: Final = "fresh"
+_LOST: Final = "lost"
+
+
+class HealthLevel(StrEnum):
+    """How bad a finding is."""
+
+    OK = "ok"
+    WARNING = "warning"
+    PROBLEM = "problem"
+
+
+_MARKS: Final = {HealthLevel.OK: "✓", HealthLevel.WARNING: "!", HealthLevel.PROBLEM: "✗"}
+
+
+@dataclass(frozen=True, slots=True)
+class HealthFinding:
+    """The result of one check, and what to do about it."""
+
+    level: HealthLevel
+    check: str
+    message: str
+    hint: str = ""
+
+    @classmethod
+    def of(cls, check: str, error: PenstockError) -> "HealthFinding":
+        """Return an error as a problem."""
+        return cls(HealthLevel.PROBLEM, check, error.message, error.hint)
+
+    def as_dict(self) -> dict[str, object]:
+        """Return it as plain data."""
+        return {"level": str(self.level), "check": self.check, "message": self.message, "hint": self.hint}
+
+    def lines(self) -> Iterator[str]:
+        """Yield it as people see it."""
+        yield f"{_MARKS[self.level]} {self.check}: {self.message}"
+        if self.hint:
+            yield f"    → {self.hint}"
+
+
+@option_class
+class _Doctor:
+    path: str | None = argument(required=False, metavar="[FOLDER|FILE]", type=click.Path(path_type=str))
+    client: ClientOptions
+    output: str = output_option()
+
+
+@command(
+    example="""
+penstock doctor demo
+penstock doctor --context demo-owner
+penstock doctor demo -o json
+"""
+)
+def doctor(session: CommandSession, options: _Doctor) -> CommandAnswer:
+    """Check a FOLDER, a node FILE, or a running broker, and say what to do (default: the working folder).
+
+    In a folder it checks the clock, who can read keys, certificates that expire, node files and the rights that they
+    need, and whether the brokers and their peers can be reached. With --broker or --context it asks a running broker
+    about its links and the owners' policies; that is for its operators. If the folder has an operator's key, it asks
+    the folder's broker too. The exit status is 1 if there is a problem.
+    """
+    running = options.client.url is not None or options.client.context is not None
+    findings: list[HealthFinding] = []
+    if options.path is not None or not running:
+        findings += check_folder(Path(options.path or "."), session.now)
+    if running:
+        findings += _check_broker(options.client.call())
+    counts = {level: sum(one.level is level for one in findings) for level in HealthLevel}
+    data = {
+        "ok": not counts[HealthLevel.PROBLEM],
+        "problems": counts[HealthLevel.PROBLEM],
+        "warnings": counts[HealthLevel.WARNING],
+        "findings": [one.as_dict() for one in findings],
+    }
+    error = None
+    if counts[HealthLevel.PROBLEM]:
+        error = RefusedError("doctor.problems", f"{counted(counts[HealthLevel.PROBLEM], 'problem')} found")
+    return CommandAnswer(data, _shown(findings), error)
+
+
+def _shown(findings: Iterable[HealthFinding]) -> Iterator[Shown]:
+    for one in findings:
+        yield from one.lines()
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A folder.
+
+
+def check_folder(path: Path, now: datetime) -> Iterator[HealthFinding]:
+    """Yield what is found in a folder, or in the folder of a node file. Raises `FailedError` (`file.missing`)."""
+    if not path.exists():
+        raise FailedError("file.missing", f"there is no folder `{path}`", hint="check the path")
+    folder = path if path.is_dir() else path.parent
+    files = [one for one in sorted(folder.rglob("*")) if one.is_file()]
+    yield _check_clock(files, now)
+    yield from _check_keys([one for one in files if one.suffix in _SECRETS])
+    yield from _check_certificates(folder, now)
+    nodes = [path] if path.is_file() else [one for one in files if _is_node_file(one)]
+    if not nodes:
+        yield HealthFinding(
+            HealthLevel.WARNING, "brokers", f"there is no node file in {folder}", "create one: `penstock init`"
+        )
+    for node in nodes:
+        yield from _check_node(str(node), [one for one in files if one.suffix == ".key"], now)
+
+
+def _check_clock(files: Iterable[Path], now: datetime) -> HealthFinding:
+    changed = ((datetime.fromtimestamp(one.stat().st_mtime, UTC), one) for one in files)
+    last = max(changed, default=None)
+    if last is not None and last[0] > now + _SKEW:
+        when = f"{last[0]:%Y-%m-%d %H:%M:%S} UTC"
+        return HealthFinding(
+            HealthLevel.PROBLEM,
+            "clock",
+            f"it is {now:%Y-%m-%d %H:%M:%S} UTC here, but {last[1]} was changed at {when}",
+            "set the clock, for example by NTP: certificates and time-stamps depend on it",
+        )
+    return HealthFinding(HealthLevel.OK, "clock", f"{now:%Y-%m-%d %H:%M:%S} UTC, and no file is from the future")
+
+
+def _check_keys(files: list[Path]) -> Iterator[HealthFinding]:
+    exposed = False
+    for file in files:
+        try:
+            check_secret(file)
+        except RefusedError as error:
+            exposed = True
+            yield HealthFinding.of("keys", error)
+    if files and not exposed:
+        yield HealthFinding(HealthLevel.OK, "keys", f"{counted(len(files), 'key file')}, for the owner alone")
+
+
+_EXPIRY: Final = {
+    Expiry.EXPIRED: (HealthLevel.PROBLEM, "run `penstock cert renew {file} --key …`, or delete the file"),
+    Expiry.INVALID: (HealthLevel.PROBLEM, "run `penstock cert show {file}`, and ask the issuer for another one"),
+    Expiry.EXPIRING: (HealthLevel.WARNING, "run `penstock cert renew {file} --key …`"),
+    Expiry.NEVER: (HealthLevel.WARNING, "run `penstock cert renew {file} --key …` to give it a lifetime"),
+}
+
+
+def _check_certificates(folder: Path, now: datetime) -> Iterator[HealthFinding]:
+    try:
+        found = list(find_certificates((str(folder),), now))
+    except PenstockError as error:
+        yield HealthFinding.of("certificates", error)
+        return
+    for one in found:
+        if one.expiry in _EXPIRY:
+            level, hint = _EXPIRY[one.expiry]
+            yield HealthFinding(level, "certificates", f"{one.file}: {_expiry_words(one)}", hint.format(file=one.file))
+    valid = [one.ends for one in found if one.expiry is Expiry.VALID and one.ends is not None]
+    if valid:
+        number = counted(len(valid), "certificate")
+        yield HealthFinding(HealthLevel.OK, "certificates", f"{number} valid until {min(valid):%Y-%m-%d} or longer")
+
+
+def _expiry_words(one: ListedCertificate) -> str:
+    match one.expiry:
+        case Expiry.EXPIRING:
+            return f"expires in {one.left}"
+        case Expiry.NEVER:
+            return "never expires"
+    return one.left
+
+
+def _is_node_file(file: Path) -> bool:
+    try:
+        return file.suffix == ".toml" and tomllib.loads(file.read_text(encoding="utf-8")).keys() >= _NODE_KEYS
+    except (OSError, ValueError):
+        return False
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A node file, what it names, and whether its broker and peers answer.
+
+
+def _check_node(file: str, keys: Iterable[Path], now: datetime) -> Iterator[HealthFinding]:
+    try:
+        loaded = load_node(file, now)
+        broker = NameBook.of({}).principal(loaded.key_file)
+    except PenstockError as error:
+        yield HealthFinding.of(file, error)
+        return
+    findings = list(_check_rights(loaded, broker, now))
+    yield from findings
+    if not findings:
+        types = counted(len(loaded.types), "type")
+        yield HealthFinding(
+            HealthLevel.OK, file, f"can be started: {types}, {counted(len(loaded.credentials), 'certificate')}"
+        )
+    yield from talk(lambda _stop: _check_addresses(loaded, keys))
+
+
+def _check_rights(loaded: LoadedNode, broker: Principal, now: datetime) -> Iterator[HealthFinding]:
+    who, network = loaded.names.show(broker), f"{loaded.names.show(loaded.network.owner)}/{loaded.network.name}"
+    for right in loaded.missing(broker, now):
+        yield HealthFinding(
+            HealthLevel.PROBLEM,
+            loaded.path,
+            f"{who} does not have the right `{right}` on {network}: others refuse it",
+            f"let the network's owner run `penstock cert issue --network {network} --to {who} --right {right} …`",
+        )
+    for name in loaded.not_carried(broker, now):
+        owner, written = loaded.names.show(name.owner), f"{loaded.names.show(name.owner)}/{name.name}"
+        yield HealthFinding(
+            HealthLevel.PROBLEM,
+            loaded.path,
+            f"{who} does not have the right `route` on {written}: it carries none of its events",
+            f"let {owner} run `penstock cert issue --type {written} --to {who} --right route …`",
+        )
+    unstamped = [owner for owner, own in loaded.stamped(broker, now).items() if not own]
+    if loaded.file.stamps is Stamps.OPTIONAL:
+        yield HealthFinding(
+            HealthLevel.WARNING,
+            loaded.path,
+            "time-stamps are optional: a broker that is cut off goes on for owners that sign none",
+            'write `stamps = "required"` into `[trust]`, and grant the right `stamp` to a broker',
+        )
+    elif unstamped and not loaded.peers and loaded.file.fabric.kind is FabricKind.ROUTED:
+        owners = ", ".join(map(loaded.names.show, unstamped))
+        yield HealthFinding(
+            HealthLevel.PROBLEM,
+            loaded.path,
+            f"nobody signs time-stamps for {owners}: nothing of theirs is delivered",
+            f"run `penstock cert issue --type '{owners}/*' --to {who} --right stamp …` with the owner's key",
+        )
+
+
+async def _check_addresses(loaded: LoadedNode, keys: Iterable[Path]) -> list[HealthFinding]:
+    found: list[HealthFinding] = []
+    for peer in loaded.peers:
+        if isinstance(peer, PeerAddress):
+            problem = await _cannot_connect(peer)
+            level = HealthLevel.PROBLEM if problem else HealthLevel.OK
+            hint = "start that broker, or correct `address` in `[[peers]]`" if problem else ""
+            found.append(HealthFinding(level, f"peer {peer}", problem or "answers", hint))
+    listen = loaded.file.listen
+    if listen.port and not await _cannot_connect(listen):
+        found += await _ask_running(loaded, keys)
+    else:
+        found.append(HealthFinding(HealthLevel.OK, loaded.path, f"not running; `penstock up {loaded.path}` starts it"))
+    return found
+
+
+async def _cannot_connect(address: PeerAddress) -> str:
+    """Return why a connection is not possible, or nothing."""
+    try:
+        async with asyncio.timeout(_PATIENCE):
+            _, writer = await asyncio.open_connection(address.host, address.port)
+    except TimeoutError:
+        return f"cannot connect to {address}: no answer within {_PATIENCE:.0f} s"
+    except OSError as error:
+        return f"cannot connect to {address}: {os.strerror(error.errno).lower() if error.errno else error}"
+    writer.close()
+    return ""
+
+
+async def _ask_running(loaded: LoadedNode, keys: Iterable[Path]) -> list[HealthFinding]:
+    """Ask a broker that runs about its state, with an operator's key if there is one."""
+    listen = loaded.file.listen
+    check = f"broker {listen}"
+    key = _operator_key(loaded, keys)
+    if key is None:
+        hint = "give an operator's connection to see more: --context, or --broker with --network and --key"
+        return [HealthFinding(HealthLevel.OK, check, "runs", hint)]
+    broker = NameBook.of({}).principal(loaded.key_file)
+    url = f"penstock://{listen.host}:{listen.port}"
+    try:
+        async with connect(
+            url, key=key, network=loaded.network, credentials=loaded.credentials, broker=broker
+        ) as client:
+            return list(check_status(await client.status(), NameBook({}, loaded.names)))
+    except PenstockError as error:
+        return [HealthFinding.of(check, error)]
+
+
+def _operator_key(loaded: LoadedNode, keys: Iterable[Path]) -> SigningKey | None:
+    for file in keys:
+        # A key that cannot be used here, or that needs a passphrase, is not used.
+        with suppress(PenstockError):
+            key = load_key(file)
+            if key.principal in loaded.operators:
+                return key
+    return None
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# A broker that runs.
+
+
+def _check_broker(call: Call) -> list[HealthFinding]:
+    async def ask(_stop: asyncio.Event) -> list[HealthFinding]:
+        try:
+            async with call.client() as client:
+                return list(check_status(await client.status(), call.names))
+        except PenstockError as error:
+            return [HealthFinding.of(f"broker {call.url}", error)]
+
+    return talk(ask)
+
+
+def check_status(status: Mapping[str, Wire], names: NameBook) -> Iterator[HealthFinding]:
+    """Yield what a broker's state shows: links that are lost, and owners whose policy is not current."""
+    broker = names.show_text(str(status.get("broker", "")))
+    check = f"broker {broker}"
+    for other, found in table(status.get("links")).items():
+        link = table(found)
+        if link.get("state") == _LOST:
+            yield HealthFinding(
+                HealthLevel.PROBLEM,
+                check,
+                f"its link to {names.show_text(other)} is lost ({link.get('code')!s})",
+                "start that broker, or run `penstock net retire` if it does not come back",
+            )
+    for owner, found in table(status.get("policy")).items():
+        yield from _check_policy(check, names.show_text(owner), table(found))
+    brokers = counted(len(table(status.get("brokers"))), "broker")
+    yield HealthFinding(
+        HealthLevel.OK, check, f"answers: {brokers} in the network, {status.get('sessions', 0)!s} sessions"
+    )
+
+
+def _check_policy(check: str, owner: str, state: Mapping[str, Wire]) -> Iterator[HealthFinding]:
+    word, age = state.get("state"), state.get("stamp age")
+    if word != _FRESH:
+        since = f", the last time-stamp is {age:.0f} s old" if isinstance(age, int | float) else ""
+        yield HealthFinding(
+            HealthLevel.PROBLEM,
+            check,
+            f"the policy of {owner} is {word!s}{since}: nothing of {owner} is delivered",
+            f"see that a broker with the right `stamp` of {owner} runs and is linked, or run `penstock net stamp`",
+        )
+    else:
+        yield HealthFinding(HealthLevel.OK, check, f"the policy of {owner} is current")
+    for name, problem in table(state.get("not installed")).items():
+        hint = "correct the type's definition"
+        yield HealthFinding(HealthLevel.PROBLEM, check, f"{owner}/{name} is not installed: {problem!s}", hint)
+    for event in map(table, listed(state.get("events"))):
+        if not isinstance(event.get("complete"), datetime):
+            number = event.get("number")
+            yield HealthFinding(
+                HealthLevel.WARNING,
+                check,
+                f"policy event {number!s} of {owner} is not complete",
+                "run `penstock net show` to see which brokers it waits for",
+            )

@@ -1,0 +1,151 @@
+"""`penstock doctor`: each finding, and what to do about it."""
+
+import os
+import socket
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.apps.conftest import Shell
+from tests.apps.node_kit import running
+
+from penstock.apps.cli.doctor import HealthLevel, check_status
+from penstock.store.files.name_book import NameBook
+
+ISSUE = ("cert", "issue", "--key", "demo/keys/acme.key", "--names", "demo/names.toml", "--overwrite")
+
+
+@pytest.fixture
+def demo(penstock: Shell) -> Shell:
+    """Return a shell in a folder with a network in it. Files have the machine's time, and so has the shell."""
+    penstock.now = datetime.now(UTC).replace(microsecond=0)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
+    penstock.ok("init", "demo", "--listen", f"127.0.0.1:{port}")
+    return penstock
+
+
+def findings(shell: Shell, *words: str) -> list[dict[str, Any]]:
+    ran = shell("doctor", *(words or ("demo",)), "-o", "json")
+    found: list[dict[str, Any]] = ran.json["findings"]
+    problems = [one for one in found if one["level"] == "problem"]
+    assert (ran.status, ran.json["ok"], ran.json["problems"]) == (int(bool(problems)), not problems, len(problems))
+    return found
+
+
+def bad(shell: Shell, *words: str) -> list[tuple[str, str]]:
+    return [(one["level"], one["message"]) for one in findings(shell, *words) if one["level"] != "ok"]
+
+
+def test_a_new_network_is_healthy(demo: Shell) -> None:
+    assert {one["check"] for one in findings(demo)} == {"clock", "keys", "certificates", "demo/broker.toml"}
+    assert bad(demo) == []
+    shown = demo.ok("doctor", "demo").out
+    assert "✓ keys: 4 key files, for the owner alone" in shown
+    assert "`penstock up demo/broker.toml` starts it" in shown
+
+
+def test_the_working_folder_is_checked_by_default(demo: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(demo.folder / "demo")
+    demo.ok("doctor")
+    demo.ok("doctor", "broker.toml")
+    assert demo("doctor", "moon").code == "file.missing"
+
+
+def test_a_clock_that_is_behind(demo: Shell) -> None:
+    later = (demo.now + timedelta(hours=1)).timestamp()
+    os.utime("demo/names.toml", (later, later))
+    [(level, message)] = bad(demo)
+    assert (level, "demo/names.toml" in message) == ("problem", True)
+
+
+def test_a_key_that_others_can_read(demo: Shell) -> None:
+    Path("demo/keys/acme.key").chmod(0o644)
+    [found] = [one for one in findings(demo) if one["level"] == "problem"]
+    assert found["check"] == "keys"
+    assert "chmod 600 demo/keys/acme.key" in found["hint"]
+
+
+def test_certificates_that_need_attention(demo: Shell) -> None:
+    reader = ("--to", "reader", "--type-file", "demo/types/reading.type", "--right", "subscribe")
+    demo.ok(*ISSUE, *reader, "--no-expiry", "--out", "demo/certs/never.cert")
+    demo.ok(*ISSUE, *reader, "--days", "9", "--out", "demo/certs/soon.cert")
+    demo.ok(*ISSUE, *reader, "--not-after", "2020-01-01", "--out", "demo/certs/over.cert")
+    assert sorted(bad(demo)) == [
+        ("problem", "demo/certs/over.cert: expired on 2020-01-01 23:59:59 UTC"),
+        ("warning", "demo/certs/never.cert: never expires"),
+        ("warning", "demo/certs/soon.cert: expires in 9 days"),
+    ]
+    assert any("penstock cert renew demo/certs/soon.cert" in one["hint"] for one in findings(demo))
+
+
+@pytest.mark.parametrize(
+    ("file", "words"),
+    [
+        ("broker-connect", "does not have the right `connect`"),
+        ("broker-route", "does not have the right `route` on acme/example.Reading"),
+        ("broker-stamp", "nobody signs time-stamps for acme"),
+    ],
+)
+def test_rights_that_a_broker_lacks(demo: Shell, file: str, words: str) -> None:
+    Path(f"demo/certs/{file}.cert").unlink()
+    found = [one for one in findings(demo) if one["level"] == "problem"]
+    assert words in found[0]["message"]
+    assert "penstock cert issue" in found[0]["hint"]
+
+
+def test_a_node_file_that_cannot_be_loaded(demo: Shell) -> None:
+    with Path("demo/broker.toml").open("a") as file:
+        file.write("moon = 1\n")
+    [(level, message)] = bad(demo)
+    assert (level, "moon" in message) == ("problem", True)
+
+
+def test_a_folder_without_a_network(penstock: Shell) -> None:
+    penstock.now = datetime.now(UTC)
+    assert bad(penstock, ".") == [("warning", "there is no node file in .")]
+
+
+def test_a_broker_that_runs_and_a_peer_that_does_not(demo: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        gone = server.getsockname()[1]
+    with running(demo, "demo/broker.toml"):
+        assert bad(demo) == []
+        assert any(one["message"] == "the policy of acme is current" for one in findings(demo))
+        assert bad(demo, "--context", "demo-owner") == []
+        # The reader is not an operator.
+        assert [level for level, _ in bad(demo, "--context", "demo-reader")] == ["problem"]
+        # Without an operator's key the folder's broker cannot be asked.
+        Path("demo/keys/acme.key").rename("acme.key")
+        assert bad(demo) == []
+        assert not any(one["message"] == "the policy of acme is current" for one in findings(demo))
+    with Path("demo/broker.toml").open("a") as file:
+        file.write(f'[[peers]]\naddress = "127.0.0.1:{gone}"\n')
+    assert bad(demo) == [("problem", f"cannot connect to 127.0.0.1:{gone}: connection refused")]
+    Path("acme.key").rename("demo/keys/acme.key")
+    assert [level for level, _ in bad(demo, "--context", "demo-owner")] == ["problem"]
+
+
+def test_what_a_broker_says_of_itself() -> None:
+    status: dict[str, Any] = {
+        "broker": "east",
+        "brokers": {"east": [], "west": []},
+        "links": {"west": {"state": "lost", "code": "link.closed"}, "north": {"state": "back", "code": "link.closed"}},
+        "policy": {
+            "acme": {"state": "stale", "stamp age": 99.0, "events": [{"number": 3, "complete": None}]},
+            "city": {"state": "fresh", "stamp age": 1.0, "not installed": {"Reading": "it is malformed"}},
+        },
+    }
+    found = [(one.level, one.message) for one in check_status(status, NameBook.of({}))]
+    assert found == [
+        (HealthLevel.PROBLEM, "its link to west is lost (link.closed)"),
+        (
+            HealthLevel.PROBLEM,
+            "the policy of acme is stale, the last time-stamp is 99 s old: nothing of acme is delivered",
+        ),
+        (HealthLevel.WARNING, "policy event 3 of acme is not complete"),
+        (HealthLevel.OK, "the policy of city is current"),
+        (HealthLevel.PROBLEM, "city/Reading is not installed: it is malformed"),
+        (HealthLevel.OK, "answers: 2 brokers in the network, 0 sessions"),
+    ]
