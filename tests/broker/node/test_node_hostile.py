@@ -32,6 +32,7 @@ from tests.broker.sports import NETWORK, NEWS, NOW, NUMBER, PDA, REPORTER, STRAN
 from tests.budget import examples
 
 from penstock.broker.client.client import Client, Feed, Subscription
+from penstock.broker.core.clock import Turns
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.channel import Channel
 from penstock.broker.wire.handshake import AuthenticatedPeer
@@ -194,20 +195,41 @@ def test_who_asks_too_often_or_for_too_much_waits_and_nobody_else_does() -> None
     run(main())
 
 
-def test_between_two_dear_requests_others_have_several_turns() -> None:
+def test_between_two_expensive_requests_others_have_several_turns(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pause is as long as the request took. Here it is as long as others need for two rounds, however busy."""
     wide = " OR ".join(f"(headline = '{branch}' AND location > 'k{branch}')" for branch in range(200))
+    over = Turns.over
 
     async def main() -> None:
         async with honest(ALL) as pair, peer(pair.node, STRANGER) as bad:
             await hear(bad, 1)
+            pace, works, pauses = pair.node.clients._pace(STRANGER.principal), list[float](), list[float]()
+            charge = pace.charge
+
+            def charged(work: float, now: float, *, change: bool) -> float:
+                works.append(work)
+                pauses.append(charge(work, now, change=change))
+                return pauses[-1]
+
+            async def turned(turns: Turns, pause: float = 0.0) -> None:
+                if not pause or pause not in pauses:
+                    await over(turns, pause)
+                    return
+                wanted = pair.rounds + 2
+                await until(lambda: pair.rounds >= wanted)
+
+            monkeypatch.setattr(pace, "charge", charged)
+            monkeypatch.setattr(Turns, "over", turned)
             for number in range(8):
                 say(bad, SubscribeMessage(number, f"s{number}", NEWS.name, wide).to_tree())
             listening = asyncio.create_task(hear(bad, 8))
             while not listening.done():
                 await pair.go_on(1)
             assert codes(await listening) == {"accepted": 8}
-            # Each round takes many messages; without the turns there is one of them for all eight.
-            assert pair.rounds > 8
+            assert len(pauses) == 8
+            assert all(pause >= work > 0.01 for pause, work in zip(pauses, works, strict=True))
+            # Without the pauses there is one round for all eight; the last one is not waited for.
+            assert pair.rounds >= 2 * 7
 
     run(main())
 
