@@ -7,8 +7,10 @@ start, a second terminal, Ctrl-C) is in comments on the lines before a block, wh
                                         until it printed what the block shows; a block without a command shows what a
                                         terminal prints later
     <!-- test: until -->                repeat the block's commands until they print what the block shows
+    <!-- test: until 77 in reader -->   repeat the block's commands until the terminal `reader` printed this
     <!-- test: status 1 -->             the block's last command ends with this status
     <!-- test: interrupt broker -->     press Ctrl-C in the terminal `broker`, and wait until its command ended
+    <!-- test: never M-17 in reader --> the terminal `reader` did not print this
     <!-- test: ended reader -->         wait until the command in the terminal `reader` ended
     <!-- test: signal HUP broker -->    send a signal to the command in the terminal `broker`
 
@@ -95,6 +97,9 @@ class Session:
                     marks = {}
                 elif word in {"terminal", "until", "status"}:
                     marks[word] = rest
+                elif word == "never":
+                    text, _, name = rest.rpartition(" in ")
+                    assert text not in self._terminals[name].printed(), f"terminal {name} shows {text}"
                 elif word == "ended":
                     self._ended(rest)
                 elif word == "interrupt":
@@ -119,6 +124,8 @@ class Session:
         while True:
             try:
                 self._run(block, marks)
+                text, _, name = marks.get("until", "").rpartition(" in ")
+                assert not name or text in self._terminals[name].printed(), f"terminal {name} does not show {text}"
             except AssertionError:
                 if time.monotonic() > deadline:
                     raise

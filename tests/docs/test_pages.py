@@ -42,6 +42,7 @@ def test_commands_share_a_folder_and_variables(tmp_path: Path) -> None:
         "<!-- test: terminal other -->\n" + block("$ false\nready"),
         "<!-- test: riddle -->\n" + block("$ true"),
         "<!-- test: until -->\n",
+        "<!-- test: terminal other -->\n" + block("$ echo secret\nsecret") + "<!-- test: never secret in other -->\n",
     ],
 )
 def test_a_page_that_is_wrong_fails(tmp_path: Path, page: str) -> None:
