@@ -60,7 +60,7 @@ def through_brokers(stack: ExitStack, brokers: int, *words: str) -> Way:
 
 
 def has_zenoh() -> bool:
-    """Say whether there is a zenoh to compare with."""
+    """Return whether there is a zenoh to compare with."""
     return not subprocess.run([ZENOH, "-c", "import zenoh, msgpack"], check=False, capture_output=True).returncode  # noqa: S603  # an interpreter
 
 

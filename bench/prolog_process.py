@@ -13,7 +13,7 @@ PROGRAMS = Path(__file__).resolve().parent / "prolog"
 
 
 def found() -> bool:
-    """Say whether there is a SWI-Prolog on this machine."""
+    """Return whether there is a SWI-Prolog on this machine."""
     return shutil.which("swipl") is not None
 
 

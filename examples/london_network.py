@@ -303,7 +303,7 @@ class Company:
         await self.ask(*words, *self.connection("PITO Broker"))
 
     async def stop_brokers(self) -> list[int]:
-        """Stop everything in order, and return how the brokers ended: 0 where all was written down."""
+        """Stop everything in order, and return how the brokers ended: 0 if all was written down."""
         await self.__aexit__(None)
         return [process.returncode or 0 for process in self.brokers.values()]
 

@@ -85,13 +85,13 @@ DECISIONS: Final = schema_of(
     ordered=_LOG_TIME,
 )
 """A decision log in a frame. `resource` is the written name of a type or a network, `took` is in microseconds,
-`decision` the decision that a record is of or about; `passed` and `refused` are null where it counts no events. Of a
+`decision` the decision that a record is of or about; `passed` and `refused` are null if it counts no events. Of a
 revocation `principal` is the owner, `decision` the id of the order, and `ordered` its time; all others are null. Of a
 policy decision `principal` and `resource` are its subject and resource, with the type before the id, if there is
 one; `errors` has one code if it is not a permit."""
 
 QUARANTINE: Final = schema_of(line=_LOG_TEXT, reason=_LOG_TEXT)
-"""Lines that are not decisions, and why."""
+"""Lines that are not decisions, with the reason."""
 DENIED: Final = "pdp.denied"
 """In the place of a code, for what a policy denies; where none applies, it is the next one."""
 NOT_APPLICABLE: Final = "pdp.not-applicable"
@@ -107,7 +107,7 @@ _ENVELOPE: Final = (
 
 
 def log_frame(spark: SparkSession, records: Iterable[DecisionRecord | RevocationRecord]) -> DataFrame:
-    """Return a frame of decisions from records that are at hand."""
+    """Return a frame of decisions from records in memory."""
     times = {field.name for field in DECISIONS if field.dataType == _LOG_TIME}
     raw = StructType([StructField(f.name, _LOG_LONG if f.name in times else f.dataType) for f in DECISIONS])
     made = spark.createDataFrame([_row(found) for found in records], raw)
@@ -144,7 +144,7 @@ def split(lines: DataFrame) -> tuple[DataFrame, DataFrame]:
 
 
 def judged(lines: DataFrame) -> DataFrame:
-    """Return every line with the reason why it is not a decision, which is null where it is one, and its columns."""
+    """Return every line with the reason why it is not a decision, which is null if it is one, and its columns."""
     options = {"mode": "PERMISSIVE", "columnNameOfCorruptRecord": "_corrupt"}
     parsed = lines.select(
         F.col("value").alias("line"), F.from_json(F.col("value"), _ENVELOPE, options=options).alias("e")
@@ -201,7 +201,7 @@ def _resource(found: Column) -> Column:
 
 
 def _thing(found: Column) -> Column:
-    """Return a name for somebody or something that policies were asked about; null where nobody said."""
+    """Return a name for somebody or something that policies were asked about; null if nobody said."""
     of_type, id_ = F.coalesce(found["type"], F.lit("")), F.coalesce(found["id"], F.lit(""))
     name = F.when(of_type == "", id_).otherwise(F.concat(of_type, F.lit("/"), id_))
     return F.when(name != "", name)
@@ -244,7 +244,7 @@ def _yes(condition: Column) -> Column:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Audit: what a decision log tells about the rights that are in use.
+# Audit: which rights are in use, by a decision log.
 
 
 _TEXT, _LONG, _TIME = StringType(), LongType(), TimestampType()
@@ -370,7 +370,7 @@ def requests_made(log: DataFrame) -> DataFrame:
 
 
 def refusals(log: DataFrame) -> DataFrame:
-    """Return where refused requests pile up (`REFUSALS`).
+    """Return the most frequent refusals (`REFUSALS`).
 
     A refusal without a code is one for which no credential was there. One with several codes counts for each of them.
     """
@@ -384,7 +384,7 @@ def refusals(log: DataFrame) -> DataFrame:
 
 
 def kept_back(log: DataFrame) -> DataFrame:
-    """Return where events that did not pass pile up (`KEPT_BACK`).
+    """Return where most events were kept back (`KEPT_BACK`).
 
     The effect says whether a permission does not cover them, or the request was refused.
     """
@@ -397,7 +397,7 @@ def kept_back(log: DataFrame) -> DataFrame:
 
 
 def reason(code: object) -> str:
-    """Say why a request was refused: by its code, or in words where there is none."""
+    """Return why a request was refused: its code, or a sentence if it has none."""
     return "no credential" if code is None else str(code)
 
 
@@ -440,7 +440,7 @@ def over_time(log: DataFrame, width: timedelta = timedelta(hours=1)) -> DataFram
     """
     step = width // timedelta(microseconds=1)
     if step <= 0:
-        raise MalformedError("audit.width", "a period has no length", hint="choose an hour or a day")
+        raise MalformedError("audit.width", "the width of a period must be positive", hint="choose an hour or a day")
     instant = F.unix_micros("time")
     start = F.timestamp_micros(instant - F.pmod(instant, F.lit(step))).alias("start")
     counts = [F.count_if(F.col("effect") == str(effect)).alias(str(effect)) for effect in Effect]
@@ -470,7 +470,7 @@ def revocations(log: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class ReportTable:
-    """Rows that were collected for a report. `more` says that there are others, which come after in the same order."""
+    """Rows that were collected for a report. `more` says that further rows follow in the same order."""
 
     columns: tuple[str, ...]
     rows: tuple[tuple[object, ...], ...]
@@ -538,7 +538,7 @@ def audit(  # noqa: PLR0913  # a log and a policy; the rest has defaults
     `MalformedError` (`audit.width`, `audit.top`, `value.zone`, `value.range`).
     """
     if top < 1 or periods < 1:
-        raise MalformedError("audit.top", "a table has one row at least")
+        raise MalformedError("audit.top", "a table has at least one row")
     log = within(log, since, until)
     asked = ["principal", "action", "resource"]
     used = rights_used(log)
@@ -575,7 +575,7 @@ _EPOCH: Final = datetime.fromisoformat("1970-01-01T00:00:00+00:00")
 
 
 def _table(frame: DataFrame, bound: int) -> ReportTable:
-    # Timestamps come as microseconds: Python's would be in the zone of this machine.
+    # Timestamps come as microseconds: Python's would be in this machine's time zone.
     times = {field.name for field in frame.schema if isinstance(field.dataType, TimestampType)}
     columns = [F.unix_micros(name).alias(name) if name in times else F.col(name) for name in frame.columns]
 

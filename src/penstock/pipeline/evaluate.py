@@ -172,7 +172,7 @@ class Column(Protocol):
 
     @property
     def width(self) -> int | None:
-        """How many classes there are, where that is known before."""
+        """The number of classes, if it is known in advance."""
 
     def classes(self, array: Any) -> Classes:
         """Return the classes of the rows of an array."""
@@ -304,7 +304,7 @@ class _Named(_One):
 
 
 def _is_encoded(text: Any) -> bool:
-    """Say whether a text can stand in UTF-8, or bytes are some."""
+    """Return whether a text can be encoded in UTF-8, or bytes be decoded."""
     try:
         text.encode() if isinstance(text, str) else bytes(text).decode()
     except UnicodeError:
@@ -313,7 +313,7 @@ def _is_encoded(text: Any) -> bool:
 
 
 class _Placed(_One):
-    """Numbers and moments by where they lie among constants: equal to one, or between two."""
+    """Classes of numbers and times by their place among constants: equal to one, or between two."""
 
     def __init__(self, of: DataType, constants: frozenset[Value], reading: _Reading) -> None:
         super().__init__(reading)
@@ -323,7 +323,7 @@ class _Placed(_One):
         # Columns but those of doubles are counted in whole numbers, and constants may lie between two of them.
         self._above = np.array(places if self._double else [*map(ceil, places)], _NUMBERS[self._double])
         self._below = np.array(places if self._double else [*map(floor, places)], _NUMBERS[self._double])
-        #: the class of what is equal to a constant; that of what lies above it is the next
+        #: the class of values equal to a constant; values above it have the next class
         self._equal = {place: 2 * number + 2 for number, place in enumerate(places)}
         self._none = 2 * len(places) + 2
         self.width: int | None = self._none + 1
@@ -354,7 +354,7 @@ def _whole(array: Any) -> Any:
 
 
 def _place(constant: Value, of: DataType) -> Fraction | float | None:
-    """Return where a constant lies, in the unit of a column; none where no value of a column can be."""
+    """Return the place of a constant in the unit of a column; None if the column cannot have such a value."""
     if of is DOUBLE:
         return None if isnan(constant) else float(constant)
     if of is INTEGER:
@@ -429,7 +429,7 @@ class _Bags:
         return np.arange(len(self._numbers))
 
     def _parted(self, array: Any) -> Any:
-        """Return texts as arrays of what stands between separators; what is empty there is no value."""
+        """Return texts as arrays of the parts between separators; empty parts are not values."""
         if self._separator is None:
             return array
         parts = pc.split_pattern(array.cast(pa.string()), self._separator)
@@ -443,10 +443,10 @@ class _Bags:
         inner = self._single.classes(elements)
         rows = np.repeat(np.arange(len(lengths)), lengths)[inner != MISSING]
         inner = inner[inner != MISSING]
-        octets, width = inner.tobytes(), inner.itemsize
+        data, width = inner.tobytes(), inner.itemsize
         ends = np.searchsorted(rows, np.arange(len(lengths) + 1)) * width
         numbers, places = self._numbers, ends.tolist()
-        bags = [octets[begin:end] for begin, end in pairwise(places)]
+        bags = [data[begin:end] for begin, end in pairwise(places)]
         classes: Classes = np.array([numbers.setdefault(bag, len(numbers)) for bag in bags], np.int64)
         classes[rows[inner == BROKEN]] = BROKEN
         return classes
@@ -498,7 +498,7 @@ SCHEMA: Final = StructType([StructField(name, StringType()) for name in COLUMNS]
 
 
 def answer_of(outcome: PolicyOutcome) -> RequestDecision:
-    """Return the answer to a request whose result is known."""
+    """Return the response for a known result."""
     applicable = [one.id for one in outcome.applicable]
     return RequestDecision(
         outcome.decision.plain,
@@ -714,7 +714,7 @@ def _firsts(states: Numbers, classes: Numbers) -> Numbers:
 
 
 def _longer(table: Numbers, length: int) -> Numbers:
-    """Return a table with rows for so many states at least."""
+    """Return a table with rows for at least this many states."""
     if length <= len(table):
         return table
     more = np.full((max(length, 2 * len(table)) - len(table), *table.shape[1:]), _UNKNOWN, np.int32)
@@ -745,14 +745,14 @@ class TablePolicies:
         digest = hashlib.sha256()
         for one in (self.root, *self.referred):
             digest.update(hashlib.sha256(write_policy(one)).digest())
-        # Spark would take some for numbers, where it stands in a path.
+        # Spark would read some of them as numbers in a path.
         return f"rev-{digest.hexdigest()[:16]}"
 
     @cached_property
     def _written(self) -> bytes:
-        octets = io.BytesIO()
-        _Pickler(octets, pickle.HIGHEST_PROTOCOL).dump((self.root, self.referred))
-        return octets.getvalue()
+        buffer = io.BytesIO()
+        _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump((self.root, self.referred))
+        return buffer.getvalue()
 
     def send(self, spark: SparkSession) -> str:
         """Send them to wherever tasks run, as a file, and return its name."""
@@ -766,7 +766,7 @@ class TablePolicies:
 
 @lru_cache(maxsize=1)
 def _folder() -> "tempfile.TemporaryDirectory[str]":
-    """Return a folder of this process alone: executors come for a file when they need it."""
+    """Return a folder of this process alone, from which executors fetch files when they need them."""
     return tempfile.TemporaryDirectory(prefix="penstock-")
 
 
@@ -795,7 +795,7 @@ def _unchanging(found: dict[Any, Any]) -> MappingProxyType[Any, Any]:
 
 @dataclass(frozen=True, slots=True)
 class _Task:
-    """Arguments of a task: where the policies are, which columns are which attributes, and the time."""
+    """Arguments of a task: the file of policies, which column is which attribute, and the time."""
 
     file: str
     columns: tuple[RequestColumn, ...]
@@ -828,7 +828,7 @@ def _decider(task: _Task) -> Decider:
 def evaluate(
     requests: DataFrame, policies: TablePolicies, columns: Sequence[RequestColumn], now: datetime
 ) -> DataFrame:
-    """Return rows with what policies say of them, at some time.
+    """Return rows with the decisions of policies about them, at some time.
 
     A row whose values cannot be read as what they should be is Indeterminate. Raises `MalformedError`
     (`evaluate.column`, `mapping.column`).
@@ -857,7 +857,7 @@ def _column_type(requests: DataFrame, wanted: RequestColumn) -> Any:
         raise MalformedError(
             "evaluate.column",
             f"column `{wanted.name[:80]}` {'holds no arrays' if wanted.many else 'holds arrays'}",
-            hint="say `many` where a row has several values, and only there",
+            hint="set `many` if a row has several values, and only then",
         )
     column(found, wanted.key.of, None, wanted.separator)
     return found

@@ -183,7 +183,7 @@ class TruthColumns:
 
 @dataclass(frozen=True, slots=True)
 class Value:
-    """A term: its value, null where it has none, and where it is null rather than in error."""
+    """A term: its value, null if it has none, and where it is null rather than in error."""
 
     column: Column
     kind: Kind | None
@@ -512,7 +512,7 @@ def transit_schema(types: Iterable[EventType]) -> StructType:
 def to_transit(events: DataFrame, event_type: EventType, types: Iterable[EventType] | None = None) -> DataFrame:
     """Turn typed events into transit events.
 
-    With `types` the result has a column for every attribute of those, null where this version lacks it, so that frames
+    With `types` the result has a column for every attribute of those, null if this version lacks it, so that frames
     of several versions can be joined with `unionByName`.
     """
     own = event_type.by_id

@@ -36,31 +36,31 @@ STRICT: Final = {"ignoreCorruptFiles": "false", "ignoreMissingFiles": "false"}
 
 
 def reading(spark: SparkSession) -> DataFrameReader:
-    """Return what reads files, and fails where one of them cannot be read."""
+    """Return a reader that fails if one of the files cannot be read."""
     return spark.read.options(**STRICT)
 
 
 def replacing(frame: DataFrame) -> DataFrameWriter:
-    """Return what writes into a folder, of which nothing else is left: other partitions neither."""
+    """Return a writer that replaces the whole folder, including other partitions."""
     return frame.write.mode("overwrite").option("partitionOverwriteMode", "static")
 
 
 def is_not_found(error: PySparkException) -> bool:
-    """Say whether Spark failed because there is nothing at a path."""
+    """Return whether Spark failed because there is nothing at a path."""
     return error.getCondition() == "PATH_NOT_FOUND"
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Lines of text that an output keeps: what is said of it and of its batches.
+# Lines of text in an output: notes about it and about its batches.
 #
-# They go through Spark, so that a path may be any that Spark can write.
+# Spark reads and writes them, so a path can be any that Spark can write.
 
 
 LINE: Final = StructType([StructField("value", StringType())])
 
 
 def read_lines(spark: SparkSession, path: str) -> list[str]:
-    """Return the lines of all files below a path, and none where there is nothing."""
+    """Return the lines of all files below a path; none if there is nothing."""
     try:
         lines = reading(spark).schema(LINE).option("recursiveFileLookup", "true").text(path).collect()
     except AnalysisException as error:
@@ -86,7 +86,7 @@ _FOREVER: Final = "36500d"
 
 @dataclass(frozen=True, slots=True)
 class Streaming:
-    """How a stream runs: at most so many files, or batches of another job, at a time; and whether it ends with them."""
+    """How a stream runs: the number of files, or batches of another job, at a time; and whether it drains them."""
 
     files: int = 100
     drain: bool = False
@@ -104,7 +104,7 @@ def arriving(streaming: Streaming) -> dict[str, str]:
 CLOSED_LOG: Final = "seal.closed-log"
 NO_ROW: Final = "evaluate.row"
 _KINDS: Final = {kind.__name__: kind for kind in (FailedError, LimitError, MalformedError, RefusedError)}
-#: as Python writes an error below what led to it
+#: an error as the last line of a Python traceback
 _WORDS: Final = re.compile(
     rf"^\s*penstock\.errors\.({'|'.join(_KINDS)}): (.*) \[([a-z0-9-]+(?:\.[a-z0-9-]+)+)\]\s*$", re.MULTILINE
 )
@@ -135,19 +135,19 @@ def raised_by_task(error: PySparkException) -> PenstockError | None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Commits: what is said of the batches of an output that are complete, each in `commits/@batch=N/`.
+# Commits: notes about the complete batches of an output, each in `commits/@batch=N/`.
 #
-# A commit is the last thing that is written of a batch: what has none does not exist for who reads. A run that is not a
-# stream has one batch, number 0.
+# A commit is written after everything else of a batch: without one, the batch does not exist for readers. A run that is
+# not a stream has one batch, number 0.
 
 
 BATCH: Final = "@batch"
 COMMITS: Final = "commits"
 OUTPUT: Final = "output"
-"""What a commit says of the output that it belongs to."""
+"""The key in a commit for the output that it belongs to."""
 
 Said: TypeAlias = dict[str, object]
-"""What is committed of a batch. Every job says `counts`, a table of numbers that can be added up."""
+"""The content of a commit. Every job adds `counts`, a table of numbers that can be added up."""
 
 
 def commit(spark: SparkSession, path: str, batch: int, said: Mapping[str, object]) -> None:
@@ -166,7 +166,7 @@ def commits(spark: SparkSession, path: str) -> dict[int, Said]:
 
 
 def committed(spark: SparkSession, path: str, batch: int) -> bool:
-    """Say whether a batch of an output is complete."""
+    """Return whether a batch of an output is complete."""
     return bool(read_lines(spark, _commit_place(path, batch)))
 
 
@@ -201,7 +201,7 @@ def clear(spark: SparkSession, path: str, *parts: str) -> None:
 
 
 def totals(spark: SparkSession, path: str) -> dict[str, int]:
-    """Add up what all complete batches of an output count. Raises `MalformedError` (`layout.manifest`)."""
+    """Add up the counts of all complete batches of an output. Raises `MalformedError` (`layout.manifest`)."""
     return add_up(commits(spark, path).values())
 
 
@@ -233,7 +233,7 @@ def check_sum(whole: int, parts: Mapping[str, int]) -> None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The output of a job: where it writes, and what others read of it.
+# The output.
 
 
 CHECKPOINT: Final = "checkpoint"
@@ -242,7 +242,7 @@ _JOB: Final = "job"
 
 @dataclass(frozen=True, slots=True)
 class Output:
-    """Where a job writes. `job` and `source` say what it is of: another job does not go on where this one stopped."""
+    """Where a job writes. `job` and `source` identify it: another job cannot continue this output."""
 
     spark: SparkSession
     path: str
@@ -255,9 +255,9 @@ class Output:
         return f"{self.path}/{name}/{BATCH}={batch}"
 
     def check(self, *, stream: bool = False, overwrite: bool = False) -> bool:
-        """Say whether the output is there already, and may be written.
+        """Return whether the output exists already, and check that it may be written.
 
-        A stream that was stopped goes on in its own output; nothing else is written twice unasked. Raises
+        A stream that was stopped continues in its own output; nothing else is overwritten without `overwrite`. Raises
         `RefusedError` (`pipeline.exists`, `pipeline.foreign` for a folder of somebody else).
         """
         found = _note(self.spark, self.path)
@@ -276,7 +276,7 @@ class Output:
         return found is not None
 
     def open(self, *, stream: bool = False, overwrite: bool = False) -> Said:
-        """Prepare to write, and return what every commit says of the output. Raises as `check`."""
+        """Prepare to write, and return the part that every commit has in common. Raises as `check`."""
         if self.check(stream=stream, overwrite=overwrite):
             if not overwrite:
                 return {name: value for name, value in (_note(self.spark, self.path) or {}).items() if name == OUTPUT}
@@ -284,7 +284,7 @@ class Output:
         own: Said = {OUTPUT: uuid.uuid4().hex}
         note = json.dumps({**self._mine(stream=stream), **own})
         write_lines(self.spark, [note], f"{self.path}/{_JOB}")
-        # So that those can begin who follow.
+        # So that jobs that follow can begin.
         clear(self.spark, self.path)
         return own
 
@@ -296,7 +296,7 @@ class Output:
         frame.write.mode("overwrite").parquet(self.part(part, batch))
 
     def lines(self, part: str, batch: int) -> list[str]:
-        """Return the lines of one part of a batch, and none where it was not written."""
+        """Return the lines of one part of a batch; none if it was not written."""
         return read_lines(self.spark, self.part(part, batch))
 
     def write_lines(self, lines: list[str], part: str, batch: int) -> None:
@@ -312,13 +312,13 @@ def check_apart(path: str, files: str | None) -> None:
     if files is not None and f"{_place(files)}/".startswith(f"{_place(path)}/"):
         raise RefusedError(
             "pipeline.own-input",
-            f"`{path}` holds what the job reads, and is not written over",
+            f"`{path}` contains the input of the job, and is not overwritten",
             hint="choose another folder for the output",
         )
 
 
 def _place(path: str) -> str:
-    """Return a path in one way of writing it, where it is of this machine."""
+    """Return a path in a normal form, if it is on this machine."""
     local = path.removeprefix("file://").removeprefix("file:")
     return path.rstrip("/") if "://" in local else os.path.realpath(local)
 
@@ -329,7 +329,7 @@ def _place(path: str) -> str:
 def complete(spark: SparkSession, path: str) -> list[int]:
     """Return the numbers of the complete batches of another job's output.
 
-    Raises `FailedError` (`pipeline.no-input`) where there is no output, or none that is complete.
+    Raises `FailedError` (`pipeline.no-input`) if there is no output, or no complete one.
     """
     found = list(commits(spark, path))
     if not found:
@@ -338,13 +338,13 @@ def complete(spark: SparkSession, path: str) -> list[int]:
 
 
 def job_of(spark: SparkSession, path: str) -> str | None:
-    """Return the name of the job that an output is of; None where there is none."""
+    """Return the name of the job of an output; None if there is none."""
     found = _note(spark, path)
     return None if found is None else str(found.get("job"))
 
 
 def _note(spark: SparkSession, path: str) -> Said | None:
-    """Return what an output says of itself; nothing known where it cannot be read."""
+    """Return the note of an output; an empty one if it cannot be read."""
     lines = read_lines(spark, f"{path}/{_JOB}")
     if not lines:
         return None
@@ -374,18 +374,18 @@ def no_input(path: str) -> FailedError:
 
 
 def files_of(spark: SparkSession, path: str) -> DataFrame:
-    """Return every file below a path, with its length. What begins with `_` or `.` does not count."""
+    """Return every file below a path, with its size. Names that begin with `_` or `.` do not count."""
     reader = reading(spark).format("binaryFile").option("recursiveFileLookup", "true")
     return reader.load(path).select("path", "length")
 
 
 def is_missing(spark: SparkSession, path: str) -> bool:
-    """Say whether there is nothing at a path, not even an empty folder."""
+    """Return whether there is nothing at a path, not even an empty folder."""
     return _has_files(spark, path) is None
 
 
 def _has_files(spark: SparkSession, path: str) -> bool | None:
-    """Say whether there is a file below a path; None where there is nothing at it."""
+    """Return whether there is a file below a path; None if there is nothing at it."""
     try:
         return bool(files_of(spark, path).limit(1).collect())
     except AnalysisException as error:
@@ -395,7 +395,7 @@ def _has_files(spark: SparkSession, path: str) -> bool | None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# A stream that follows the output of another job by its commits, and of which output: that of its first batch.
+# A stream that follows the output of another job by its commits. It follows the same output as in its first batch.
 #
 # Every output has a name of its own, drawn at random when it is begun, which its note and all its commits say. A job
 # that is run with `--overwrite` begins another output in the same place. Its commits are new files, and whoever
@@ -403,14 +403,14 @@ def _has_files(spark: SparkSession, path: str) -> bool | None:
 
 
 FOLLOWS: Final = "follows"
-"""What a commit says of the output that was followed."""
+"""The key in a commit for the output that was followed."""
 _OF: Final = "@output"
 
 
 def follow(spark: SparkSession, path: str, streaming: Streaming) -> DataFrame:
     """Return a stream of the commits of another job; `named` says which batches they are.
 
-    Raises `FailedError` (`pipeline.no-input`) where the job has not begun.
+    Raises `FailedError` (`pipeline.no-input`) if the job has not begun.
     """
     source = f"{path}/{COMMITS}"
     if is_missing(spark, source):
@@ -439,7 +439,7 @@ class Followed:
 
     @classmethod
     def before(cls, said: Iterable[Mapping[str, object]]) -> "Followed":
-        """Return what a stream that goes on has followed, by what it has committed."""
+        """Return the output that a continued stream has followed, by its own commits."""
         return cls(next((str(one[FOLLOWS]) for one in said if FOLLOWS in one), None))
 
     def check(self, commits: DataFrame) -> dict[str, object]:

@@ -73,7 +73,7 @@ _HEADINGS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class PrincipalNames:
-    """How principals are shown: by petname where the reader has one."""
+    """How principals are shown: by petname if the reader has one."""
 
     names: Petnames | None
 
@@ -86,7 +86,7 @@ class PrincipalNames:
             return text
 
     def cell(self, column: str, value: object) -> Cell:
-        """Show what stands in a column of a table."""
+        """Return a value as a cell of a table."""
         if value is None:
             return "unknown"
         if isinstance(value, str) and column in _PRINCIPALS:
@@ -95,12 +95,12 @@ class PrincipalNames:
 
 
 def number(value: object) -> int:
-    """Return a count, and 0 for what is none."""
+    """Return a count, or 0 for any other value."""
     return value if isinstance(value, int) else 0
 
 
 def number_text(value: float) -> str:
-    """Write a number of a report for people: with separators, and to a tenth where it is not whole.
+    """Return a number for people: with separators, and with one decimal if it is not whole.
 
     >>> number_text(12_345), number_text(2621.600000000001), number_text(3000.0)
     ('12,345', '2,621.6', '3,000')
@@ -114,7 +114,7 @@ def moment(value: object) -> str:
 
 
 def made(at: datetime | None) -> str:
-    """Say when a page was made, if that is known."""
+    """Return when a page was made, if that is known."""
     return "" if at is None else f"Made {moment(at)} UTC. "
 
 
@@ -123,7 +123,7 @@ def _text(value: object) -> str:
 
 
 def page(title: str, lead: str, facts: Mapping[str, int], parts: Iterable[str], footer: str) -> str:
-    """Return a page: its title, what it is about, a few numbers, and its sections."""
+    """Return a page: its title, its subject, a few numbers, and its sections."""
     cards = "".join(f"<div><dt>{_text(name)}</dt><dd>{value:,}</dd></div>" for name, value in facts.items())
     return (
         '<!doctype html>\n<html lang="en">\n<head>\n<meta charset="utf-8">\n'
@@ -136,13 +136,13 @@ def page(title: str, lead: str, facts: Mapping[str, int], parts: Iterable[str], 
 
 
 def section(title: str, text: str, figure: str = "", table: str = "") -> str:
-    """Return a section: what it says, a figure, and the same as a table."""
+    """Return a section: a text, a figure, and the same data as a table."""
     drawn = f"<figure>{figure}</figure>\n" if figure else ""
     return f'<section>\n<h2>{_text(title)}</h2>\n<p class="soft">{_text(text)}</p>\n{drawn}{table}\n</section>\n'
 
 
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """Return a table, folded away where it is long."""
+    """Return a table, collapsed if it is long."""
     rows = list(rows)
     numeric = [all(isinstance(row[at], int | float) for row in rows) for at in range(len(columns))]
 
@@ -169,7 +169,7 @@ def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) 
 
 
 def legend(*entries: tuple[str, str]) -> str:
-    """Say which colour is what."""
+    """Return the legend of the colours."""
     keys = "".join(f'<span class="key {style}"></span>{_text(name)}' for style, name in entries)
     return f"<figcaption>{keys}</figcaption>"
 
@@ -182,7 +182,7 @@ def _svg(key: str, title: str, height: int, body: Iterable[str]) -> str:
 
 
 def _label(text: str, y: int) -> str:
-    # What tells labels apart may stand at either end.
+    # The difference between labels can be at either end.
     short = text if len(text) <= 44 else f"{text[:21]}…{text[-22:]}"
     return f'<text x="{_LABEL - 10}" y="{y + 15}" text-anchor="end">{_text(short)}<title>{_text(text)}</title></text>'
 

@@ -45,7 +45,7 @@ DIFFERENCES: Final = StructType(
         StructField("samples", ArrayType(StringType())),
     ]
 )
-"""What one pass yields: for each pair of subscriptions and each bit, how many events changed, and some of their ids."""
+"""The result of one pass: for each pair of subscriptions and each bit, the changed events, and some of their ids."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -162,7 +162,7 @@ class PolicyComparison:
 
 
 def fails_on(comparison: PolicyComparison, what: FailOn) -> bool:
-    """Say whether a change that must not happen does: for checks before a policy is changed.
+    """Return whether a forbidden change happens: for checks before a policy is changed.
 
     Raises `MalformedError` (`whatif.fail-on`) for anything but `gain`, `loss` and `any`.
     """
@@ -229,17 +229,17 @@ def compare(  # noqa: PLR0913  # two policies on a history; the rest has default
 
 
 def check_environments(before: PipelinePolicy, after: PipelinePolicy) -> None:
-    """Raise `MalformedError` (`whatif.environment`) where two policies have different zones or facts."""
+    """Raise `MalformedError` (`whatif.environment`) if two policies have different zones or facts."""
     if (str(before.zone), dict(before.facts)) != (str(after.zone), dict(after.facts)):
         raise MalformedError(
             "whatif.environment",
             "the two policies give different zones or facts",
-            hint="what is compared is what certificates and subscriptions change; give both the same",
+            hint="only certificates and subscriptions are compared; give both the same zone and facts",
         )
 
 
 def _line(types: Sequence[EventType], samples: int) -> frozenset[TypeKey]:
-    """Return the type of a history and what it extends: what its readers may have subscribed to."""
+    """Return the type of a history and the types that it extends: readers can subscribe to all of them."""
     lines = {(event_type.key, *event_type.ancestors) for event_type in types}
     if len(lines) != 1:
         raise MalformedError(
@@ -251,7 +251,7 @@ def _line(types: Sequence[EventType], samples: int) -> frozenset[TypeKey]:
 
 
 def _readers(policy: PipelinePolicy) -> dict[AffectedReader, tuple[Subscriber, ...]]:
-    """Group subscriptions by who has them; whoever has several sees what any of them shows."""
+    """Group subscriptions by reader; one with several sees the events of all of them."""
     found: dict[AffectedReader, tuple[Subscriber, ...]] = {}
     for s in policy.subscribers:
         reader = AffectedReader(s.name, s.principal, s.type.event_type.key)
@@ -274,11 +274,11 @@ class _Compiler:
         self._views: dict[_View, Program] = {}
 
     def side(self, policy: PipelinePolicy, subscriptions: Iterable[Subscriber]) -> _Side:
-        """Return what a reader has under one policy; without a subscription nothing."""
+        """Return a reader's programs under one policy; none without a subscription."""
         return frozenset(self._view(policy, s) for s in subscriptions)
 
     def _view(self, policy: PipelinePolicy, s: Subscriber) -> _View:
-        # What is not permitted has no branches.
+        # A refusal has no branches.
         decided = policy.decide(s.principal, Right.SUBSCRIBE, s.type).restriction
         known = answered(decided.for_type(s.type.event_type, Right.SUBSCRIBE)).branches
         # A history is of one type: changes about others do not concern it.
@@ -295,7 +295,7 @@ class _Compiler:
         return view
 
     def question(self, number: int, pair: _Pair) -> SearchQuestion:
-        """Return what is asked of an event about a pair: what shows it before, and what after."""
+        """Return the question about a pair: the programs before, and those after."""
         sides = [sorted((self._views[view] for view in side), key=lambda program: program.number) for side in pair]
         return SearchQuestion(
             number, tuple(tuple(program for program in s if program.restriction.branches) for s in sides)
@@ -303,7 +303,7 @@ class _Compiler:
 
 
 def differences(transit: DataFrame, viewer: Viewer, questions: Sequence[SearchQuestion], samples: int) -> DataFrame:
-    """Return where the two sides of some questions differ (`DIFFERENCES`)."""
+    """Return the differences between the two sides of some questions (`DIFFERENCES`)."""
     finder = Finder(transit, viewer, _differ, parts=2)
     found = finder.find(questions)
     old, new = (
@@ -366,14 +366,14 @@ Found: TypeAlias = dict[tuple[int, int, bool], tuple[int, tuple[str, ...]]]
 
 
 def collected(found: DataFrame) -> Found:
-    """Return what differs, of `DIFFERENCES`."""
+    """Return the differences as rows (`DIFFERENCES`)."""
     return {(row.pair, row.bit, row.gained): (row.events, tuple(sorted(set(row.samples)))) for row in found.collect()}
 
 
 def changes_of(
     reader: AffectedReader, names: Mapping[AttributeId, str], ids: Sequence[AttributeId], number: int, found: Found
 ) -> Iterator[VisibilityChange]:
-    """Yield what one reader gains and loses: what was found under a number."""
+    """Yield the gains and losses of one reader, found under its number."""
     for bit, attribute in enumerate([None, *ids]):
         gained, new = found.get((number, bit, True), (0, ()))
         lost, gone = found.get((number, bit, False), (0, ()))
@@ -383,7 +383,7 @@ def changes_of(
 
 
 def listed(changes: Iterable[VisibilityChange]) -> list[tuple[VisibilityChange, str]]:
-    """Return what a list for people shows: changes, and what each is of.
+    """Return the changes for a list, each with its subject.
 
     Attributes that a reader gains or loses just as the whole events that they stand in are named there, and not listed
     by themselves.
@@ -433,7 +433,7 @@ def _bounded(one: tuple[str, ...], other: tuple[str, ...]) -> tuple[str, ...]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What-if of admission: which publishers may put in what they could not before, or cannot any more.
+# What-if for admission: what publishers may newly publish, or may not publish any more.
 #
 # Every event is judged by both policies, as `admit` would, and the values that go in are compared: an attribute is
 # gained where it goes in with a value that it did not have before, and lost where its value does not go in any more. A
@@ -448,14 +448,14 @@ _PAIR: Final = "@pair"
 
 @dataclass(frozen=True, slots=True)
 class Admissions:
-    """What changes for publishers of one version, all who were compared, and what the history does not tell."""
+    """The changes for publishers of one version, all compared publishers, and what the history does not show."""
 
     publishers: tuple[AffectedReader, ...]
     changes: tuple[VisibilityChange, ...]
     unknown: frozenset[str] = frozenset()
 
     def added_to(self, comparison: PolicyComparison) -> PolicyComparison:
-        """Return a comparison that tells of these publishers too."""
+        """Return a comparison that includes these publishers."""
         return replace(
             comparison,
             publishers=tuple(sorted({*comparison.publishers, *self.publishers})),
@@ -535,7 +535,7 @@ def _of(events: DataFrame, publishers: Sequence[str]) -> DataFrame:
 
 
 def _differences(events: DataFrame, judging: Judging, sides: Sequence[Publishers], samples: int) -> DataFrame:
-    """Return where what goes in differs (`DIFFERENCES`)."""
+    """Return the differences between admitted events (`DIFFERENCES`)."""
     frame = events
     for side, allowed in enumerate(sides):
         passed = columns(frame)
@@ -552,7 +552,7 @@ def _differences(events: DataFrame, judging: Judging, sides: Sequence[Publishers
 
 
 def _words(old: int, new: int, attributes: int) -> list[Column]:
-    """Return the bits of what goes in on one side and not on the other: bit 0 is the event."""
+    """Return the bits of values that are admitted on one side only: bit 0 is the event."""
     was, goes = quoted(f"@in{old}"), quoted(f"@in{new}")
     found = [goes & ~was]
     for place in range(attributes):

@@ -1,4 +1,4 @@
-"""What tests of adapters of `penstock.fabric` are made of: a clock that they move, and what they wait for."""
+"""Tools for tests of adapters of `penstock.fabric`: a manual clock, and conditions to wait for."""
 # ruff: noqa: S101  # tests assert
 
 import asyncio
@@ -26,7 +26,7 @@ LIVE: Final = Qos(history=KEEP_ALL, reliability=RELIABLE)
 
 
 class ManualClock:
-    """A clock that stands still until somebody moves it."""
+    """A clock that stands still until a test moves it."""
 
     def __init__(self, start: float = 1_800_000_000.0) -> None:
         self._now = start
@@ -44,7 +44,7 @@ class ManualClock:
         await waking
 
     async def advance(self, seconds: float) -> None:
-        """Move the clock; whoever slept until then has had a turn when this returns."""
+        """Move the clock; tasks that slept until then have run when this returns."""
         end = self._now + seconds
         while self._sleepers and self._sleepers[0][0] <= end:
             self._now, _, waking = heapq.heappop(self._sleepers)
@@ -91,7 +91,7 @@ def scenario(test: Callable[[_CaseT, Fabric], Awaitable[None]]) -> Callable[[_Ca
 
 
 async def take(subscription: TopicSubscription, number: int) -> list[bytes]:
-    """Return the data of so many samples."""
+    """Return the data of this many samples."""
     return [(await asyncio.wait_for(anext(subscription), PATIENCE)).data for _ in range(number)]
 
 
@@ -123,7 +123,7 @@ def refused_end() -> Iterator[None]:
 
 
 class FabricCase(ABC):
-    """What tests of an adapter begin with: how to open a fabric."""
+    """The base of tests of an adapter: how to open a fabric."""
 
     clock: ManualClock
 
@@ -132,7 +132,7 @@ class FabricCase(ABC):
         """Return a new fabric without topics. Persistent topics must be possible."""
 
     async def join(self, fabric: Fabric) -> Fabric:
-        """Return a second client of the same fabric; the same object where there are no clients."""
+        """Return a second client of the same fabric; the same object if there are no clients."""
         return fabric
 
     async def leave(self, first: Fabric, second: Fabric) -> None:

@@ -38,7 +38,7 @@ _SETTINGS: Final = {
     "fsync": "off",
     "max_wal_size": "128MB",
 }
-#: a folder in memory, where there is one, and how much must be free in it
+#: a folder in memory, if there is one, and how much must be free in it
 _MEMORY: Final = Path("/dev/shm")  # noqa: S108  # a folder of its own is made in it
 _ENOUGH: Final = 2 << 30
 
@@ -71,7 +71,7 @@ class PostgresServer(ServerProcess):
     """
 
     STOP = signal.SIGINT
-    # Nobody needs the data any more, so it is not put in order.
+    # The data is not needed any more, so a clean shutdown is not needed either.
     LEAVE = signal.SIGQUIT
 
     def __init__(self, *, ready_within: float = 60.0) -> None:

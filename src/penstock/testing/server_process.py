@@ -1,4 +1,4 @@
-"""A server of somebody else's in a process of its own, for tests: its data in a folder, ended by its process id."""
+"""Run an external server in its own process, for tests: its data is in a folder, and it is ended by its process id."""
 
 import random
 import signal
@@ -76,7 +76,7 @@ def _outgoing() -> tuple[int, int]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# A server of somebody else's in a process of its own, for tests: its data in a folder, ended by its process id.
+# The process.
 
 
 _PAUSE: Final = 0.05
@@ -105,7 +105,7 @@ class ServerProcess(ABC):
 
     @property
     def log(self) -> str:
-        """Return what the server wrote."""
+        """Return the output of the server."""
         path = self._folder / "server.log"
         return path.read_text("utf-8", "replace") if path.exists() else ""
 
@@ -119,7 +119,7 @@ class ServerProcess(ABC):
             except BaseException as error:
                 gone = process.poll() is not None
                 self._end(signal.SIGKILL)
-                # What was killed may have left processes behind for a moment, whose data nobody else gets.
+                # A killed server can leave processes behind for a moment, and their data must not be reused.
                 if not (self._was_killed and gone and isinstance(error, FailedError) and time.monotonic() < deadline):
                     raise
                 time.sleep(_PAUSE)
@@ -141,7 +141,7 @@ class ServerProcess(ABC):
         """Wait until the server answers."""
 
     def stop(self) -> None:
-        """End the server in good order, whoever is connected; it can start again."""
+        """Stop the server cleanly, even with connected clients; it can start again."""
         self._end(self.STOP)
 
     def kill(self) -> None:

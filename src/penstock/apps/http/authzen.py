@@ -45,7 +45,7 @@ KEY_SUBJECT_TYPE: Final = key_of(SUBJECT, SUBJECT_TYPE, STRING)
 KEY_RESOURCE_ID: Final = key_of(RESOURCE, RESOURCE_ID, STRING)
 KEY_RESOURCE_TYPE: Final = key_of(RESOURCE, RESOURCE_TYPE, STRING)
 KEY_ACTION_ID: Final = key_of(ACTION, ACTION_ID, STRING)
-#: what values of JSON are
+#: the data types of JSON values
 TYPES: Final[Mapping[type, DataType]] = {str: STRING, bool: BOOLEAN, int: INTEGER, float: DOUBLE}
 _CODE: Final = "pdp.request"
 #: names that come again and again; others are forgotten
@@ -63,7 +63,7 @@ class Entity:
 
 @dataclass(frozen=True, slots=True)
 class AuthzenQuestion:
-    """May this subject do this to that?"""
+    """A question: whether a subject may perform an action on a resource."""
 
     subject: Entity
     action: Entity
@@ -72,7 +72,7 @@ class AuthzenQuestion:
 
 
 def read_question(found: Mapping[str, Json], defaults: Mapping[str, Json] | None = None) -> AuthzenQuestion:
-    """Read a question; what it lacks is taken whole from the defaults. Raises `MalformedError` (`pdp.request`)."""
+    """Read a question; missing members are taken from the defaults. Raises `MalformedError` (`pdp.request`)."""
     whole = found if defaults is None else {**defaults, **found}
     return AuthzenQuestion(
         read_entity(whole, "subject"), read_action(whole), read_entity(whole, "resource"), read_context(whole)
@@ -93,7 +93,7 @@ def read_action(found: Mapping[str, Json]) -> Entity:
 
 
 def read_context(found: Mapping[str, Json]) -> Properties:
-    """Read what is said of the circumstances. Raises `MalformedError` (`pdp.request`)."""
+    """Read the context of a question. Raises `MalformedError` (`pdp.request`)."""
     return _object(found, "context")
 
 
@@ -223,7 +223,7 @@ _encode: Final[Callable[[PlainQuestion], bytes]] = Encoder().encode
 _ESCAPE: Final = ord("\\")
 _BLANK: Final = ord(" ")
 _SPACES: Final = b" \t\r\n"
-#: what is asked of each question, by its place among the bags
+#: the attributes of every question, by their place among the bags
 ALWAYS: Final = (KEY_SUBJECT_ID, KEY_SUBJECT_TYPE, KEY_RESOURCE_ID, KEY_RESOURCE_TYPE, KEY_ACTION_ID)
 _Known: TypeAlias = Mapping[int, tuple[Value, ...]]
 _NOTHING: Final[_Known] = {}
@@ -232,13 +232,13 @@ _NO_NAMES: Final[frozenset[str]] = frozenset()
 
 
 class _Side:
-    """What policies may want to know of the subjects, resources, actions or circumstances of questions."""
+    """The attributes that policies use of the subjects, resources, actions or contexts of questions."""
 
     __slots__ = ("_all", "_category", "_names", "_places", "entities", "known")
 
     def __init__(self, category: str, places: Mapping[Key, int], entities: Entities) -> None:
         kinds = {of_type: kind for kind, of_type in TYPES.items()}
-        #: places by names, and by what the values are in JSON; names that no property may have have none
+        #: places by name, and by data type in JSON; names that no property may have are missing
         self._names: dict[str, dict[type, int]] = {name: {} for name in RESERVED}
         for key, place in places.items():
             if key.category == category and key.of in kinds and key.id not in RESERVED:
@@ -247,11 +247,11 @@ class _Side:
         self._places = places
         self._all = entities
         self.entities = entities.by_category.get(category, {})
-        #: what the bundle knows, by type and id, as far as it was wanted already
+        #: properties from the bundle, by type and id, as far as they were used
         self.known: dict[tuple[str, str], _Known] = {}
 
     def find(self, of_type: str, name: str) -> _Known:
-        """Return what the bundle knows of an entity."""
+        """Return the bundle's properties of an entity."""
         properties = self.entities[of_type].get(name)
         if properties is None:
             return _NOTHING
@@ -262,7 +262,7 @@ class _Side:
         return known
 
     def tell(self, bags: Bags, of_type: str, name: str, properties: _Flat) -> bool:
-        """Put what is known and what a question says among the bags, and say whether it has floats.
+        """Put the bundle's and the question's properties into the bags, and return whether there are floats.
 
         Raises `NoFastAnswer`.
         """
@@ -271,18 +271,18 @@ class _Side:
         return self.add(bags, of_type, name, properties)
 
     def add(self, bags: Bags, of_type: str, name: str, properties: _Flat) -> bool:
-        """Put what a question says beside what is known, and say whether it has floats. Raises `NoFastAnswer`."""
+        """Add the question's properties to the bundle's, and return whether there are floats. Raises `NoFastAnswer`."""
         if self._all.trust_properties:
-            # What is known is taken back where a question says something else, of whatever type.
+            # A property of the question, of any type, replaces that of the bundle.
             for one in properties or ():
                 for place in self._names.get(one, _NOWHERE).values():
                     bags[place] = ()
         return self.say(bags, properties, self._all.owned(self._category, of_type, name) if properties else _NO_NAMES)
 
     def say(self, bags: Bags, properties: _Flat, owned: frozenset[str] = _NO_NAMES) -> bool:
-        """Put what a question says among the bags, and say whether it has floats. Raises `NoFastAnswer`.
+        """Put the question's properties into the bags, and return whether there are floats. Raises `NoFastAnswer`.
 
-        Of names that are the bundle's, what a question says does not count.
+        Properties that the bundle has do not count in the question.
         """
         if not properties:
             return False
@@ -307,26 +307,26 @@ Answer: TypeAlias = Callable[[bytes, datetime], tuple[XacmlDecision, PlainQuesti
 """Returns the decision and the question, if both are plain ones.
 
 The decision is Permit, Deny or NotApplicable, and nothing comes with it. For any other question there is nothing, and
-`Deciding.evaluation` has to be asked.
+`Deciding.evaluation` must be asked.
 """
 
 
 def fast_answers(fast: FastPolicy, entities: Entities) -> Answer:
-    """Return what answers questions by a policy, which has the places of `ALWAYS` first, and by what is known."""
+    """Return a function that answers questions by a policy, whose first places are `ALWAYS`, and the bundle."""
     places = fast.places
     subjects, resources, actions, context = (
         _Side(category, places, entities) for category in (SUBJECT, RESOURCE, ACTION, ENVIRONMENT)
     )
     #: whether anything is known of actions but their names
     acts = any(entities.actions.values())
-    #: bags after those of `ALWAYS`, where nothing is known, and for subjects who are and have asked before
+    #: bags after those of `ALWAYS`: for unknown subjects, and for known ones that have asked before
     nothing: Bags = [()] * (len(places) - len(ALWAYS))
     of_subjects: dict[tuple[str, str], Bags] = {}
     known_subjects, known_resources = subjects.entities, resources.entities
     rest_of, say_of_resource, ask = of_subjects.get, resources.say, fast.ask
 
     def first_rest(of_type: str, name: str) -> Bags:
-        """Return the bags after those of `ALWAYS`, with what is known of a subject; subjects ask again and again."""
+        """Return the bags after those of `ALWAYS` with a subject's properties; they are cached by subject."""
         rest = nothing.copy()
         known = subjects.find(of_type, name)
         for place, values in known.items():
@@ -336,7 +336,7 @@ def fast_answers(fast: FastPolicy, entities: Entities) -> Answer:
         return rest
 
     def more(bags: Bags, question: PlainQuestion) -> bool:
-        """Add what is said of subjects and circumstances, and of actions, and say whether it has floats."""
+        """Add the properties of subjects, contexts and actions, and return whether there are floats."""
         subject, action = question.subject, question.action
         if subject.type in known_subjects:
             floats = subjects.add(bags, subject.type, subject.id, subject.properties)

@@ -45,9 +45,9 @@ class Bundle:
     policy: CompiledPolicy
     sources: Repository
     entities: Entities
-    #: whether no policy asks what time it is: then the same question has the same answer as long as this bundle decides
+    #: whether no policy uses the time: then the same question always has the same answer under this bundle
     timeless: bool = False
-    #: the policy for usual questions, and what answers them; the others are for `policy` as a whole
+    #: the fast path for usual questions, and its function; other questions use `policy`
     fast: FastPolicy | None = None
     answer: Answer | None = None
     #: the policy that decides, as records name it: a list in JSON
@@ -56,12 +56,12 @@ class Bundle:
     answers: dict[tuple[str, bytes], tuple[bytes, tuple[Decided, ...]]] = field(default_factory=dict)
 
     @cached_property
-    def octets(self) -> bytes:
-        """The revision, for headers."""
+    def header(self) -> bytes:
+        """The revision as the value of a header."""
         return self.revision.encode()
 
     def ask(self, facts: Facts, now: datetime) -> PolicyOutcome:
-        """Return what the policy says, in the quickest way that there is. Raises as `CompiledPolicy.ask`."""
+        """Return the outcome of the policy, by the fast path if possible. Raises as `CompiledPolicy.ask`."""
         if self.fast is not None:
             try:
                 return _SIMPLE[self.fast.decide(facts, now)]
@@ -76,7 +76,7 @@ _SIMPLE: Final = {
 
 
 class _Known(Repository):
-    """Policies of a bundle, which do not change: what a reference means is found once."""
+    """The policies of a bundle. They do not change, so each reference is resolved once."""
 
     def __init__(self, policies: Sequence[Root]) -> None:
         super().__init__(policies)
@@ -91,7 +91,7 @@ class _Known(Repository):
 
 
 def stamp(path: Path) -> Stamp:
-    """Return what tells whether a bundle may have changed. Raises `FailedError` (`pdp.bundle`)."""
+    """Return a value that changes when a bundle may have changed. Raises `FailedError` (`pdp.bundle`)."""
     try:
         found = []
         for file in _files(path):
@@ -103,7 +103,7 @@ def stamp(path: Path) -> Stamp:
 
 
 def load(path: Path, limits: ServiceLimits = SERVICE_LIMITS, *, trust_properties: bool = False) -> Bundle:
-    """Read a bundle that nobody changes meanwhile; what questions say of entities counts by `Entities`.
+    """Read a bundle that does not change meanwhile; `Entities` decides whose properties count.
 
     Raises `FailedError` (`pdp.bundle`, `pdp.bundle-changing`), `MalformedError` and `LimitError` for what is in it.
     """
@@ -148,7 +148,7 @@ def build(
 
 
 def _asks_time(wanted: Designator) -> bool:
-    """Say whether it is an attribute of the environment that a service has by itself."""
+    """Return whether it is an attribute of the environment that a service has by itself."""
     return wanted.category == ENVIRONMENT and wanted.id.startswith(_CLOCK)
 
 
@@ -175,6 +175,6 @@ def _policies(name: str, data: bytes, limits: ServiceLimits) -> Sequence[Root]:
 
 
 def _revision(files: Mapping[str, bytes]) -> str:
-    """Return a name for what stands in a bundle: the same files have the same."""
+    """Return the revision of a bundle: the same files have the same revision."""
     digests = [[name, hashlib.sha256(data).hexdigest()] for name, data in sorted(files.items())]
     return hashlib.sha256(json.dumps(digests).encode()).hexdigest()[:16]

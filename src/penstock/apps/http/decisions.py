@@ -110,7 +110,7 @@ class Deciding:
             return write_decision(self._ask(read_question(item, defaults)))
         except PenstockError as error:
             self.decided.append(Decided(XacmlDecision.INDETERMINATE_DP, status=error.code))
-            # What is wrong with the service is not for those who ask.
+            # Callers do not see problems of the service.
             return refused(error.code, error.message if isinstance(error, MalformedError) else NOT_NOW)
 
     def _check_time(self) -> None:
@@ -151,7 +151,7 @@ class Deciding:
         page = _read_page(found)
         results: list[Json] = []
         for one in candidates:
-            # What was found in time is not all: half an answer would be read as a whole one.
+            # A partial result would be read as a complete one.
             self._check_time()
             if self._ask(one).decision is XacmlDecision.PERMIT:
                 results.append(write(one))
@@ -168,7 +168,7 @@ class Deciding:
     # --- XACML --------------------------------------------------------------------------------------------------
 
     def xacml(self, request: Request) -> Response:
-        """Decide a request of XACML. What goes wrong is Indeterminate."""
+        """Decide an XACML request. Errors are Indeterminate."""
         response = decide(self.bundle.policy.evaluate, request, self.now, self.bundle.sources)
         for result in response.results:
             status = "" if result.status.code is OK else result.status.code
@@ -180,7 +180,7 @@ def _semantic(found: Mapping[str, Json]) -> bool | None:
     options = found.get("options", {})
     name = options.get("evaluations_semantic", "execute_all") if isinstance(options, dict) else None
     if not isinstance(name, str) or name not in SEMANTICS:
-        raise MalformedError("pdp.request", f"`evaluations_semantic` is none of {', '.join(SEMANTICS)}")
+        raise MalformedError("pdp.request", f"`evaluations_semantic` must be one of {', '.join(SEMANTICS)}")
     return SEMANTICS[name]
 
 
@@ -200,7 +200,7 @@ def _limit(value: Json) -> int:
 
 
 def _mark(found: Mapping[str, Json], revision: str) -> str:
-    """Return what is the same for all pages of a search under one revision, and for no other."""
+    """Return a mark that all pages of a search under one revision have in common, and no others."""
     rest = {name: value for name, value in found.items() if name != "page"}
     text = json.dumps([revision, rest], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:16]

@@ -18,7 +18,7 @@ from penstock.policy.syntax.json.requests import Json, read_json
 Properties: TypeAlias = Mapping[str, Json]
 SUBJECT_TYPE: Final = "urn:penstock:authzen:subject-type"
 RESOURCE_TYPE: Final = "urn:penstock:authzen:resource-type"
-#: names that no property may have, since they say who or what is meant
+#: names that no property may have, because they identify the entity
 RESERVED: Final = frozenset({SUBJECT_ID, RESOURCE_ID, ACTION_ID, SUBJECT_TYPE, RESOURCE_TYPE})
 _DEPTH: Final = PDP_DEPTH
 _LONGEST: Final = PDP_NAME
@@ -28,12 +28,12 @@ _CODE: Final = "pdp.entities"
 
 @dataclass(frozen=True)
 class Entities:
-    """What is known: properties by type and id, and those of actions by name; all of them flat (`flattened`)."""
+    """Properties of entities by type and id, and of actions by name; all of them flat (`flattened`)."""
 
     subjects: Mapping[str, Mapping[str, Properties]] = field(default_factory=dict)
     resources: Mapping[str, Mapping[str, Properties]] = field(default_factory=dict)
     actions: Mapping[str, Properties] = field(default_factory=dict)
-    #: whether what a question says of an entity goes before what is known of it
+    #: whether properties in a question take precedence over these
     trust_properties: bool = False
 
     @cached_property
@@ -90,7 +90,7 @@ def _flatten(flat: dict[str, Json], prefix: str, properties: Properties, depth: 
         if isinstance(value, dict):
             _flatten(flat, f"{full}.", value, depth + 1, code)
         elif full in flat:
-            raise MalformedError(code, f"property `{full[:80]}` stands there twice")
+            raise MalformedError(code, f"property `{full[:80]}` is given twice")
         else:
             flat[full] = value
 
@@ -114,7 +114,7 @@ def _by_type(found: Json) -> Mapping[str, Mapping[str, Properties]]:
     for one in _objects(found, {"type", "id", "properties"}):
         same, name = known.setdefault(_text(one, "type"), {}), _text(one, "id")
         if name in same:
-            raise _wrong(f"`{name[:80]}` stands there twice")
+            raise _wrong(f"`{name[:80]}` is given twice")
         same[name] = _properties(one)
     return known
 

@@ -33,7 +33,7 @@ class Decided(Struct, frozen=True, gc=False):
 
 
 class DecisionContext(Struct, frozen=True, gc=False):
-    """What all decisions of a question have in common."""
+    """The common part of all decisions of a question."""
 
     id: str
     time: datetime
@@ -65,7 +65,7 @@ class Journal:
             lines = "".join(self._line(asking, place, one, took) for place, one in enumerate(decided)).encode()
         try:
             if self._file is None:
-                # For its owner alone: who asks for what is nobody else's business.
+                # Only its owner can read it: requests are confidential.
                 flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC
                 self._file = os.open(self._path, flags, 0o600)
             whole = os.write(self._file, lines) == len(lines)
@@ -73,12 +73,12 @@ class Journal:
             raise self._failed(error.strerror or "it failed") from error
         self._unsynced = True
         if not whole:
-            # What was cut off stays a line of its own.
+            # A line that was cut off stays a separate line.
             os.write(self._file, b"\n")
             raise self._failed("not all of a record could be written")
 
     def sync(self) -> None:
-        """Have the disk keep what was written, and look whether the file is still the one of that name."""
+        """Flush to the disk, and check whether the file still has its name."""
         if self._file is None:
             return
         try:
@@ -97,7 +97,7 @@ class Journal:
             self._file = None
 
     def _line(self, asking: DecisionContext, place: int, one: Decided, took: int) -> str:
-        """Return a record: written by hand, since it is half of what a known question costs; each text is quoted."""
+        """Return a record. It is formatted by hand, because it is half of the cost of a cached question."""
         (who, whose), (what, which) = one.subject, one.resource
         because = "[]" if one.decision is XacmlDecision.NOT_APPLICABLE else asking.because
         rest = f',"status":{_quoted(one.status)}' if one.status else ""

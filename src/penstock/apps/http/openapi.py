@@ -216,7 +216,7 @@ def _one(asked: Schema) -> Json:
 
 
 def _several(limits: ServiceLimits) -> Json:
-    """Return the schema of several questions: each may lack what stands once for all; one that is wrong is `false`."""
+    """Return the schema of several questions: each can lack the common members; a malformed one is answered `false`."""
     items: Schema = {
         "type": "array",
         "minItems": 1,
@@ -228,7 +228,7 @@ def _several(limits: ServiceLimits) -> Json:
 
 
 def _record(members: Schema, needed: list[str]) -> Schema:
-    """Return the schema of an object; what else stands in it is ignored."""
+    """Return the schema of an object; other members are ignored."""
     required: list[Json] = [*needed]
     return {"type": "object", "properties": members, **({"required": required} if required else {})}
 

@@ -23,14 +23,14 @@ from penstock.errors import FailedError
 from penstock.fabric.tasks import keep_running, report
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What is read of a request: its head, and a body in chunks. Nothing is guessed.
+# Read a request: its head, and a body in chunks. Nothing is guessed.
 #
 # Strict where leniency would let two readers see different requests (RFC 9112, sections 5 to 7): lines end with CR LF,
 # nothing is folded, headers that matter stand once, a body has a length or chunks and not both, and chunks have neither
 # extensions nor trailers.
 
 
-#: tokens, targets and what may stand in a header (RFC 9110, section 5.5; RFC 9112, section 3)
+#: tokens, targets and permitted values of a header (RFC 9110, section 5.5; RFC 9112, section 3)
 _START: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+) (/[\x21-\x7e]*) HTTP/1\.([01])")
 _HEADER: Final = re.compile(rb"([!#$%&'*+.^_`|~0-9A-Za-z-]+):[ \t]*([\x20-\x7e\x80-\xff\t]*)")
 _ONCE: Final = frozenset(
@@ -41,7 +41,7 @@ _LINE: Final = b"\r\n"
 
 
 class Wrong(Exception):  # noqa: N818  # it never leaves the server
-    """What is read is not a request that is answered."""
+    """The input is not a request that this server answers."""
 
     def __init__(self, status: HTTPStatus) -> None:
         super().__init__(status)
@@ -49,19 +49,19 @@ class Wrong(Exception):  # noqa: N818  # it never leaves the server
 
 
 class RequestHead(Struct, gc=False):
-    """A request of which the body is still to come; what has no size comes in chunks."""
+    """A request without its body; a body without a size comes in chunks."""
 
     method: bytes
     path: bytes
     headers: dict[bytes, bytes]
     size: int | None
-    #: whether the connection may stay open, and whether who asks waits before they send the body
+    #: whether the connection can stay open, and whether the caller waits before it sends the body
     keep: bool
     waits: bool
 
 
 def read_head(head: bytes, most: int) -> RequestHead:
-    """Read a request line and headers, of a body that has so many bytes at most. Raises `Wrong`."""
+    """Read a request line and headers, with this limit for the size of the body. Raises `Wrong`."""
     first, *lines = head.split(_LINE)
     start = _START.fullmatch(first)
     if start is None:
@@ -75,7 +75,7 @@ def read_head(head: bytes, most: int) -> RequestHead:
         name, value = found.groups()
         name = name.lower()
         if name in headers:
-            # A list may be split (RFC 9110, section 5.3); who asks, how long and of what kind may not.
+            # A list may be split (RFC 9110, section 5.3); the caller, the length and the kind of content may not.
             if name in _ONCE:
                 raise Wrong(HTTPStatus.BAD_REQUEST)
             headers[name] += b", " + value.rstrip(b" \t")
@@ -127,7 +127,7 @@ class Chunks:
 
     @property
     def body(self) -> bytes:
-        """What was in the chunks."""
+        """The content of the chunks."""
         return b"".join(self._parts)
 
     def read(self, data: bytes | bytearray) -> int:
@@ -165,7 +165,7 @@ class Chunks:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Where what is asked for is: the paths of the decision service, and the kinds of content that it speaks.
+# The paths of the decision service, and its kinds of content.
 
 
 JSON: Final = "application/json"
@@ -206,7 +206,7 @@ class HttpRequest(Struct, frozen=True, gc=False):
     path: bytes
     headers: Mapping[bytes, bytes]
     body: bytes = b""
-    #: whether the head was looked at already, and whose it is
+    #: whether the head was checked already, and the caller
     admitted: bool = False
     caller: str | None = None
 
@@ -221,15 +221,15 @@ class HttpResponse(Struct, frozen=True, gc=False):
 
 
 Answering: TypeAlias = Callable[[HttpRequest], HttpResponse]
-"""What answers. It does not wait for anything."""
+"""Answers a request. It must not wait for anything."""
 
 
 Admitting: TypeAlias = Callable[[HttpRequest], "HttpResponse | str | None"]
-"""Looks at a request without its body: whose it is, if that matters, or the answer that it gets right away."""
+"""Checks a request without its body: returns the caller, if that matters, or an immediate answer."""
 
 
 class Refusal(Struct, frozen=True, gc=False):
-    """What the body of a refusal says."""
+    """The body of a refusal."""
 
     code: str
     message: str
@@ -252,13 +252,13 @@ _REFUSALS: Final = {
 
 
 def refused(status: HTTPStatus, headers: bytes = b"") -> HttpResponse:
-    """Return the answer to what is not a request, or not one for this server."""
+    """Return the answer to input that is not a request for this server."""
     return _REFUSALS[status].answer(status, headers)
 
 
 @dataclass(slots=True)
 class ServerCounts:
-    """What a server has seen."""
+    """The counters of a server."""
 
     answers: dict[int, int] = field(default_factory=dict)
     turned_away: int = 0
@@ -312,7 +312,7 @@ class HttpService:
         self._code = code
         self.counts = counts or ServerCounts()
         self.open: set[_Connection] = set()
-        #: those of them that have not shown who they are; the one that has been idle for the longest comes first
+        #: connections without an authenticated caller; the longest idle one is first
         self.strangers: dict[_Connection, None] = {}
         #: set when a connection has ended
         self.left = asyncio.Event()
@@ -333,7 +333,9 @@ class HttpService:
                 ssl_handshake_timeout=None if tls is None else self.bounds.time / 1000,
             )
         except OSError as error:
-            raise FailedError(self._code, f"cannot listen at `{host}` port {port}", hint="is it taken?") from error
+            raise FailedError(
+                self._code, f"cannot listen at `{host}` port {port}", hint="check that no other program uses the port"
+            ) from error
         self._sweeper = keep_running("ending idle connections", self._sweep)
         return self
 
@@ -344,7 +346,7 @@ class HttpService:
         return int(sockets[0].getsockname()[1]) if sockets else 0
 
     async def stop(self) -> None:
-        """Listen no more, and close connections; what was asked is answered already."""
+        """Stop listening, and close connections; all requests are answered already."""
         self.stopping = True
         if self._server is not None:
             self._server.close()
@@ -354,7 +356,7 @@ class HttpService:
             if self._sweeper is not None:
                 self._sweeper.cancel()
                 await asyncio.gather(self._sweeper, return_exceptions=True)
-            # What closes sends what it still has, and over TLS it waits for the other side.
+            # A closing connection sends its buffer, and over TLS it waits for the other side.
             with suppress(TimeoutError):
                 async with asyncio.timeout(_GOODBYE):
                     while self.open:
@@ -363,12 +365,12 @@ class HttpService:
         finally:
             for connection in [*self.open]:
                 connection.abort()
-        # What was aborted ends in the next turn of the loop, and over TLS in the one after it.
+        # An aborted connection ends in the next turn of the loop, and over TLS in the one after it.
         await asyncio.sleep(0)
         await asyncio.sleep(0)
 
     async def _sweep(self) -> None:
-        """End connections that take too long over a request, or that nobody uses."""
+        """Close connections that take too long for a request, or that are idle."""
         loop = asyncio.get_running_loop()
         while True:
             await asyncio.sleep(min(1.0, self.bounds.time / 4_000))
@@ -390,7 +392,7 @@ class _NotAdmitted(Exception):  # noqa: N818  # it never leaves the server
 
 
 class _Connection(asyncio.Protocol):
-    """One connection: what was read and not yet answered, and since when."""
+    """One connection: input that is not answered yet, and since when."""
 
     __slots__ = ("_buffer", "_caller", "_chunks", "_full", "_head", "_service", "_transport", "since")
 
@@ -444,7 +446,7 @@ class _Connection(asyncio.Protocol):
         self._transport = None
 
     def close(self) -> None:
-        """Close it when what was answered is sent."""
+        """Close it when all answers are sent."""
         # Once: asyncio forgets a connection over TLS that is closed twice, and cannot abort it any more.
         if self._transport is not None and not self._transport.is_closing():
             self._transport.close()
@@ -455,7 +457,7 @@ class _Connection(asyncio.Protocol):
             self._transport.abort()
 
     def pause_writing(self) -> None:
-        """Answer no more before what is answered was fetched."""
+        """Stop answering until the caller has read the answers."""
         self._full = True
         if self._transport is not None:
             self._transport.pause_reading()
@@ -468,13 +470,13 @@ class _Connection(asyncio.Protocol):
             self._go_on()
 
     def data_received(self, data: bytes) -> None:
-        """Answer what is here whole."""
+        """Answer all complete requests."""
         if not self.waited_for:
             self.since = asyncio.get_running_loop().time()
         if not self._buffer:
             self._buffer = data
         else:
-            # Who sends byte by byte must not have us copy all of it each time.
+            # If a caller sends byte by byte, everything must not be copied each time.
             if isinstance(self._buffer, bytes):
                 self._buffer = bytearray(self._buffer)
             self._buffer += data
@@ -493,13 +495,13 @@ class _Connection(asyncio.Protocol):
                     return
                 self._send(transport, *asked)
         except Wrong as wrong:
-            # What follows cannot be distinguished from the wrong part.
+            # The rest cannot be distinguished from the malformed part.
             self._buffer = b""
             if transport is not None:
                 self._write(transport, refused(wrong.status), keep=False, with_body=True)
 
     def _next(self) -> tuple[HttpRequest, bool] | None:
-        """Take a request from what was read; whether the connection stays open after it."""
+        """Take a request from the input, and return whether the connection stays open after it."""
         head = self._head
         if head is None:
             end = self._buffer.find(_END, 0, self._service.bounds.head)
@@ -525,7 +527,7 @@ class _Connection(asyncio.Protocol):
         return asked, head.keep and not self._service.bounds.once
 
     def _admit(self, head: RequestHead) -> None:
-        """Settle who asks. Raises `_NotAdmitted` with the answer."""
+        """Identify the caller. Raises `_NotAdmitted` with the answer."""
         if self._service.admit is None:
             return
         try:
@@ -538,7 +540,7 @@ class _Connection(asyncio.Protocol):
         self._caller = found
 
     def _refuse(self, transport: asyncio.Transport, refused: _NotAdmitted) -> None:
-        """Answer a request without its body: where there is one, the connection ends."""
+        """Answer a request without its body: if there is one, the connection ends."""
         head, self._head, self._chunks = refused.head, None, None
         keep = head.keep and head.size == 0 and not self._service.bounds.once and not self._service.stopping
         if not keep:
@@ -554,7 +556,7 @@ class _Connection(asyncio.Protocol):
         return bytes(body)
 
     def _in_chunks(self, chunks: Chunks) -> bytes | None:
-        """Take what is here of a body in chunks, and return it when it is whole."""
+        """Read the available part of a body in chunks, and return the body when it is complete."""
         if (read := chunks.read(self._buffer)) > 0:
             self._buffer = self._buffer[read:]
         return chunks.body if chunks.whole else None
@@ -591,7 +593,7 @@ _FIXED: dict[tuple[HTTPStatus, str], bytes] = {}
 
 
 def _fixed(status: HTTPStatus, content_type: str) -> bytes:
-    """Return what all answers of a kind begin with, up to their length."""
+    """Return the common beginning of all answers of a kind, up to their length."""
     found = _FIXED.get((status, content_type))
     if found is None:
         found = _FIXED[status, content_type] = (

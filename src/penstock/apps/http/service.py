@@ -79,7 +79,7 @@ class Callers:
     digests: Mapping[bytes, str] = field(repr=False)
 
     def name(self, authorization: bytes) -> str | None:
-        """Return whose token it is; nobody's is none."""
+        """Return the caller of a token; None if it is unknown."""
         scheme, _, token = authorization.partition(b" ")
         asked = hashlib.sha256(token.strip(b" ")).digest()
         found = None
@@ -125,7 +125,7 @@ _SECONDS: Final = (0.000005, 0.00001, 0.000025, 0.00005, 0.0001, 0.00025, 0.0005
 
 
 class Counting(Collector):
-    """What is counted of one service."""
+    """The counters of one service."""
 
     def __init__(self) -> None:
         self.decisions = dict.fromkeys(XacmlDecision, 0)
@@ -150,7 +150,7 @@ class Counting(Collector):
         return HttpResponse(generate_latest(self._registry), content_type=CONTENT_TYPE_PLAIN_0_0_4)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what was counted."""
+        """Yield the metrics."""
         decisions = CounterMetricFamily("penstock_pdp_decisions", "Decisions.", labels=("decision",))
         for decision, number in self.decisions.items():
             decisions.add_metric((decision.value,), number)
@@ -189,7 +189,7 @@ def _of_server(counts: ServerCounts) -> Iterator[Metric]:
 # The service: an HTTP request in, a response out.
 
 
-#: XACML REST profile, section 2.2: where the decisions are
+#: XACML REST profile, section 2.2: the link to the decisions
 _HOME_PAGE: Final = (
     '<?xml version="1.0"?>\n<resources xmlns="http://ietf.org/ns/home-documents" '
     'xmlns:atom="http://www.w3.org/2005/Atom">\n'
@@ -211,7 +211,7 @@ class ServiceSettings:
     limits: ServiceLimits = SERVICE_LIMITS
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
     timer: Callable[[], float] = time.perf_counter
-    #: what its decisions' ids begin with, so that no two services give the same
+    #: the prefix of its decisions' ids, so that no two services use the same ids
     prefix: str = "0"
 
 
@@ -249,13 +249,13 @@ class DecisionService:
         self.stale = None
 
     def admit(self, asked: HttpRequest) -> HttpResponse | str | None:
-        """Return who sends a request, of which the body has not been read, or the answer that it gets without it."""
-        # (1) what it is about
+        """Return the caller of a request whose body has not been read, or an immediate answer."""
+        # (1) its subject
         if asked.path not in self.posts:
             return None
         if asked.method != b"POST":
             return _named(asked, refused(HTTPStatus.METHOD_NOT_ALLOWED, b"Allow: POST\r\n"))
-        # (2) who asks
+        # (2) its caller
         callers = self.settings.callers
         if callers is None:
             return None
@@ -285,7 +285,7 @@ class DecisionService:
         except MalformedError as error:
             return _failed(HTTPStatus.BAD_REQUEST, error.code, error.message)
         except PenstockError as error:
-            # What is wrong here is for the log, and not for those who ask.
+            # The problem goes to the log, and not to the caller.
             return _failed(HTTPStatus.SERVICE_UNAVAILABLE, error.code, NOT_NOW)
 
     def _page(self, asked: HttpRequest) -> HttpResponse:
@@ -330,7 +330,7 @@ class DecisionService:
         counting.took(took)
         if settings.journal is not None:
             self._write(asked, caller, EVALUATION, (bundle, [_decided(question, decision)], took))
-        headers = _NAMED % (self._prefix, self._number, bundle.octets)
+        headers = _NAMED % (self._prefix, self._number, bundle.header)
         return HttpResponse(_SAID[decision], content_type=JSON, headers=headers)
 
     def _decided(
@@ -358,7 +358,7 @@ class DecisionService:
     def _record(
         self, asked: HttpRequest, caller: str | None, endpoint: str, what: tuple[Bundle, Sequence[Decided], float]
     ) -> bytes:
-        """Count and write down what was decided, and return headers that name it. Raises `FailedError`."""
+        """Count and record decisions, and return the headers that name them. Raises `FailedError`."""
         bundle, decided, began = what
         self._number += 1
         for one in decided:
@@ -367,12 +367,12 @@ class DecisionService:
         self.counting.took(took)
         if self.settings.journal is not None:
             self._write(asked, caller, endpoint, (bundle, decided, took))
-        return _NAMED % (self._prefix, self._number, bundle.octets)
+        return _NAMED % (self._prefix, self._number, bundle.header)
 
     def _write(
         self, asked: HttpRequest, caller: str | None, endpoint: str, what: tuple[Bundle, Sequence[Decided], float]
     ) -> None:
-        """Write down what was decided. Raises `FailedError`."""
+        """Record decisions. Raises `FailedError`."""
         settings = self.settings
         if settings.journal is None:
             return
@@ -431,9 +431,9 @@ class DecisionService:
 
 
 _JSON: Final = JSON.encode()
-#: headers that name the decisions of a question, and by what they were made
+#: headers that name the decisions of a question, and the revision that made them
 _NAMED: Final = b"X-Decision-ID: %b-%x\r\nX-Policy-Revision: %b\r\n"
-#: what time it is where nobody asks
+#: the time for policies that do not use it
 _UNASKED: Final = datetime.min.replace(tzinfo=UTC)
 _SAID: Final = {
     decision: b'{"decision":true}' if decision is XacmlDecision.PERMIT else b'{"decision":false}'
@@ -480,7 +480,7 @@ def _failed(status: HTTPStatus, code: str, message: str, headers: bytes = b"") -
 
 _SIGNALS: Final = (signal.SIGTERM, signal.SIGINT)
 Notes: TypeAlias = Callable[[str], None]
-"""Where a line of the log goes."""
+"""Writes a line of the log."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -495,7 +495,7 @@ class ServiceConfig:
 
 
 def tls_context(certificate: Path, key: Path) -> ssl.SSLContext:
-    """Return what a server needs for TLS. Raises `FailedError` (`pdp.tls`)."""
+    """Return the TLS context of a server. Raises `FailedError` (`pdp.tls`)."""
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     try:
@@ -521,7 +521,7 @@ class RunningService:
             service.admit,
             service.counting.server,
         )
-        #: none at first: what was changed since the bundle was read is found by the first look
+        #: none at first, so that the first check finds a change since the bundle was read
         self._seen: Stamp | None = None
         self._wake = asyncio.Event()
         self._ended = asyncio.Event()
@@ -562,12 +562,12 @@ class RunningService:
             await self.look()
 
     async def look(self) -> None:
-        """Take the bundle if it has changed; where it cannot be used, the one before goes on."""
+        """Reload the bundle if it has changed; if it cannot be used, the previous one stays active."""
         try:
             seen = stamp(self._place.bundle)
             if seen == self._seen:
                 return
-            # Read beside the decisions; what is taken is whole, in one step.
+            # Read in another thread; the new bundle replaces the old one in one step.
             bundle = await asyncio.to_thread(self._load)
         except PenstockError as error:
             if self.service.stale is None or self.service.stale.code != error.code:

@@ -53,7 +53,7 @@ STATEMENTS: Final = StructType(
         StructField("path", ArrayType(LongType())),
     ]
 )
-"""What is stated on each type: how many rules say it, one of them, and what it demands."""
+"""The statements on each type: the number of rules, one of them, and its demands."""
 GROUPS: Final = StructType(
     [
         StructField("node", LongType()),
@@ -137,7 +137,7 @@ def violated(inner: Column, outer: Column) -> Column:
 
 
 def _against(lower: Column, upper: Column, scope: TreeScope) -> Column:
-    """Return what is violated between a type and one above it; which one has to imply the other is the tree's scope."""
+    """Return the demands that are violated between a type and one above it, in the direction of the tree's scope."""
     return violated(lower, upper) if scope is TreeScope.UPWARD else violated(upper, lower)
 
 
@@ -164,7 +164,7 @@ def summaries(statements: DataFrame) -> DataFrame:
         F.struct(
             F.col("of"),
             F.first("attribute").alias("attribute"),
-            # Where all that demand something of it meet; around everything that is allowed by any.
+            # The intersection of all demands on it, and the hull of everything that any of them allows.
             F.max("low").alias("low"),
             F.min("high").alias("high"),
             F.when(all_have, F.min("least")).alias("least"),
@@ -212,7 +212,7 @@ def suspects(statements: DataFrame, found: DataFrame, failing: DataFrame, scope:
 
 
 def below(statements: DataFrame) -> DataFrame:
-    """Return what stands below each type, put together by what it means: one row for a type and a word."""
+    """Return the statements below each type, grouped by meaning: one row for a type and a word."""
     spread = statements.select(
         F.explode("path").alias("node"), "function", "word", "rules", "example", "stated", "exact", "demands"
     )
@@ -227,7 +227,7 @@ def below(statements: DataFrame) -> DataFrame:
 
 
 def candidates(statements: DataFrame, lower: DataFrame, scope: TreeScope) -> DataFrame:
-    """Return each statement with what stands below its type and may conflict with it (`GROUPS`, and `sure`)."""
+    """Return each statement with those below its type that may conflict with it (`GROUPS`, and `sure`)."""
     upper = statements.select(*_PLACE, *(F.col(name).alias(f"upper_{name}") for name in _CARRIED))
     under = lower.select(*_PLACE, *(F.col(name).alias(f"lower_{name}") for name in (*_CARRIED, "types")))
     at_fault = _against(F.col("lower_demands"), F.col("upper_demands"), scope)
@@ -269,9 +269,9 @@ def decided(found: DataFrame, terms: RuleTerms) -> DataFrame:
 
 
 def implied(pairs: DataFrame, terms: RuleTerms, *, both: bool = False) -> DataFrame:
-    """Say of pairs of functions (`function`, `one`, `other`) whether one implies the other, and what is lacking.
+    """Return for pairs of functions (`function`, `one`, `other`) whether one implies the other, and what is missing.
 
-    With `both`, each has to imply the other.
+    With `both`, each must imply the other.
     """
 
     def ask(batches: Iterable[Any]) -> Iterator[Any]:
@@ -318,7 +318,7 @@ def same_type(statements: DataFrame, found: DataFrame, equal: DataFrame) -> Data
     )
     alike = F.coalesce("alike", F.lit(0))
     count = F.col("all") - F.col("rules") - alike
-    # Where some mean the same, it would have to be looked for.
+    # If some mean the same, the others must be searched for.
     other = F.when(alike == 0, F.when(F.col("example") == F.col("first"), F.col("last")).otherwise(F.col("first")))
     named = F.array_sort(F.array_distinct(F.concat("attributes", F.coalesce("more", F.array().cast("array<string>")))))
     return (
@@ -349,7 +349,7 @@ def _differing() -> Column:
 
 
 def unsettled(statements: DataFrame, found: DataFrame, terms: RuleTerms) -> DataFrame:
-    """Say of functions on one type, of which one at least is not exact, whether they mean the same (`EQUAL`)."""
+    """Return whether functions on one type, at least one of them not exact, mean the same (`EQUAL`)."""
     here = statements.join(found.where("count > 1").select(*_PLACE), list(_PLACE), "left_semi")
     mine = here.where("NOT exact").select(*_PLACE, "word", "stated")
     theirs = here.select(*_PLACE, F.col("word").alias("other"), F.col("stated").alias("theirs"), F.col("exact"))
@@ -398,7 +398,7 @@ def with_words(rules: DataFrame, functions: DataFrame) -> DataFrame:
 
 
 def joint_statements(stated: DataFrame, functions: DataFrame, tree: DataFrame) -> DataFrame:
-    """Return what is stated on each type, both functions in one; `p` and `s` say what they demand."""
+    """Return the statements on each type, both functions in one; `p` and `s` are their demands."""
     placed = stated.join(tree.select(F.col("type").alias("event"), F.col("number").alias("node"), "path"), "event")
     worded = with_words(placed, functions).withColumn("word", joint_word(F.col("alone")))
     return (
@@ -413,7 +413,7 @@ def joint_statements(stated: DataFrame, functions: DataFrame, tree: DataFrame) -
 
 
 def literal_groups(statements: DataFrame, terms: RuleTerms) -> DataFrame:
-    """Return statements with what conflicts with them below (`GROUPS`)."""
+    """Return statements with their conflicts below (`GROUPS`)."""
     spread = statements.select(F.explode("path").alias("node"), *_MINE)
     lower = spread.groupBy("node", "word").agg(
         F.sum("rules").alias("rules"),
@@ -467,7 +467,7 @@ def _colliding(pairs: DataFrame, terms: RuleTerms) -> DataFrame:
 
 
 def _differing_texts(pairs: DataFrame, side: str, terms: RuleTerms) -> DataFrame:
-    """Return the pairs that differ in one function: by intervals where these say all, or else as a judge says."""
+    """Return the pairs that differ in one function: by intervals if these are exact, or else by a judge."""
     upper, lower = F.col(f"upper_{side}"), F.col(f"lower_{side}")
     exact = upper["exact"] & lower["exact"]
     keys = {"function": F.lit(_SIDES[side]), "one": upper["stated"], "other": lower["stated"]}
@@ -491,7 +491,7 @@ def _differing_texts(pairs: DataFrame, side: str, terms: RuleTerms) -> DataFrame
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What was found, told in as many rows as there are statements, and expanded where somebody asks.
+# Results: one row for each statement, expanded into pairs on request.
 #
 # A rule at the root may conflict with a million below it. A conflict is reported from each side once (`CONFLICTS`): a
 # statement, where the others stand, and how many rules they are. `pairs` has them one by one, for a rule or for all.
@@ -563,7 +563,7 @@ def _merged() -> list[Column]:
 
 
 def members(rules: DataFrame, functions: DataFrame, tree: DataFrame, *, literal: bool) -> DataFrame:
-    """Return which rules state what: `id`, `stated_by`, `type`, `node`, `path`, `function`, `word`."""
+    """Return the rules with their statements: `id`, `stated_by`, `type`, `node`, `path`, `function`, `word`."""
     places = tree.select(F.col("number").alias("node"), F.col("type").alias("event"), "path")
     named = [F.col("id"), F.col("stated_by"), F.col("event")]
     if literal:

@@ -51,11 +51,11 @@ from penstock.selector.sets import universe
 from penstock.trust.limits import MODERATOR_LIST
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What the rules of a table may speak about.
+# The vocabulary of the rules of a table.
 
 
 ANYWHERE: Final = TypeKey(Principal(bytes(32)), "Type")
-"""Where any two functions are compared: on which event types rules stand is said by tables."""
+"""The only event type of the vocabulary: tables say on which event types rules stand."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ class RuleTerms:
         return Vocabulary(tree, ProfileSchema(self.publishers), ProfileSchema(self.subscribers))
 
     def __reduce__(self) -> tuple[object, ...]:
-        # For tasks: what is made of it is made there.
+        # For tasks: derived values are computed there.
         return RuleTerms, (self.scope, dict(self.publishers), dict(self.subscribers), self.mode)
 
     def as_dict(self) -> dict[str, Written]:
@@ -145,7 +145,7 @@ class _Demand(NamedTuple):
     most: int | None
 
     def met(self, other: "_Demand") -> "_Demand | None":
-        """Return what two demands of exact functions on the same attribute say together; None where that is nothing."""
+        """Return the intersection of two demands of exact functions on one attribute; None if it is empty."""
         if self.low is None or other.low is None or self.high is None or other.high is None:
             return None
         low, high = max(self.low, other.low), min(self.high, other.high)
@@ -181,7 +181,7 @@ def read_functions(texts: DataFrame, terms: RuleTerms) -> DataFrame:
 
 
 def _batch(rows: list[dict[str, object]]) -> Any:
-    """Return rows as Arrow has them, column by column, which is faster than row by row."""
+    """Return rows as an Arrow batch: column by column is faster than row by row."""
     columns = [_column(rows, name, kind) for name, kind in zip(_ARROW.names[:-1], _ARROW.types[:-1], strict=True)]
     listed = [row.get("demands") for row in rows]
     demands = [demand for found in listed if isinstance(found, list) for demand in found]
@@ -204,7 +204,7 @@ def _column(rows: list[dict[str, object]], name: str, kind: Any) -> Any:
 
 
 class FunctionReader:
-    """Reads functions over the attributes of some terms."""
+    """Read functions over the attributes of some terms."""
 
     def __init__(self, terms: RuleTerms) -> None:
         self._terms = terms
@@ -216,7 +216,7 @@ class FunctionReader:
         self._sides = {function: _Side.of(self._judge.forms[function]) for function in RuleFunction}
 
     def row(self, function: RuleFunction, text: str) -> dict[str, object]:
-        """Return the row of a text; what is wrong with it stands in the row."""
+        """Return the row of a text; a problem with it is part of the row."""
         known: dict[str, object] = {"function": str(function), "key": digest(text), "text": text}
         try:
             read = self._put_together(function, text) or self._read(function, text)
@@ -232,7 +232,7 @@ class FunctionReader:
         return _Read(selector.text, *self._demands(function, selector))
 
     def _put_together(self, function: RuleFunction, text: str) -> "_Read | None":
-        """Return what the entries of a list say together, each of which is read once; None for all other texts.
+        """Return the demands of all entries of a list, each of which is read once; None for other texts.
 
         Most rules state lists, and these have their entries in common.
         """
@@ -249,7 +249,7 @@ class FunctionReader:
                     return None
             found[demand.of] = demand
         if self._terms.mode is Mode.ALGORITHM and len({entry.partition(" ")[0] for entry in entries}) < len(entries):
-            # Two entries about one attribute may exclude each other, which texts do not tell.
+            # Two entries about one attribute may exclude each other, which their texts do not show.
             return None
         return _Read(text, [found[name] for name in sorted(found)], exact=True) if found else None
 
@@ -264,7 +264,7 @@ class FunctionReader:
             if quick is not None and self._terms.mode is Mode.ALGORITHM:
                 quick = _present(text, parts[1])
             if quick is None or form not in self._trusted:
-                # The first of its form is read as any other text, and tells whether the others need be.
+                # The first entry of a form is read like any text, and shows whether the others must be read too.
                 read = self._read(function, text)
                 found = read.demands[0] if read.exact and read.stated == text and len(read.demands) == 1 else None
                 if quick is not None and quick == found:
@@ -310,7 +310,7 @@ class _Side:
         return cls(forms, forms.schema, places)
 
     def entry(self, name: str, comparison: str, literal: str) -> _Demand | None:
-        """Return the demand of an entry with a whole number or a listed word; None where it is not as simple."""
+        """Return the demand of an entry with a whole number or a listed word; None for other entries."""
         spec = self.schema.get(name)
         if spec is None:
             return None
@@ -347,14 +347,14 @@ class _Side:
         return [*found, *others], not others
 
     def _intervals(self, part: FunctionForm) -> dict[str, "_Interval"] | None:
-        """Return the intervals that a part is, or None where it is something else."""
+        """Return the intervals of a part, or None if it is something else."""
         if part.rest:
             return None
         found = {name: self._spans(name, part.box) for name in part.box}
         return {name: spans[0] for name, spans in found.items()} if all(len(s) == 1 for s in found.values()) else None
 
     def _spans(self, name: str, box: Box) -> list["_Interval"]:
-        """Return the values that a box allows an attribute as intervals; none where null or NaN is among them."""
+        """Return the values that a box allows an attribute as intervals; none if null or NaN is among them."""
         spec = self.schema[name]
         values = box[name] & universe(spec)
         if values.null or values.nan:
@@ -388,7 +388,7 @@ def _interval(kind: Kind, low: Any, high: Any) -> _Interval:
 
 
 def _ordered(value: float) -> int:
-    """Return a double as a whole number, so that one is greater just if the other is, and next ones are next."""
+    """Return a double as a whole number: the order is the same, and neighbours stay neighbours."""
     bits: int = struct.unpack("<q", struct.pack("<d", value))[0]
     return bits if bits >= 0 else -(bits + (1 << 63))
 

@@ -105,7 +105,7 @@ def _read(spark: SparkSession, table: InputTable, columns: dict[str, bool], sche
     elif table.format is StorageFormat.CSV:
         rows = _csv(spark, table.path, columns)
     else:
-        # Otherwise the columns of one file would count for all, and rules of others would lose what they say.
+        # Otherwise the columns of one file would count for all, and rules in other files would lose values.
         frame = reading(spark).options(mergeSchema="true").parquet(table.path)
         rows = frame.select(_as_json(frame.columns), F.lit(None).cast("string").alias(_BROKEN), "*")
     kinds = {field.name: field.dataType for field in rows.schema}
@@ -141,7 +141,7 @@ def _csv(spark: SparkSession, path: str, columns: Iterable[str]) -> DataFrame:
     there = set(csv_columns(spark, path, layout))
     known = [name for name in columns if name in there]
     rows = csv_rows(read_csv(spark.read, path, layout), known)
-    # Where it stands is part of what is kept of a row: nothing else of the table says so.
+    # Keep the place of a row: the rest of the table does not have it.
     line = F.concat(place_text(), F.lit(": "), F.rtrim(quoted(RECORD).cast("string"), F.lit("\r\n")))
     return rows.select(line.alias(_ORIGINAL), quoted(PROBLEM).alias(_BROKEN), *map(quoted, known))
 
@@ -151,7 +151,7 @@ def _as_json(names: Iterable[str]) -> Column:
 
 
 def _typed(table: InputTable, name: str, wanted: DataType, found: DataType | None) -> Column:
-    """Return a column as text, or as texts; whatever else it is cannot be read."""
+    """Return a column as text, or as texts; other kinds cannot be read."""
     column = quoted(name)
     if found is None:
         return F.lit(None).cast(wanted)
@@ -167,7 +167,7 @@ def _typed(table: InputTable, name: str, wanted: DataType, found: DataType | Non
     raise MalformedError(
         "conflicts.column",
         f"column `{name}` of `{table.path}` holds {found.simpleString()[:80]}",
-        hint="docs/reference/rule-tables.md says what it may hold",
+        hint="docs/reference/rule-tables.md lists the kinds of columns",
         column=name,
     )
 
@@ -179,9 +179,9 @@ _INSTANT: Final = r"\A\d{4}-\d\d-\d\dT\d\d:\d\d(:\d\d(\.\d{1,6})?)?(Z|[+-]\d\d:\
 
 
 def check_rules(rows: DataFrame, at: datetime | None) -> DataFrame:
-    """Return rules with the keys of their functions, what is wrong with each (`reason`), and if it is in force.
+    """Return rules with the keys of their functions, the problem of each (`reason`), and whether it is in force.
 
-    What others would have to be asked about is not looked at: other rules, the types, the functions.
+    Only the row itself is checked, not other rules, the types, or the functions.
     """
     publishers = F.coalesce("publishers", F.array("stated_by"))
     begin, end = (_moment(F.col(name)) for name in ("valid_from", "valid_until"))
@@ -222,7 +222,7 @@ def check_rules(rows: DataFrame, at: datetime | None) -> DataFrame:
 
 
 def check_types(rows: DataFrame) -> DataFrame:
-    """Return types, and what is wrong with each row by itself (`reason`)."""
+    """Return types, and the problem of each row by itself (`reason`)."""
     wrong = [
         ("conflicts.row", F.col("problem").isNotNull()),
         ("name.malformed", ~_name(F.col("type")) | (F.col("parent").isNotNull() & ~_name(F.col("parent")))),
@@ -256,14 +256,14 @@ def _first(wrong: Sequence[tuple[str, Column]]) -> Column:
 
 @dataclass(frozen=True, slots=True)
 class TableNames:
-    """How principals and event types are called in tables: in words that rules of a table may use too."""
+    """Names of principals and event types in tables, which the rules of a table can use too."""
 
     who: Callable[[Principal], str] = str
     what: Callable[[TypeKey], str] = str
 
 
 def rules_frame(spark: SparkSession, rules: Iterable[PublishRule], naming: TableNames | None = None) -> DataFrame:
-    """Return rules that are at hand as rows (`RULES`)."""
+    """Return rules in memory as rows (`RULES`)."""
     named = naming or TableNames()
     rows = [
         (
@@ -284,7 +284,7 @@ def rules_frame(spark: SparkSession, rules: Iterable[PublishRule], naming: Table
 
 
 def types_frame(spark: SparkSession, tree: TypeTree, naming: TableNames | None = None) -> DataFrame:
-    """Return a tree that is at hand as rows (`TYPES`)."""
+    """Return a tree in memory as rows (`TYPES`)."""
     what = (naming or TableNames()).what
     rows = [
         (what(event), None if parent is None else what(parent), what(event), None)

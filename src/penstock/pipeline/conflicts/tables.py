@@ -60,7 +60,7 @@ from penstock.pipeline.conflicts.input import QUARANTINE, check_rules, check_typ
 from penstock.pipeline.outputs import Output, check_sum, read_part
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The tree of event types as a table, however many they are: numbers, and the types above each that have rules.
+# The tree of any number of event types as a table: numbers, and the types above each that have rules.
 #
 #     number  bigint          by which other tables name the type
 #     type    string
@@ -104,7 +104,7 @@ def number_types(checked: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True, slots=True)
 class Climbed:
-    """What the types know of those above them."""
+    """The types, with those above them as far as they are known."""
 
     known: DataFrame
 
@@ -128,7 +128,7 @@ def climb(numbered: DataFrame, bearing: DataFrame, gathered: Callable[[DataFrame
 
     `gathered` says how what was found so far is to be shared out.
     """
-    # Cut off from how it was found each time: a plan that holds itself twice over doubles with each round.
+    # Computed in each round: a plan that contains itself twice would double with each round.
     known = gathered(_first_step(numbered, bearing)).localCheckpoint()
     for _ in range(-(-TYPE_DEPTH.bit_length() // 2)):
         if not known.where("up >= 0").limit(1).collect():
@@ -193,7 +193,7 @@ def _doubled(known: DataFrame) -> DataFrame:
 
 
 def _shaped(known: DataFrame) -> DataFrame:
-    """Name the top of each line: the type below the root, where there is one."""
+    """Name the top of each line: the type below the root, if there is one."""
     number = F.col("number")
     top = F.when(F.size("line") < 2, number).otherwise(F.get("line", F.size("line") - 2))
     named = known.where(F.size("line") < 2).select(number.alias("@top"), F.col("type").alias("top"))
@@ -205,12 +205,12 @@ def _shaped(known: DataFrame) -> DataFrame:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# How Spark is to share out the work on a rule base of some size.
+# How Spark divides the work on a rule base of some size.
 
 
 _PARTITIONS: Final = "spark.sql.shuffle.partitions"
 _ROWS_A_PART: Final = 250_000
-#: so many rules take less time than planning how to share them out, and than compiling the plan
+#: up to this many rules take less time than planning how to divide them, and than compiling the plan
 _FEW: Final = 20_000
 #: these are done in one part, as planned before, and stay where they are
 _AT_ONCE: Final = {
@@ -223,9 +223,9 @@ _AT_ONCE: Final = {
 
 @contextmanager
 def planned_for(spark: SparkSession, rows: int) -> Iterator[bool]:
-    """Let shuffles have so many parts that none has to go to disk to be sorted; few rows are done in one.
+    """Set the number of shuffle partitions so that none is sorted on disk; few rows are processed in one.
 
-    Says whether they are few.
+    Yields whether there are few.
     """
     few = rows <= _FEW
     before = int(spark.conf.get(_PARTITIONS, None) or 0)
@@ -300,7 +300,7 @@ _BOTH: Final = ("fnc_p", "fnc_s")
 
 @contextmanager
 def bench(output: Output, batch: int, *, few: bool) -> Iterator["Bench"]:
-    """Set up a run, and clear away what it held in memory; `few` says that everything is small."""
+    """Set up a run, and release its cached frames afterwards; `few` says that everything is small."""
     made = Bench(output, batch, few)
     try:
         yield made
@@ -311,7 +311,7 @@ def bench(output: Output, batch: int, *, few: bool) -> Iterator["Bench"]:
 
 @dataclass(slots=True)
 class Bench:
-    """A run, as far as it has come."""
+    """A run of the job, and the tables that it has written so far."""
 
     output: Output
     batch: int
@@ -374,7 +374,7 @@ class Bench:
             for name in _BOTH
         )
         judged = checked.join(twice, "id", "left").join(p, "key_p", "left").join(s, "key_s", "left")
-        # What is not in force is not looked at any further.
+        # Rules that are not in force are not processed further.
         later = F.coalesce(F.when(F.col("twice"), F.lit("moderator.duplicate-id")), "fnc_p_reason", "fnc_s_reason")
         reason = F.coalesce("reason", F.when(F.col("in_force"), later))
         words = F.when(F.col("reason").isNull(), F.coalesce("fnc_p_words", "fnc_s_words"))
@@ -420,7 +420,7 @@ class Bench:
     def counted(self) -> dict[str, int]:
         """Count everything that was read."""
         one, words = F.lit(1), self.read("functions").where("reason IS NULL")
-        # All together: each of these takes longer to start than to run.
+        # In one job: each of these takes longer to start than to run.
         asked = {
             "aside": (self.read("quarantine"), F.concat_ws(" ", "source", "reason"), one),
             "idle": (self.read("rules").where("reason IS NULL AND NOT in_force"), F.lit(""), one),
@@ -461,7 +461,7 @@ class Bench:
     # --- what is found ------------------------------------------------------------------------------------------
 
     def statements(self) -> DataFrame:
-        """Put rules together that say the same on the same type."""
+        """Group rules that state the same on the same type."""
         tree = self.read("types").select(F.col("type").alias("event"), F.col("number").alias("node"), "path")
         placed = self.read("stated").join(tree, "event")
         each = F.array(*(F.struct(F.lit(f).alias("function"), F.col(f"key_{f[-1]}").alias("key")) for f in _BOTH))
@@ -504,7 +504,7 @@ class Bench:
         self.put("conflicts", told(joint, joint, groups, same, self.read("types")))
 
     def conflicts(self) -> dict[str, int]:
-        """Count what was found: pairs of rules and functions that conflict."""
+        """Count the conflicts: pairs of rules and functions."""
         product = F.col("rules") * F.col("others")
         sums = {
             str(row[0]): int(row[1]) for row in self.read("conflicts").groupBy("kind").agg(F.sum(product)).collect()

@@ -53,7 +53,7 @@ class PublishingBranch:
 
     @property
     def reads(self) -> bool:
-        """Say whether the answer depends on the event."""
+        """Return whether the answer depends on the event."""
         return bool(self.shape.guards) or not isinstance(self.shape.where, Literal)
 
 
@@ -66,7 +66,7 @@ class PublishingShape:
 
 
 Publishers: TypeAlias = Mapping[str, tuple[PublishingShape, tuple[Value, ...]]]
-"""Whoever may publish at some time, and by what right: its shape, and its constants."""
+"""The publishers that may publish at some time, with their rights: shapes and constants."""
 
 
 def admit(
@@ -100,7 +100,7 @@ def publishers(verified: VerifiedType, policy: PipelinePolicy) -> Publishers:
     found: dict[str, tuple[PublishingShape, tuple[Value, ...]]] = {}
     rules = Rules(environment=policy.environment)
     kinds = {str(a.id): a.spec.kind for a in verified.event_type.attributes}
-    # The owner may publish whatever its type is, also where no credential and no reader speaks of it.
+    # The owner may always publish its type, even if no credential and no reader mentions it.
     for principal in dict.fromkeys((verified.event_type.name.owner, *policy.principals())):
         decision = policy.decide(principal, Right.PUBLISH, verified)
         if decision.effect is not Effect.PERMIT:
@@ -118,7 +118,7 @@ def publishers(verified: VerifiedType, policy: PipelinePolicy) -> Publishers:
 
 
 class Judging:
-    """Says of events of one version why they are refused, and with which values they go out."""
+    """Decide for events of one version why they are refused, or with which values they are admitted."""
 
     def __init__(
         self, event_type: EventType, guards: Mapping[str, Column], environment: Mapping[str, ColumnSource]
@@ -133,7 +133,7 @@ class Judging:
         return len(self._stated)
 
     def judge(self, events: DataFrame, allowed: Publishers) -> tuple[DataFrame, Column, list[Column]]:
-        """Return a frame of the events, and of each the reason, null where it is admitted, and the values by then."""
+        """Return a frame of the events, with the reason of each, null if it is admitted, and its values."""
         shapes: dict[PublishingShape, list[tuple[str, tuple[Value, ...]]]] = {}
         for publisher, (shape, values) in allowed.items():
             shapes.setdefault(shape, []).append((publisher, values))
@@ -166,7 +166,7 @@ class Judging:
     def _publish(
         self, frame: DataFrame, number: int, shape: PublishingShape, parameters: Mapping[str, ColumnSource]
     ) -> tuple[DataFrame, Column, Mapping[str, Column]]:
-        """Return the frame with what it takes, why a row is refused, and the values that go out."""
+        """Return the frame with helper columns, the reason why a row is refused, and the admitted values."""
         chosen, ambiguous = self._chosen(shape, parameters)
         candidates = [self._candidate(branch, parameters) for branch in shape.branches]
         held = [
@@ -218,7 +218,7 @@ class Judging:
     def _chosen(
         self, shape: PublishingShape, parameters: Mapping[str, ColumnSource]
     ) -> tuple[dict[int, Column], Column]:
-        """Return for each group of forced values where it is taken, and where that is ambiguous."""
+        """Return for each group of forced values the rows that take it, and the rows for which that is ambiguous."""
         groups = {branch.group: dict(branch.forced) for branch in shape.branches}
         if len(groups) < 2:
             return dict.fromkeys(groups, F.lit(True)), F.lit(False)

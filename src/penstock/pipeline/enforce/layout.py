@@ -114,13 +114,13 @@ class Manifest:
             return _manifest(found)
         except (KeyError, TypeError, ValueError) as error:
             raise MalformedError(
-                "layout.manifest", "a manifest cannot be read", hint="written by a later version, or by hand?"
+                "layout.manifest", "a manifest cannot be read", hint="it may be written by a later version, or by hand"
             ) from error
 
 
 def _manifest(found: object) -> Manifest:
     if not isinstance(found, dict) or found["format"] != _FORMAT:
-        raise TypeError("of another format")
+        raise TypeError("the manifest has another format")
     types = {
         str(name): tuple(StoredAttribute(str(a["id"]), str(a["name"]), Kind(a["kind"])) for a in attributes)
         for name, attributes in found["types"].items()
@@ -140,7 +140,7 @@ def _manifest(found: object) -> Manifest:
 def write_views(
     delivered: Delivered, path: str, *, layout: Layout | str = Layout.PROGRAM, revision: str = "", batch: int = 0
 ) -> Manifest:
-    """Store what all readers get. A batch that was written before is replaced.
+    """Store the rows of all readers. A batch that was written before is replaced.
 
     Raises `MalformedError` (`layout.unknown`, `layout.subscriber` for a name that no folder can have or that stands
     twice).
@@ -153,7 +153,7 @@ def write_views(
 def store_rows(
     delivered: Delivered, path: str, *, layout: Layout | str = Layout.PROGRAM, revision: str = "", batch: int = 0
 ) -> Manifest:
-    """Store what all readers get, and return the manifest, which is still to be committed. Raises as `write_views`."""
+    """Store the rows of all readers, and return the manifest, not committed yet. Raises as `write_views`."""
     chosen = _layout(layout)
     many = chosen is Layout.PROGRAM and len(delivered.programs) > FOLDERS
     manifest = Manifest(chosen, revision, _views(delivered.programs), many, delivered.without_rights)
@@ -248,12 +248,12 @@ def read_manifests(spark: SparkSession, path: str) -> dict[int, Manifest]:
         raise FailedError(
             "layout.incomplete",
             f"`{path}` holds no complete output",
-            hint="was the run stopped, or does it write somewhere else? Run it again",
+            hint="the run may have been stopped, or writes elsewhere: run it again",
         )
     if not any("format" in said for said in found.values()):
         raise FailedError(
             "layout.incomplete",
-            f"`{path}` holds the output of another job, and no views",
+            f"`{path}` is the output of another job, without views",
             hint="give the folder that `penstock pipeline deliver` wrote",
         )
     return {batch: Manifest.from_dict(said) for batch, said in found.items()}
@@ -285,7 +285,7 @@ def open_view(spark: SparkSession, path: str, subscriber: str) -> DataFrame:
 
 
 def stored_rows(spark: SparkSession, path: str, manifest: Manifest, batch: int) -> dict[str, int]:
-    """Return how many rows of a batch each reader of a manifest finds; those without rights find none."""
+    """Return the number of rows of a batch for each reader of a manifest; 0 for those without rights."""
     refused = dict.fromkeys(manifest.without_rights, 0)
     if not manifest.views:
         return refused
@@ -334,7 +334,7 @@ def _read_folders(spark: SparkSession, path: str, schema: StructType) -> DataFra
         rows = reading(spark).schema(schema).parquet(path)
         rows.columns  # noqa: B018  # through Spark Connect it is asked here whether the path exists
     except AnalysisException as error:
-        # Nobody got anything, so there are no folders.
+        # Nobody received anything, so there are no folders.
         if not is_not_found(error):
             raise
         return spark.createDataFrame([], schema)

@@ -95,19 +95,19 @@ class PipelinePolicy:
     subscribers: tuple[Subscriber, ...] = ()
     others: tuple[Authority, ...] = ()
     recorder: Recorder | None = None
-    #: what was agreed on about who publishes and who subscribes
+    #: agreed rules about who publishes and who subscribes
     agreements: Agreements = NO_AGREEMENTS
-    #: what the domain says about who publishes and who subscribes
+    #: the domain's policies about who publishes and who subscribes
     policies: Policies = NO_POLICIES
-    #: which of the credentials, and of what types rest on, counted until when
+    #: credentials, also of types, that counted until a time
     revocations: Revocations = field(default_factory=Revocations)
     #: types that are known: policies are asked about those below the one that somebody subscribes to
     types: tuple[VerifiedType, ...] = ()
     #: where `hour`, `minute` and `weekday` of conditions are those of the clock on the wall
     zone: tzinfo = UTC
-    #: what conditions may ask for besides the time
+    #: facts for conditions besides the time
     facts: Mapping[str, Value] = field(default_factory=dict)
-    #: for display: no decision looks at them
+    #: for display only: no decision uses them
     names: Petnames = field(default_factory=Petnames)
     #: for records of decisions, and for policies that ask where somebody is at home
     domains: tuple[Domain, ...] = ()
@@ -139,7 +139,7 @@ class PipelinePolicy:
         return self._memory.revision
 
     def decide(self, principal: Principal, action: Right, verified: VerifiedType) -> Decision:
-        """Decide about all times. Asked twice, it answers once, and records once.
+        """Decide about all times. The same request is decided and recorded once.
 
         Raises what the recorder's sink raises: without a record there is no answer.
         """

@@ -89,9 +89,9 @@ def unfiltered(programs: Iterable[Program]) -> tuple[Program, ...]:
 
 
 def answered(restriction: Restriction) -> Restriction:
-    """Return a restriction of which nobody has to be asked. Raises `RefusedError` (`guard.online-test`)."""
+    """Return a restriction without on-line tests. Raises `RefusedError` (`guard.online-test`)."""
     if any(branch.when.validity.online for branch in restriction.branches):
-        raise RefusedError("guard.online-test", "a branch still has on-line tests that nobody has answered")
+        raise RefusedError("guard.online-test", "a branch has on-line tests that were not answered")
     return restriction
 
 
@@ -186,7 +186,7 @@ class ShapeBranch:
     bits: tuple[str, ...] = ()
 
     def shows(self, attribute: str) -> bool:
-        """Say whether the branch lists an attribute."""
+        """Return whether the branch lists an attribute."""
         return self.attributes is None or attribute in self.attributes
 
 

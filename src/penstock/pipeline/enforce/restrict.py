@@ -36,7 +36,7 @@ from penstock.selector.ast import Condition, Literal
 from penstock.trust.capabilities import Right
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a reader sees of each event, as bits in integer columns.
+# The attributes that a reader sees of each event, as bits in integer columns.
 #
 # Bit 0 says that the event is delivered, and one bit for each attribute that its value may be seen. Each branch adds
 # its bits where it holds, so that every condition stands in the plan once, however many attributes hang on it; a plan
@@ -63,7 +63,7 @@ def either(words: Sequence[Column]) -> Column:
 
 
 def any_of(columns: Sequence[Column]) -> Column:
-    """Return where any of some boolean columns holds; of none, nowhere."""
+    """Return a column that is true if any of some boolean columns is; false for no columns."""
     return reduce(lambda one, other: one | other, columns) if columns else F.lit(False)
 
 
@@ -82,7 +82,7 @@ def keep_uncopied(frame: DataFrame, where: Column, columns: Iterable[Column]) ->
 
 
 def is_always(condition: Condition) -> bool:
-    """Say whether a condition asks nothing."""
+    """Return whether a condition is always true."""
     return isinstance(condition, Literal) and condition.value is True
 
 
@@ -135,7 +135,7 @@ class Viewer:
         return frame
 
     def shown(self, shape: Shape, parameters: Mapping[str, ColumnSource]) -> list[Column]:
-        """Return the words of what the branches of a shape show; 0 where none holds."""
+        """Return the words of what the branches of a shape show; 0 if none holds."""
         known = {**self._hoisted, **parameters}, {**self._environment, **parameters}
         visible = self._visible(shape.event_type)
         found: list[list[Column]] = [[] for _ in range(self.words)]

@@ -84,7 +84,7 @@ def check_envelopes(records: DataFrame, types: Iterable[EventType]) -> CheckedRe
     """Check records against the versions that they name."""
     versions = list(types)
     place = [quoted(name) for name in PLACE]
-    # (1) The line as text, null where it is none.
+    # (1) The line as text, null if it is none.
     line = F.when(F.is_valid_utf8(quoted(ORIGINAL).cast("string")), line_text(quoted(ORIGINAL)))
     lines = records.select(*place, line.alias(_LINE))
     # (2) The object. Spark's parser stops behind the first value and ignores the rest of the line; but only one single
@@ -224,7 +224,7 @@ def _columns(spark: SparkSession, file: str) -> frozenset[str]:
 
 
 def _local(spark: SparkSession, file: str) -> list[str] | None:
-    """Return the columns of a file that is here; None where Spark has to be asked, and tells what is wrong."""
+    """Return the columns of a file that is here; None if Spark must read it, and reports problems."""
     scheme, _, path = file.partition(":")
     # Of Spark Connect the session is another class, and the file is where the server is.
     if scheme != "file" or not isinstance(spark, SparkSession):

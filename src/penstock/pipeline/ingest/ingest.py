@@ -118,7 +118,7 @@ class RecordTally:
 
 
 class StoredRecords(NamedTuple):
-    """What stands where records were written, read back from there: events, and the quarantine with its reasons."""
+    """Stored records read back: events, and the quarantine with its reasons."""
 
     good: DataFrame
     bad: DataFrame
@@ -160,7 +160,7 @@ def reconcile(ingested: Ingested, stored: StoredRecords | None = None) -> Record
 
 
 def run_ingest(ingested: Ingested, write: Callable[[Ingested], StoredRecords | None]) -> RecordTally:
-    """Persist, let `write` store both parts, and count what it says is stored. Reads the input once.
+    """Persist, let `write` store both parts, and count what is stored. Reads the input once.
 
     Where `write` cannot read back what it has written, and returns None, what it was given is counted. Raises what
     `write` raises, and `FailedError` (`ingest.lost`).

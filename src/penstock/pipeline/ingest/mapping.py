@@ -175,7 +175,7 @@ class MappedFormat(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class ColumnFormat:
-    """How the text of a column is read. What stands here is what holds where a mapping file says nothing."""
+    """How the text of a column is read. The defaults here apply if a mapping file does not say otherwise."""
 
     trim: bool = True
     null: tuple[str, ...] = ("",)
@@ -436,7 +436,7 @@ def _csv(table: MappingOf[str, object]) -> CsvLayout:
         raise MalformedError(
             "mapping.missing",
             "csv lacks `columns`",
-            hint="without a header, or where each line is read by itself, list the columns in their order",
+            hint="without a header, or if each line is read by itself, list the columns in their order",
         )
     return layout
 

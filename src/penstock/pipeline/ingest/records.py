@@ -36,7 +36,7 @@ _BLANK: Final = " \t\r\n"
 
 @dataclass(frozen=True, slots=True)
 class RecordProblem:
-    """What is wrong with a record where a condition holds. The condition may be null, and then nothing is wrong."""
+    """A problem of the records for which a condition is true. If the condition is null, there is no problem."""
 
     where: Column
     code: str
@@ -45,14 +45,14 @@ class RecordProblem:
 
 @dataclass(frozen=True, slots=True)
 class Converted:
-    """A value, and what is wrong with it: told of the column in which the value will stand."""
+    """A value, and its problems, in terms of the column that will hold the value."""
 
     value: Column
     problems: Callable[[Column], Sequence[RecordProblem]]
 
 
 def given(text: Column, reading: ColumnFormat) -> Column:
-    """Return a text without its blanks, and null where it is a word for null."""
+    """Return a text without its blanks, and null if it is a word for null."""
     found = F.btrim(text, F.lit(_BLANK)) if reading.trim else text
     for word in reading.null:
         found = F.nullif(found, F.lit(word))
@@ -162,7 +162,7 @@ def _range(what: str, kind: Kind, where: Column) -> RecordProblem:
 
 
 def _too_large(kind: Kind, value: Column) -> Column:
-    # What is written in digits and becomes infinite was too large.
+    # A number in digits that becomes infinite was too large.
     return value.isNull() if kind is Kind.INTEGER else F.abs(value) == F.lit(_INFINITY)
 
 
@@ -185,7 +185,7 @@ def _outside(what: str, spec: AttributeSpec, value: Column) -> list[RecordProble
 
 
 def instant(text: Column, formats: Sequence[TimeFormat], zone: str | None) -> Column:
-    """Read a timestamp in the first format that fits; null where none does.
+    """Read a timestamp in the first format that fits; null if none does.
 
     A text without a zone is in `zone`; where that is None it is not an instant. Of an hour that autumn shows twice the
     first is meant, and what spring leaves out counts on from before.
@@ -366,7 +366,7 @@ def csv_rows(records: DataFrame, columns: Sequence[str]) -> DataFrame:
 
 
 def csv_problems() -> list[RecordProblem]:
-    """Return what can be wrong with a CSV record, whatever its fields hold. First of all, that it is not text."""
+    """Return the problems that a CSV record can have, whatever its fields contain. The first is that it is not text."""
     fields, original = quoted(FIELDS), quoted(ORIGINAL).cast("string")
     uneven, several = F.size(fields) != F.size(quoted(COLUMNS)), original.rlike("\\n(?!\\z)")
     return [
@@ -380,12 +380,12 @@ def csv_problems() -> list[RecordProblem]:
 
 
 def is_empty(original: Column) -> Column:
-    """Say which records are an empty line."""
+    """Return a column that is true for empty lines."""
     return original.cast("string").rlike(f"\\A(?:{_BOM})?\r?\n?\\z")
 
 
 def is_one_json(text: Column) -> Column:
-    """Say which texts are one JSON value and nothing else; Spark reads the first of several, and drops the others."""
+    """Return a column that is true for texts of exactly one JSON value: Spark would read only the first of several."""
     # Between brackets of two kinds: what closes one kind and opens it again does not fit the other.
     around = (('{"":', "}"), ("[", "]"))
     whole = [F.try_parse_json(F.concat(F.lit(begin), text, F.lit(end))).isNotNull() for begin, end in around]
@@ -447,5 +447,5 @@ def _fields(text: Column, layout: CsvLayout) -> Column:
 
 
 def _texts(fields: Column, *, as_bytes: bool) -> Column:
-    """Return fields as text where each of their characters stands for an byte."""
+    """Return fields as text where each of their characters stands for a byte."""
     return F.transform(fields, lambda f: F.encode(f, _BYTES).cast("string")) if as_bytes else fields

@@ -52,7 +52,7 @@ class Interrupted(Exception):  # noqa: N818  # not an error that leaves this roo
     """The connection or an answer was lost; the same call may succeed on a new connection."""
 
 
-#: what may be over on a new connection
+#: errors that can disappear on a new connection
 _MAY_PASS: Final = (*TRANSIENT, Interrupted)
 
 
@@ -81,7 +81,7 @@ class JetStreamLink:
         self.options = options
         self._runner = asyncio.Runner()
         self._client: Client | None = None
-        self._complaint = ""  # what the server said last that answers no request: permissions, mostly
+        self._complaint = ""  # the last message of the server that is not a response: mostly about permissions
 
     def __enter__(self) -> Self:
         return self
@@ -170,7 +170,7 @@ class JetStreamLink:
         return self._client
 
     async def _hear(self, error: Exception) -> None:
-        """Keep what nats-py would log: the call that it makes fail says it."""
+        """Keep the error that nats-py would log: the call that fails because of it reports it."""
         self._complaint = str(error)
 
     async def _disconnect(self) -> None:
@@ -206,7 +206,7 @@ async def request(client: Client, options: Options, subject: str, body: object =
 
 
 def refusal(options: Options, error: dict[str, Any]) -> Exception:
-    """Return what to raise for an error in an answer of the server."""
+    """Return the exception for an error in a response of the server."""
     if error.get("code") == 503:
         return Interrupted(str(error.get("description", "")))
     if error.get("err_code") == NO_STREAM:

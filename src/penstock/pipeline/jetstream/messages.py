@@ -129,12 +129,12 @@ class Messages(Stream):
         return self.messages(spark, stream=streaming is not None)
 
     def ingest(self, records: DataFrame, at: datetime) -> Ingested:
-        """Return what becomes of them."""
+        """Return the ingested messages: events, and the quarantine."""
         return ingest_envelopes(records, self.types, at)
 
 
 def check_stream(options: Options) -> StreamState:
-    """Ask once, from here, whether the stream is there, so that whoever starts a job soon knows; and what it holds.
+    """Check from the driver that the stream exists, so that a mistake is reported early, and return its content.
 
     Raises `FailedError` (`jetstream.unreachable`) and `RefusedError` (`jetstream.unauthorized`, `jetstream.tls`,
     `jetstream.no-stream`, `jetstream.refused`), which Spark would tell late, and in other words.

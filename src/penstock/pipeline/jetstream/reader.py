@@ -46,7 +46,7 @@ from penstock.pipeline.jetstream.link import (
 )
 from penstock.pipeline.jetstream.options import Options
 
-_IDLE: Final = 60 * 1_000_000_000  # nanoseconds after which the server forgets a consumer nobody asks
+_IDLE: Final = 60 * 1_000_000_000  # nanoseconds after which the server deletes a consumer that is not used
 _REREADS: Final = 5
 
 
@@ -73,7 +73,7 @@ class SequenceGap(NamedTuple):
 
 
 def matches(pattern: str, subject: str) -> bool:
-    """Say whether a subject matches a pattern of NATS.
+    """Return whether a subject matches a pattern of NATS.
 
     >>> matches("a.*.c", "a.b.c"), matches("a.>", "a.b.c"), matches("a.>", "a"), matches("a.*", "a.b.c")
     (True, True, False, False)
@@ -181,13 +181,13 @@ class RangeReader:
         )
         self._pending = whole(made, "num_pending", default=0)
         inbox = client.new_inbox()
-        # No limit on what waits here: a chunk is no larger than what we asked for.
+        # No limit on waiting messages: a chunk is not larger than requested.
         await client.subscribe(inbox, cb=self._receive, pending_msgs_limit=0, pending_bytes_limit=0)
         self._consumer = client, text(made, "name"), inbox
 
     async def _close(self, client: Client) -> None:
         if self._consumer is not None:
-            # What arrived must not be lost to a failure here; the server forgets the consumer by itself.
+            # A failure here must not lose messages that arrived; the server deletes the consumer by itself.
             with suppress(*TRANSIENT, Interrupted, PenstockError):
                 await request(client, self._options, f"CONSUMER.DELETE.{self._options.stream}.{self._consumer[1]}")
             self._consumer = None
@@ -196,7 +196,7 @@ class RangeReader:
         if message.reply:
             place = read_place(message.reply)
             if place is None or self._consumer is None or place[:2] != (self._options.stream, self._consumer[1]):
-                return  # not of our consumer: junk of somebody who knows the inbox
+                return  # not from our consumer: junk of somebody who knows the inbox
             headers: dict[str, str] = message.headers or {}
             self._pending = place.pending
             self._got.append(StreamMessage(message.subject, place.sequence, place.time, headers, message.data))
@@ -214,7 +214,7 @@ class RangeReader:
         if not messages and self._status == "409":  # the next message alone is larger than the limit
             messages = await self._ask(client, 1, 0)
         if not messages and self._status in ("404", "408"):
-            self._pending = 0  # what was pending has been deleted since
+            self._pending = 0  # the pending messages have been deleted since
         elif not messages:
             raise Interrupted(f"status {self._status}")
         return messages
@@ -237,7 +237,7 @@ class RangeReader:
         return self._got
 
     async def _held(self, client: Client, *, absent: list[SequenceGap]) -> list[SequenceGap]:
-        """Add to `lost` what is gone from the stream, and return what should have arrived and did not."""
+        """Add sequences that are gone from the stream to `lost`, and return those that should have arrived."""
         if not absent:
             return []
         state = await stream_state(client, self._options)
@@ -253,7 +253,7 @@ class RangeReader:
 def _split(
     gap: SequenceGap, first: int, last: int, deleted: Sequence[int]
 ) -> tuple[list[SequenceGap], list[SequenceGap]]:
-    """Split a gap into what is gone from a stream and what it holds."""
+    """Split a gap into sequences that are gone from the stream and sequences that it holds."""
     gone: list[SequenceGap] = []
     kept: list[SequenceGap] = []
     start, end = gap
@@ -312,7 +312,7 @@ class SequenceRange(InputPartition):
 
 
 def split_range(first: int, last: int, pieces: int) -> list[SequenceRange]:
-    """Split a range of sequences into at most so many, of nearly equal size.
+    """Split a range of sequences into at most this many, of nearly equal size.
 
     >>> split_range(1, 5, 2)
     [SequenceRange(first=1, last=2), SequenceRange(first=3, last=5)]
@@ -353,7 +353,7 @@ def to_arrow(messages: Sequence[StreamMessage], schema: StructType) -> pa.Record
 
 
 def report_loss(options: Options, lost: Sequence[SequenceGap]) -> None:
-    """Raise `FailedError` (`jetstream.data-lost`) for sequences that are gone, or log them where that was asked for."""
+    """Raise `FailedError` (`jetstream.data-lost`) for sequences that are gone, or log them if that was requested."""
     if not lost:
         return
     count = sum(gap.size for gap in lost)
@@ -393,7 +393,7 @@ def _state(options: Options) -> StreamState:
 
 
 def _position(text: str, state: StreamState) -> int:
-    """Return the sequence that `earliest`, `latest` or a number means as a start."""
+    """Return the sequence at which `earliest`, `latest` or a number starts."""
     if text == "earliest":
         return max(1, state.first)
     return state.next if text == "latest" else int(text)
@@ -419,7 +419,7 @@ class JetStreamReader(DataSourceReader):
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
         """Yield the messages of one range."""
         if not isinstance(partition, SequenceRange):
-            return iter(())  # Spark reads one empty partition where there is none
+            return iter(())  # Spark reads one empty partition if there are none
         return read_range(self._options, self._schema, partition)
 
 
@@ -432,7 +432,7 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._target: int | None = None  # with the trigger availableNow, the sequence after the last to read
 
     def initialOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        """Return where a new query begins."""
+        """Return the offset at which a new query begins."""
         state = _state(self._options)
         return {"next": _position(self._options.start, state), "created": state.created}
 
@@ -441,16 +441,16 @@ class JetStreamStreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow)
         return ReadMaxRows(self._options.max_messages) if self._options.max_messages else ReadAllAvailable()
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
-        """Remember where the stream ends now."""
+        """Store the current end of the stream."""
         self._target = _state(self._options).next
 
     def reportLatestOffset(self) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        """Return where the stream ends, for the progress that Spark reports."""
+        """Return the end of the stream, for the progress that Spark reports."""
         state = _state(self._options)
         return {"next": state.next, "created": state.created}
 
     def latestOffset(self, start: dict[str, Any], limit: ReadLimit) -> dict[str, Any]:  # noqa: N802  # Spark's name
-        """Return where the next batch ends: at most the limit of sequences after its start.
+        """Return the end of the next batch: at most the limit of sequences after its start.
 
         Raises `jetstream.data-lost` when the stream is not the one that the offset is of.
         """

@@ -134,7 +134,7 @@ class LedgerBucket:
             if whole(info, "config", "max_age", default=0):
                 raise RefusedError(
                     "jetstream.sink-retention",
-                    f"bucket `{self._options.state_bucket}` forgets what it holds after a time",
+                    f"bucket `{self._options.state_bucket}` expires its values",
                     hint="give option `stateBucket` a bucket without a time to live",
                 )
             return
@@ -182,7 +182,7 @@ class LedgerBucket:
         return FailedError(
             "jetstream.state",
             f"a record in bucket `{self._options.state_bucket}` cannot be read",
-            hint="let nobody else write to the bucket; with another `stateBucket` the sink begins again",
+            hint="only this sink may write to the bucket; with another `stateBucket` the sink begins again",
         )
 
     def _record(self, kind: type[_R], value: dict[str, Any]) -> _R:
@@ -269,7 +269,7 @@ class PublishLedger:
                 return record
             state = await stream_state(client, self._options)
             if record is None or record.batch < mine.batch:
-                # Nobody has entered this batch, so nothing of it is in the stream: it can only come after this.
+                # No attempt has entered this batch, so nothing of it is in the stream before this.
                 mark = BatchRecord(mine.batch, mine.run, True, False, state.last, state.created)
             elif record.created == state.created or not self._options.fail_on_data_loss:
                 mark = replace(record, run=mine.run, first_run=False)
@@ -284,7 +284,7 @@ class PublishLedger:
         self._holds_until = 0.0
 
     def confirm(self) -> None:
-        """Look again if what we know may be out of date (4).
+        """Look again if the last look may be out of date (4).
 
         Raises `FailedError` (`jetstream.superseded`, `jetstream.sink-gap`); and as `JetStreamLink.call`.
         """
@@ -328,7 +328,7 @@ class PublishLedger:
     def _gap(self, what: str) -> FailedError:
         return FailedError(
             "jetstream.sink-gap",
-            f"stream `{self._options.stream}` {what}, so it is unknown what is missing of batch {self.attempt.batch}",
+            f"stream `{self._options.stream}` {what}, so the missing rows of batch {self.attempt.batch} are unknown",
             hint="keep messages longer than a restart takes; `failOnDataLoss` false risks a loss or a second copy",
             batch=self.attempt.batch,
         )
@@ -357,7 +357,7 @@ def _check_retention(options: Options, state: StreamState) -> None:
         raise RefusedError(
             "jetstream.sink-retention",
             f"stream `{options.stream}` keeps messages by `{state.retention}`, not by limits",
-            hint="what consumers took cannot be looked up any more; write to a stream with limits, and source from it",
+            hint="messages that were consumed cannot be looked up; write to a stream with limits, and source from it",
         )
 
 
@@ -366,11 +366,11 @@ def _check_retention(options: Options, state: StreamState) -> None:
 
 
 _ID: Final = "ce-id"
-_CHUNK_OCTETS: Final = 8 * 1024 * 1024
+_CHUNK_BYTES: Final = 8 * 1024 * 1024
 
 
 class Outgoing(NamedTuple):
-    """A row on its way: where to, what makes it itself, and what it carries."""
+    """A row to publish: its subject, its identity, and its content."""
 
     subject: str
     id: str
@@ -390,12 +390,12 @@ class PublishCounts:
 
 
 def digest(row: Outgoing) -> str:
-    """Return what identifies a row within its batch, whatever attempt and partition it is in."""
+    """Return the identity of a row within its batch, independent of attempt and partition."""
     hashed = blake2b(digest_size=16)
     for part in (row.subject, row.id, row.key):
-        octets = part.encode()
-        hashed.update(len(octets).to_bytes(8, "big"))
-        hashed.update(octets)
+        encoded = part.encode()
+        hashed.update(len(encoded).to_bytes(8, "big"))
+        hashed.update(encoded)
     return hashed.hexdigest()
 
 
@@ -428,15 +428,15 @@ def publish_rows(options: Options, attempt: Attempt, rows: Iterable[Outgoing]) -
 
 
 def _chunks(rows: Iterator[Outgoing], size: int) -> Iterator[list[Outgoing]]:
-    """Yield the rows in chunks, of so many or so large that they are sent in no time against the window."""
+    """Yield the rows in chunks that are sent in a time much shorter than the window."""
     chunk: list[Outgoing] = []
-    octets = 0
+    byte_count = 0
     for row in rows:
         chunk.append(row)
-        octets += len(row.payload)
-        if len(chunk) >= size or octets >= _CHUNK_OCTETS:
+        byte_count += len(row.payload)
+        if len(chunk) >= size or byte_count >= _CHUNK_BYTES:
             yield chunk
-            chunk, octets = [], 0
+            chunk, byte_count = [], 0
     if chunk:
         yield chunk
 
@@ -461,7 +461,7 @@ def _distinct(attempt: Attempt, rows: Sequence[Outgoing], bodies: dict[str, byte
 
 
 def _check(row: Outgoing) -> None:
-    """Refuse what would not arrive as it was sent. Raises `MalformedError` (`jetstream.bad-row`)."""
+    """Raise `MalformedError` (`jetstream.bad-row`) for a row that would not arrive as it was sent."""
     if not row.subject or any(c.isspace() or c in "*>" for c in row.subject) or "" in row.subject.split("."):
         raise MalformedError("jetstream.bad-row", f"`{row.subject}` is not a subject to publish to")
     for name, value in row.headers.items():
@@ -511,7 +511,7 @@ class _Publisher:
     async def _send(self, client: Client, *, left: dict[str, Outgoing], counts: PublishCounts) -> None:
         """Send the remaining messages, and remove the acknowledged ones.
 
-        The link must not repeat this by itself, so what failed leaves as `_Unsure`: first the ledger has to look.
+        The link must not repeat this by itself, so failures are raised as `_Unsure`: first the ledger must look.
         """
         self._waiting, self._refused = dict.fromkeys(left), None
         try:
@@ -604,7 +604,7 @@ class Written(WriterCommitMessage):
 
 
 def check_written(schema: StructType, options: Options) -> None:
-    """Check that a frame has what a message needs. Raises `MalformedError` (`jetstream.columns`)."""
+    """Check that a frame has the columns of a message. Raises `MalformedError` (`jetstream.columns`)."""
     for field in schema.fields:
         if field.name in _WRITTEN and field.dataType.simpleString() not in [
             kind.simpleString() for kind in _WRITTEN[field.name]
@@ -627,7 +627,7 @@ def _columns(what: str) -> MalformedError:
 
 
 def outgoing(batches: Iterator[pa.RecordBatch], options: Options) -> Iterator[Outgoing]:
-    """Yield the rows of some batches. Raises `MalformedError` (`jetstream.bad-row`) for a null where none can be."""
+    """Yield the rows of some batches. Raises `MalformedError` (`jetstream.bad-row`) for a null that is not allowed."""
     fixed = options.subjects[0] if len(options.subjects) == 1 else None
     for batch in batches:
         values: dict[str, list[Any]] = {
@@ -679,7 +679,7 @@ class JetStreamWriter(_Writing, DataSourceArrowWriter):
         self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None]) -> None:
-        """Leave what was stored: the next run with the same `writeId` adds what is missing."""
+        """Keep stored rows: the next run with the same `writeId` adds the missing ones."""
 
 
 class JetStreamStreamWriter(_Writing, DataSourceStreamArrowWriter):
@@ -700,4 +700,4 @@ class JetStreamStreamWriter(_Writing, DataSourceStreamArrowWriter):
         self._commit(messages)
 
     def abort(self, messages: list[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803  # Spark's name
-        """Leave what was stored: the batch is tried again, and adds what is missing."""
+        """Keep stored rows: the batch is tried again, and adds the missing ones."""

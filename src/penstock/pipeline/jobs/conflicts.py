@@ -47,7 +47,7 @@ class Conflicts:
         raise _no_stream()
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
-        """Return what would be read; the rest is planned table by table."""
+        """Return the rules that would be read; the rest is planned table by table."""
         return (check_rules(events, self.at),)
 
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:

@@ -32,10 +32,10 @@ from penstock.trust.event_types import VerifiedType
 REFUSED: Final = "refused"
 DECISIONS: Final = "decisions"
 RECORDS: Final = "decision records"
-"""What is counted of the log: a decision, and what it was enforced on, are two records."""
+"""The count of log records: a decision, and its enforcement, are two records."""
 UNKNOWN_TYPE: Final = "pipeline.unknown-type"
 OF_UNKNOWN_TYPE: Final = "of unknown type"
-"""What is counted of events that nobody was given, whoever reads: the policy does not know what they are."""
+"""The count of events that nobody received because the policy does not know their type."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,7 @@ class RecordingPolicy:
 
     @property
     def judge(self) -> SignerPolicy:
-        """Who says whose signatures count."""
+        """The policy that decides whose signatures count."""
         return SignerPolicy(self.policy.of_brokers(), self.policy.types)
 
     def write_records(self, output: Output, batch: int) -> int:
@@ -86,17 +86,17 @@ class OfEvents:
 
     path: str
     types: tuple[EventType, ...]
-    #: where the keys are, if it is a sealed log
+    #: the files of the keys, if it is a sealed log
     keys: KeyFiles | None = field(default=None, kw_only=True)
 
     @property
     def source(self) -> str:
-        """What is read."""
+        """The name of the input."""
         return self.path
 
     @property
     def judge(self) -> SignerPolicy | None:
-        """Who says whose signatures count on blocks of a sealed log; without one, nobody's do."""
+        """The policy that decides whose signatures count on blocks of a sealed log; without one, none do."""
         return None
 
     @property
@@ -176,11 +176,11 @@ class Admit(OfEvents):
         spark = output.spark
         stored = spark.read.schema(good.schema).parquet(output.part(EVENTS, batch))
         refused = spark.read.schema(bad.schema).parquet(output.part(REFUSED, batch))
-        # What is stored is counted once: everybody's events, and the refusals by their reasons.
+        # The stored rows are counted once: all events, and the refusals by their reasons.
         passed, why = _by(stored, TYPE, SOURCE), _by(refused, REASON)
         counts = {"read": events.count(), "events": sum(passed.values()), "refused": sum(why.values())}
         check_sum(counts["read"], {name: counts[name] for name in ("events", "refused")})
-        # Whoever has no right may come under any number of names.
+        # Senders without rights can use any number of names.
         most = RECORD_PRINCIPALS
         kept = _by(refused, TYPE, SOURCE, most=most + 1) if why else {}
         self._record(passed, dict(list(kept.items())[:most]))
@@ -213,7 +213,7 @@ class DeliverJob(OfEvents):
         return self.desk.judge
 
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
-        """Write what readers get, and decisions."""
+        """Write the deliveries and the decisions."""
         policy = self.desk.policy
         delivered = self._deliver(events)
         manifest = store_rows(delivered, output.path, layout=self.layout, revision=policy.revision, batch=batch)
@@ -238,14 +238,14 @@ class DeliverJob(OfEvents):
         return {**manifest.as_dict(), **said}
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
-        """Return what would be computed."""
+        """Return the frames that would be computed."""
         return (self._deliver(events).rows,)
 
     def _deliver(self, events: DataFrame, *, own_filters: bool = True) -> Delivered:
         return deliver(events, self.types, self.desk.policy, own_filters=own_filters)
 
     def _shown(self, events: DataFrame) -> dict[str, int]:
-        """Count what the rights of those readers show who have a filter of their own; of no other readers."""
+        """Count the events that rights show to readers with a filter of their own; no other readers."""
         if all(subscriber.selector == ALWAYS for subscriber in self.desk.policy.subscribers):
             return {}
         rights = self._deliver(events, own_filters=False)
@@ -253,7 +253,7 @@ class DeliverJob(OfEvents):
         return {name: counts.get(str(one.number), 0) for one in rights.programs for name in one.readers}
 
     def _reads(self, subscriber: Subscriber, name: str) -> bool:
-        """Say whether events of a version are of the type that a subscriber reads, or of one that extends it."""
+        """Return whether events of a version are of the type that a subscriber reads, or of one that extends it."""
         key = subscriber.type.event_type.key
         return any(key in (t.key, *t.ancestors) for t in self.types if str(t.name) == name)
 

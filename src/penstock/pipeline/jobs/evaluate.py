@@ -74,7 +74,7 @@ class Evaluate:
 
     @property
     def source(self) -> str:
-        """What is read."""
+        """The name of the input."""
         return self.table.path
 
     @property
@@ -101,7 +101,7 @@ class Evaluate:
                 bad = quoted("@row").getField(PROBLEM).isNotNull() | ~is_one_json(text)
                 found = lines.withColumn("@row", row).withColumn(PROBLEM, F.when(bad, F.lit("not one JSON object")))
                 return _whole(found).select(*(quoted("@row").getField(one.name).alias(one.name) for one in known))
-        # Otherwise the columns of one file would count for all, and what others have besides would not be asked about.
+        # Otherwise the columns of one file would count for all, and further columns of others would be ignored.
         merged = reading(spark).options(mergeSchema="true").parquet(path)
         if streaming is None:
             return merged
@@ -129,7 +129,7 @@ class Evaluate:
         return batch
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
-        """Return what would be computed."""
+        """Return the frames that would be computed."""
         return (evaluate(events, self.policies, self.columns, self.clock()),)
 
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
@@ -190,7 +190,7 @@ class Evaluate:
         return F.when(applies, F.coalesce(applied, root)).otherwise(nothing)
 
     def _text(self, category: str, name: str) -> Column:
-        """Return an attribute as text; empty where no column has it."""
+        """Return an attribute as text; empty if no column has it."""
         for one in self.columns:
             if (one.key.category, one.key.id) == (category, name):
                 value = F.to_json(quoted(one.name)) if one.many and one.separator is None else quoted(one.name)
@@ -199,6 +199,6 @@ class Evaluate:
 
 
 def _whole(rows: DataFrame) -> DataFrame:
-    """Return rows of which none has a `@problem`: one that has stops the job, since nobody can say what was asked."""
+    """Return rows without a `@problem`; a row with one stops the job, because its request is unknown."""
     failed = raise_in_task(NO_ROW, F.concat(place_text(), F.lit(": "), quoted(PROBLEM)))
     return rows.where(F.when(quoted(PROBLEM).isNull(), F.lit(True)).otherwise(failed.cast("boolean")))

@@ -34,17 +34,17 @@ class RecordSource(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is, in words that an output remembers."""
+        """A description of the input, which the output stores."""
 
     @property
     def files(self) -> str | None:
-        """The path of the files, where they are files."""
+        """The path of the files, if the input is files."""
 
     def read(self, spark: SparkSession, streaming: Streaming | None) -> DataFrame:
         """Return the records: those that are there, or all to come."""
 
     def ingest(self, records: DataFrame, at: datetime) -> Ingested:
-        """Return what becomes of them."""
+        """Return the events and the quarantine."""
 
 
 def _files(spark: SparkSession, streaming: Streaming | None) -> Reader:
@@ -73,7 +73,7 @@ class Envelopes:
         return read_lines(_files(spark, streaming), self.path)
 
     def ingest(self, records: DataFrame, at: datetime) -> Ingested:
-        """Return what becomes of them."""
+        """Return the events and the quarantine."""
         return ingest_envelopes(records, self.types, at)
 
 
@@ -108,7 +108,7 @@ class MappedTables:
         return read_parquet(reader.options(**merge), self.path)
 
     def ingest(self, records: DataFrame, at: datetime) -> Ingested:
-        """Return what becomes of them. Raises `LimitError` (`ingest.files`)."""
+        """Return the events and the quarantine. Raises `LimitError` (`ingest.files`)."""
         return ingest_table(records, self.bound, at, self._lacking(records.sparkSession))
 
     def _lacking(self, spark: SparkSession) -> tuple[str, ...]:
@@ -129,16 +129,16 @@ class Ingest:
 
     @property
     def source(self) -> str:
-        """What is read."""
+        """The name of the input."""
         return self.records.name
 
     @property
     def files(self) -> str | None:
-        """The path of the files, where they are files."""
+        """The path of the files, if the input is files."""
         return self.records.files
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
-        """Return what would be computed."""
+        """Return the frames that would be computed."""
         return (self.records.ingest(events, self.clock()).tagged,)
 
     def all(self, spark: SparkSession) -> DataFrame:
@@ -160,7 +160,7 @@ class Ingest:
         return batch
 
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
-        """Write both parts, and count what is stored of them. Raises `FailedError` (`ingest.lost`)."""
+        """Write both parts, and count the stored rows. Raises `FailedError` (`ingest.lost`)."""
 
         def write(parts: Ingested) -> StoredRecords:
             output.write(parts.written, EVENTS, batch)

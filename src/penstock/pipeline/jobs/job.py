@@ -46,7 +46,7 @@ Progress: TypeAlias = Callable[[Said], None]
 
 
 def _nothing(_: Said) -> None:
-    """Tell nobody."""
+    """Ignore the progress."""
 
 
 class Job(Protocol):
@@ -54,11 +54,11 @@ class Job(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the job."""
 
     @property
     def source(self) -> str:
-        """What it reads, in words that an output remembers."""
+        """A description of the input, which the output stores."""
 
     @property
     def parts(self) -> tuple[str, ...]:
@@ -66,7 +66,7 @@ class Job(Protocol):
 
     @property
     def files(self) -> str | None:
-        """Where the files stand that it reads, where it reads files."""
+        """The path of the files that it reads, if it reads files."""
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
         """Return the planned computation for an input, for inspection."""
@@ -75,7 +75,7 @@ class Job(Protocol):
         """Return everything that there is to read."""
 
     def arriving(self, spark: SparkSession, streaming: Streaming) -> DataFrame:
-        """Return a stream of what arrives."""
+        """Return a stream of arriving input."""
 
     def arrived(self, batch: DataFrame) -> DataFrame:
         """Return the input of a batch of the stream."""
@@ -92,7 +92,7 @@ class RunningStream:
     problems: list[PenstockError] = field(default_factory=list)
 
     def wait(self, seconds: float | None = None) -> bool:
-        """Wait for the end, and say whether it has come.
+        """Wait for the end, and return whether it was reached.
 
         Raises what the job raised, and `FailedError` (`pipeline.spark`).
         """
@@ -142,7 +142,7 @@ def start(  # noqa: PLR0913  # a job and where it runs; the rest has defaults
 ) -> RunningStream:
     """Start a job as a stream, or continue one that was stopped.
 
-    Raises as `run`; who waits for it, `RefusedError` (`pipeline.replaced`) too.
+    Raises as `run`; waiting for it also raises `RefusedError` (`pipeline.replaced`).
     """
     check_apart(path, job.files)
     problems: list[PenstockError] = []
@@ -174,9 +174,9 @@ def start(  # noqa: PLR0913  # a job and where it runs; the rest has defaults
 
 @contextmanager
 def spark_errors() -> Iterator[None]:
-    """Turn what Spark raises into `FailedError`: `pipeline.spark`, and `pipeline.no-input` for a path without files.
+    """Turn errors of Spark into `FailedError`: `pipeline.spark`, and `pipeline.no-input` for a path without files.
 
-    What a task of ours has raised is raised again.
+    Errors of our own tasks are raised again.
     """
     try:
         yield
@@ -207,7 +207,7 @@ def spark_errors() -> Iterator[None]:
 
 
 REVISIONS: Final = "policies"
-"""What a commit calls the revisions of the policies by which its batch was decided."""
+"""The key in a commit for the revisions of the policies that decided its batch."""
 
 J = TypeVar("J", bound=Job)
 Make: TypeAlias = Callable[[tuple[PipelinePolicy, ...]], J]
@@ -227,7 +227,7 @@ class Watched:
         self._read(self._now())
 
     def renew(self) -> bool:
-        """Read the files again where anything in them has changed, and say whether it has. Raises as `load_policy`."""
+        """Read the files again if anything in them has changed, and return whether it has. Raises as `load_policy`."""
         digests = self._now()
         if digests == self._digests:
             return False
@@ -243,7 +243,7 @@ class Watched:
         return tuple(policy_digest(file) for file in self.files)
 
     def _read(self, digests: tuple[bytes, ...]) -> None:
-        # What changes in between is not what the digest is of, and is read again with the next batch.
+        # A change in between is not part of the digest, and is read with the next batch.
         self.policies = tuple(load_policy(file, self.clock()) for file in self.files)
         self._digests = digests
 
@@ -265,12 +265,12 @@ class ByPolicy(Generic[J]):
 
     @property
     def name(self) -> str:
-        """What it is called."""
+        """The name of the job."""
         return self.job.name
 
     @property
     def source(self) -> str:
-        """What it reads."""
+        """A description of the input."""
         return self.job.source
 
     @property
@@ -284,7 +284,7 @@ class ByPolicy(Generic[J]):
         return self.job.files
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
-        """Return what would be computed of some input."""
+        """Return the frames that would be computed from some input."""
         return self.job.planned(events)
 
     def all(self, spark: SparkSession) -> DataFrame:
@@ -292,7 +292,7 @@ class ByPolicy(Generic[J]):
         return self.job.all(spark)
 
     def arriving(self, spark: SparkSession, streaming: Streaming) -> DataFrame:
-        """Return a stream of what arrives."""
+        """Return a stream of arriving input."""
         return self.job.arriving(spark, streaming)
 
     def arrived(self, batch: DataFrame) -> DataFrame:
@@ -311,6 +311,6 @@ class ByPolicy(Generic[J]):
         return self.job.arrived(batch)
 
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
-        """Do what the job does, and say by which policies."""
+        """Run the job on a batch, and add the revisions of the policies to the commit."""
         said = self.job.step(events, batch, output)
         return {**said, REVISIONS: [policy.revision for policy in self.watched.policies]}

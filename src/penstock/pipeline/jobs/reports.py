@@ -279,7 +279,7 @@ def _revoked(
 
 
 def _reasoned(refusals: ReportTable) -> ReportTable:
-    """Return refusals with a reason in each row, also where there is no code."""
+    """Return refusals with a reason in each row, even without a code."""
     code = refusals.columns.index("code")
     rows = [(*row[:code], reason(row[code]), *row[code + 1 :]) for row in refusals.rows]
     return replace(refusals, rows=tuple(rows))
@@ -316,7 +316,7 @@ class WhatIf(OfEvents):
 
     @property
     def judge(self) -> SignerPolicy:
-        """The policy as it is: what would be does not change who has signed."""
+        """The policy before the change: it decides who may have signed."""
         return SignerPolicy(self.before, self.before.types)
 
     def __post_init__(self) -> None:
@@ -324,7 +324,7 @@ class WhatIf(OfEvents):
 
     @property
     def source(self) -> str:
-        """What is read, and what is compared: other policies are another output."""
+        """The input, and the policies that are compared: other policies are another output."""
         return f"{self.path} {self.before.revision} {self.after.revision}"
 
     def compare(self, events: DataFrame) -> PolicyComparison:
@@ -344,18 +344,18 @@ class WhatIf(OfEvents):
         return replace(found, unknown_type=other, closed=self.closed(events.sparkSession))
 
     def _admission(self, events: DataFrame, name: str) -> Admissions:
-        """Compare what publishers may put in of one version."""
+        """Compare the events of one version that publishers may publish."""
         event_type = next(one for one in self.types if str(one.name) == name)
         own = events.where(quoted(TYPE) == name)
         typed = own.select(*metadata(), *(quoted(a.id).alias(a.name) for a in event_type.attributes))
         return compare_admission(typed, event_type, self.before, self.after, samples=self.samples)
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
-        """Return what would be read; the comparison itself is planned pair by pair."""
+        """Return the events that would be read; the comparison itself is planned pair by pair."""
         return (events,)
 
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:  # noqa: ARG002  # as all jobs
-        """Compare a batch. What is found is in the commit itself."""
+        """Compare a batch. The commit contains the result."""
         found = self.compare(events)
         counts = {"read": found.events + found.unknown_type, "changes": len(found.changes)}
         counts[OF_UNKNOWN_TYPE] = found.unknown_type
@@ -364,7 +364,7 @@ class WhatIf(OfEvents):
 
 
 def compared(spark: SparkSession, path: str) -> PolicyComparison:
-    """Return the sum of what the batches of an output of `whatif` found.
+    """Return the sum of the comparisons in an output of `whatif`.
 
     Raises `FailedError` (`pipeline.no-input`) where none is complete, `MalformedError` (`layout.manifest`).
     """
@@ -457,7 +457,7 @@ class Audit:
 
     @property
     def source(self) -> str:
-        """What is read."""
+        """The name of the input."""
         return self.path
 
     @property
@@ -489,7 +489,7 @@ class Audit:
         return reading(spark).schema(_VALUE).text(folders)
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
-        """Return what would be computed."""
+        """Return the frames that would be computed."""
         return read_log(events)
 
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
@@ -510,7 +510,7 @@ class Audit:
 
 @dataclass(frozen=True, slots=True)
 class ReportOptions:
-    """What a report is asked for: a period, how many rows a table has, how long the steps of time are."""
+    """Options of a report: the period, the number of rows of a table, and the width of time steps."""
 
     since: datetime | None = None
     until: datetime | None = None
@@ -524,7 +524,7 @@ class ReportOptions:
 
 @contextmanager
 def _computed_once(frame: DataFrame, path: str) -> Iterator[DataFrame]:
-    """Give a frame of what stands below a path that is not computed again each time it is read.
+    """Yield a frame of the data below a path that is computed only once.
 
     A small one is one partition of plain rows: nothing is exchanged between tasks, or compiled to unpack columns.
     """
@@ -581,7 +581,7 @@ _FETCHED: Final = 400
 
 @dataclass(frozen=True, slots=True)
 class QuarantinedRecord:
-    """A record in quarantine: why, where it stood, how long it is, and its beginning as text that is safe to show."""
+    """A record in quarantine: the reason, its place, its size, and its beginning as text that is safe to show."""
 
     reason: str
     words: str | None
@@ -593,14 +593,14 @@ class QuarantinedRecord:
 
 @dataclass(frozen=True, slots=True)
 class QuarantineSummary:
-    """What is in quarantine: how many records for each reason, the most frequent first, and some of each."""
+    """The quarantine: the number of records for each reason, the most frequent first, and samples."""
 
     reasons: dict[str, int]
     samples: tuple[QuarantinedRecord, ...]
 
 
 def open_quarantine(spark: SparkSession, path: str, samples: int = 3) -> QuarantineSummary:
-    """Read the quarantine of an output, with at most so many samples of each reason.
+    """Read the quarantine of an output, with at most this many samples of each reason.
 
     Raises `FailedError` (`pipeline.no-input`) where no job that has one wrote there, or no batch is complete.
     """
@@ -649,8 +649,8 @@ def _records(spark: SparkSession, path: str) -> DataFrame:
         raise FailedError(
             "pipeline.no-input",
             f"`{path}` has no quarantine of records",
-            hint="give the folder that `penstock pipeline ingest`, `conflicts` or `audit --out` wrote; what `seal` and "
-            "`unseal` set aside is in its folder `quarantine`, as it is",
+            hint="give the folder that `penstock pipeline ingest`, `conflicts` or `audit --out` wrote; blocks that "
+            "`seal` and `unseal` set aside are in the folder `quarantine` of their output",
         )
     return part.select(*columns)
 

@@ -75,12 +75,12 @@ class Seal(OfEvents):
     parts: tuple[str, ...] = (SEALED, QUARANTINE, READY)
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
-        """Return what would be computed."""
+        """Return the frames that would be computed."""
         tagged = self.writing.tagged(events)
         return (self.writing.blocks(_good(tagged)), _bad(tagged))
 
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
-        """Write blocks, and what cannot be sealed. Raises `FailedError` (`pipeline.lost`)."""
+        """Write blocks, and the events that cannot be sealed. Raises `FailedError` (`pipeline.lost`)."""
         writing = replace(self.writing, at=self.clock())
         ready = [] if self.sink is None else output.lines(READY, batch)
         tagged = writing.tagged(events)
@@ -108,17 +108,17 @@ class Blocks(Protocol):
 
     @property
     def name(self) -> str:
-        """What it is, in words that an output remembers."""
+        """A description of the input, which the output stores."""
 
     @property
     def files(self) -> str | None:
-        """Where the files stand, where they are files."""
+        """The path of the files, if the input is files."""
 
     def all(self, spark: SparkSession) -> DataFrame:
         """Return all blocks, as rows of a sealed log."""
 
     def arriving(self, spark: SparkSession, streaming: Streaming) -> DataFrame:
-        """Return a stream of what arrives."""
+        """Return a stream of arriving input."""
 
     def arrived(self, batch: DataFrame) -> DataFrame:
         """Return the blocks that have arrived with a batch of that stream."""
@@ -161,7 +161,7 @@ class OfBlocks:
 
     @property
     def source(self) -> str:
-        """What is read."""
+        """The name of the input."""
         return self.blocks.name
 
     @property
@@ -174,7 +174,7 @@ class OfBlocks:
         return self.blocks.all(spark)
 
     def arriving(self, spark: SparkSession, streaming: Streaming) -> DataFrame:
-        """Return a stream of what arrives."""
+        """Return a stream of arriving input."""
         return self.blocks.arriving(spark, streaming)
 
     def arrived(self, batch: DataFrame) -> DataFrame:
@@ -188,9 +188,9 @@ class Unseal(OfBlocks):
 
     types: tuple[EventType, ...]
     keys: KeyFiles
-    #: who says whose signatures count; without one, nobody's do
+    #: the policy that decides whose signatures count; without one, none do
     judge: SignerPolicy | None = None
-    #: whether blocks of all types have to be signed
+    #: whether blocks of all types must be signed
     verify: bool = False
     name: str = "unseal"
     parts: tuple[str, ...] = (EVENTS, SEALED, QUARANTINE, TAKEN)
@@ -200,7 +200,7 @@ class Unseal(OfBlocks):
         return reading.verified(blocks, self.judge, all_types=self.verify)
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
-        """Return what would be computed."""
+        """Return the frames that would be computed."""
         return (self._reading(events).events(events),)
 
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
@@ -258,7 +258,7 @@ class Unseal(OfBlocks):
 
 
 class _Kept(NamedTuple):
-    """What was kept of a batch without being opened: events, blocks by reason, and the blocks."""
+    """The part of a batch that was kept without being opened: events, blocks by reason, and the blocks."""
 
     sealed: int = 0
     quarantined: int = 0
@@ -275,16 +275,16 @@ class Compact(OfBlocks):
     parts: tuple[str, ...] = (SEALED,)
 
     def planned(self, events: DataFrame) -> tuple[DataFrame, ...]:
-        """Return what would be computed."""
+        """Return the frames that would be computed."""
         return (self.compacting.blocks(events),)
 
     def step(self, events: DataFrame, batch: int, output: Output) -> Said:
         """Write the new blocks. Raises `FailedError` (`pipeline.lost`)."""
         found = count_blocks(events)
         before, rows = found.blocks, found.rows
-        # Tasks put together what they have: there must not be more of them than there will be blocks.
+        # Each task merges its own blocks, so there must not be more tasks than merged blocks.
         tasks = max(1, -(-rows // self.compacting.rows))
-        # Copies are left for whoever opens them: once merged, nobody could tell.
+        # Copies are not merged: afterwards a reader could not recognise them.
         parted = part(events, found.copies, None)
         merged = self.compacting.blocks(parted.alone.coalesce(tasks))
         left = [] if parted.suspect is None else [parted.suspect.drop(AGAIN)]

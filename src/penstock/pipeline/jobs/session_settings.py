@@ -6,23 +6,23 @@ from pathlib import Path
 from typing import Final
 
 EVERYWHERE: Final = {
-    # With every expression Python would tell Java, in further calls, from which line of our own code it comes. These
-    # were two thirds of all calls, and nobody who runs a command could use what they tell.
+    # For every expression Python would report the line of our code to Java, in further calls. These were two thirds of
+    # all calls, and are of no use to users of a command.
     "spark.python.sql.dataFrameDebugging.enabled": "false",
 }
 """Wherever its tasks run."""
 _ARROW: Final = "-Darrow.enable_unsafe_memory_access=true -Darrow.enable_null_check_for_get=false"
 LOCAL: Final = {
-    # Nobody else need reach a driver that has its executors in itself.
+    # The driver contains its executors, so nobody else needs to reach it.
     "spark.driver.host": "127.0.0.1",
     "spark.driver.bindAddress": "127.0.0.1",
-    # What is on its way to Python fits into a processor's cache, however long a row is.
+    # Batches on their way to Python fit into a processor's cache, however long a row is.
     "spark.sql.execution.arrow.maxBytesPerBatch": str(4 << 20),
     # Of values on their way back Java does not check the bounds of each, nor count who uses it: what tasks send was
     # made by Arrow itself, and checked there.
     "spark.driver.defaultJavaOptions": _ARROW,
-    # Both ways are a socket of the file system: one of TCP whose ends both have much to send may stand still for good
-    # on Linux from 6.17 on.
+    # Both ways are a socket of the file system: one of TCP whose ends both have much to send may stand still
+    # permanently on Linux from 6.17 on.
     **({"spark.python.unix.domain.socket.enabled": "true"} if hasattr(socket, "AF_UNIX") else {}),
 }
 """On one machine. Sealed logs are read faster with these, and always to their end: see ADR 20."""
@@ -53,7 +53,7 @@ _SMALL_FILES: Final = 1_000
 
 
 def is_small(path: str | None) -> bool:
-    """Say whether everything below a path of this machine is a small input. What cannot be looked at is not."""
+    """Return whether everything below a path of this machine is a small input. What cannot be looked at is not."""
     if path is None:
         return False
     top = Path(path.removeprefix("file://").removeprefix("file:"))

@@ -38,7 +38,7 @@ from penstock.crypto.opener import Opener, OpeningContext, open_column
 from penstock.errors import MalformedError
 from penstock.model.values import Kind
 
-Octets: TypeAlias = NDArray[np.uint8]
+ByteArray: TypeAlias = NDArray[np.uint8]
 
 ARROW_TYPES: Final[Mapping[Kind, Any]] = {
     Kind.STRING: pa.string(),
@@ -47,7 +47,7 @@ ARROW_TYPES: Final[Mapping[Kind, Any]] = {
     Kind.BOOLEAN: pa.bool_(),
     Kind.TIMESTAMP: pa.timestamp("us", "UTC"),
 }
-"""What a column of a kind is in Arrow."""
+"""The Arrow type of a column of each kind."""
 CODES: Final[Mapping[Kind, int]] = {
     Kind.STRING: STRING,
     Kind.INTEGER: INTEGER,
@@ -64,8 +64,8 @@ EARLIEST: Final = microseconds(datetime(1, 1, 1, tzinfo=UTC))
 LATEST: Final = microseconds(datetime(9999, 12, 31, 23, 59, 59, 999_999, tzinfo=UTC))
 """The instants that a timestamp can be, in microseconds since 1970. Arrow has more."""
 _BEYOND_ASCII: Final = 0x80
-#: what an end of a string can be in Arrow
-_MOST_OCTETS: Final = (1 << 31) - 1
+#: the largest offset of a string in Arrow
+_MOST_BYTES: Final = (1 << 31) - 1
 _ZEROS: Final[Mapping[Kind, Any]] = {Kind.STRING: "", Kind.FLOAT: 0.0, Kind.BOOLEAN: False}
 
 
@@ -122,17 +122,17 @@ def _write_strings(array: Any) -> tuple[int, list[bytes]]:
     return width, [lengths.astype(_UNSIGNED[width]).tobytes(), data.tobytes()]
 
 
-def places(array: Any) -> tuple[NDArray[np.int64], Octets]:
-    """Return where strings or binaries begin and end, from 0, and their bytes."""
+def places(array: Any) -> tuple[NDArray[np.int64], ByteArray]:
+    """Return the offsets of strings or binaries, from 0, and their bytes."""
     _, offsets, data = array.buffers()
     size = np.int64 if pa.types.is_large_string(array.type) or pa.types.is_large_binary(array.type) else np.int32
     ends = np.frombuffer(offsets, size)[array.offset : array.offset + len(array) + 1].astype(np.int64)
-    octets = np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]]
-    return ends - ends[0], octets
+    raw = np.frombuffer(data or b"", np.uint8)[ends[0] : ends[-1]]
+    return ends - ends[0], raw
 
 
 def decode_array(data: bytes, rows: int, kind: Kind) -> Any:
-    """Read a column of so many values. Raises `MalformedError`: `block.column`, and `value.kind` for another kind."""
+    """Read a column of this many values. Raises `MalformedError`: `block.column`, and `value.kind` for another kind."""
     if data == NULL:
         return pa.nulls(rows, ARROW_TYPES[kind])
     form = data[0] if data else 0
@@ -175,39 +175,39 @@ def _read(data: bytes, place: int, rows: int, kind: Kind, width: int) -> Any:
 
 
 def _aligned(data: bytes, place: int, size: np.dtype[Any]) -> NDArray[Any]:
-    """Return numbers that begin at any place, copied to where they are read quickly. Raises `ValueError`."""
+    """Return numbers from an unaligned buffer, copied to an aligned one. Raises `ValueError`."""
     return np.frombuffer(data, size, offset=place).copy()
 
 
-def _booleans(octets: Octets, rows: int) -> NDArray[np.bool_]:
+def _booleans(raw: ByteArray, rows: int) -> NDArray[np.bool_]:
     if rows > 1:
-        return _bits(octets, rows)
-    if len(octets) != 1 or octets[0] > 1:
+        return _bits(raw, rows)
+    if len(raw) != 1 or raw[0] > 1:
         raise malformed_column()
-    return octets.astype(np.bool_)
+    return raw.astype(np.bool_)
 
 
-def _bits(octets: Octets, rows: int) -> NDArray[np.bool_]:
-    bits = np.unpackbits(octets, bitorder="little")
-    if len(octets) != (rows + 7) // 8 or bits[rows:].any():
+def _bits(raw: ByteArray, rows: int) -> NDArray[np.bool_]:
+    bits = np.unpackbits(raw, bitorder="little")
+    if len(raw) != (rows + 7) // 8 or bits[rows:].any():
         raise malformed_column()
     return bits[:rows].astype(np.bool_)
 
 
-def _read_strings(octets: Octets, rows: int, width: int) -> Any:
+def _read_strings(raw: ByteArray, rows: int, width: int) -> Any:
     if rows == 1:
         if width:
             raise malformed_column()
-        return strings(np.array([0, len(octets)]), octets)
+        return strings(np.array([0, len(raw)]), raw)
     if width == SEPARATED:
-        between = np.flatnonzero(octets == 0)
+        between = np.flatnonzero(raw == 0)
         if len(between) != rows - 1 or rows > SEPARATED_ROWS:
             raise malformed_column()
-        ends = np.concatenate(([0], between - np.arange(rows - 1), [len(octets) - rows + 1]))
-        return strings(ends, octets[octets != 0])
+        ends = np.concatenate(([0], between - np.arange(rows - 1), [len(raw) - rows + 1]))
+        return strings(ends, raw[raw != 0])
     body = (rows - 1) << width
-    lengths = octets[:body].view(_UNSIGNED[width])
-    text = octets[body:]
+    lengths = raw[:body].view(_UNSIGNED[width])
+    text = raw[body:]
     separable = rows <= SEPARATED_ROWS and not (text == 0).any()
     if len(lengths) != rows - 1 or separable or width != narrowest(int(lengths.max()), LONGEST):
         raise malformed_column()
@@ -218,19 +218,19 @@ def _read_strings(octets: Octets, rows: int, width: int) -> Any:
     return strings(ends, text)
 
 
-def strings(ends: NDArray[np.signedinteger[Any]], octets: Octets) -> Any:
-    """Return an array of strings, of which it is said where they end, one after the other.
+def strings(ends: NDArray[np.signedinteger[Any]], raw: ByteArray) -> Any:
+    """Return an array of strings from their offsets and bytes.
 
     Raises `pa.ArrowInvalid` for ends that do not rise to that of the bytes, and for bytes that are not UTF-8.
     """
     # Lengths are the sender's, and their sum may have passed all numbers. Nobody behind this looks again: see
     # `jobs.session_settings`.
-    if ends[-1] != len(octets) or len(octets) > _MOST_OCTETS or (ends[1:] < ends[:-1]).any():
+    if ends[-1] != len(raw) or len(raw) > _MOST_BYTES or (ends[1:] < ends[:-1]).any():
         raise pa.ArrowInvalid("strings that end before they begin")
-    buffers = [None, pa.py_buffer(ends.astype(np.int32, copy=False)), pa.py_buffer(np.ascontiguousarray(octets))]
+    buffers = [None, pa.py_buffer(ends.astype(np.int32, copy=False)), pa.py_buffer(np.ascontiguousarray(raw))]
     found = pa.Array.from_buffers(pa.string(), len(ends) - 1, buffers)
     # Text that is ASCII is UTF-8 wherever it is cut, and looking at each string takes longer than all the rest.
-    found.validate(full=len(octets) > 0 and int(octets.max()) >= _BEYOND_ASCII)
+    found.validate(full=len(raw) > 0 and int(raw.max()) >= _BEYOND_ASCII)
     return found
 
 
@@ -276,9 +276,9 @@ Places = NDArray[np.int64]
 
 
 class Cells(NamedTuple):
-    """Values of one attribute, each by itself: where they begin, and how long they are."""
+    """Separate values of one attribute: their offsets and lengths."""
 
-    octets: Octets
+    raw: ByteArray
     starts: Places
     lengths: Places
 
@@ -289,7 +289,7 @@ class Cells(NamedTuple):
         return cls(np.frombuffer(b"".join(values), np.uint8), np.cumsum(lengths) - lengths, lengths)
 
     def bundled(self, count: int) -> list["Cells"]:
-        """Cut bundles of so many values (`encode_bundle`). Raises `MalformedError` (`block.column`)."""
+        """Cut bundles of this many values (`encode_bundle`). Raises `MalformedError` (`block.column`)."""
         head = _LENGTH * (count - 1)
         if (self.lengths < head).any():
             raise malformed_column()
@@ -299,7 +299,7 @@ class Cells(NamedTuple):
             raise malformed_column()
         found, start = [], self.starts + head
         for lengths in (*cut, last):
-            found.append(Cells(self.octets, start, lengths))
+            found.append(Cells(self.raw, start, lengths))
             start = start + lengths
         return found
 
@@ -308,22 +308,22 @@ class Cells(NamedTuple):
 
     def numbers(self, starts: Places, dtype: "np.dtype[Any]") -> NDArray[Any]:
         """Return a number at each of some places."""
-        found: NDArray[Any] = self.octets[starts[:, None] + np.arange(dtype.itemsize)].view(dtype)[:, 0]
+        found: NDArray[Any] = self.raw[starts[:, None] + np.arange(dtype.itemsize)].view(dtype)[:, 0]
         return found
 
     def texts(self, starts: Places, lengths: Places) -> Any:
         """Return an array of the texts at some places. Raises `pa.ArrowInvalid`."""
         ends = np.concatenate(([0], np.cumsum(lengths)))
         within = np.repeat(starts - ends[:-1], lengths) + np.arange(ends[-1])
-        return strings(ends, self.octets[within])
+        return strings(ends, self.raw[within])
 
 
 def decode_cells(cells: Cells, kind: Kind) -> Any:
     """Read values of one kind. Raises `MalformedError` (`block.column`, `value.kind`)."""
-    octets, starts, lengths = cells
+    raw, starts, lengths = cells
     if (lengths < 1).any():
         raise malformed_column()
-    codes = octets[starts]
+    codes = raw[starts]
     null = codes == 0
     if (lengths[null] != 1).any():
         raise malformed_column()
@@ -359,7 +359,7 @@ def _cells_with_nulls(found: Any, null: NDArray[np.bool_]) -> Any:
 
 
 def _forms(kind: Kind) -> Iterator[tuple[int, "np.dtype[Any]"]]:
-    """Yield the first bytes that a value may have, and what the rest is."""
+    """Yield the possible first bytes of a value, and the form of the rest."""
     if kind is Kind.INTEGER:
         yield from ((INTEGER | width << WIDTH_SHIFT, dtype) for width, dtype in enumerate(SIGNED))
     else:
@@ -390,13 +390,13 @@ class Group(NamedTuple):
 
 
 def groups(headers: Any, rows: Places) -> Iterator[Group]:
-    """Sort some of the headers of a column by what they have in common."""
-    ends, octets = places(headers)
+    """Group some of the headers of a column by their common part."""
+    ends, raw = places(headers)
     lengths = np.diff(ends)[rows]
     for length in np.unique(lengths):
         own = rows[lengths == length]
-        whole = 0 < len(own) * length == len(octets)
-        table = octets.reshape(-1, length) if whole else octets[ends[own][:, None] + np.arange(length)]
+        whole = 0 < len(own) * length == len(raw)
+        table = raw.reshape(-1, length) if whole else raw[ends[own][:, None] + np.arange(length)]
         # Where counts begin depends on how many columns there are; a wrong guess is found when nothing opens.
         start = _fixed(bytes(table[0])) if length > 6 else length
         if _same(table[:, :start]) and _same(table[:, start + _OWN :]):
@@ -410,7 +410,7 @@ def groups(headers: Any, rows: Places) -> Iterator[Group]:
 
 
 def _same(table: NDArray[np.uint8]) -> bool:
-    """Say whether all rows are equal."""
+    """Return whether all rows are equal."""
     return bool((table == table[0]).all())
 
 
@@ -419,7 +419,7 @@ def _fixed(header: bytes) -> int:
 
 
 class OpenedGroup(NamedTuple):
-    """What was opened: arrays of ids and times, and of each attribute for which there is a key."""
+    """Opened blocks: arrays of ids and times, and of each attribute for which there is a key."""
 
     names: BlockNames
     sender: bytes

@@ -47,9 +47,9 @@ BLOCK: Final = "@block"
 SEALED: Final = "sealed"
 """The part of an output that is a sealed log."""
 ATTRIBUTES: Final = "attributes"
-"""What a commit says of it: the attributes that have a column."""
+"""The key in a commit for the attributes that have a column."""
 CLOSED: Final = "closed"
-"""What a commit says of events that were read from it: the attributes that are null because no key is held."""
+"""The key in a commit for the attributes that are null because their keys are missing."""
 
 
 FILES: Final = {
@@ -105,7 +105,7 @@ def names_said(said: Iterable[Said], what: str) -> tuple[str, ...]:
 
 @cache
 def _settle_worker() -> None:
-    """Keep what a worker of Spark has imported out of its searches for garbage, of which each task ends with one."""
+    """Exclude imported modules from garbage collection in Spark workers: each task ends with a collection."""
     gc.freeze()
 
 
@@ -156,7 +156,7 @@ def closed(types: Iterable[EventType], ring: KeyRing, columns: Iterable[str]) ->
 
 
 def read_signer(path: str) -> SigningKey:
-    """Read a private key that lies under no passphrase: nobody can be asked where tasks run.
+    """Read a private key without a passphrase: tasks cannot ask anybody for one.
 
     Raises `FailedError` and `MalformedError` (`seal.signer` and what reading a key raises).
     """
@@ -183,7 +183,7 @@ def read_signer(path: str) -> SigningKey:
 
 
 TAKEN: Final = "taken"
-"""The part of an output, and what a commit says of it: the first and the last time."""
+"""The part of an output, and its key in a commit: the first and the last time."""
 REPLAYED: Final = "seal.replayed"
 AGAIN: Final = "@again"
 """A column of blocks that may be copies: whether one of that name was taken before."""
@@ -235,7 +235,7 @@ def count_blocks(blocks: DataFrame) -> BlockCounts:
     found = by_sender.limit(_MOST_SENDERS + 1).collect()
     if len(found) > _MOST_SENDERS:
         return _added_up(by_sender.agg(*_sums()).collect(), None)
-    # What is cut off names nobody.
+    # The cut part names nobody.
     whole = sorted(bytes(row[_SENDER]) for row in found if len(row[_SENDER] or b"") == DIGEST_BYTES)
     return _added_up(found, tuple(str(Principal(sender)) for sender in whole))
 
@@ -271,7 +271,7 @@ class Parted:
 
     alone: DataFrame
     suspect: DataFrame | None = None
-    #: what is kept until everything is written
+    #: cached frames, kept until everything is written
     names: DataFrame | None = None
 
     def forget(self) -> None:
@@ -281,7 +281,7 @@ class Parted:
 
 
 def part(blocks: DataFrame, copies: int, taken: DataFrame | None) -> Parted:
-    """Part blocks of which so many are copies; `taken` are the names of those that have come before."""
+    """Separate blocks from their copies, of which the number is given; `taken` are the names of earlier blocks."""
     if not copies and taken is None:
         return Parted(blocks)
     name = quoted(_NAME)
@@ -316,7 +316,7 @@ def _overlap(said: Mapping[str, object], found: BlockCounts) -> bool:
     match said.get(TAKEN):
         case [str(first), str(last)]:
             return first <= found.last.hex() and found.first.hex() <= last
-    # A batch of before there was such a part took no note of what it took.
+    # A batch of an older version did not record its blocks.
     return False
 
 
@@ -329,5 +329,5 @@ def write_taken(blocks: DataFrame, failed: DataFrame | None, output: Output, bat
 
 
 def said_taken(found: BlockCounts) -> list[str]:
-    """Return what a commit says of the times of its blocks."""
+    """Return the times of its blocks from a commit."""
     return [found.first.hex(), found.last.hex()]

@@ -47,13 +47,13 @@ def split_messages(records: DataFrame, columns: Iterable[str]) -> DataFrame:
 
 
 def block_messages(blocks: DataFrame, blinded: "Blinding | None" = None) -> DataFrame:
-    """Return blocks as what `penstock.jetstream` writes, under the names that brokers know them by."""
+    """Return blocks as messages for `penstock.jetstream`, under the names that brokers use."""
     return map_arrow(blocks, _Messages(blinded).of, _MESSAGE)
 
 
 @dataclass(frozen=True, slots=True)
 class Blinding:
-    """Arguments of tasks about blinded types: which they are, and where their label keys are."""
+    """Arguments of tasks about blinded types: the types, and the files of their label keys."""
 
     types: frozenset[TypeKey]
     keys: KeyFiles
@@ -108,7 +108,7 @@ class _Messages:
             yield pa.RecordBatch.from_arrays([pa.array(ids), pa.array(blocks, pa.binary())], ["id", "payload"])
 
     def _routed(self, block: bytes, ring: KeyRing | None) -> bytes:
-        """Return a block as brokers send it: whoever carries one of a blinded type is not told of what type it is."""
+        """Return a block as brokers send it: those that carry a blinded block do not learn its type."""
         if self.blinding is None or ring is None:
             return block
         route = read_header(block).route

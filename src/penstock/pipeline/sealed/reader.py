@@ -75,7 +75,7 @@ def numbered_schema(types: Sequence[EventType], senders: Sequence[str] | None) -
     Spark asks Arrow for each value whether it is null, which is expensive: columns without nulls are declared so.
     """
     if max(len(types), len(senders or ())) > _LOWER + 1:
-        raise ValueError("more types or senders than a number tells apart")
+        raise ValueError("there are too many types or senders for one number")
     instead = (TYPE,) if senders is None else (TYPE, SOURCE)
     stored = events_schema(types)
     whole = {ID, *_marked(stored.names)}
@@ -107,7 +107,7 @@ def _named(names: Sequence[str], number: Column) -> Column:
 
 
 class Numbering:
-    """Makes batches in that schema, but for nulls, where a task runs."""
+    """Make batches in that schema, except for nulls, in a task."""
 
     def __init__(self, types: Sequence[EventType], senders: Sequence[str] | None) -> None:
         self.kinds: Mapping[str, Kind] = {str(a.id): a.spec.kind for a in attributes_of(types)}
@@ -121,7 +121,7 @@ class Numbering:
     def batch(self, opened: OpenedGroup, version: int) -> Any:
         """Return the events of a block as rows: `version` is the place of its type.
 
-        Raises `MalformedError` (`block.malformed`) where the sender is none of those that are known.
+        Raises `MalformedError` (`block.malformed`) if the sender is not known.
         """
         rows = len(opened.ids)
         number, *source = self._common(rows, version, opened.sender)
@@ -130,7 +130,7 @@ class Numbering:
         return pa.RecordBatch.from_arrays([number, opened.ids, opened.times, *source, *own], schema=self._schema)
 
     def _common(self, rows: int, version: int, sender: bytes) -> Sequence[Any]:
-        """Return what the events of a block have in common, so many times: blocks of one log are mostly alike."""
+        """Return the common values of a block's events, once for each event: blocks of one log are mostly alike."""
         if self._last[0] != (rows, version, sender):
             name = str(Principal(sender))
             source = [] if self._senders is not None else [pa.repeat(name, rows)]
@@ -141,7 +141,7 @@ class Numbering:
     def _place(self, sender: str) -> int:
         place = 0 if self._senders is None else self._senders.get(sender)
         if place is None:
-            raise MalformedError("block.malformed", "a block of a sender who was not there when the log was looked at")
+            raise MalformedError("block.malformed", "a block has a sender that the log did not have when the job began")
         return place
 
 
@@ -178,14 +178,14 @@ _SIGNED: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class BlockReader:
-    """Arguments of tasks: where their keys are, which types there are, and which attributes are wanted."""
+    """Arguments of tasks: the files of their keys, the types, and the wanted attributes."""
 
     keys: KeyFiles
     types: tuple[EventType, ...]
     wanted: tuple[str, ...]
     #: all who have sealed the blocks; where that is not known, their long names come from tasks row by row
     senders: tuple[str, ...] | None = None
-    #: whether everything has to be signed; what the owner of a type wants signed always has to
+    #: whether everything must be signed; events whose owner requires it always must
     verify: bool = False
     #: who may sign what
     grants: tuple[Grant, ...] = ()
@@ -201,7 +201,7 @@ class BlockReader:
         return cls(keys, known, readable(known, keys.read(), columns), senders)
 
     def verified(self, blocks: DataFrame, judge: SignerPolicy | None, *, all_types: bool = False) -> "BlockReader":
-        """Return the same with who may sign these blocks, where they have to be signed; without a judge, nobody may."""
+        """Return a copy with the permitted signers, if blocks must be signed; without a judge, nobody may sign."""
         if not all_types and not any(t.signed for t in self.types):
             return self
         grants = () if judge is None else judge.grants(blocks, self.keys)
@@ -220,7 +220,7 @@ class BlockReader:
         return failed.unionByName(replace(self, once=True).failures(found.suspect).drop(AGAIN))
 
     def events(self, blocks: DataFrame, *, strict: bool = False) -> DataFrame:
-        """Return the events of the blocks that open; where it is to be `strict`, all must.
+        """Return the events of the blocks that open; with `strict`, all blocks must open.
 
         Attributes of which no key is held are null, and their columns are not read.
         """
@@ -287,7 +287,7 @@ class _Reader:
         self._taken: set[bytes] | None = set() if reading.once else None
 
     def read(self, batch: Any) -> Iterator[Any | Failed]:
-        """Yield events in batches, and what failed."""
+        """Yield events in batches, and the blocks that failed."""
         rows = batch.column(ROWS).fill_null(0).to_numpy(zero_copy_only=False)
         single = (rows == 1) & batch.column(HEADER).is_valid().to_numpy(zero_copy_only=False)
         if self._taken is not None:
@@ -311,7 +311,7 @@ class _Reader:
             self._check_epochs(found.names, (n for n in found.names.attributes if n not in found.columns))
             yield self._rows.batch(found, version)
         except (PenstockError, KeyError):
-            # Which of them is it?
+            # Find the block that does not open.
             yield from (self._block(batch, row) for row in group.rows.tolist())
 
     def _block(self, batch: Any, row: int) -> Any | Failed:
@@ -335,7 +335,7 @@ class _Reader:
         times = decode_array(encoded.times, encoded.rows, Kind.TIMESTAMP)
         arrays = {n: decode_array(data, encoded.rows, self._kinds[n]) for n, data in pairs if data is not None}
         found = self._rows.batch(OpenedGroup(encoded.names, parts.header().fixed.sender, ids, times, arrays), version)
-        # Last: what is taken has opened, down to its values.
+        # Last, because only blocks that opened completely count as taken.
         self._take(parts, again=AGAIN in batch.schema.names and bool(batch.column(AGAIN)[row].as_py()))
         return found
 
@@ -345,11 +345,11 @@ class _Reader:
             raise unknown_key(names.type)
 
     def _demands(self, of_type: TypeKey) -> bool:
-        """Say whether events of a type have to be signed."""
+        """Return whether events of a type must be signed."""
         return self._verify_all or of_type in self._signed
 
     def _verify(self, header: bytes, parts: Parts, encoded: EncodedBlock) -> None:
-        """Check who has signed a block. Raises `RefusedError`: `seal.unsigned`, `seal.bad-signature`, `seal.signer`."""
+        """Check the signer of a block. Raises `RefusedError`: `seal.unsigned`, `seal.bad-signature`, `seal.signer`."""
         sender = self._opener.verify_parts(header, decode_block(encoded)).sender
         names = encoded.names
         known = self._grants.get((sender.digest, str(names.type)), ())
@@ -400,10 +400,10 @@ def _cell(column: Any, row: int) -> bytes | None:
 
 
 def _are_signed(headers: Any) -> NDArray[np.bool_]:
-    """Say of each header whether it is signed. The answer is arbitrary for data that is not a header."""
-    ends, octets = places(headers)
-    flags = np.minimum(ends[:-1] + 1, max(len(octets) - 1, 0))
-    found: NDArray[np.bool_] = (octets[flags] & _SIGNED) != 0 if len(octets) else np.zeros(len(flags), np.bool_)
+    """Return for each header whether it is signed. The result is arbitrary for data that is not a header."""
+    ends, data = places(headers)
+    flags = np.minimum(ends[:-1] + 1, max(len(data) - 1, 0))
+    found: NDArray[np.bool_] = (data[flags] & _SIGNED) != 0 if len(data) else np.zeros(len(flags), np.bool_)
     return found
 
 
@@ -418,17 +418,17 @@ def _unknown_type() -> MalformedError:
 def _gathered(batches: Iterable[Any]) -> Iterator[Any]:
     """Put small batches together."""
     waiting: list[Any] = []
-    rows = octets = 0
+    rows = size = 0
     for batch in batches:
         alone = batch.num_rows >= _FEW or batch.nbytes >= _SMALL
-        if waiting and (alone or rows >= _FEW or octets >= _SMALL):
+        if waiting and (alone or rows >= _FEW or size >= _SMALL):
             yield pa.concat_batches(waiting)
-            waiting, rows, octets = [], 0, 0
+            waiting, rows, size = [], 0, 0
         if alone:
             yield batch
         else:
             waiting.append(batch)
-            rows, octets = rows + batch.num_rows, octets + batch.nbytes
+            rows, size = rows + batch.num_rows, size + batch.nbytes
     if waiting:
         yield pa.concat_batches(waiting)
 

@@ -53,7 +53,7 @@ class Grant(NamedTuple):
     attributes: frozenset[str]
 
     def covers(self, time: int, attributes: Iterable[str]) -> bool:
-        """Say whether it is about a block."""
+        """Return whether it covers a block."""
         return self.first <= time <= self.last and self.attributes.issuperset(attributes)
 
 
@@ -74,7 +74,7 @@ class SignerPolicy:
     types: tuple[VerifiedType, ...]
 
     def grants(self, blocks: DataFrame, keys: KeyFiles) -> tuple[Grant, ...]:
-        """Return what the senders of some blocks may sign, as far as the times of these blocks go."""
+        """Return the grants of the senders of some blocks, for the times of these blocks."""
         rights = {
             (principal.digest, str(key)): right
             for key in dict.fromkeys(verified.event_type.key for verified in self.types)
@@ -107,7 +107,7 @@ class SignerPolicy:
 
 
 def _is_whole(branch: Branch) -> bool:
-    """Say whether a branch holds for all events while it is valid."""
+    """Return whether a branch holds for all events while it is valid."""
     bare = branch.where == TRUE and branch.when.condition == TRUE and branch.only is None
     return bare and not (branch.forced or branch.guards or branch.when.validity.online)
 
@@ -120,14 +120,14 @@ class _Right(NamedTuple):
     branches: tuple[tuple[Branch, ...], ...]
 
     def attributes(self, at: datetime) -> frozenset[str] | None:
-        """Return the attributes that may be published at a time in all versions; None where the type may not."""
+        """Return the attributes that may be published at a time in all versions; None if the type may not."""
         held = [[branch for branch in own if branch.when.validity.contains(at)] for own in self.branches]
         if not all(held):
             return None
         return frozenset(str(a) for a in self.known if all(any(branch.shows(a) for branch in own) for own in held))
 
     def cuts(self, seen: _Seen) -> list[int]:
-        """Return the instants at which what may be published can change, from the first time on."""
+        """Return the instants at which the permitted attributes can change, from the first time on."""
         found = {seen.first, seen.last + 1}
         for validity in (branch.when.validity for own in self.branches for branch in own):
             instants = [] if validity.starts is None else [validity.starts]
@@ -136,13 +136,13 @@ class _Right(NamedTuple):
         return sorted(found)
 
     def changes(self, seen: _Seen) -> bool:
-        """Say whether it may not be the same at all these times."""
+        """Return whether the grant can differ between these times."""
         return len(self.cuts(seen)) > 2  # the beginning and the end
 
 
 @dataclass(frozen=True, slots=True)
 class _Heads:
-    """Reads who has sealed blocks, of what type and when, as their headers say; only of some senders."""
+    """Read the sender, type and time from the headers of blocks, for some senders only."""
 
     keys: KeyFiles
     types: tuple[EventType, ...]

@@ -56,7 +56,7 @@ from penstock.pipeline.sealed.log import (
 )
 
 BLOCK_ROWS: Final = 65_536
-"""Rows of a block unless told otherwise."""
+"""The default number of rows of a block."""
 _SMALL: Final = 64
 """Blocks of fewer events are written value by value: Arrow takes longer to begin than that."""
 _TOO_LARGE: Final = "block.limit"
@@ -66,7 +66,7 @@ _BATCH_ROWS: Final = 4_096
 
 @dataclass(frozen=True, slots=True)
 class Writing:
-    """Arguments of tasks: where their keys are, the sender and time to seal with, and how many events per block."""
+    """Arguments of tasks: the files of their keys, the sender and time to seal with, and the events per block."""
 
     keys: KeyFiles
     types: tuple[EventType, ...]
@@ -74,7 +74,7 @@ class Writing:
     at: datetime
     rows: int = BLOCK_ROWS
     settings: SealerSettings = SealerSettings()  # noqa: RUF009  # it does not change
-    #: the file of the sender's private key, where blocks are to be signed
+    #: the file of the sender's private key, if blocks are signed
     signer: str | None = None
     limits: CryptoLimits = CRYPTO_LIMITS
 
@@ -147,7 +147,7 @@ def _any(conditions: list[Column]) -> Column:
 
 
 def _gathered(batches: Iterable[Any], types: Iterable[EventType], rows: int) -> Iterator[tuple[EventType, Any]]:
-    """Gather events of each type, and yield as many of one as make up whole blocks; in the end, what is left."""
+    """Gather events by type, and yield whole blocks; at the end, yield the remaining events."""
     by_name = {str(t.name): t for t in types}
     waiting: dict[str, list[Any]] = {}
     for batch in batches:
@@ -218,7 +218,7 @@ class _Writer:
     def _blocks(
         self, own: BlockNames, columns: Sequence[tuple[Any, Kind]], level: Level, places: range
     ) -> Iterator[bytes | int]:
-        """Seal some places of columns as one block, or as several where it would be too large."""
+        """Seal some rows of columns as one block, or as several if it would be too large."""
         parts = ((column[places.start : places.stop], kind) for column, kind in columns)
         ids, times, *rest = (
             encode_column(part) if isinstance(part, list) else encode_array(part, kind) for part, kind in parts
@@ -244,7 +244,7 @@ class _Writer:
 
 
 def _row(own: BlockNames, level: Level, data: bytes) -> dict[str, Any]:
-    """Return a block with these names as a row: what was just put together is cut without being read."""
+    """Return a block with these names as a row. It was just assembled, so it is split without being parsed."""
     parts = read_block(data)
     columns = zip((FIRST, *(own.attributes if level is Level.ATTRIBUTE else ())), parts.columns, strict=True)
     return {HEADER: parts.opening(), ROWS: parts.rows, **dict(columns)}
@@ -261,7 +261,7 @@ class LogRows:
     def __init__(self, schema: Any) -> None:
         self._schema = schema
         self._rows: list[Mapping[str, Any]] = []
-        self._octets = 0
+        self._size = 0
 
     @staticmethod
     def row(data: bytes) -> dict[str, Any]:
@@ -272,15 +272,15 @@ class LogRows:
     def add(self, row: Mapping[str, Any]) -> Iterator[Any]:
         """Take a row."""
         self._rows.append(row)
-        self._octets += sum(len(data) for data in row.values() if isinstance(data, bytes))
-        if self._octets >= _BATCH_BYTES or len(self._rows) >= _BATCH_ROWS:
+        self._size += sum(len(data) for data in row.values() if isinstance(data, bytes))
+        if self._size >= _BATCH_BYTES or len(self._rows) >= _BATCH_ROWS:
             yield from self.rest()
 
     def rest(self) -> Iterator[Any]:
         """Return the remaining events."""
         if self._rows:
             yield pa.RecordBatch.from_pylist(self._rows, schema=self._schema)
-        self._rows, self._octets = [], 0
+        self._rows, self._size = [], 0
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -299,7 +299,7 @@ _KINDS: Final = {code: kind for kind, code in CODES.items()}
 
 @dataclass(frozen=True, slots=True)
 class Compacting:
-    """Arguments of tasks: where their keys are, and how many events a block should have."""
+    """Arguments of tasks: the files of their keys, and the number of events of a block."""
 
     keys: KeyFiles
     rows: int = BLOCK_ROWS
@@ -352,7 +352,7 @@ class _Waiting:
     rows: int = 0
 
     def fits(self, block: _Opened, most: int) -> bool:
-        """Say whether a block can be one with these."""
+        """Return whether a block can be merged with these."""
         pairs = zip(self.kinds, (kind for kind, _ in block.columns), strict=True)
         return self.rows + block.rows <= most and all(None in pair or pair[0] is pair[1] for pair in pairs)
 
@@ -413,7 +413,7 @@ class _Merger:
         yield from self._merged(found.blocks, found.kinds)
 
     def _merged(self, blocks: list[_Opened], kinds: list[Kind | None]) -> Iterator[dict[str, Any]]:
-        """Yield blocks as one, or as several where it would be too large."""
+        """Yield blocks merged into one, or into several if it would be too large."""
         if len(blocks) == 1:
             yield blocks[0].row
             return
@@ -435,14 +435,14 @@ class _Merger:
         return sealer.seal_encoded(encoded, instant(max(block.time for block in blocks)), first.key.fixed.level)
 
 
-def _decoded(octets: bytes, rows: int) -> tuple[Kind | None, Any]:
+def _decoded(data: bytes, rows: int) -> tuple[Kind | None, Any]:
     """Read a column of any kind. Raises `MalformedError` (`block.column`): only columns are sealed."""
-    if octets == NULL:
+    if data == NULL:
         return None, pa.nulls(rows)
-    kind = _KINDS.get(octets[0] & KINDS) if octets else None
+    kind = _KINDS.get(data[0] & KINDS) if data else None
     if kind is None:
         raise malformed_column()
-    return kind, decode_array(octets, rows, kind)
+    return kind, decode_array(data, rows, kind)
 
 
 def _joined(parts: list[Any], kind: Kind) -> Any:

@@ -188,7 +188,7 @@ class Started:
 def session(cluster: Cluster, reads: str | None = None) -> Iterator[Started]:
     """Yield a session: that of this process if there is one.
 
-    `reads` is the path of everything that is read in it, where that is known: a small input does not pay for what
+    `reads` is the path of everything that is read in it, if that is known: a small input does not pay for what
     speeds up a large one.
 
     Raises `FailedError` (`pipeline.java`, `pipeline.remote`, `pipeline.spark`, `file.unwritable`).
