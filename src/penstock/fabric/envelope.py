@@ -1,6 +1,6 @@
 """A sample, and its bytes: what every adapter carries and keeps.
 
-    byte    version, 1
+    uint8    version, 1
     int64    time at the source, microseconds since 1970
     8 bytes  the writer's id, drawn at random
     uint64   the writer's count of samples, from 1
@@ -9,7 +9,7 @@
     uint16   how many headers; of each a uint16 and the name, a uint16 and the value, both in UTF-8
     rest     the data
 
-All numbers are big-endian. Bytes come from servers that nobody has to trust: what does not read is refused.
+All numbers are big-endian. The bytes come from servers that nobody has to trust: malformed bytes are refused.
 """
 
 import struct
@@ -78,7 +78,7 @@ def decode(raw: bytes) -> Sample:
 
 
 def check(data: bytes, key: str, headers: Mapping[str, str], limits: FabricLimits = FABRIC_LIMITS) -> None:
-    """Check what somebody wants to write.
+    """Check the data, key and headers of a sample before it is written.
 
     Raises `LimitError` (`fabric.too-large`) and `MalformedError` (`fabric.bad-key`, `fabric.bad-header`).
     """

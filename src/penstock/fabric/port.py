@@ -1,4 +1,4 @@
-"""The port for topics, which the rest of Penstock uses whatever the fabric is.
+"""The port for topics, which the rest of Penstock uses with every fabric.
 
     async with EmbeddedFabric() as fabric:
         await fabric.declare("weather", Qos(durability=Durability.TRANSIENT, history=1))
@@ -8,11 +8,11 @@
             async for message in samples:
                 ...
 
-A topic is declared with what it offers (`Qos`), once; a reader may request less. Names of topics are opaque here. A
-reader that joins late begins with what the topic keeps. What is dropped because a policy says so is counted in
-`TopicSubscription.counts`, never silent.
+A topic is declared once, with the quality of service that it offers (`Qos`); a reader may request less. Topic names are
+opaque here. A reader that joins late begins with the samples that the topic keeps. Samples that a policy drops are
+counted in `TopicSubscription.counts`.
 
-All times are of the clock that the fabric was given, in seconds since 1970; nothing here reads another.
+All times are seconds since 1970 of the clock that the fabric was given; nothing here reads another clock.
 """
 
 import asyncio
@@ -117,7 +117,7 @@ def not_owner() -> RefusedError:
 
 
 def full(topic: str) -> RefusedError:
-    """Return the error for a topic that keeps all, and has no room."""
+    """Return the error for a keep-all topic that is full."""
     return RefusedError(
         "fabric.full",
         f"topic `{topic}` keeps as much as it may",
@@ -139,7 +139,7 @@ class Publisher(ABC):
         self._closed = False
 
     async def publish(self, data: bytes, *, key: str = "", headers: Mapping[str, str] | None = None) -> None:
-        """Write a sample. Where the topic is reliable it is acknowledged when this returns.
+        """Write a sample. If the topic is reliable, it is acknowledged when this returns.
 
         Raises `LimitError` (`fabric.too-large`), `MalformedError` (`fabric.bad-key`, `fabric.bad-header`),
         `RefusedError` (`fabric.not-owner`, `fabric.full`, `fabric.unknown-topic`, `fabric.closed`), and `FailedError`
@@ -155,10 +155,10 @@ class Publisher(ABC):
 
     @abstractmethod
     async def _send(self, sample: Sample) -> None:
-        """Bring a sample to where it is kept or read; put the epoch in where ownership is exclusive."""
+        """Bring a sample to the topic's store and readers, with the epoch if ownership is exclusive."""
 
     async def close(self) -> None:
-        """Write no more, and give the topic up where this writer owned it."""
+        """Stop writing, and give up the topic if this writer owns it."""
         if not self._closed:
             self._closed = True
             await self._release()
@@ -240,7 +240,7 @@ class SampleReader:
 
     @property
     def room(self) -> int:
-        """Return how many samples more may wait."""
+        """Return how many more samples may wait."""
         return max(0, self._bound - len(self._waiting))
 
     def receive(self, sample: Sample, now: float) -> None:
@@ -291,13 +291,13 @@ class SampleReader:
         return missed
 
     def due(self) -> float | None:
-        """Return when something changes though nothing arrives."""
+        """Return when a deadline or time filter ends without a new sample; None if there is none."""
         times = [self._seen[key] + self.qos.deadline for key in islice(self._seen, 1)]
         times += [self._opened.get(key, -FOREVER) + self.qos.time_filter for key in self._held]
         return min(times, default=None)
 
     def clear(self) -> None:
-        """Forget all that waits."""
+        """Drop all waiting samples."""
         self._waiting.clear()
         self._of_key.clear()
         self._held.clear()
@@ -386,8 +386,8 @@ def slow_consumer() -> FailedError:
 class TopicSubscription(AsyncIterator[Sample]):
     """The samples of a topic for one reader: an async iterator and a context manager.
 
-    A call of `anext` that is cancelled loses no sample. `leave` is what the adapter does at the end, `taken` what it
-    does when there is room again.
+    A cancelled `anext` does not lose a sample. The adapter's `leave` is called at the end, and `taken` when there is
+    room again.
     """
 
     def __init__(
@@ -411,11 +411,11 @@ class TopicSubscription(AsyncIterator[Sample]):
 
     @property
     def counts(self) -> ReaderCounts:
-        """Return what became of the samples."""
+        """Return the counts of samples by result."""
         return self.reader.counts
 
     def receive(self, sample: Sample, *, wake: bool = True) -> None:
-        """Take in a sample (called by the adapter) and wake who waits for it, or let the adapter do so."""
+        """Take in a sample (called by the adapter), and wake the reader unless the adapter does so."""
         if self._closed or self._error is not None:
             return
         self.reader.receive(sample, self._clock.now())
@@ -425,11 +425,11 @@ class TopicSubscription(AsyncIterator[Sample]):
             self._wake.set()
 
     def wake(self) -> None:
-        """Wake who waits (called by the adapter)."""
+        """Wake the reader (called by the adapter)."""
         self._wake.set()
 
     def fail(self, error: PenstockError) -> None:
-        """End with an error, once what waits has been taken."""
+        """End with an error after the waiting samples."""
         self._error = self._error or error
         self._wake.set()
 
@@ -522,7 +522,7 @@ class Service(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Answer no more."""
+        """Stop answering."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -539,7 +539,7 @@ class Fabric(ABC):
 
     @abstractmethod
     async def declare(self, topic: str, qos: Qos) -> None:
-        """Make a topic, or confirm that it is as said.
+        """Make a topic, or confirm that it exists with this quality of service.
 
         Raises `MalformedError` (`fabric.bad-name`), and `RefusedError`: `fabric.topic-differs` when it exists with
         another quality of service, and the code of the policy that this fabric cannot give.
@@ -557,7 +557,7 @@ class Fabric(ABC):
     async def publisher(self, topic: str, *, strength: int = 0) -> Publisher:
         """Return a writer of a topic.
 
-        Where ownership is exclusive the writer claims the topic; `strength` decides between two that want it. Raises
+        If ownership is exclusive, the writer claims the topic; `strength` decides between two writers. Raises
         `RefusedError`: `fabric.unknown-topic`, `fabric.not-owner`.
         """
 
@@ -572,8 +572,8 @@ class Fabric(ABC):
     ) -> TopicSubscription:
         """Read a topic: iterate over the result, or pass a callback.
 
-        Without a request the reader takes what the topic offers. `on_deadline` is called with a key for which no sample
-        came in time. Raises `RefusedError`: `fabric.unknown-topic`, or the code of the policy that is not offered.
+        Without a request the reader gets what the topic offers. `on_deadline` is called with a key for which no sample
+        arrived in time. Raises `RefusedError`: `fabric.unknown-topic`, or the code of the policy that is not offered.
         """
 
     @abstractmethod
@@ -582,7 +582,7 @@ class Fabric(ABC):
 
     @abstractmethod
     async def serve(self, topic: str, handler: Handler) -> Service:
-        """Answer requests on a topic; of several that serve, one gets each request. Raises as `subscribe`."""
+        """Answer requests on a topic; one of several services gets each request. Raises as `subscribe`."""
 
     @abstractmethod
     async def request(
@@ -596,7 +596,7 @@ class Fabric(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """End all that was opened here."""
+        """Close everything that was opened here."""
 
     async def __aenter__(self) -> Self:
         return self
@@ -621,7 +621,7 @@ def unknown(topic: str) -> RefusedError:
 
 
 def differs(topic: str) -> RefusedError:
-    """Return the error for a topic that is declared twice, and not the same."""
+    """Return the error for a topic that is declared again with another quality of service."""
     return RefusedError(
         "fabric.topic-differs",
         f"topic `{topic}` exists with another quality of service",
@@ -639,8 +639,10 @@ async def answer(topic: str, handler: Handler, sample: Sample) -> bytes:
 
 
 def handler_failed(topic: str) -> FailedError:
-    """Return the error for a request whose handler raised: details stay with who serves."""
-    return FailedError("fabric.handler-failed", f"who serves `{topic}` failed", hint="its log says why", topic=topic)
+    """Return the error for a request whose handler raised; only the service's log has the details."""
+    return FailedError(
+        "fabric.handler-failed", f"the service on `{topic}` failed", hint="see the service's log", topic=topic
+    )
 
 
 def no_responder(topic: str) -> FailedError:

@@ -46,7 +46,7 @@ def waited_for(work: Awaitable[_T]) -> asyncio.Future[_T]:
 
 
 async def heeding(work: Awaitable[_T]) -> _T:
-    """Wait for foreign code that may swallow that this task was cancelled, and raise it all the same.
+    """Wait for foreign code that may swallow a cancellation of this task, and raise `CancelledError` anyway.
 
     `asyncio.wait_for` does so up to Python 3.11 if what it waits for is done at that moment.
     """
@@ -60,12 +60,12 @@ async def heeding(work: Awaitable[_T]) -> _T:
 
 
 def report(message: str, error: BaseException) -> None:
-    """Tell the exception handler of the event loop about an error that nobody else gets."""
+    """Pass an error that nobody else handles to the exception handler of the event loop."""
     asyncio.get_running_loop().call_exception_handler({"message": message, "exception": error})
 
 
 def failing() -> list[str]:
-    """Return the names of tasks of this event loop that raised, and have not run well since."""
+    """Return the names of tasks of this event loop that have failed and not yet run for `_SETTLED` since."""
     return sorted(_FAILING.get(asyncio.get_running_loop(), {}).values())
 
 
@@ -80,7 +80,7 @@ async def _keep_running(name: str, work: Callable[[], Awaitable[None]]) -> None:
             try:
                 await work()
             except asyncio.CancelledError as error:
-                # A future inside that somebody else cancelled looks the same as the end of this task.
+                # A cancelled future inside looks the same as a cancellation of this task.
                 task = asyncio.current_task()
                 if task is None or task.cancelling():
                     raise

@@ -1,16 +1,16 @@
-"""Admission: the credentials that peers show are read in short turns, and within a budget for each of them.
+"""Admission: read the credentials that peers show in short turns, within a budget for each peer.
 
-Work is counted in units, of which reading a byte takes one; `penstock.trust.credentials` says what signatures cost.
+Work is counted in units. Reading a byte costs one unit; `penstock.trust.credentials` says what signatures cost.
 
-    a stranger   has shown nothing yet. All strangers together get `stranger_work` units a second, the lightest of those
-                 who wait first, and one of them gets `hello_work` at most. Only certificates that one arrives at from
-                 somebody that the broker trusts are verified: others cannot give a stranger the right to connect.
-    a member     may connect. It gets `member_work` units a second for itself, and `disclosure_work` for one bag.
+    a stranger   has not shown credentials yet. All strangers together get `stranger_work` units a second, the lightest
+                 first, and one stranger gets at most `hello_work`. Only certificates that chain from a principal that
+                 the broker trusts are verified: others cannot give a stranger the right to connect.
+    a member     may connect. It gets `member_work` units a second, and `disclosure_work` for one bag of credentials.
 
-A bag that was read for a member is kept: to show the same bytes again costs no work of this kind. Still a principal's
-rights are decided, and written to the decision log, each time that it says hello or discloses something. So it can do
-that `admission_rate` times a second, and `admission_burst` times in a burst. One that comes more often waits for its
-turn, and is refused if that would take longer than `admission_wait`.
+A bag that was read for a member is cached: to show the same bytes again costs no units. But a principal's rights are
+decided, and written to the decision log, at each hello and each disclosure. So a principal can do that `admission_rate`
+times a second, and `admission_burst` times in a burst. If it does so more often, it waits for its turn. It is refused
+if that would take longer than `admission_wait`.
 """
 
 import asyncio
@@ -30,19 +30,19 @@ from penstock.trust.caches import Recent
 from penstock.trust.credentials import BagReading, CertificateVerifier, Credentials
 from penstock.trust.limits import TrustLimits
 
-#: units after which others have their turn: about two milliseconds
+#: units in one turn: about two milliseconds
 TURN: Final = 8_192
-#: units that a bag costs in any case
+#: the least units that a bag costs
 _LEAST: Final = 500
-#: seconds that others have after a turn, several times as long as it took
+#: seconds for others after a turn: several times as long as the turn took
 _REST: Final = 0.008
-#: bytes of bags that are kept
+#: bytes of cached bags
 _KEPT_BYTES: Final = 16 << 20
 _NOTHING: Final = Credentials()
 
 
 class StrangersQueue:
-    """Who may do the next turn of work for a stranger: so much in a second, and the lightest first."""
+    """The strangers that wait for a turn of work: a number of units a second, the lightest stranger first."""
 
     def __init__(self, limits: BrokerLimits) -> None:
         self._rate = Rate(limits.stranger_work, limits.stranger_burst)
@@ -56,7 +56,7 @@ class StrangersQueue:
         return len(self._waiting)
 
     async def turn(self, weight: int) -> None:
-        """Wait for a turn. Raises `RefusedError` (`link.busy`) where too many wait that are lighter."""
+        """Wait for a turn. Raises `RefusedError` (`link.busy`) if too many lighter strangers wait."""
         loop = asyncio.get_running_loop()
         if not self._waiting and self._not_before <= loop.time():
             return
@@ -74,7 +74,7 @@ class StrangersQueue:
             self._drop(mine)
 
     def spent(self, units: int) -> None:
-        """Count work that a turn took."""
+        """Charge the units that a turn took."""
         now = asyncio.get_running_loop().time()
         rest = _REST if units >= TURN else 0.0
         self._not_before = now + max(rest, self._rate.charge(units, now))
@@ -98,12 +98,12 @@ class StrangersQueue:
                 if not lightest.done():
                     lightest.set_result(None)
                     break
-        # Behind the turn that was given, which says what it has spent.
+        # After the turn that was given, which charges its units first.
         loop.call_soon(self._plan)
 
 
 class MemberPace:
-    """When the next turn of work for one member is: so much in a second, and others have theirs in between."""
+    """The turns of work for one member: a number of units a second, with time for others in between."""
 
     def __init__(self, limits: BrokerLimits) -> None:
         self._rate = Rate(limits.member_work, limits.member_burst)
@@ -116,7 +116,7 @@ class MemberPace:
         now = asyncio.get_running_loop().time()
         wait = self._admissions.charge(1, now)
         if wait > self._longest:
-            # Who is refused has not had a turn.
+            # A refused principal has not used a turn.
             self._admissions.charge(-1, now)
             raise RefusedError(
                 "admission.rate",
@@ -130,14 +130,14 @@ class MemberPace:
         await asyncio.sleep(self._pause)
 
     def spent(self, units: int) -> None:
-        """Count work that a turn took."""
+        """Charge the units that a turn took."""
         rest = _REST if units >= TURN else 0.0
         self._pause = max(rest, self._rate.charge(units, asyncio.get_running_loop().time()))
 
 
 @dataclass(frozen=True, slots=True)
 class CredentialBudget:
-    """What decides how much of a bag is read: whose certificates may matter, and whether those are enough."""
+    """How much of a bag to read: whose certificates may matter, and whether they permit the principal to connect."""
 
     trusted: Callable[[], Iterable[Principal]]
     permitted: Callable[[Credentials], bool]
@@ -156,7 +156,7 @@ class Admission:
         self._known: Recent[bytes, Credentials] = Recent(limits.cache_entries, _KEPT_BYTES)
 
     async def hello(self, principal: Principal, shown: bytes, asked: CredentialBudget) -> Credentials:
-        """Return what somebody shows who wants to be let in, verified; only a part of it where that is not permitted.
+        """Return the credentials in a hello, verified; only a part of them if they do not permit to connect.
 
         Raises `MalformedError` and `RefusedError` (`cert.*`, `key.*`, `sexp.*`), and `RefusedError` (`admission.work`,
         `admission.rate`, `link.busy`).
@@ -171,7 +171,7 @@ class Admission:
         return await self._rest(known, reading, shown, asked, pace)
 
     async def relayed(self, peer: Principal, shown: bytes, asked: CredentialBudget) -> Credentials:
-        """Return what a broker discloses, as another one tells us, who pays for the work.
+        """Return a broker's credentials that a peer has passed on, verified. The peer is charged for the work.
 
         Raises as `hello` does, except `admission.rate` and `link.busy`.
         """
@@ -180,7 +180,7 @@ class Admission:
         return await self._rest(known, reading, shown, asked, pace)
 
     async def disclosed(self, principal: Principal, shown: bytes) -> Credentials:
-        """Return what a member discloses, verified. Raises as `hello` does, except `link.busy`."""
+        """Return the credentials that a member discloses, verified. Raises as `hello` does, except `link.busy`."""
         pace = self._pace(principal)
         await pace.admission()
         known = self._recall(shown)
@@ -193,7 +193,7 @@ class Admission:
     async def _reached(
         self, shown: bytes, asked: CredentialBudget, budget: int, pace: StrangersQueue | MemberPace
     ) -> tuple[Credentials, BagReading | None]:
-        """Return what was verified of a bag because it may matter, and its reader; None where all of it is known."""
+        """Return the credentials of a bag that may matter, verified, and its reader; None if the bag is cached."""
         known = self._recall(shown)
         if known is not None:
             return known, None
@@ -228,7 +228,7 @@ class Admission:
     async def _work(
         self, steps: Iterable[int], budget: int, pace: StrangersQueue | MemberPace, weight: int = 0
     ) -> None:
-        """Take steps, and let others have their turn in between. Raises what they raise, and `admission.work`."""
+        """Take steps, with turns for others in between. Raises what the steps raise, and `admission.work`."""
         spent, turn = 0, _LEAST
         await pace.turn(weight)
         try:

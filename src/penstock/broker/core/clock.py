@@ -20,27 +20,27 @@ from datetime import datetime, timedelta
 from typing import Final, TypeAlias
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Turns on the event loop: who has much to do lets everybody else go on in between.
+# Turns on the event loop: a task with much to do lets the others run in between.
 
 
-#: seconds that one may take before the others have their turn
+#: seconds that a task may run before the others have their turn
 TURN: Final = 0.005
 
 
 class Turns:
-    """The turns of one who takes messages."""
+    """The turns of one task that handles messages."""
 
     def __init__(self) -> None:
         self._loop = asyncio.get_running_loop()
-        #: when the turn began; whoever had nothing to do before begins another one
+        #: when the turn began
         self.since = self._loop.time()
 
     def begin(self) -> None:
-        """Record that a turn begins now: there was nothing to do."""
+        """Start a turn now: the task was waiting until now."""
         self.since = self._loop.time()
 
     async def over(self, pause: float = 0.0) -> None:
-        """Give the others their turn when one's own was long, or for as long as `pause` says."""
+        """Let other tasks run if this turn was longer than `TURN`, or wait `pause` seconds."""
         if pause > 0 or self._loop.time() - self.since > TURN:
             await asyncio.sleep(pause)
             self.since = self._loop.time()
@@ -53,17 +53,17 @@ class Turns:
 Clock: TypeAlias = Callable[[], datetime]
 Steady: TypeAlias = Callable[[], float]
 
-#: what is a step, and no correction of a clock that runs a little fast or slowly
+#: a difference above this is a step; a smaller one corrects a clock that runs a little fast or slow
 _STEP: Final = timedelta(seconds=1)
-#: for how many seconds a wall clock has to stay behind before it is believed
+#: how many seconds a wall clock must stay behind before it is believed
 PATIENCE: Final = 60.0
-#: for how many seconds a step forward can be taken back immediately
+#: how many seconds a step forward can be reverted immediately
 _REMEMBERED: Final = 86_400.0
 _NONE: Final = timedelta()
 
 
 def since_boot() -> float:
-    """Return seconds by the clock that nobody sets; where the machine has such a clock, it goes on while it sleeps."""
+    """Return seconds of a clock that nobody sets, including the time that the machine sleeps if it can tell."""
     clock: int | None = getattr(time, "CLOCK_BOOTTIME", None)
     return time.monotonic() if clock is None else time.clock_gettime(clock)
 
@@ -94,7 +94,7 @@ class SteadyClock:
         self._stepped, self._stepped_at = _NONE, 0.0
 
     def __call__(self) -> datetime:
-        """Return the time. It is earlier than before only where a wall clock was corrected."""
+        """Return the time. It is earlier than before only if the wall clock was corrected."""
         wall, at, before = self._wall(), self._steady(), self._latest
         forward = wall - self._read - timedelta(seconds=at - self._read_at)
         self._read, self._read_at = wall, at
@@ -111,7 +111,7 @@ class SteadyClock:
         return now
 
     def _step_forward(self, step: timedelta, at: float) -> None:
-        # First of all it may be the end of a step back that was not believed.
+        # It may be the end of a step back that was not believed.
         made_up = min(step, self._ahead)
         self._ahead -= made_up
         if step - made_up > _STEP:
@@ -119,11 +119,11 @@ class SteadyClock:
             self._stepped_at = at
 
     def _step_back(self, now: datetime, at: float) -> datetime:
-        """Return the time after the wall clock has stepped back: by how much of it that is believed."""
+        """Return the time after the wall clock has stepped back, by the part of the step that is believed."""
         if at - self._stepped_at > _REMEMBERED:
             self._stepped = _NONE
         step = self._latest - now
-        # Whoever corrects a clock does not hit it to the instant.
+        # A correction is not exact to the instant.
         believed = step if step <= self._stepped + _STEP else self._stepped
         self._stepped = max(_NONE, self._stepped - believed)
         if step > believed:

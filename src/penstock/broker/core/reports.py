@@ -1,8 +1,9 @@
-"""What operators learn about links to other brokers: which were lost, why, for how long, and what that has cost.
+"""Reports to operators: refused rights on the network, and links to other brokers that were lost or are back.
 
-A report when a link is lost, and one when it is back. Of a link that comes and goes all the time there are so many
-reports (`_REPORTS`) and no more, until it has been quiet for a while (`_QUIET`); the next report says how often it was
-lost meanwhile. It reads no clock: `now` is any that does not go back, in seconds.
+Operators get one report when a link is lost, and one when it is back, with the reason, the duration and the number of
+events that were not sent. A link that is lost again and again is reported at most `_REPORTS` times until it has been
+quiet for `_QUIET`; the next report says how often it was lost meanwhile. Nothing here reads a clock: `now` is any clock
+that does not go back, in seconds.
 """
 
 from collections import Counter
@@ -23,15 +24,14 @@ from penstock.trust.caches import Recent
 from penstock.trust.capabilities import Right
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Refused rights on the network: recorded and reported so often and no oftener, since anybody can ask for them.
+# Refused rights on the network: the number of records and reports is bounded, because anybody can ask for a right.
 #
-# Whoever has not been let in yet can ask again and again, and under ever new keys. In each period, the first refusal of
-# a right to a principal is recorded as it is, up to `refusal_records` of strangers; further ones are counted, and
-# recorded as one number when the period ends. What is left out then, of strangers that were too many, is counted in
-# `refusals not recorded`. Those who may connect are bounded in the same way, except that strangers do not take their
-# place in the log. Nothing is ever left out that was permitted, nor the first refusal of a right that somebody had
-# before: a revocation leaves its trace. Operators see each code `refusal_reports` times in a period, and then
-# how often it happened besides.
+# A stranger can ask again and again, and with a new key each time. In each period, the first refusal of a right to a
+# principal is recorded, for up to `refusal_records` strangers. Further refusals are counted, and the count is recorded
+# when the period ends. Refusals of more strangers than that are only counted, in `refusals not recorded`. Members are
+# bounded in the same way, but strangers do not take their place in the log. Every permitted right is recorded, and so
+# is the first refusal of a right that a principal had before, so that a revocation leaves a trace. Operators see each
+# error code `refusal_reports` times in a period, and then how many more there were.
 
 
 @dataclass(slots=True)
@@ -43,7 +43,7 @@ class _Refused:
 
 
 class Refusals:
-    """See the module. It is the sink of a broker's recorder, and hands on to that of the decision log."""
+    """The sink of a broker's recorder. It passes some records on to the sink of the decision log."""
 
     def __init__(self, sink: Sink, counts: "Counter[str]", limits: BrokerLimits) -> None:
         self._sink = sink
@@ -107,7 +107,7 @@ class Refusals:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What operators learn about links to other brokers: which were lost, why, for how long, and what that has cost.
+# Links to other brokers.
 
 
 #: seconds after which a link that comes and goes is reported again
@@ -117,7 +117,7 @@ _REPORTS: Final = 4
 
 
 class LinkState(StrEnum):
-    """What has become of a link."""
+    """Whether a link was lost or is back."""
 
     LOST = "lost"
     BACK = "back"
@@ -133,7 +133,7 @@ class LinkReport:
     code: str
     #: for how many seconds it had been up or down before
     seconds: float
-    #: events that the broker had asked for, and that were not passed on to it while the link was down
+    #: events that the broker had asked for, and that were not sent to it while the link was down
     unsent: int = 0
     #: how often it was lost since the last report, where that is more than once
     losses: int = 0
@@ -148,7 +148,7 @@ class _Link:
     #: when it came up, or was lost
     since: float
     code: str = ""
-    #: events that were not passed on: in this outage, and in all
+    #: events that were not sent: in this outage, and in total
     unsent: int = 0
     unsent_all: int = 0
     losses: int = 0
@@ -167,7 +167,7 @@ class LinkReports:
 
     @property
     def unsent(self) -> int:
-        """How many events were not passed on to brokers that had asked for them."""
+        """The number of events that were not sent to brokers that had asked for them."""
         return sum(link.unsent_all for link in self._links.values())
 
     def up(self, peer: Principal, now: float) -> None:
@@ -191,14 +191,14 @@ class LinkReports:
             self._report(peer, link, LinkState.LOST, now - before, 0, now)
 
     def not_passed_on(self, peer: Principal, events: int) -> None:
-        """Count events that a broker had asked for, and that could not be passed on to it."""
+        """Count events that a broker had asked for, and that could not be sent to it."""
         link = self._links.get(peer)
         if link is not None:
             link.unsent += events
             link.unsent_all += events
 
     def status(self, now: float) -> dict[str, Wire]:
-        """Return what operators see of the links that were ever lost."""
+        """Return the state of each link that was ever lost, as plain data."""
         return {
             str(peer): {
                 "state": str(LinkState.BACK if link.up else LinkState.LOST),

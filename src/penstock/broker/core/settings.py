@@ -22,43 +22,43 @@ from penstock.trust.event_types import UnverifiedType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TrustSettings:
-    """Which brokers are trusted with which types, and how owners' time-stamps are taken."""
+    """Which brokers are trusted with which types, and how owners' time-stamps are checked."""
 
     unsafe_open: UnsafeOpen = CLOSED
-    #: the most that any two clocks of the network differ
+    #: the largest difference between any two clocks of the network
     skew: timedelta = timedelta(seconds=1)
-    #: whether an owner without time-stamps is not delivered at all; without, a broker that is cut off may go on
+    #: whether events of an owner without time-stamps are withheld; if not, a broker that is cut off may deliver them
     strict: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSettings:
-    """Settings of a node. Port 0 takes any that is free."""
+    """Settings of a node. Port 0 uses any free port."""
 
     key: SigningKey = field(repr=False)
     network: NetworkName
     host: str = "127.0.0.1"
     port: int = 0
     peers: tuple[Address, ...] = ()
-    #: NATS servers across which clients and brokers may come too
+    #: NATS servers through which clients and brokers can also connect
     nats: NatsLogin | None = None
-    #: credentials that the broker uses; it shows everybody those that its own rights depend on
+    #: credentials that the broker uses; it shows those that its own rights depend on to everybody
     credentials: Credentials = field(default_factory=Credentials)
     types: tuple[UnverifiedType, ...] = ()
-    #: what was agreed on about who publishes and who subscribes, besides what owners announce
+    #: agreements on who publishes and who subscribes, besides those that owners announce
     agreements: Agreements = NO_AGREEMENTS
-    #: what the domain says about its clients
+    #: the domain's policies for its clients
     policies: Policies = NO_POLICIES
-    #: who may look at the state of the broker
+    #: who may see the state of the broker
     operators: frozenset[Principal] = frozenset()
     rules: Rules | None = None
     zone: tzinfo = UTC
     trust: TrustSettings = field(default_factory=TrustSettings)
-    #: how time-stamps are signed here for owners that let this broker do so
+    #: how this broker signs time-stamps for owners that let it do so
     stamps: StampSettings = field(default_factory=StampSettings)
     #: how long events of sealed types wait for others to be sealed with, and how many are sealed together
     sealing: Lingering = LINGERING
-    #: with which algorithm that is done, and how lengths are hidden
+    #: the algorithm for sealing, and how lengths are hidden
     seals: SealSettings = field(default_factory=SealSettings)
     limits: BrokerLimits
     random: RandomBytes = secrets.token_bytes
