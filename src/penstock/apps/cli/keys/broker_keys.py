@@ -246,10 +246,15 @@ class KeyScopeOptions:
     )
 
 
-def _dry_run_option() -> Any:
-    return option(
+@option_class
+class KeyChangeOptions:
+    """The options that all commands share which change keys at a broker."""
+
+    dry_run: bool = option(
         "--dry-run", is_flag=True, help="Show the keys, epochs and holders that would be affected, and change nothing."
     )
+    client: ClientOptions
+    output: str = output_option()
 
 
 _IN_FILES = dict.fromkeys(("new", "show", "list", "quorum", "new-kek", "new-ring"), "penstock key")
@@ -284,15 +289,8 @@ def status(options: _Status) -> CommandAnswer:
     return CommandAnswer(_plain(found), show_keys(found, call.names))
 
 
-@option_class
-class _Join:
-    dry_run: bool = _dry_run_option()
-    client: ClientOptions
-    output: str = output_option()
-
-
 @command(keys, example="penstock keys join --broker penstock://127.0.0.1:7600 --network pito/London --key operator.key")
-def join(options: _Join) -> CommandAnswer:
+def join(options: KeyChangeOptions) -> CommandAnswer:
     """Make a broker request all keys that it may have and does not have yet.
 
     A broker does so by itself when policy changes, and from time to time, unless it was evicted. The keys arrive a
@@ -310,9 +308,7 @@ def join(options: _Join) -> CommandAnswer:
 class _Rotate:
     scope: KeyScopeOptions
     labels: bool = option("--labels", is_flag=True, help="Renew the labels of a blinded type, not its keys.")
-    dry_run: bool = _dry_run_option()
-    client: ClientOptions
-    output: str = output_option()
+    change: KeyChangeOptions
 
 
 @command(
@@ -328,9 +324,9 @@ def rotate(options: _Rotate) -> CommandAnswer:
     """
     if options.labels and options.scope.attribute:
         raise MalformedError("cli.usage", "labels are of the type, not of an attribute", hint="give one of the two")
-    call = options.client.call()
+    call = options.change.client.call()
     which = LABELS if options.labels else options.scope.attribute
-    if options.dry_run:
+    if options.change.dry_run:
         found = rotated(_status(call), _type(call, options.scope.type_name), which)
         return _rehearsal(found, call, "these epochs would begin")
     done = _ask(call, KeyWord.ROTATE, options.scope.type_name, which)
@@ -341,9 +337,7 @@ def rotate(options: _Rotate) -> CommandAnswer:
 class _Evict:
     broker: str = argument(**WHO)
     scope: KeyScopeOptions
-    dry_run: bool = _dry_run_option()
-    client: ClientOptions
-    output: str = output_option()
+    change: KeyChangeOptions
 
 
 @command(
@@ -360,9 +354,9 @@ def evict(options: _Evict) -> CommandAnswer:
     still send it plaintext beside sealed events. To lock a broker out, for example after a theft, revoke the
     certificate that gives the right (`penstock net revoke`): this ends both. For the same people as `rotate`.
     """
-    call = options.client.call()
+    call = options.change.client.call()
     who = call.names.principal(options.broker)
-    if options.dry_run:
+    if options.change.dry_run:
         found = evicted(_status(call), _type(call, options.scope.type_name), options.scope.attribute, who)
         return _rehearsal(found, call, f"{options.broker} would be out; these epochs would begin")
     done = _ask(call, KeyWord.EVICT, options.scope.type_name, options.scope.attribute, evicted=who)
@@ -375,9 +369,7 @@ class _Forget:
         "--before", required=True, metavar="TIME", help="Forget epochs that ended before this time: 2026-05-01T12:00Z."
     )
     yes: bool = option("--yes", is_flag=True, help="Do not ask for confirmation. Without a terminal nothing is asked.")
-    dry_run: bool = _dry_run_option()
-    client: ClientOptions
-    output: str = output_option()
+    change: KeyChangeOptions
 
 
 @command(
@@ -392,8 +384,8 @@ def forget(options: _Forget) -> CommandAnswer:
     Afterwards only those who have fetched the keys can open what was sealed with them. For those who may manage all
     types that the broker manages. Copies of the log, and deleted files that a disk still holds, are not affected.
     """
-    call, instant = options.client.call(), parse_instant(options.before)
-    if options.dry_run:
+    call, instant = options.change.client.call(), parse_instant(options.before)
+    if options.change.dry_run:
         return _rehearsal(forgotten(_status(call), instant), call, "these keys would be forgotten")
     if not options.yes and on_terminal():
         _confirm_forgetting(call, instant)

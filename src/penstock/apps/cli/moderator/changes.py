@@ -30,7 +30,6 @@ from penstock.apps.cli.moderator.sources import (
     load_rules,
 )
 from penstock.apps.cli.shared.commands import (
-    JSON,
     CommandAnswer,
     argument,
     command,
@@ -135,22 +134,9 @@ class ActingOptions:
         destination = OutputFile(out=self.out, overwrite=self.overwrite, dry_run=self.dry_run)
         destination.check()
         agreed = tuple(map(read_consent, self.consents))
-        key = self.who.key()
-        own = None if key is None else key.principal
-        source, book = until_answered(self.book.opened(own))
-        named = None if self.who.as_who is None else source.cast.principal(self.who.as_who)
-        rehearsed = (self.dry_run or self.out is not None) and not passes
-        return Acting(
-            session=session,
-            source=source,
-            book=book,
-            who=named if key is None else key.principal,
-            why=self.why,
-            destination=destination,
-            consents=agreed,
-            passed=until_answered(book.rehearsal(session.now)) if rehearsed else None,
-            _key=key,
-        )
+        act = begin_acting(session, self.book, self.who.key(), destination, passes=passes)
+        who = act.who if self.who.as_who is None else act.source.cast.principal(self.who.as_who)
+        return replace(act, who=who, why=self.why, consents=agreed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -161,9 +147,9 @@ class Acting:
     source: RuleSource
     book: RuleBook
     who: Principal | None
-    why: str
+    why: str = ""
     destination: OutputFile
-    consents: tuple[UnverifiedValue[Consent], ...]
+    consents: tuple[UnverifiedValue[Consent], ...] = ()
     #: the result of the time that has passed, if it is only rehearsed
     passed: Plan | None
     _key: SigningKey | None
@@ -317,6 +303,19 @@ class Acting:
 
     def _signed(self, request: Request) -> SignedValue[ModeratorRequest]:
         return self.book.sign(self.key(), request, self.session.now, self.why)
+
+
+def begin_acting(
+    session: CommandSession, book: BookOptions, key: SigningKey | None, destination: OutputFile, *, passes: bool = False
+) -> Acting:
+    """Open a rule book to change it, with a key or without. Raises what `BookOptions.opened` raises."""
+    who = None if key is None else key.principal
+    source, opened = until_answered(book.opened(who))
+    rehearsed = (destination.dry_run or destination.out is not None) and not passes
+    passed = until_answered(opened.rehearsal(session.now)) if rehearsed else None
+    return Acting(
+        session=session, source=source, book=opened, who=who, destination=destination, passed=passed, _key=key
+    )
 
 
 def read_consent(file: str) -> UnverifiedValue[Consent]:
@@ -762,8 +761,7 @@ def agree(session: CommandSession, options: _Agree) -> CommandAnswer:
         )
     destination = options.destination
     destination.check()
-    who = WhoOptions(key_file=options.key.key_file, passphrase_file=options.key.passphrase_file, as_who=None)
-    act = _only(who, options.book, dry_run=True).begin(session)
+    act = begin_acting(session, options.book, options.key.open(), _nowhere(dry_run=True))
     plan = _planned(act, options)
     consent = Consent(
         act.book.id,
@@ -785,11 +783,9 @@ def agree(session: CommandSession, options: _Agree) -> CommandAnswer:
     return CommandAnswer(data, chain(show_plan(plan, act.source, done=False), [destination.line()]))
 
 
-def _only(who: WhoOptions, book: BookOptions, *, dry_run: bool) -> ActingOptions:
-    """Return options that say who asks in which rule book, and nothing else."""
-    return ActingOptions(
-        who=who, why="", consents=(), out=None, overwrite=False, dry_run=dry_run, book=book, output=JSON
-    )
+def _nowhere(*, dry_run: bool) -> OutputFile:
+    """Return the output of a change that is not signed for somebody else."""
+    return OutputFile(out=None, overwrite=False, dry_run=dry_run)
 
 
 def _planned(act: Acting, options: _Agree) -> Plan:
@@ -818,8 +814,7 @@ def take(session: CommandSession, options: _Take) -> CommandAnswer:
     """Apply a request that somebody signed with --out."""
     asked = read_request(options.file)
     agreed = tuple(map(read_consent, options.consents))
-    nobody = WhoOptions(key_file=None, passphrase_file=None, as_who=None)
-    return _only(nobody, options.book, dry_run=options.dry_run).begin(session).carry(asked, agreed)
+    return begin_acting(session, options.book, None, _nowhere(dry_run=options.dry_run)).carry(asked, agreed)
 
 
 def read_request(file: str) -> UnverifiedValue[ModeratorRequest]:
