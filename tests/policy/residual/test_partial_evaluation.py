@@ -233,7 +233,7 @@ def test_an_obligation_that_tells_of_the_event_is_outside() -> None:
         left(root)
     assert (refused.value.code, refused.value.fields["construct"]) == (
         "policy.residual-fragment",
-        "an obligation that tells of the event",
+        "an obligation with values of the event",
     )
     # An advice may be left out.
     advised = policy('rule a { permit condition count > 1 on permit { advice hint { "x" = text } } }')

@@ -22,12 +22,12 @@ Formula: TypeAlias = Any
 """An expression with `&`, `|` and `~`, or Python's True or False. (z3 ships no types.)"""
 
 Outcomes: TypeAlias = Mapping[XacmlDecision, Formula]
-"""When each decision comes; just one of them does."""
+"""For each decision, when it is the result; exactly one is."""
 
 
 @dataclass(frozen=True, slots=True)
 class TruthFormula:
-    """When something holds, and when it does not; otherwise there is an error."""
+    """When something is true, and when it is false; otherwise there is an error."""
 
     holds: Formula
     fails: Formula
@@ -40,7 +40,7 @@ class TruthFormula:
 
 @dataclass(frozen=True, slots=True)
 class EncodedChild:
-    """A rule, a policy or a policy set: when it says what, and when its target matches."""
+    """A rule, a policy or a policy set: when each decision is its outcome, and when its target matches."""
 
     says: Outcomes
     applies: TruthFormula
@@ -73,13 +73,13 @@ def some(formulas: Iterable[Formula]) -> Formula:
 
 @singledispatch
 def all_of(one: Formula, formulas: Sequence[Formula]) -> Formula:
-    """Join formulas, of which one is given; kinds of formulas that have a better way than `&` register it."""
+    """Join one or more formulas; kinds of formulas with a better way than `&` register it."""
     return reduce(and_, formulas[1:], one)
 
 
 @singledispatch
 def one_of(one: Formula, formulas: Sequence[Formula]) -> Formula:
-    """Join formulas, of which one is given; kinds of formulas that have a better way than `|` register it."""
+    """Join one or more formulas; kinds of formulas with a better way than `|` register it."""
     return reduce(or_, formulas[1:], one)
 
 
@@ -94,7 +94,7 @@ def either(*formulas: Formula) -> Formula:
 
 
 def negated(formula: Formula) -> Formula:
-    """Return that it does not hold."""
+    """Return the negation."""
     return not formula if isinstance(formula, bool) else ~formula
 
 
@@ -102,24 +102,24 @@ def negated(formula: Formula) -> Formula:
 
 
 def decided(fine: Formula, holds: Formula) -> TruthFormula:
-    """Return what holds or not, where there is no error."""
+    """Return a truth without errors."""
     return TruthFormula(both(fine, holds), both(fine, negated(holds)))
 
 
 def every_truth(truths: Iterable[TruthFormula]) -> TruthFormula:
-    """Return that all hold; one that does not decides, also beside errors (section 7.7)."""
+    """Return the conjunction; a false part decides, even if others are errors (section 7.7)."""
     truths = [*truths]
     return TruthFormula(every(one.holds for one in truths), some(one.fails for one in truths))
 
 
 def some_truth(truths: Iterable[TruthFormula]) -> TruthFormula:
-    """Return that one holds, which decides, also beside errors (section 7.7)."""
+    """Return the disjunction; a true part decides, even if others are errors (section 7.7)."""
     truths = [*truths]
     return TruthFormula(some(one.holds for one in truths), every(one.fails for one in truths))
 
 
 def in_order(truths: Iterable[TruthFormula], *, decisive: bool) -> TruthFormula:
-    """Return `or`, where truth is decisive, or `and`: arguments are looked at up to the first that decides (A.3.5)."""
+    """Return `or` if True decides, otherwise `and`: arguments are evaluated up to the first that decides (A.3.5)."""
     found: Formula = False
     others: Formula = True
     for truth in truths:
@@ -130,11 +130,11 @@ def in_order(truths: Iterable[TruthFormula], *, decisive: bool) -> TruthFormula:
 
 
 def n_of(wanted: int, truths: Sequence[TruthFormula]) -> TruthFormula:
-    """Return that so many hold; arguments are looked at in their order, and no more of them than need be (A.3.5)."""
+    """Return that enough are true; arguments are evaluated in order, and no more than necessary (A.3.5)."""
     yes, no = True, False
     if wanted > len(truths):
         return TruthFormula(no, no)
-    # From the last argument on: what comes of wanting so many of those that are left.
+    # From the last argument on: the result if so many of the remaining ones are required.
     rest = [TruthFormula(yes, no)] + [TruthFormula(no, yes)] * max(wanted, 0)
     for left, truth in enumerate(reversed(truths), 1):
         pairs = pairwise(rest[: left + 1])
@@ -143,7 +143,7 @@ def n_of(wanted: int, truths: Sequence[TruthFormula]) -> TruthFormula:
 
 
 def _one_more(truth: TruthFormula, fewer: TruthFormula, same: TruthFormula) -> TruthFormula:
-    """Return what comes of an argument of `n-of`: fewer are wanted where it holds, and as many where it does not."""
+    """Return the result with one more argument of `n-of`: if it is true, one fewer of the others is required."""
     return TruthFormula(
         either(both(truth.holds, fewer.holds), both(truth.fails, same.holds)),
         either(both(truth.holds, fewer.fails), both(truth.fails, same.fails)),
@@ -154,7 +154,7 @@ def _one_more(truth: TruthFormula, fewer: TruthFormula, same: TruthFormula) -> T
 
 
 def first(*cases: tuple[XacmlDecision, Formula]) -> Outcomes:
-    """Return the decision of the first case that holds; where none does, nothing is applicable."""
+    """Return the decision of the first case that is true; NotApplicable if none is."""
     found: dict[XacmlDecision, list[Formula]] = {decision: [] for decision in XacmlDecision}
     none: Formula = True
     for decision, formula in (*cases, (NA, True)):
@@ -164,19 +164,19 @@ def first(*cases: tuple[XacmlDecision, Formula]) -> Outcomes:
 
 
 def chosen(cases: Iterable[tuple[Formula, Outcomes]]) -> Outcomes:
-    """Return the outcomes of the one case that holds."""
+    """Return the outcomes of the one case that is true."""
     cases = [*cases]
     return {decision: some(both(formula, said[decision]) for formula, said in cases) for decision in XacmlDecision}
 
 
 def always(decision: XacmlDecision) -> Outcomes:
-    """Return a decision that comes in any case."""
+    """Return the outcomes of a constant decision."""
     return first((decision, True))
 
 
 def ruled(effect: RuleEffect, applies: TruthFormula, condition: TruthFormula, told: Formula) -> EncodedChild:
-    """Return what a rule says, given when its obligations and advice can be evaluated (section 7.11)."""
-    # Of what holds and what does not there is never both, so that neither has to be ruled out beside the other.
+    """Return the outcomes of a rule, given when its obligations and advice can be evaluated (section 7.11)."""
+    # True and false exclude each other, so that neither must be excluded explicitly.
     not_applicable = either(applies.fails, both(applies.holds, condition.fails))
     decides = every([applies.holds, condition.holds, told])
     spoiled = negated(either(not_applicable, decides))
@@ -185,7 +185,7 @@ def ruled(effect: RuleEffect, applies: TruthFormula, condition: TruthFormula, to
 
 
 def contained(applies: TruthFormula, said: Outcomes, told: Mapping[RuleEffect, Formula]) -> EncodedChild:
-    """Return what is left of what children say where the target does not match, or nobody knows (7.12 to 7.14)."""
+    """Return the outcomes of a container from those of its children and its target (7.12 to 7.14)."""
     matches, unknown = applies.holds, negated(applies.fine)
     permits, denies = both(matches, told[RuleEffect.PERMIT]), both(matches, told[RuleEffect.DENY])
     found = {decision: both(negated(applies.fails), said[decision]) for decision in XacmlDecision}
@@ -206,7 +206,7 @@ Combine: TypeAlias = Callable[[Sequence[EncodedChild]], Outcomes]
 
 
 def algorithm(name: str) -> Combine | None:
-    """Return an algorithm by its id; none for those that are not of the standard."""
+    """Return an algorithm of the standard by its id; None for others."""
     found = standard(name)
     return None if found is None else _ALGORITHMS[found.name]
 

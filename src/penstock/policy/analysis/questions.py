@@ -1,14 +1,14 @@
-"""Questions about all possible requests, each answered with a request that shows it.
+"""Questions about all possible requests, each answered with a request as an example.
 
-They are answered for a fragment: attributes of strings, URIs, truth, integers, doubles, dates and times, without
+They are answered for a fragment: attributes of strings, URIs, booleans, integers, doubles, dates and times, without
 issuers; equality, order, `is-in`, `one-and-only`, the size of a bag, `and`, `or`, `not`, `n-of`; targets, conditions,
 variables, obligations; the combining algorithms of the standard. Requests have at most two values for each attribute,
-or one where policies have many rules (`Analysis.values`): about others nothing is said.
+or one if policies have many rules (`Analysis.values`); the answers say nothing about other requests.
 
-Within the fragment nothing is approximated, errors included. What lies outside may be anything: what is answered
-without it holds, and what depends on it is tried, and UNKNOWN where no request shows it, with what it depends on. What
-the solver cannot settle within its limits is UNKNOWN too, never a guess. Each request is evaluated by the plain
-evaluator before it is returned, and says what time it is where policies ask that.
+Within the fragment nothing is approximated, errors included. Parts outside the fragment can have any result: answers
+that do not depend on them are certain; the others are tried, and are UNKNOWN if no request shows them, with the parts
+that they depend on. Questions that the solver cannot decide within its limits are UNKNOWN too. Each request is
+evaluated by the plain evaluator before it is returned, and contains the current time if policies use it.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -48,21 +48,21 @@ if TYPE_CHECKING:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The part of a policy that matters where a rule applies, so that questions about one of many rules are small.
+# Slices: the part of a policy that matters if a rule applies, so that questions about one of many rules are small.
 #
-# Where an attribute has the value that a rule wants, a target that wants another does not match, whatever else is in
-# it: what stands under it is not applicable and may be left out, as long as nothing counts it. An attribute that must
-# be present, and is not, makes an error on both sides: what the rule wants of those tells nothing.
+# If an attribute has the value that a rule requires, a target that requires another value does not match, whatever else
+# is in it: everything under it is not applicable and can be left out, unless the algorithm counts it. Attributes that
+# must be present are not used for this, because a missing one is an error on both sides.
 
 
 Needs: TypeAlias = Mapping[Key, frozenset[Value]]
-"""Values of which attributes must have one, as long as they have one value."""
+"""The values of which attributes must have one, if they have exactly one value."""
 
 
 def needs(targets: Sequence[Target], *, present: bool = False) -> Needs:
     """Return the values of which attributes must have one, for all targets to match.
 
-    With `present`, those without which no target can even fail: attributes that need not be there.
+    With `present`, only for attributes that need not be present: without them no target can fail.
     """
     found: dict[Key, frozenset[Value]] = {}
     for target in targets:
@@ -73,15 +73,15 @@ def needs(targets: Sequence[Target], *, present: bool = False) -> Needs:
 
 
 def apart(one: Needs, other: Needs) -> bool:
-    """Say whether an attribute with one value cannot have what both need."""
+    """Return whether some attribute with one value cannot satisfy both needs."""
     return any(not (values & other[key]) for key, values in one.items() if key in other)
 
 
 class Slices:
-    """Parts of policies; what their targets want is worked out once."""
+    """Computes slices of policies; the needs of each target are computed once."""
 
     def __init__(self) -> None:
-        #: by what targets are, not by what they say: each is kept beside, so that no other takes its place
+        #: by the targets' object ids; the targets are kept alive, so that no id is reused
         self._known: dict[int, tuple[Target, Needs]] = {}
 
     def _apart(self, wanted: Needs, target: Target) -> bool:
@@ -91,11 +91,11 @@ class Slices:
         return apart(wanted, found[1])
 
     def near(self, root: Root, wanted: Needs) -> Root:
-        """Return a policy without what is not applicable where attributes have what is wanted."""
+        """Return a policy without the parts that are not applicable if attributes satisfy the needs."""
         if not wanted:
             return root
         algorithm = standard(root.combining)
-        # Children that are not applicable make no difference to the others.
+        # Children that are not applicable do not affect the others.
         leave_out = algorithm is not None and not algorithm.by_place
         if isinstance(root, Policy):
             rules = [one for one in root.rules if not leave_out or not self._apart(wanted, one.target)]
@@ -110,23 +110,23 @@ class Slices:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Questions about all possible requests, each answered with a request that shows it.
+# Questions.
 
 
 PERMIT, DENY = XacmlDecision.PERMIT.plain, XacmlDecision.DENY.plain
 DECISIONS: Final = tuple(dict.fromkeys(decision.plain for decision in XacmlDecision))
-#: requests with two values are looked at where there are so many rules at most
+#: requests with two values for an attribute are considered up to so many rules
 _MOST_RULES: Final = 40
 _FIRST: Final = "first-applicable"
 
 
 @dataclass(frozen=True, slots=True)
 class AnalysisResult:
-    """A verdict and, where one can exist, a request that shows it. It has no truth value: compare `verdict`."""
+    """A verdict and, if one can exist, a request as an example. It has no truth value: compare `verdict`."""
 
     verdict: AnalysisVerdict
     witness: Facts | None = None
-    #: what an UNKNOWN depends on that is not understood, in words
+    #: the parts outside the fragment on which an UNKNOWN depends, in words
     unknown: tuple[str, ...] = ()
 
     def __bool__(self) -> NoReturn:
@@ -135,7 +135,7 @@ class AnalysisResult:
 
 @dataclass(frozen=True, slots=True)
 class DecisionChange:
-    """Requests that are decided in another way than before: one of them, or that it is not known whether there is."""
+    """Requests that are decided differently than before: an example, or that it is not known whether there is one."""
 
     before: str
     after: str
@@ -144,13 +144,13 @@ class DecisionChange:
 
 @dataclass(frozen=True, slots=True)
 class PlacedRule:
-    """A rule, where it stands: the ids of the policies around it, from the outermost, and its place in each."""
+    """A rule and its place: the ids of the enclosing policies, outermost first, and its position in each."""
 
     rule: Rule
     within: tuple[str, ...]
     path: tuple[int, ...]
     targets: tuple[Target, ...]
-    #: the rule with the targets around it, and nothing else
+    #: the rule with the targets of its enclosing policies, and nothing else
     alone: Root
 
     def __str__(self) -> str:
@@ -159,7 +159,7 @@ class PlacedRule:
 
 @dataclass(frozen=True, slots=True)
 class IdleRule:
-    """A rule that does nothing: it never applies, or every decision is the same without it; YES, or UNKNOWN."""
+    """A rule without effect: it never applies, or every decision is the same without it; YES, or UNKNOWN."""
 
     rule: PlacedRule
     #: whether it never applies
@@ -179,9 +179,9 @@ class RuleContradiction:
 
 
 class Analysis:
-    """Questions about some policies. What they refer to is found once, when they are given.
+    """Questions about some policies. References are resolved once, in the constructor.
 
-    Raises `MalformedError` (`xacml.fragment`) for policies that refer to what is not there.
+    Raises `MalformedError` (`xacml.fragment`) for dangling references.
     """
 
     def __init__(
@@ -193,7 +193,7 @@ class Analysis:
     ) -> None:
         known = NoSources() if sources is None else sources
         self.roots = tuple(_resolved(root, known, ()) for root in roots)
-        #: how many values requests have at most for each attribute
+        #: the most values for each attribute in a request
         self.values = values if sum(1 for root in self.roots for _ in _placed(root)) <= _MOST_RULES else 1
         self._limits = limits
         self._searches: dict[int, Search] = {}
@@ -202,15 +202,15 @@ class Analysis:
     # --- two policies -------------------------------------------------------------------------------------------
 
     def implies(self) -> AnalysisResult:
-        """Say whether the second permits all that the first permits; NO carries a request that only the first does."""
+        """Does the second policy permit all that the first permits? NO has a request that only the first permits."""
         return self._none(self.roots, frozenset((PERMIT, other) for other in DECISIONS if other != PERMIT))
 
     def equivalent(self) -> AnalysisResult:
-        """Say whether both decide alike; NO carries a request that they decide differently."""
+        """Do both policies decide alike? NO has a request that they decide differently."""
         return self._none(self.roots, _DIFFERENT)
 
     def disjoint(self) -> AnalysisResult:
-        """Say whether nothing is permitted by both; NO carries a request that is."""
+        """Is nothing permitted by both policies? NO has a request that both permit."""
         return self._none(self.roots, frozenset({(PERMIT, PERMIT)}))
 
     def changes(self) -> Sequence[DecisionChange]:
@@ -223,11 +223,11 @@ class Analysis:
     # --- rules of one -------------------------------------------------------------------------------------------
 
     def rules(self) -> Sequence[PlacedRule]:
-        """Return all rules of the first policy, in their order."""
+        """Return all rules of the first policy, in order."""
         return [*_placed(self.roots[0])]
 
     def idle_rules(self) -> Sequence[IdleRule]:
-        """Return the rules of the first policy that do nothing; those that have obligations or advice do something."""
+        """Return the rules of the first policy without effect; rules with obligations or advice have one."""
         found = (self._idle(rule) for rule in self.rules())
         return [one for one in found if one.verdict is not AnalysisVerdict.NO]
 
@@ -237,7 +237,7 @@ class Analysis:
         duties = placed.rule.duties
         if never.verdict is not AnalysisVerdict.NO or duties.obligations or duties.advice:
             return IdleRule(placed, never=True, verdict=never.verdict, unknown=never.unknown)
-        # Where the rule is not applicable, it makes no difference: the rest is looked at where it may be.
+        # A rule that does not apply makes no difference: only requests to which it may apply are searched.
         wanted = needs(placed.targets, present=True)
         roots = (self.roots[0], _without(self.roots[0], placed.path))
         both = [self._slices.near(one, wanted) for one in roots]
@@ -247,9 +247,10 @@ class Analysis:
         return IdleRule(placed, never=False, verdict=same.verdict, unknown=same.unknown)
 
     def conflicts(self, *, conditions: bool = True) -> Sequence[RuleContradiction]:
-        """Return the pairs of rules of the first policy that overlap and say the opposite, conditions or targets only.
+        """Return the pairs of rules of the first policy that overlap and have opposite effects.
 
-        A rule applies where its target and those around it match and its condition holds, whatever other rules say.
+        A rule applies if its target and the enclosing ones match and its condition is true, whatever other rules
+        decide.
         """
         rules = self.rules()
         alone = {one.path: one.alone if conditions else _unconditional(one.alone) for one in rules}
@@ -269,9 +270,9 @@ class Analysis:
     def _exists(
         self, roots: Sequence[Root], wanted: "Ways", whole: Sequence[Root] | None = None, *, least: int = 1
     ) -> AnalysisResult:
-        """Look for a request with one value for each attribute, and then with more; from so many on that it may need.
+        """Search for a request with one value for each attribute, and then with more, starting from `least`.
 
-        `whole` are the policies of which `roots` are what matters where attributes have one value.
+        `roots` are slices of `whole` that are exact if attributes have one value.
         """
         found = AnalysisResult(AnalysisVerdict.NO)
         for values in range(least, self.values + 1):
@@ -283,7 +284,7 @@ class Analysis:
         return found
 
     def _with_values(self, values: int, roots: Sequence[Root], wanted: "Ways") -> AnalysisResult:
-        # z3 takes a third of a second to import, which a program that never asks it should not pay.
+        # Importing z3 takes a third of a second, which programs that do not use it should not spend.
         from penstock.policy.analysis import solver as analysis_solver  # noqa: PLC0415
 
         if values not in self._searches:
@@ -310,7 +311,7 @@ _DIFFERENT: Final = frozenset(way for way in product(DECISIONS, DECISIONS) if wa
 
 
 def _resolved(root: Root, sources: PolicySources, around: tuple[str, ...]) -> Root:
-    """Return a policy with what it refers to in the place of its references."""
+    """Return a policy with its references resolved."""
     if isinstance(root, Policy):
         return root
     around = (*around, versioned(root))

@@ -99,16 +99,16 @@ if TYPE_CHECKING:
 
 
 Between: TypeAlias = Callable[[Value | None, Value | None, int], Sequence[Value]]
-"""Some values between two, in order; so many, or all if there are fewer. Without a bound there is none on that side."""
+"""Returns a number of values between two bounds, in order, or all if there are fewer; None is an open bound."""
 
 _FURTHEST: Final = 14 * 60
 _START: Final = days_of(2026, 1, 1) * DAY
-#: what is put behind a text to find the next ones; the last one finds all that there are
+#: suffixes that give the next strings; the last one gives all of them
 _FILLERS: Final = ("a", "0", "!", "\0")
 
 
 class Scale:
-    """The values of one type that a question needs, by their places; NaN comes last, and has no order."""
+    """The values of one type that a question needs, by position; NaN comes last, and has no order."""
 
     def __init__(self, of_type: DataType, named: Iterable[Value], attributes: int) -> None:
         ends, between = _TYPES[of_type]
@@ -120,20 +120,20 @@ class Scale:
             if high is not None:
                 self.values.append(high)
         self._places = {value: place for place, value in enumerate(self.values)}
-        #: the place of NaN, where the type has that
+        #: the position of NaN, if the type has it
         self.unordered = len(self.values) if of_type is DOUBLE else None
         if of_type is DOUBLE:
             self.values.append(math.nan)
 
     def place(self, value: Value) -> int:
-        """Return the place of a value that was named."""
+        """Return the position of a named value."""
         if self.unordered is not None and math.isnan(value):
             return self.unordered
         return self._places[value]
 
 
 def known_type(of_type: DataType) -> bool:
-    """Say whether values of a type are understood."""
+    """Return whether a type is in the fragment."""
     return of_type in _TYPES
 
 
@@ -142,7 +142,7 @@ def _no_others(_low: Value | None, _high: Value | None, _count: int) -> Sequence
 
 
 def _texts(low: str | None, high: str | None, count: int) -> Sequence[str]:
-    # The empty text is the first, and always named.
+    # The empty string is the first, and always named.
     if low is None:
         return ()
     several = [[low + filler * times for times in range(1, count + 1)] for filler in _FILLERS]
@@ -159,7 +159,7 @@ def _integers(low: int | None, high: int | None, count: int) -> Sequence[int]:
 
 
 def _doubles(low: float | None, high: float | None, count: int) -> Sequence[float]:
-    # The infinite ones are always named.
+    # The infinities are always named.
     if low is None or high is None:
         return ()
     steps = range(1, count + 1)
@@ -187,10 +187,10 @@ def _moments(low: DateTime | None, high: DateTime | None, count: int) -> Sequenc
 
 
 def _times(low: Time | None, high: Time | None, count: int) -> Sequence[Time]:
-    # The first time, in the zone that is furthest ahead, is always named.
+    # The first time, in the easternmost zone, is always named.
     if low is None:
         return ()
-    # Times of the day in UTC where there are some: those are what people write.
+    # Prefer times in UTC: people write these.
     beyond = Decimal(DAY if low.order < DAY - 1 else DAY + _FURTHEST * 60)
     return [_time(order) for order in _orders(low.order, beyond if high is None else high.order, count)]
 
@@ -218,7 +218,7 @@ def _dates(low: Date | None, high: Date | None, count: int) -> Sequence[Date]:
             start = Decimal(_START) if high is None else high.order
             return [_date(start - step * DAY) for step in reversed(steps)]
         return [_date(low.order + step * DAY) for step in steps]
-    # Zones are whole minutes, and more than a day apart.
+    # Zones are whole minutes, and span more than a day.
     minutes = range(int(low.order) + 60, int(high.order), 60)
     return [_date(Decimal(order)) for order in minutes[:count]]
 
@@ -242,7 +242,7 @@ _TYPES: Final[dict[DataType, tuple[tuple[Value, ...], Between]]] = {
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The values and attributes that policies name, of which the scales of an analysis are made.
+# The values and attributes that policies name, from which scales are built.
 
 
 class NamedValues:
@@ -253,7 +253,7 @@ class NamedValues:
         self.keys: set[Key] = set()
 
     def root(self, root: Root) -> None:
-        """Add what a policy or a policy set names."""
+        """Add the values and attributes of a policy or a policy set."""
         self._target(root.target)
         self._duties(root.duties)
         if isinstance(root, PolicySet):
@@ -306,20 +306,20 @@ _ORDERS: Final[Mapping[str, Callable[[Formula, Formula], Formula]]] = {
     "less-than": z3.ULT,
     "less-than-or-equal": z3.ULE,
 }
-#: places are numbers of so many bits, about which the solver reasons more quickly than about integers
+#: positions are bit vectors of this size, which are faster for the solver than integers
 _BITS: Final = 32
 _LOGIC: Final = (f"{V1}or", f"{V1}and", f"{V1}not", f"{V1}n-of")
 Variables = Mapping[str, Expression]
 T = TypeVar("T")
 
-# One operator of many arguments, about which the solver reasons more quickly than about many of two.
+# One operator with many arguments is faster for the solver than many with two.
 all_of.register(z3.BoolRef, lambda _one, formulas: z3.And(formulas))
 one_of.register(z3.BoolRef, lambda _one, formulas: z3.Or(formulas))
 
 
 @dataclass(frozen=True, slots=True)
 class EncodedTerm:
-    """A value: when there is one without an error, and its place."""
+    """A value: when it exists without an error, and its position."""
 
     fine: Formula
     place: Formula
@@ -327,7 +327,7 @@ class EncodedTerm:
 
 @dataclass(frozen=True, slots=True)
 class EncodedBag:
-    """A bag: when there is one without an error, and which values it may have, each with when it is there."""
+    """A bag: when it exists without an error, and its possible values, each with when it is present."""
 
     fine: Formula
     members: tuple[tuple[Formula, Formula], ...]
@@ -335,24 +335,24 @@ class EncodedBag:
 
 @dataclass(frozen=True, slots=True)
 class UnencodedTerm:
-    """Something without a formula: the states that it may be in, just one of them, and how to find out which it is."""
+    """A part without a formula: its possible states, exactly one of which is true, and how to determine it."""
 
-    #: what it is, and where it stands first
+    #: a description, and its first place
     construct: str
     states: tuple[Formula, ...]
-    #: the number of the state that it is in for a request
+    #: returns the number of its state for a request
     actual: Callable[[Context], int]
-    #: the attributes that it depends on, as far as they are understood
+    #: the attributes that it depends on and that are in the fragment
     keys: "tuple[Key, ...]"
 
 
 class PolicyEncoder:
-    """Formulas for some policies, which share their attributes and scales; attributes have so many values at most."""
+    """Formulas for some policies, which share attributes and scales; the number of values per attribute is limited."""
 
     def __init__(self, roots: Sequence[Root], always: Callable[[Designator], bool], values: int = 1) -> None:
         self.context = z3.Context()
         self.constraints: list[Formula] = []
-        #: of each value of an attribute whether it is there, and its place
+        #: for each value of an attribute: whether it is present, and its position
         self.attributes: dict[Key, tuple[tuple[Formula, Formula], ...]] = {}
         self.unknown: list[UnencodedTerm] = []
         self._unknown: dict[Hashable, tuple[object, UnencodedTerm]] = {}
@@ -375,7 +375,7 @@ class PolicyEncoder:
     # --- policies -----------------------------------------------------------------------------------------------
 
     def root(self, root: Root) -> EncodedChild:
-        """Return when a policy or a policy set says what."""
+        """Return when each decision is the outcome of a policy or a policy set."""
         with self._within(root, "policy set" if isinstance(root, PolicySet) else "policy"):
             variables = root.variables if isinstance(root, Policy) else {}
             applies = self._target(root.target)
@@ -496,7 +496,7 @@ class PolicyEncoder:
         raise self._outside(_construct(expression))
 
     def _variable(self, encode: "Callable[[Expression, Variables], T]", name: str, variables: Variables) -> T:
-        """Return what a variable stands for, once."""
+        """Encode a variable once."""
         key = (id(variables), name)
         if key not in self._variables:
             self._variables[key] = (variables, encode(variables[name], variables))
@@ -504,7 +504,7 @@ class PolicyEncoder:
         return found
 
     def _combined(self, function: Function, arguments: Sequence[Expression], variables: Variables) -> TruthFormula:
-        """A.3.5: arguments are looked at in their order, and no more of them than need be."""
+        """A.3.5: arguments are evaluated in order, and no more than necessary."""
         if function.id == f"{V1}n-of":
             return self._n_of(arguments, variables)
         truths = [self._truth(argument, variables) for argument in arguments]
@@ -523,7 +523,7 @@ class PolicyEncoder:
         return decided(both(one.fine, bag.fine), holds)
 
     def _value(self, expression: Expression, variables: Variables) -> EncodedTerm:
-        """Return a value of any type, also of truth that is computed."""
+        """Encode a value of any type, including computed booleans."""
         computed = isinstance(expression, Apply) and not expression.function.name.endswith("-one-and-only")
         if expression.gives is BOOLEAN and computed:
             truth, scale = self._truth(expression, variables), self.scales[BOOLEAN]
@@ -579,7 +579,7 @@ class PolicyEncoder:
 
     def _attribute(self, wanted: Designator) -> tuple[tuple[Formula, Formula], ...]:
         number, always = len(self.attributes), self._always(wanted)
-        # What time it is, a request says once.
+        # A request has one current time.
         members = [
             (z3.Bool(f"there {number} {one}", self.context), z3.BitVec(f"place {number} {one}", _BITS, self.context))
             for one in range(1 if always else self._most)
@@ -588,7 +588,7 @@ class PolicyEncoder:
         if always:
             self.constraints.append(members[0][0])
         for (there, place), (second, other) in pairwise(members):
-            # Which of two values is the first makes no difference.
+            # The order of two values does not matter.
             self.constraints += [z3.Implies(second, there), z3.ULE(place, other)]
         return tuple(members)
 
@@ -640,9 +640,9 @@ class PolicyEncoder:
     def _left_open(
         self, what: Hashable, variables: Variables, error: MalformedError, count: int, actual: Callable[[Context], int]
     ) -> UnencodedTerm:
-        """Return something without a formula, which is the same wherever it stands beside the same variables."""
+        """Return an unknown for a part without a formula; it is the same wherever the variables are the same."""
         refers = any(isinstance(one, Reference) for one in _parts(what))
-        # Policies have variables in them, which are not to be hashed.
+        # Policies contain mappings of variables, which cannot be hashed.
         key = (id(what) if isinstance(what, Policy | PolicySet) else what, id(variables) if refers else None)
         if key not in self._unknown:
             state = z3.BitVec(f"unknown {len(self.unknown)}", _BITS, self.context)
@@ -679,7 +679,7 @@ class PolicyEncoder:
 
 
 def _counted(bag: EncodedBag) -> dict[int, Formula]:
-    """Return when a bag has how many values."""
+    """Return when a bag has each number of values."""
     found: dict[int, Formula] = {0: True}
     for there, _ in bag.members:
         more = {size + 1: both(formula, there) for size, formula in found.items()}
@@ -689,7 +689,7 @@ def _counted(bag: EncodedBag) -> dict[int, Formula]:
 
 
 def _parts(what: object) -> Iterator[object]:
-    """Yield something and all that is in it."""
+    """Yield an element and all elements in it."""
     yield what
     if isinstance(what, Apply | ApplyEach | ApplyPath):
         for argument in what.arguments:
@@ -719,30 +719,30 @@ def _construct(expression: Expression) -> str:
 
 
 Ways: TypeAlias = frozenset[tuple[str, ...]]
-"""Decisions of some policies, as seen from outside: each combination to look for."""
+"""The combinations of some policies' decisions to search for."""
 
-#: what the clock says counts for nothing: requests that are found say what time it is
-#: how many requests are tried where something has no formula
+#: the clock does not matter, because requests that are found contain the current time
+#: the number of requests that are tried if some part has no formula
 _ATTEMPTS: Final = 32
 _NOW: Final = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 class Search:
-    """A search for requests with so many values at most for each attribute, over policies that are known beforehand."""
+    """A search for requests over given policies, with a limited number of values for each attribute."""
 
     def __init__(self, roots: Sequence[Root], limits: SelectorLimits, values: int = 1) -> None:
         self._limits = limits
         self._encoder = PolicyEncoder(roots, _is_clock, values)
         self._known: dict[int, tuple[Root, dict[str, Formula]]] = {}
-        #: what time it is, for what asks that in a way that has no formula
+        #: the current time, for parts without a formula that use it
         self._clock = {one.key: _context({}).bag(one) for one in designators(roots) if _is_clock(one)}
 
     def find(self, roots: Sequence[Root], wanted: Ways) -> Facts | None:
-        """Return a request on which policies decide in one of some ways; none if there is none. It has been evaluated.
+        """Return a request for which policies decide in one of some ways, evaluated; None if there is none.
 
-        Where the request that the solver finds does not decide so, because of parts without a formula, the solver
-        learns what that is for such requests, and looks for another one. Raises `UnsettledError` when it gives up, and
-        where no request survives.
+        If the solver's request is decided differently, because of parts without a formula, the solver learns the
+        results of these parts for such requests, and searches for another one. Raises `UnsettledError` if it gives up,
+        or if no request is confirmed.
         """
         said = [self._decisions(root) for root in roots]
         ways = (every(one[decision] for one, decision in zip(said, way, strict=True)) for way in sorted(wanted))
@@ -755,7 +755,7 @@ class Search:
             if verdict == z3.unsat and attempt == 0:
                 return None
             if verdict != z3.sat:
-                # What was tried says nothing about values that were not.
+                # The tried requests say nothing about other values.
                 raise UnsettledError
             model = solver.model()
             facts = self._facts(model)
@@ -768,14 +768,14 @@ class Search:
         raise UnsettledError
 
     def unknown(self, roots: Sequence[Root]) -> tuple[str, ...]:
-        """Return what has no formula in policies, in words."""
+        """Describe the parts of policies without a formula."""
         formulas = [one for root in roots for one in self._decisions(root).values() if not isinstance(one, bool)]
         used = _variables(formulas)
         names = (one.construct for place, one in enumerate(self._encoder.unknown) if f"unknown {place}" in used)
         return tuple(dict.fromkeys(names))
 
     def _fewer(self, roots: Sequence[Root], wanted: Ways, facts: Facts) -> Facts:
-        """Leave out what does not matter; the time stays, so that it does not matter when somebody asks."""
+        """Remove attributes that do not matter; the time stays, so that the result does not depend on the clock."""
         for key in [*facts]:
             if key in self._clock:
                 continue
@@ -788,7 +788,7 @@ class Search:
         return facts
 
     def _learnt(self, model: z3.ModelRef, facts: Facts) -> Iterator[Formula]:
-        """Yield what is the case for requests like one, of what the solver got wrong."""
+        """Yield the actual states of unknowns that the solver guessed wrong, for requests like this one."""
         for one in self._encoder.unknown:
             actual = one.states[one.actual(_context(facts))]
             if not z3.is_true(model.eval(actual, model_completion=True)):
@@ -820,7 +820,7 @@ class Search:
 
 
 def _variables(formulas: Sequence[Formula]) -> set[str]:
-    """Return the names of the variables in formulas, in which much is shared."""
+    """Return the names of the variables in formulas; shared parts are visited once."""
     found, seen, left = set[str](), set[int](), [*formulas]
     while left:
         one = left.pop()
@@ -833,7 +833,7 @@ def _variables(formulas: Sequence[Formula]) -> set[str]:
 
 
 def decisions(roots: Sequence[Root], facts: Facts) -> tuple[str, ...]:
-    """Return what policies say about a request, by the plain evaluator."""
+    """Return the decisions of policies for a request, by the plain evaluator."""
     return tuple(evaluate(root, _context(facts)).decision.plain for root in roots)
 
 
@@ -842,5 +842,5 @@ def _context(facts: Facts) -> Context:
 
 
 def _is_clock(wanted: Designator) -> bool:
-    """Say whether an attribute is there whatever a request says: the time."""
+    """Return whether an attribute is the current time, which is always present."""
     return bool(_context({}).bag(wanted))

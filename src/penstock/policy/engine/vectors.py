@@ -1,11 +1,11 @@
-"""Many requests decided together: attributes are looked at one by one, and requests that are alike go on as one.
+"""Decide many requests together: attributes are examined one by one, and equivalent requests are treated as one.
 
-All requests begin in one state, and each attribute leads from a state to another: units that the attribute makes
-inapplicable are out (`vectors`), and of those that are left it is noted what the attribute decides in them. Where
-the same units are left with the same results, requests are in one state, however they differ otherwise: the policy says
-the same of them. So it is asked once for each state at the end, about a request that leads there, by `CompiledPolicy`.
+All requests begin in one state, and each attribute leads from one state to another: units that the attribute makes
+inapplicable are dropped, and for the remaining units the results of their parts are noted. Requests with the same
+remaining units and the same results are in the same state, however they differ otherwise: the policy decides them
+alike. So `CompiledPolicy` is asked once for each final state, about one request that leads there.
 
-Who has the requests knows into which classes their values fall (`constants`), and keeps the steps that were made.
+The caller knows into which classes its values fall (`constants`), and caches the steps.
 """
 
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
@@ -55,22 +55,21 @@ from penstock.policy.language.requests import RESOURCE, RESOURCE_ID, Key, Reques
 from penstock.policy.language.results import DecisionStatus, PolicyOutcome
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What in a policy depends on which attribute: its parts, each of which one attribute decides alone.
+# The parts of a policy, each of which depends on one attribute.
 #
-# A *unit* is a rule, or a policy's or policy set's own parts: its target, obligations and advice.
-# What a policy says of a request follows from what the parts of its units are. A part that is *wanted* is one of those
-# that a target cannot do without: where it does not hold, the unit is not applicable, and so is all that it contains,
-# whatever the other parts are and whatever fails in them (section 7.7).
+# A *unit* is a rule, or a policy's or policy set's own parts: its target, obligations and advice. The results of the
+# parts determine the decision. A *wanted* part is required by a target: if it is false, the unit is not applicable, and
+# neither is anything inside, whatever the other parts are and whatever fails in them (section 7.7).
 
 
-#: it asks the whole policy about another request
+#: this function evaluates the whole policy for another request
 _ASKS_AGAIN: Final = f"{V3}access-permitted"
-#: equal values of these are the same in every respect
+#: types whose equal values are identical in every respect
 _PLAIN: Final = (STRING, BOOLEAN, INTEGER)
 
 
 class AttributePart:
-    """Something that one attribute decides: a part of a target, or an expression."""
+    """A part that depends on one attribute: a part of a target, or an expression."""
 
     __slots__ = ("_program", "asks", "key", "values", "variables")
 
@@ -84,12 +83,12 @@ class AttributePart:
         self.key = key
         self.asks = asks
         self.variables = variables
-        #: where it holds just if the attribute has one of some values
+        #: the values of which the attribute must have one, if that is all that the part says
         self.values = values
         self._program: Program | None = None
 
     def result(self, context: Context) -> Hashable:
-        """Return what it is for a request: a value, or the status of what fails."""
+        """Return its result for a request: a value, or the status of an error."""
         try:
             if isinstance(self.asks, tuple):
                 return target_matches((self.asks,), EvaluationScope(context, self.variables))
@@ -102,21 +101,21 @@ class AttributePart:
 
 @dataclass(frozen=True, slots=True)
 class Unit:
-    """A rule, or what a policy or a policy set says besides its children. `wanted` has what is around it, too."""
+    """A rule, or the own parts of a policy or policy set. `wanted` includes the parts of enclosing units."""
 
     wanted: tuple[AttributePart, ...]
     parts: tuple[AttributePart, ...]
 
 
 def _exactly(kind: Kind, value: Value) -> Hashable:
-    """Return a value such that what differs in any respect is not equal: 0.0 and -0.0, or one moment in two zones."""
+    """Return a key that distinguishes values that differ in any respect: 0.0 and -0.0, or one instant in two zones."""
     if isinstance(kind, Bag):
         return tuple(_exactly(kind.of, one) for one in value)
     return value if kind in _PLAIN else kind.write(value)
 
 
 def units_of(root: Root, sources: PolicySources, known: Iterable[Key]) -> list[Unit]:
-    """Return the units of a policy, by what they depend on among some attributes."""
+    """Return the units of a policy, with their parts for some attributes."""
     return [*_Reader(sources, frozenset(known)).units(root, (), ())]
 
 
@@ -147,7 +146,7 @@ class _Reader:
             yield from self.units(one, (*around, versioned(member)), within)
 
     def _found(self, reference: PolicyReference, around: tuple[str, ...]) -> Root | None:
-        """Return the policy that is meant; none where asking for it fails, which no attribute can change."""
+        """Return a referenced policy; None if it cannot be found, which no attribute can change."""
         try:
             found = self._sources.policy(reference)
         except PenstockError:
@@ -170,7 +169,7 @@ class _Reader:
     def _target(
         self, target: Target, variables: Mapping[str, Expression]
     ) -> tuple[tuple[AttributePart, ...], tuple[AttributePart, ...]]:
-        """Return the parts that a target cannot do without, and those that are of several attributes."""
+        """Return the parts that a target requires, and parts that depend on several attributes."""
         wanted: list[AttributePart] = []
         more: list[AttributePart] = []
         for any_of in target:
@@ -196,7 +195,7 @@ class _Reader:
     # --- expressions --------------------------------------------------------------------------------------------
 
     def _parts(self, expression: Expression, variables: Mapping[str, Expression]) -> Iterator[AttributePart]:
-        """Yield the largest parts of an expression that are of one attribute."""
+        """Yield the largest parts of an expression that depend on one attribute."""
         if self._asks_again(expression, variables):
             yield from self._bags(self._known)
             return
@@ -213,7 +212,7 @@ class _Reader:
             yield from self._bags(keys)
 
     def _bags(self, keys: Iterable[Key]) -> Iterator[AttributePart]:
-        """Yield whole attributes, of which everything counts."""
+        """Yield whole attributes, of which every value counts."""
         for key in sorted(keys, key=lambda one: (one.category, one.id, one.of.id)):
             yield AttributePart(key, Designator(key.category, key.id, key.of), {})
 
@@ -229,7 +228,7 @@ class _Reader:
                 return self._keys(variables[name], variables)
             case Apply() | ApplyEach() | ApplyPath():
                 return frozenset[Key]().union(*(self._keys(one, variables) for one in expression.arguments))
-        # Rows have no contents, and nobody has issued what stands in them.
+        # Rows have no contents, and their values have no issuers.
         return frozenset()
 
     def _asks_again(self, expression: Expression, variables: Mapping[str, Expression]) -> bool:
@@ -246,7 +245,7 @@ class _Reader:
 
 
 def _one_of(any_of: AnyOf, key: Key) -> frozenset[Value] | None:
-    """Return the values of which one is wanted, where that is all that is said."""
+    """Return the values of which one is required, if that is all that a part says."""
     if any(len(all_of) != 1 for all_of in any_of):
         return None
     return next((values for attribute, values in necessary((any_of,)).items() if attribute.key is key), None)
@@ -256,15 +255,15 @@ def _one_of(any_of: AnyOf, key: Key) -> frozenset[Value] | None:
 
 _EQUAL: Final = ("-equal",)
 _ORDERS: Final = (*_EQUAL, "-greater-than", "-greater-than-or-equal", "-less-than", "-less-than-or-equal")
-#: types whose values are classified by their place among constants
+#: types whose values are classified by their position among constants
 ORDERED: Final = (INTEGER, DOUBLE, DATE, DATE_TIME)
 
 
 def constants_of(parts: Iterable[AttributePart], key: Key) -> frozenset[Value] | None:
-    """Return the constants that an attribute is compared with in parts, or none where something else is done with it.
+    """Return the constants with which parts compare an attribute; None if they use it in another way.
 
-    Values that are alike to all of them are alike in every part: equal to one, or between the same two; of a type that
-    is not `ORDERED`, equal to none.
+    Values with the same position among them are equivalent in every part: equal to one, or between the same two; for
+    types that are not `ORDERED`, equal to none.
     """
     found: set[Value] = set()
     for part in parts:
@@ -298,7 +297,7 @@ def _matched(match: Match, key: Key, found: set[Value]) -> bool:
 
 
 def _compared(expression: Expression, variables: Mapping[str, Expression], key: Key, found: set[Value]) -> bool:
-    """Say whether an attribute is compared with constants alone, which are added to what was found."""
+    """Return whether an attribute is compared only with constants, and collect these."""
     match expression:
         case Designator():
             return not _depends(expression, key)
@@ -319,7 +318,7 @@ def _compared(expression: Expression, variables: Mapping[str, Expression], key: 
 
 
 def _is(expression: Expression, key: Key) -> bool:
-    """Say whether it is an attribute, or its only value."""
+    """Return whether an expression is an attribute, or its only value."""
     if isinstance(expression, Apply) and expression.function.name == f"{key.of.name}-one-and-only":
         (expression,) = expression.arguments
     return isinstance(expression, Designator) and expression.key is key and expression.issuer is None
@@ -336,18 +335,18 @@ def _constants(expression: Expression) -> list[Value] | None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Many requests decided together: attributes are looked at one by one, and requests that are alike go on as one.
+# Deciding many requests together.
 
 
 Class: TypeAlias = Hashable
-"""Values of an attribute that are alike in every part of a policy, by whatever name."""
+"""The name of a class of values of an attribute that are equivalent in every part of a policy."""
 Units: TypeAlias = int
 """A set of units, as bits."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Asked:
-    """A part, and the units that it is of."""
+    """A part, and the units that it belongs to."""
 
     part: AttributePart
     units: Units
@@ -355,7 +354,7 @@ class _Asked:
 
 @dataclass(frozen=True, slots=True)
 class _State:
-    """Requests that are alike so far: units that may apply, what is known of them, and what one such request says."""
+    """Requests that are equivalent so far: units that may apply, their known results, and one such request."""
 
     live: Units
     known: tuple[tuple[_Asked, Hashable], ...]
@@ -363,7 +362,7 @@ class _State:
 
 
 class Vectors:
-    """A policy that decides many requests together, at one time, by the attributes that are known of them."""
+    """A policy that decides many requests together, at one instant, by their known attributes."""
 
     def __init__(self, root: Root, sources: PolicySources, now: datetime, known: Iterable[Key]) -> None:
         self._compiled = CompiledPolicy(root, sources)
@@ -372,12 +371,12 @@ class Vectors:
         self._units = units_of(root, sources, known)
         keys = {part.key: None for unit in self._units for part in (*unit.wanted, *unit.parts)}
         self._looks = sorted((_Look(self._units, key) for key in keys), key=lambda look: look.rank)
-        #: the attributes that the policy depends on, in the order in which they are looked at
+        #: the attributes that the policy depends on, in the order in which they are examined
         self.keys = tuple(look.key for look in self._looks)
         self.clear()
 
     def clear(self) -> None:
-        """Forget all states but the first, which is 0, and what was found."""
+        """Drop all cached states but the first, which is 0, and all outcomes."""
         #: the states before each attribute, and those at the end
         self._states: list[list[_State]] = [[] for _ in range(len(self._looks) + 1)]
         self._numbers: list[dict[Hashable, int]] = [{} for _ in self._states]
@@ -386,23 +385,23 @@ class Vectors:
 
     @property
     def size(self) -> int:
-        """How much is remembered."""
+        """The number of cached states."""
         return sum(map(len, self._states)) + len(self._results)
 
     def constants(self, place: int, state: int | None = None) -> frozenset[Value] | None:
-        """Return the constants that tell values of an attribute apart, as `constants_of` does.
+        """Return the constants that distinguish values of an attribute, as `constants_of` does.
 
-        To requests in a state, fewer may matter.
+        In a given state, fewer may matter.
         """
         look = self._looks[place]
         return look.constants(look.asked if state is None else self._states[place][state].live)
 
     def ignores(self, place: int, state: int) -> bool:
-        """Say whether an attribute does not matter to requests in a state."""
+        """Return whether an attribute does not matter to requests in a state."""
         return not self._states[place][state].live & self._looks[place].asked
 
     def step(self, place: int, state: int, of: Class, bag: tuple[Value, ...]) -> int:
-        """Return the state after an attribute which is of a class, as this bag is."""
+        """Return the state after an attribute of a class, of which `bag` is an example."""
         look, before = self._looks[place], self._states[place][state]
         if self.ignores(place, state):
             return self._enter(place + 1, before)
@@ -415,7 +414,7 @@ class Vectors:
         return self._enter(place + 1, _State(live, known, {**before.facts, **facts}))
 
     def outcome(self, state: int) -> PolicyOutcome:
-        """Return what the policy says of requests that are in a state at the end, with the policies that applied."""
+        """Return the outcome for requests in a final state, with the applicable policies."""
         request = replace(Request.of_facts(self._states[-1][state].facts), return_policy_ids=True)
         return self._compiled.ask_request(request, self._now)
 
@@ -435,7 +434,7 @@ class Vectors:
 
 
 class _Look:
-    """What a policy looks for in one attribute."""
+    """The parts of a policy for one attribute."""
 
     def __init__(self, units: Sequence[Unit], key: Key) -> None:
         self.key = key
@@ -446,21 +445,21 @@ class _Look:
         self._parts = {place: [_Asked(part, 1 << place) for part in those] for place, those in parts.items()}
         self._other = [one for one in self._wanted if one.part.values is None]
         self._equal, self._by_value = _by_value(wanted)
-        #: units to which it matters
+        #: units to which the attribute matters
         self.asked: Units = sum(1 << place for place in wanted.keys() | parts.keys())
         self._all = {place: (*wanted.get(place, ()), *parts.get(place, ())) for place in wanted.keys() | parts.keys()}
         self._constants: dict[int, frozenset[Value] | None] = {}
 
     @property
     def rank(self) -> tuple[int, int, str, str]:
-        """Where it stands in the order: first what leaves the fewest units."""
+        """The sort key: attributes that leave the fewest units come first."""
         return -self._equal.bit_count(), -len(self._wanted), self.key.category, self.key.id
 
     def live(self, bag: tuple[Value, ...], context: Context) -> tuple[Units, list[tuple[_Asked, Hashable]]]:
-        """Return the units that a bag leaves, and parts that the units cannot do without and that fail."""
+        """Return the units that a bag leaves, and required parts of units that fail."""
         live, asked = self._everything, self._wanted
         if len(bag) == 1:
-            # Equalities cannot fail where there is a value.
+            # Equalities cannot fail if there is a value.
             live = live & ~self._equal | self._by_value.get(bag[0], 0)
             asked = self._other
         failed: list[tuple[_Asked, Hashable]] = []
@@ -473,12 +472,12 @@ class _Look:
         return live, failed
 
     def parts(self, live: Units) -> Iterator[_Asked]:
-        """Yield what else the attribute decides in some units."""
+        """Yield the other parts of some units for the attribute."""
         for place in _places(live & self.asked):
             yield from self._parts.get(place, ())
 
     def constants(self, live: Units) -> frozenset[Value] | None:
-        """Return the constants that tell values apart in some units, or none where those do not suffice."""
+        """Return the constants that distinguish values in some units; None if constants are not enough."""
         found: set[Value] = set()
         for place in _places(live & self.asked):
             if place not in self._constants:
@@ -511,7 +510,7 @@ def _users(parts: Mapping[int, Sequence[AttributePart]]) -> dict[AttributePart, 
 
 
 def _by_value(wanted: Mapping[int, Sequence[AttributePart]]) -> tuple[Units, dict[Value, Units]]:
-    """Return the units that want one of some values, and those that each value leaves."""
+    """Return the units that require one of some values, and those that each value leaves."""
     equal, found = 0, dict[Value, Units]()
     for place, parts in wanted.items():
         several = [part.values for part in parts if part.values is not None]

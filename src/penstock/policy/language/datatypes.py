@@ -39,7 +39,7 @@ _ESCAPED: Final = re.compile(r"\\([0-9A-Fa-f]{2})|\\(.)")
 
 @dataclass(frozen=True, slots=True)
 class Mailbox:
-    """An `rfc822Name`: who, as it is written, and at which host, in small letters."""
+    """An `rfc822Name`: the local part as written, and the host in lower case."""
 
     local: str
     host: str
@@ -64,9 +64,9 @@ def check_mailbox_pattern(pattern: str) -> None:
 
 
 def mailbox_matches(pattern: str, mailbox: Mailbox) -> bool:
-    """Say whether a mailbox matches a pattern (A.3.14). Raises `MalformedError` (`xacml.value`) for no pattern.
+    """Return whether a mailbox matches a pattern (A.3.14). Raises `MalformedError` (`xacml.value`) if it is not one.
 
-    `ann@sun.com` is that mailbox, `sun.com` any at that host, and `.sun.com` any at that host or at one below it.
+    `ann@sun.com` matches that mailbox, `sun.com` any at that host, `.sun.com` any at that host or a subdomain.
     """
     check_mailbox_pattern(pattern)
     if "@" in pattern:
@@ -78,7 +78,7 @@ def mailbox_matches(pattern: str, mailbox: Mailbox) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class DirectoryName:
-    """An `x500Name`: its relative names from the most particular on, as they compare."""
+    """An `x500Name`: its relative names, most specific first, in a form for comparison."""
 
     parts: tuple[frozenset[tuple[str, str]], ...]
     text: str
@@ -93,12 +93,12 @@ class DirectoryName:
         return self.text
 
     def check_parts(self) -> None:
-        """Check that it has parts, by which other names end. Raises `MalformedError` (`xacml.value`)."""
+        """Check that it has parts. Raises `MalformedError` (`xacml.value`)."""
         if not self.parts:
             raise MalformedError("xacml.value", "an x500Name without parts matches no names")
 
     def ends(self, other: "DirectoryName") -> bool:
-        """Say whether it is how another name ends. Raises `MalformedError` (`xacml.value`) if it has no parts."""
+        """Return whether another name ends with it. Raises `MalformedError` (`xacml.value`) if it has no parts."""
         self.check_parts()
         return other.parts[-len(self.parts) :] == self.parts
 
@@ -121,7 +121,7 @@ def _relative(part: str, whole: str) -> frozenset[tuple[str, str]]:
 
 
 def _split(text: str, at: str) -> list[str]:
-    """Split where separators are neither quoted nor escaped."""
+    """Split at separators that are neither quoted nor escaped."""
     parts, begun, quoted, escaped = [], 0, False, False
     for place, letter in enumerate(text):
         if escaped:
@@ -139,16 +139,16 @@ def _split(text: str, at: str) -> list[str]:
 def _unescape(value: str) -> str:
     if len(value) > 1 and value[0] == value[-1] == '"':
         value = value[1:-1]
-    octets = b"".join(
+    data = b"".join(
         bytes.fromhex(found[1]) if found[1] else (found[2] or found[0]).encode("utf-8", "surrogatepass")
         for found in re.finditer(rf"{_ESCAPED.pattern}|[^\\]|\\", value, re.DOTALL)
     )
-    return octets.decode("utf-8", "replace")
+    return data.decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True)
 class Ports:
-    """A range of ports, open at either end; all of them where both are missing."""
+    """A range of ports; a missing end is open."""
 
     first: int | None = None
     last: int | None = None
@@ -156,7 +156,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class NetworkAddress:
-    """An `ipAddress`: an address, perhaps a mask, perhaps ports."""
+    """An `ipAddress`: an address, optionally with a mask and ports."""
 
     address: ipaddress.IPv4Address | ipaddress.IPv6Address
     mask: ipaddress.IPv4Address | ipaddress.IPv6Address | None
@@ -169,7 +169,7 @@ class NetworkAddress:
 
 @dataclass(frozen=True, slots=True)
 class HostName:
-    """A `dnsName`: a host, or with a star all below a domain, and perhaps ports."""
+    """A `dnsName`: a host, or with `*.` all subdomains of a domain; optionally with ports."""
 
     host: str
     ports: Ports
@@ -220,7 +220,7 @@ def _ports(text: str | None) -> Ports:
 
 
 Value: TypeAlias = Any
-"""A value of some data type, or a bag of them, which is a tuple: what it is, the expression says that it comes from."""
+"""A value of a data type, or a bag of values, which is a tuple. The expression that it comes from has its kind."""
 
 XS: Final = "http://www.w3.org/2001/XMLSchema#"
 _XACML_1: Final = "urn:oasis:names:tc:xacml:1.0:data-type:"
@@ -237,7 +237,7 @@ _LARGEST: Final = 1e7
 
 @dataclass(frozen=True, slots=True)
 class XPathExpression:
-    """An `xpathExpression`: a path into the content of a category, with the prefixes that it is written with."""
+    """An `xpathExpression`: a path into the content of a category, with its namespace prefixes."""
 
     path: str
     category: str
@@ -253,7 +253,7 @@ class DataType:
     """A data type; there is one object for each, compared by itself."""
 
     id: str
-    #: as functions are called after it: `string` of `string-equal`
+    #: the name in function ids: `string` in `string-equal`
     name: str
     read: Callable[[str], Value] = field(repr=False)
     write: Callable[[Value], str] = field(default=str, repr=False)
@@ -287,12 +287,12 @@ def _read_double(text: str) -> float:
 
 
 def _write_double(value: float) -> str:
-    """Return a number as people write it, with an exponent where it is large or small."""
+    """Return the usual notation of a number, with an exponent if it is large or small."""
     return repr(value) if value == 0 or _SMALLEST <= abs(value) < _LARGEST else write_scientific(value)
 
 
 def write_scientific(value: float) -> str:
-    """Return a number in the form that XML Schema calls canonical.
+    """Return a number in XML Schema's canonical form.
 
     >>> write_scientific(45.5), write_scientific(-0.001)
     ('4.55E1', '-1.0E-3')
@@ -329,7 +329,7 @@ def _read_path(text: str) -> XPathExpression:
 
 
 def _malformed(text: str, name: str) -> MalformedError:
-    return MalformedError("xacml.value", f"`{text[:80]}` is no {name}")
+    return MalformedError("xacml.value", f"`{text[:80]}` is not a valid {name}")
 
 
 STRING: Final = DataType(f"{XS}string", "string", str)
@@ -357,7 +357,7 @@ TYPES: Final = (
     ADDRESS, HOST, XPATH,
 )  # fmt: skip
 
-#: how durations were called before 3.0
+#: names of durations before 3.0
 _BEFORE: Final = "http://www.w3.org/TR/2002/WD-xquery-operators-20020816#"
 _BY_ID: Final[Mapping[str, DataType]] = {
     **{one.id: one for one in TYPES},
@@ -375,12 +375,12 @@ def data_type(type_id: str) -> DataType:
 
 
 def read_value(text: str, of_type: DataType) -> Value:
-    """Read a value; space around it counts in a string alone. Raises `MalformedError` (`xacml.value`)."""
+    """Read a value; surrounding space is significant only in strings. Raises `MalformedError` (`xacml.value`)."""
     return text if of_type is STRING else of_type.read(" ".join(text.split()) if of_type is not BASE64 else text)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What functions take and give: data types, bags of them, and how a function reports an error.
+# Kinds of arguments and results, functions, and their errors.
 
 
 @dataclass(frozen=True, slots=True)
@@ -396,26 +396,26 @@ class Bag:
 Kind: TypeAlias = DataType | Bag
 
 ERROR: Final = "xacml.processing"
-"""The code of what the standard calls a processing error."""
+"""The code of the standard's processing error."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Function:
-    """A function: the kinds of its arguments, whether the last one may come any number of times, and of the result.
+    """A function: the kinds of its arguments, whether the last one can be repeated, and the kind of its result.
 
-    `call` takes values and gives one; where it looks `within` the request, it takes the context before them. It raises
-    `EvaluationError` (`xacml.processing`; `xacml.value` for texts that are not values), and nothing else.
+    `call` takes values and returns one; if it looks `within` the request, the context comes first. It raises only
+    `EvaluationError` (`xacml.processing`; `xacml.value` for texts that are not values).
     """
 
     id: str
     takes: tuple[Kind, ...]
     gives: Kind
     call: Callable[..., Value] = field(repr=False)
-    #: the last kind may come any number of times, and so often at least
+    #: if set, the last kind can be repeated, with at least so many occurrences
     repeated: int | None = None
-    #: what it gives depends on the request, and not on its arguments alone
+    #: the result depends on the request, not only on the arguments
     within: bool = False
-    #: refuses a first argument that can mean nothing, where it stands in a policy. Raises `MalformedError`
+    #: checks a first argument that is a literal in a policy. Raises `MalformedError`
     check: Callable[[Value], None] | None = field(default=None, repr=False)
 
     @property
@@ -424,13 +424,13 @@ class Function:
         return self.id.rpartition(":")[2]
 
     def kind_at(self, place: int) -> Kind | None:
-        """Return the kind of one of the arguments, or nothing if there cannot be so many."""
+        """Return the kind of one of the arguments; None if there cannot be so many."""
         if place < len(self.takes):
             return self.takes[place]
         return self.takes[-1] if self.repeated is not None else None
 
     def accepts(self, kinds: tuple[Kind, ...]) -> bool:
-        """Say whether it can be called with arguments of these kinds."""
+        """Return whether it can be called with arguments of these kinds."""
         if self.repeated is None:
             return kinds == self.takes
         fixed = self.takes[:-1]

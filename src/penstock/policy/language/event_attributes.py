@@ -1,4 +1,4 @@
-"""What policies may speak about where events are concerned: who asks for what, the event type, and each event itself.
+"""The attributes by which policies refer to events: the subject, the event type, each event, and the environment.
 
 | category    | attribute                                            | what it is                                   |
 |-------------|------------------------------------------------------|----------------------------------------------|
@@ -18,8 +18,8 @@
 | environment | `current-time`, `current-date`, `current-dateTime`   | when an event passes                         |
 |             | `urn:penstock:environment:` and a name               | what brokers know besides: `hour`, facts     |
 
-All are strings, but for values, which are of the type of their kind. An attribute keeps its id when it is renamed. So
-that no policy is got around by asking for an older version, all names count that any known version has for it.
+All are strings except event values, which have the type of their kind. An attribute keeps its id when it is renamed.
+All names of an attribute in any known version count, so that nobody can evade a policy by asking for an older version.
 """
 
 from collections.abc import Iterable, Mapping
@@ -63,9 +63,9 @@ TYPE_ANCESTOR: Final = f"{_URN}type:ancestor"
 TYPE_ATTRIBUTE: Final = f"{_URN}type:attribute"
 ATTRIBUTE_NAME: Final = f"{_URN}attribute:name"
 ATTRIBUTE_ID: Final = f"{_URN}attribute:id"
-#: what the names, and the ids, of the attributes of an event stand behind
+#: the prefix of the names and ids of an event's attributes
 EVENT: Final = f"{_URN}event:"
-#: what the names of all that brokers know of the moment stand behind
+#: the prefix of the names of brokers' facts
 ENVIRONMENT_FACT: Final = f"{_URN}environment:"
 
 _TYPES: Final[Mapping[Kind, DataType]] = {
@@ -78,20 +78,20 @@ _TYPES: Final[Mapping[Kind, DataType]] = {
 
 
 def data_type_of(kind: Kind) -> DataType:
-    """Return the type that policies have for values of a kind."""
+    """Return the policy data type of a kind."""
     return _TYPES[kind]
 
 
 def policy_value(value: EventValue) -> Value:
-    """Return a value of an event as policies have it."""
+    """Return an event's value as a policy value."""
     if isinstance(value, float) and isnan(value):
-        # Of NaN there is one object, which bags find by itself.
+        # There is one NaN object, so that bags find it by identity.
         return nan
     return DateTime(*parts_of(in_utc(value)), 0) if isinstance(value, datetime) else value
 
 
 def subject_facts(principal: Principal, **known: Iterable[str]) -> Facts:
-    """Return what is known of who asks: `domain`, `role`, `owner_role` and `right`, as far as they are given."""
+    """Return the facts about a subject: `domain`, `role`, `owner_role` and `right`, as far as they are given."""
     found = {name: tuple(values) for name, values in known.items()}
     return _strings(
         SUBJECT,
@@ -106,7 +106,7 @@ def subject_facts(principal: Principal, **known: Iterable[str]) -> Facts:
 
 
 def type_facts(event_type: EventType, domains: Iterable[str] = ()) -> Facts:
-    """Return what is known of a type whose owner is at home in some domains."""
+    """Return the facts about a type and its owner's domains."""
     name = event_type.name
     return _strings(
         RESOURCE,
@@ -123,12 +123,12 @@ def type_facts(event_type: EventType, domains: Iterable[str] = ()) -> Facts:
 
 
 def action_facts(right: Right) -> Facts:
-    """Return what is known of what is asked for."""
+    """Return the facts about a requested right."""
     return _strings(ACTION, {ACTION_ID: (str(right),)})
 
 
 def environment_facts(environment: Mapping[str, Scalar]) -> Facts:
-    """Return what is known of the moment at which an event passes."""
+    """Return the facts about the instant at which an event is delivered."""
     return {
         key_of(ENVIRONMENT, f"{ENVIRONMENT_FACT}{name}", data_type_of(kind_of(value))): (policy_value(value),)
         for name, value in environment.items()
@@ -142,21 +142,20 @@ def _strings(category: str, values: Mapping[str, tuple[str, ...]]) -> Facts:
 
 @dataclass(frozen=True, slots=True)
 class EventNames:
-    """What policies call the attributes of events of a type: by their names in all known versions, and by their ids.
+    """Policies' names for the attributes of a type: their names in all known versions, and their ids.
 
-    Where two versions have one name for two attributes, that of the version which is asked about counts, and among
-    others the first.
+    If versions use one name for two attributes, the requested version counts, and among others the first.
     """
 
     attributes: Mapping[str, Attribute]
 
     def of(self, attribute: Attribute) -> Facts:
-        """Return what is known where one attribute is asked about."""
+        """Return the facts if one attribute is requested."""
         names = tuple(name for name, one in self.attributes.items() if one.id == attribute.id and name != one.id)
         return _strings(RESOURCE, {ATTRIBUTE_NAME: names, ATTRIBUTE_ID: (str(attribute.id),)})
 
     def facts(self, values: Mapping[str, Scalar]) -> Facts:
-        """Return what is known of an event with these values, by attribute ids. What does not fit is not known."""
+        """Return the facts about an event with these values, by attribute id. Values of a wrong kind are left out."""
         found: dict[Key, tuple[Value, ...]] = {}
         for name, attribute in self.attributes.items():
             value = values.get(attribute.id)
@@ -167,7 +166,7 @@ class EventNames:
 
 
 def event_names(event_type: EventType, versions: Iterable[EventType] = ()) -> EventNames:
-    """Return what the attributes of a type are called, in itself and in other versions that are known."""
+    """Return the names of a type's attributes, in itself and in other known versions."""
     found: dict[str, Attribute] = {}
     for one in (event_type, *versions):
         for attribute in one.attributes:

@@ -1,7 +1,7 @@
-"""The functions of XACML 3.0 (appendix A.3), but for those that take functions.
+"""The functions of XACML 3.0 (appendix A.3), except higher-order ones.
 
-A function is one row of a table: what it takes, what it gives, and how. The ids of earlier versions of the standard
-mean the same functions, and are listed beside them.
+A function is one row of a table: the kinds of its arguments and of its result, and a Python function. Ids of earlier
+versions of the standard are listed too.
 """
 
 import math
@@ -50,7 +50,7 @@ T = TypeVar("T")
 V1: Final = "urn:oasis:names:tc:xacml:1.0:function:"
 V2: Final = "urn:oasis:names:tc:xacml:2.0:function:"
 V3: Final = "urn:oasis:names:tc:xacml:3.0:function:"
-#: types that came with a later version, and with them their functions on bags
+#: types of later versions, whose bag functions have the same version
 _BAGS_SINCE: Final = {ADDRESS: V2, HOST: V2, DAY_TIME: V3, YEAR_MONTH: V3, XPATH: V3}
 _ORDERED: Final = (STRING, INTEGER, DOUBLE, TIME, DATE, DATE_TIME)
 _EQUAL: Final = (STRING, BOOLEAN, INTEGER, DOUBLE, DATE, TIME, DATE_TIME, URI, DIRECTORY, MAILBOX, HEX, BASE64)
@@ -61,7 +61,7 @@ _COMPARED: Final[Mapping[str, Callable[[Any, Any], bool]]] = {
     "less-than": operator.lt,
     "less-than-or-equal": operator.le,
 }
-#: what strings are made from, and how, where it is not as it is written: in the form that XML Schema calls canonical
+#: types whose conversion to a string uses XML Schema's canonical form
 _CANONICAL: Final[Mapping[DataType, Callable[[Value], str]]] = {
     DOUBLE: write_scientific,
     **{one: lambda moment: str(canonical(moment)) for one in (TIME, DATE, DATE_TIME)},
@@ -99,7 +99,7 @@ def _equality() -> Iterator[Function]:
 
 
 def _same(one: float, other: float) -> bool:
-    """Say whether numbers are equal; there is one that is not a number, as there is in XML Schema."""
+    """Return whether numbers are equal; NaN is equal to itself, as in XML Schema."""
     return one == other or (math.isnan(one) and math.isnan(other))
 
 
@@ -108,7 +108,7 @@ def _same(one: float, other: float) -> bool:
 
 def _bounded(number: int) -> int:
     if abs(number) >> POLICY_INTEGER_BITS:
-        raise failed("an integer grew too large")
+        raise failed("an integer became too large")
     return number
 
 
@@ -124,7 +124,7 @@ def _remainder(dividend: int, divisor: int) -> int:
 
 
 def _one_nan(number: float) -> float:
-    """Return a number; of what is none there is one object, which bags find by itself."""
+    """Return a number; NaN is always the same object, so that bags find it by identity."""
     return math.nan if math.isnan(number) else number
 
 
@@ -191,7 +191,7 @@ def _arithmetic() -> Iterator[Function]:
 
 
 def _logic() -> Iterator[Function]:
-    # `or`, `and` and `n-of` do not look at what they need not: see `evaluate`.
+    # `or`, `and` and `n-of` evaluate no more arguments than necessary: see `evaluate`.
     yield Function(f"{V1}or", (BOOLEAN,), BOOLEAN, lambda *values: any(values), 0)
     yield Function(f"{V1}and", (BOOLEAN,), BOOLEAN, lambda *values: all(values), 0)
     yield Function(f"{V1}n-of", (INTEGER, BOOLEAN), BOOLEAN, lambda most, *values: sum(values) >= most, 0)
@@ -206,7 +206,7 @@ def _parse(of_type: DataType) -> Callable[[str], Value]:
         try:
             return read_value(text, of_type)
         except MalformedError as error:
-            # A.3.9 has a syntax error for it, and no other function has one.
+            # A.3.9 defines a syntax error for this function only.
             raise EvaluationError(error.code, error.message) from None
 
     return parse
@@ -215,13 +215,13 @@ def _parse(of_type: DataType) -> Callable[[str], Value]:
 def _substring(text: str, begin: int, end: int) -> str:
     stop = len(text) if end == -1 else end
     if not 0 <= begin <= stop <= len(text):
-        raise failed("the text is not so long")
+        raise failed("the text is shorter than that")
     return text[begin:stop]
 
 
 def _joined(*texts: str) -> str:
     if sum(map(len, texts)) > POLICY_TEXT:
-        raise failed("a text grew too long")
+        raise failed("a text became too long")
     return "".join(texts)
 
 
@@ -244,8 +244,8 @@ def _texts() -> Iterator[Function]:
 
 
 def _in_range(time: Time, first: Time, last: Time) -> bool:
-    """Say whether a time lies between two others, of which the second may be on the next day (A.3.9)."""
-    # Where they have no zone they are in that of the first argument.
+    """Return whether a time lies between two others; the second can be on the next day (A.3.9)."""
+    # Without a zone, they have the zone of the first argument.
     zones = [time.zone if one.zone is None else one.zone for one in (time, first, last)]
     at, begin, end = (one.seconds - (zone or 0) * 60 for one, zone in zip((time, first, last), zones, strict=True))
     return into_days(at - begin)[1] <= into_days(end - begin)[1]
@@ -284,7 +284,7 @@ def _representable(moment: XmlDateTime) -> XmlDateTime:
 
 def _one(values: Sequence[Value]) -> Value:
     if len(values) != 1:
-        raise failed(f"a bag has {len(values)} values, and not one")
+        raise failed(f"a bag must have one value, but has {len(values)}")
     return values[0]
 
 
@@ -336,7 +336,7 @@ def _matches(one: DataType) -> Callable[[str, Value], bool]:
 
 
 def _names(matches: Callable[[Any, Any], bool]) -> Callable[[Any, Any], bool]:
-    """Return a match of names: a pattern that names nothing is an error, since no rule can mean it."""
+    """Return a match function of names; a pattern that cannot match anything is an error."""
 
     def match(pattern: Value, name: Value) -> bool:
         try:
@@ -384,7 +384,7 @@ def _within() -> Iterator[Function]:
 
 FUNCTIONS: Final[Mapping[str, Function]] = {one.id: one for one in _table()}
 WITHIN: Final[Mapping[str, Function]] = {one.name: one for one in FUNCTIONS.values() if one.within}
-"""Those that look into the request, by their names."""
+"""Functions that look into the request, by name."""
 
 
 def kinds_text(kinds: Sequence[Kind]) -> str:

@@ -1,8 +1,7 @@
-"""Patterns of XML Schema, as functions of policies have them, matched in a time that is bounded by their length.
+"""Match XML Schema patterns in bounded time.
 
-Who asks must not be able to choose a text on which a pattern takes indefinitely long. A pattern whose ways to match
-are few is left to `re`, which tries one after the other; any other is an automaton of which all paths are followed
-together.
+A requester must not be able to choose a text on which a pattern takes indefinitely long. Patterns with few ways to
+match are left to `re`, which backtracks; any other becomes an automaton whose paths are followed simultaneously.
 """
 
 import re
@@ -17,47 +16,47 @@ from penstock.errors import EvaluationError
 from penstock.policy.language.datatypes import failed
 from penstock.policy.limits import POLICY_DEPTH, POLICY_LIMITS, POLICY_PATTERN, PolicyLimits
 
-#: what `translate_pattern` makes of a `$`: the very end, and not before a line end
+#: the translation of `$` by `translate_pattern`: the very end, not before a line feed
 _END: Final = r"$(?!\n\Z)"
 _GROUP: Final = "(?:"
-#: one character, as `re` has it: a class with its escapes, an escape, or itself
+#: one character in `re` syntax: a class, an escape, or itself
 _ONE: Final = re.compile(r"\[\^?(?:\\.|[^\\\]])(?:\\.|[^\\\]])*\]|\\.|[^\\()|*+?{\[^$]", re.DOTALL)
 _TIMES: Final = re.compile(r"(?:([*+?])|\{([0-9]{1,6})(?:(,)([0-9]{1,6})?)?\})\??", re.ASCII)
-#: tries that `re` may need at most
+#: the most backtracking steps of `re`
 _TRIES: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class _One:
-    """One character that fits."""
+    """One character of a set."""
 
     fits: "re.Pattern[str]"
 
 
 @dataclass(frozen=True, slots=True)
 class _Edge:
-    """The beginning, or the end."""
+    """The beginning or the end of the text."""
 
     end: bool
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """One after the other."""
+    """A sequence."""
 
     parts: "tuple[_Part, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class _Either:
-    """One of several."""
+    """An alternative."""
 
     parts: "tuple[_Part, ...]"
 
 
 @dataclass(frozen=True, slots=True)
 class _Again:
-    """The same, so many times; without a bound where there is none."""
+    """A repetition, with an optional upper bound."""
 
     part: "_Part"
     least: int
@@ -66,22 +65,22 @@ class _Again:
 
 _Part: TypeAlias = _One | _Edge | _Row | _Either | _Again
 _Step: TypeAlias = "re.Pattern[str] | bool | tuple[int, ...] | None"
-"""A character to come, an edge (the end is true), steps to go on with, or none: it matches."""
+"""A character to read, an edge (True is the end), the next steps, or None for a match."""
 
 
 @dataclass(frozen=True, slots=True)
 class XmlPattern:
-    """A pattern that was read."""
+    """A parsed pattern."""
 
     quick: "re.Pattern[str]"
-    #: how the tries of `re` grow with a text: by which power of its length; none where it is not a power
+    #: the exponent by which the steps of `re` grow with the text's length; None if the growth is not polynomial
     power: int | None
     steps: Sequence[_Step]
-    #: characters that were seen, with whether they fit
+    #: a cache of characters, and whether they fit
     _fitting: "dict[tuple[re.Pattern[str], str], bool]" = field(default_factory=dict, compare=False)
 
     def found_in(self, text: str, limits: PolicyLimits = POLICY_LIMITS) -> bool:
-        """Say whether it is somewhere in a text. Raises `EvaluationError` (`xacml.processing`)."""
+        """Return whether it matches somewhere in a text. Raises `EvaluationError` (`xacml.processing`)."""
         if len(text) > limits.policy_matched:
             raise failed("a text is too long for a pattern")
         if self.power is not None and (len(text) + 2) ** (self.power + 1) <= _TRIES:
@@ -93,7 +92,7 @@ class XmlPattern:
     def _walked(self, text: str) -> bool:
         now: set[int] = set()
         for place in range(len(text) + 1):
-            # It may begin anywhere.
+            # A match can begin anywhere.
             reached = self._reached({*now, 0}, first=place == 0, last=place == len(text))
             if reached is None:
                 return True
@@ -102,7 +101,7 @@ class XmlPattern:
         return False
 
     def _reached(self, begun: set[int], *, first: bool, last: bool) -> "list[tuple[int, re.Pattern[str]]] | None":
-        """Return the steps that wait for a character; none where one has come to the end of the pattern."""
+        """Return the steps that wait for a character; None if the end of the pattern was reached."""
         waiting, left, seen = [], [*begun], set(begun)
         while left:
             number = left.pop()
@@ -150,7 +149,7 @@ def _wrong() -> EvaluationError:
 
 
 class _Reader:
-    """Reads what `translate_pattern` writes: groups, classes, escapes, edges, and how often."""
+    """Parses the output of `translate_pattern`: groups, classes, escapes, edges and repetitions."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -215,7 +214,7 @@ class _Reader:
 
 
 def _power(part: _Part) -> int | None:
-    """Return by which power of the length of a text the ways to match it grow, at most."""
+    """Return an upper bound of the exponent by which the ways to match a text grow with its length."""
     match part:
         case _One() | _Edge():
             return 0
@@ -229,7 +228,7 @@ def _power(part: _Part) -> int | None:
             once = _power(inner)
             if least == most:
                 return None if once is None else once * least
-            # Ways within ways multiply with each time.
+            # Nested repetitions multiply.
             return 1 if once == 0 else None if most != 1 or once is None else once + 1
 
 

@@ -21,7 +21,7 @@ from penstock.policy.language.requests import Key, key_of
 
 @dataclass(frozen=True, slots=True)
 class PolicyLiteral:
-    """A value that stands in the policy."""
+    """A literal value in the policy."""
 
     value: Value
     gives: DataType
@@ -39,7 +39,7 @@ class Designator:
 
     @property
     def key(self) -> Key:
-        """Which attribute is meant, whoever has issued it."""
+        """The attribute, regardless of its issuer."""
         return key_of(self.category, self.id, self.of)
 
     @property
@@ -50,13 +50,13 @@ class Designator:
 
 @dataclass(frozen=True, slots=True)
 class ContentSelector:
-    """What a path finds in the content of a category: a bag of values of one type."""
+    """The values that a path selects in the content of a category: a bag of one type."""
 
     category: str
     path: str
     of: DataType
     must_be_present: bool = False
-    #: an attribute whose value is a path to where this one begins
+    #: an attribute whose value is the path of the context node
     context: str | None = None
     prefixes: tuple[tuple[str, str], ...] = ()
     version: str = ""
@@ -69,27 +69,27 @@ class ContentSelector:
 
 @dataclass(frozen=True, slots=True)
 class Apply:
-    """A function, and what it is applied to."""
+    """A function and its arguments."""
 
     function: Function
     arguments: "tuple[Expression, ...]"
 
     @property
     def gives(self) -> Kind:
-        """What the function gives."""
+        """The function's result kind."""
         return self.function.gives
 
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A variable that the policy defines; what it stands for is found where it is evaluated."""
+    """A variable of the policy, resolved when it is evaluated."""
 
     id: str
     gives: Kind
 
 
 class HigherOrder:
-    """Names of the functions that take a function (A.3.12), and how many of their arguments may be bags."""
+    """Names of the higher-order functions (A.3.12), and how many of their arguments can be bags."""
 
     ANY_OF: Final = "any-of"
     ALL_OF: Final = "all-of"
@@ -102,7 +102,7 @@ class HigherOrder:
 
 @dataclass(frozen=True, slots=True)
 class ApplyEach:
-    """A function that takes a function, which it applies to values in bags."""
+    """A higher-order function, which applies a function to values in bags."""
 
     name: str
     function: Function
@@ -110,33 +110,33 @@ class ApplyEach:
 
     @property
     def gives(self) -> Kind:
-        """Truth, or a bag of what the inner function gives."""
+        """A boolean, or a bag of the inner function's results."""
         inner = self.function.gives
         return Bag(inner) if self.name == HigherOrder.MAP and isinstance(inner, DataType) else BOOLEAN
 
 
 @dataclass(frozen=True, slots=True)
 class ApplyPath:
-    """A function that looks into the request: how many nodes a path finds in it, or whether another is permitted."""
+    """A function that looks into the request: the number of nodes of a path, or the decision on another request."""
 
     name: str
     arguments: "tuple[Expression, ...]"
 
     @property
     def gives(self) -> Kind:
-        """A number, or truth."""
+        """An integer or a boolean."""
         return WITHIN[self.name].gives
 
 
 Expression: TypeAlias = PolicyLiteral | Designator | ContentSelector | Apply | ApplyEach | ApplyPath | Reference
 
-#: functions that take a function, by their ids
+#: higher-order functions, by id
 HIGHER_ORDER: Final = {
     f"{version}{name}": name
     for version in (V1, V3)
     for name in ("any-of", "all-of", "any-of-any", "all-of-any", "any-of-all", "all-of-all", "map")
 }
-#: what was called otherwise before 3.0
+#: functions with other names before 3.0
 _BEFORE: Final = {f"{V1}{name}": function for name, function in WITHIN.items() if name.startswith("xpath-")}
 
 
@@ -149,7 +149,7 @@ def function_of(function_id: str) -> Function:
 
 
 def apply(function_id: str, arguments: Sequence["Expression | Function"]) -> "Apply | ApplyEach | ApplyPath":
-    """Return a function applied to arguments, of which one may be a function.
+    """Return a function applied to arguments; one of them can be a function.
 
     Raises `MalformedError` (`xacml.function`, `xacml.arguments`; `xacml.value` for a pattern that can match nothing).
     """
@@ -167,13 +167,13 @@ def apply(function_id: str, arguments: Sequence["Expression | Function"]) -> "Ap
 
 def _plain(arguments: Sequence["Expression | Function"], name: str) -> tuple[Expression, ...]:
     if any(isinstance(argument, Function) for argument in arguments):
-        raise MalformedError("xacml.arguments", f"`{name}` takes no function")
+        raise MalformedError("xacml.arguments", f"`{name}` does not take a function")
     return tuple(argument for argument in arguments if not isinstance(argument, Function))
 
 
 def _apply_each(name: str, arguments: Sequence["Expression | Function"]) -> ApplyEach:
     if not arguments or not isinstance(arguments[0], Function):
-        raise MalformedError("xacml.arguments", f"the first argument of `{name}` is a function")
+        raise MalformedError("xacml.arguments", f"the first argument of `{name}` must be a function")
     function, rest = arguments[0], _plain(arguments[1:], name)
     kinds = tuple(argument.gives for argument in rest)
     bags = sum(isinstance(kind, Bag) for kind in kinds)
@@ -196,7 +196,7 @@ _PATTERN: Final = re.compile(r"(([0-9]{1,9}|\*)\.){0,15}([0-9]{1,9}|\*|\+)", re.
 
 
 class RuleEffect(StrEnum):
-    """What a rule says where it holds."""
+    """The effect of a rule."""
 
     PERMIT = "Permit"
     DENY = "Deny"
@@ -219,12 +219,12 @@ class Match:
 AllOf: TypeAlias = tuple[Match, ...]
 AnyOf: TypeAlias = tuple[AllOf, ...]
 Target: TypeAlias = tuple[AnyOf, ...]
-"""All of the outer, one of the middle, all of the inner; an empty target matches everything."""
+"""A conjunction of disjunctions of conjunctions; an empty target matches everything."""
 
 
 @dataclass(frozen=True, slots=True)
 class Assignment:
-    """What an obligation says about one attribute; a bag gives as many values as it has."""
+    """An attribute of an obligation; a bag gives as many values as it has."""
 
     id: str
     expression: Expression
@@ -234,7 +234,7 @@ class Assignment:
 
 @dataclass(frozen=True, slots=True)
 class Duty:
-    """An obligation, which has to be met, or an advice, which may be: on which effect, and with which attributes."""
+    """An obligation, which is required, or an advice, which is optional: for which effect, with which attributes."""
 
     id: str
     on: RuleEffect
@@ -251,7 +251,7 @@ class Duties:
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule: where its target matches and its condition holds, its effect."""
+    """A rule: if its target matches and its condition is true, its effect."""
 
     id: str
     effect: RuleEffect
@@ -263,7 +263,7 @@ class Rule:
 
 @dataclass(frozen=True, slots=True)
 class Policy:
-    """Rules, and how what they say is combined."""
+    """Rules, and their combining algorithm."""
 
     id: str
     version: str
@@ -281,7 +281,7 @@ class Policy:
 
 @dataclass(frozen=True, slots=True)
 class PolicyReference:
-    """A policy, or a policy set, that is to be found elsewhere by its id and the versions that suit."""
+    """A reference to a policy or a policy set by id and acceptable versions."""
 
     id: str
     to_set: bool
@@ -292,10 +292,10 @@ class PolicyReference:
     def __post_init__(self) -> None:
         for pattern in (self.version, self.earliest, self.latest):
             if pattern is not None and not _PATTERN.fullmatch(pattern):
-                raise MalformedError("xacml.version", f"`{pattern[:80]}` does not say which versions suit")
+                raise MalformedError("xacml.version", f"`{pattern[:80]}` is not a version pattern")
 
     def suits(self, version: str) -> bool:
-        """Say whether a version is one of those that are meant (section 5.13)."""
+        """Return whether a version is acceptable (section 5.13)."""
         if self.version is not None and not _like(version, self.version):
             return False
         key = version_key(version)
@@ -306,7 +306,7 @@ class PolicyReference:
 
 @dataclass(frozen=True, slots=True)
 class PolicySet:
-    """Policies, policy sets and references to some, and how what they say is combined."""
+    """Policies, policy sets and references, and their combining algorithm."""
 
     id: str
     version: str
@@ -325,12 +325,12 @@ Root: TypeAlias = Policy | PolicySet
 
 
 def versioned(root: Root) -> str:
-    """Return a name for one version of a policy set: within itself is what is within that version, and not another."""
+    """Return a name for one version of a policy set, to detect cycles: another version is another set."""
     return f"{root.version} {root.id}"
 
 
 def inner_policies(root: Root) -> Iterator[Root]:
-    """Yield a policy and all that stand in it, from the outside to the inside."""
+    """Yield a policy and all policies in it, outermost first."""
     yield root
     for member in root.members if isinstance(root, PolicySet) else ():
         if not isinstance(member, PolicyReference):
@@ -338,14 +338,15 @@ def inner_policies(root: Root) -> Iterator[Root]:
 
 
 def check_issuers(root: Root) -> None:
-    """Check that whoever loads a policy answers for it (section 5.2). Raises `MalformedError` (`xacml.issuer`).
+    """Check that a policy has no issuer, so that whoever loads it is responsible for it (section 5.2).
 
-    Whether somebody else may issue one is for XACML's administration profile to say, which is not there.
+    XACML's administration profile, which decides who may issue policies, is not implemented. Raises `MalformedError`
+    (`xacml.issuer`).
     """
     if root.issuer is not None:
         raise MalformedError(
             "xacml.issuer",
-            f"policy `{root.id[:120]}` has an issuer, and nobody here can say whether it may issue it",
+            f"policy `{root.id[:120]}` has an issuer, and Penstock cannot check whether it may issue it",
             hint="decide whether you trust it; if you do, take the issuer out of your copy",
         )
     for member in root.members if isinstance(root, PolicySet) else ():
@@ -362,7 +363,7 @@ def check_version(version: str) -> None:
 
 
 def version_key(version: str) -> tuple[int, ...]:
-    """Return how a version compares with others; of a pattern, its numbers up to the first that is left open."""
+    """Return the sort key of a version; for a pattern, its numbers up to the first wildcard."""
     numbers = []
     for part in version.split("."):
         if not part.isdigit():
@@ -382,7 +383,7 @@ def _like(version: str, pattern: str) -> bool:
 
 
 def designators(part: object) -> Iterator[Designator]:
-    """Yield the attributes that policies, or a part of one, may ask for; what they refer to is not looked at."""
+    """Yield the attributes that policies, or parts of them, can use, without those of referenced policies."""
     if isinstance(part, Designator):
         yield part
     elif isinstance(part, Mapping):

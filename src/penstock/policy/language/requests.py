@@ -1,4 +1,4 @@
-"""Requests: the attributes of who wants to do what to what, by category (section 5.42 and following)."""
+"""Requests: the attributes of subject, resource, action and environment (section 5.42 and following)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -15,7 +15,7 @@ SUBJECT: Final = f"{_CATEGORY_1}access-subject"
 RESOURCE: Final = f"{_CATEGORY_3}resource"
 ACTION: Final = f"{_CATEGORY_3}action"
 ENVIRONMENT: Final = f"{_CATEGORY_3}environment"
-#: categories of subjects besides, by the names that JSON has for them
+#: further categories of subjects, by their names in JSON
 CATEGORIES: Final = {
     "RecipientSubject": "recipient-subject",
     "IntermediarySubject": "intermediary-subject",
@@ -39,7 +39,7 @@ class RequestAttribute:
 
 @dataclass(frozen=True, slots=True, eq=False, weakref_slot=True)
 class Key:
-    """Which attribute is meant: category, id and type. There is one object for each, which is found by itself."""
+    """The identity of an attribute: category, id and type. There is one object for each, compared by identity."""
 
     category: str
     id: str
@@ -49,7 +49,7 @@ class Key:
         return key_of, (self.category, self.id, self.of)
 
 
-#: as long as somebody has them: names come with requests, from whoever may ask, and must not fill the memory
+#: weak references: names come with requests from anybody, and must not fill the memory
 _KEYS: Final[WeakValueDictionary[tuple[str, str, DataType], Key]] = WeakValueDictionary()
 _MAKING: Final = Lock()
 
@@ -59,7 +59,7 @@ def key_of(category: str, name: str, of_type: DataType) -> Key:
     wanted = (category, name, of_type)
     found = _KEYS.get(wanted)
     if found is None:
-        # Policies are read beside decisions: two threads must not make two keys of one attribute.
+        # Policies are read while decisions are made: two threads must not create two keys of one attribute.
         with _MAKING:
             found = _KEYS.get(wanted)
             if found is None:
@@ -68,25 +68,25 @@ def key_of(category: str, name: str, of_type: DataType) -> Key:
 
 
 Facts: TypeAlias = Mapping[Key, tuple[Value, ...]]
-"""A request for one decision in the shortest form: a bag for each attribute, whoever has issued it."""
+"""A request for one decision in the shortest form: a bag for each attribute, regardless of issuers."""
 
 
 class Content(Protocol):
-    """A document that paths look into. What paths cannot be read or take too long raise `EvaluationError`."""
+    """A document into which paths look. Paths that cannot be parsed or take too long raise `EvaluationError`."""
 
     def select(
         self, path: str, prefixes: Sequence[tuple[str, str]], version: str, context: object | None = None
     ) -> Sequence[object]:
-        """Return the nodes that a path finds, from a node on where one is given."""
+        """Return the nodes that a path selects, starting from `node` if it is given."""
 
     def text(self, node: object) -> str | None:
-        """Return the text that a node stands for; none for nodes that stand for none."""
+        """Return the text of a node; None if it has none."""
 
     def path(self, node: object) -> str:
-        """Return a path that finds just this node."""
+        """Return a path that selects only this node."""
 
     def around(self, node: object) -> Iterator[object]:
-        """Yield a node, and those that it lies within; nothing for other values."""
+        """Yield a node and its ancestors; nothing for other values."""
 
     def written(self) -> bytes:
         """Return the document."""
@@ -94,12 +94,12 @@ class Content(Protocol):
 
 @dataclass(frozen=True)
 class Attributes:
-    """What is said in one category, once; a category that comes several times makes several requests."""
+    """The attributes of one category; a repeated category makes several requests."""
 
     category: str
     attributes: tuple[RequestAttribute, ...] = ()
     content: Content | None = field(default=None, compare=False)
-    #: by which a request can refer to it
+    #: the id by which a request can refer to it
     id: str | None = None
 
     @cached_property
@@ -113,7 +113,7 @@ class Attributes:
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request, or several in one: categories that are there twice, references, or attributes that ask for many."""
+    """A request, or several in one: repeated categories, references, or attributes that ask for several decisions."""
 
     categories: tuple[Attributes, ...]
     return_policy_ids: bool = False
@@ -123,12 +123,12 @@ class Request:
     xpath_version: str = ""
 
     def of(self, category: str) -> Iterator[Attributes]:
-        """Yield what is said in a category."""
+        """Yield the attributes of a category."""
         return (one for one in self.categories if one.category == category)
 
     @classmethod
     def of_facts(cls, facts: Facts) -> "Request":
-        """Return the same as a request."""
+        """Return facts as a request."""
         by_category: dict[str, list[RequestAttribute]] = {}
         for key, values in facts.items():
             found = RequestAttribute(key.id, tuple((key.of, value) for value in values))

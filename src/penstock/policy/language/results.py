@@ -1,4 +1,4 @@
-"""Results: the decision, why it could not be made, and obligations and advice with it (section 5.47 and following)."""
+"""Results: the decision, its status, and its obligations and advice (section 5.47 and following)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -17,7 +17,7 @@ PROCESSING_ERROR: Final = f"{_STATUS}processing-error"
 
 
 class XacmlDecision(Enum):
-    """A decision; Indeterminate with what it could have been (section 7.10)."""
+    """A decision; Indeterminate distinguishes what it could have been (section 7.10)."""
 
     PERMIT = "Permit"
     DENY = "Deny"
@@ -26,33 +26,33 @@ class XacmlDecision(Enum):
     INDETERMINATE_D = "Indeterminate{D}"
     INDETERMINATE_DP = "Indeterminate{DP}"
 
-    # Each is itself alone: looking at its name, as enumerations do, would take longer than what it is wanted for.
+    # Hashed by identity: hashing the name, as enumerations do, would take too long.
     __hash__ = object.__hash__
 
     @property
     def plain(self) -> str:
-        """The form in which it is returned."""
+        """The decision as it is returned in a response."""
         return self.value.partition("{")[0]
 
     @property
     def indeterminate(self) -> bool:
-        """Whether it could not be made."""
+        """Whether the decision is Indeterminate."""
         return self.value.startswith("Indeterminate")
 
     @classmethod
     def of(cls, effect: RuleEffect) -> "XacmlDecision":
-        """Return what an effect decides."""
+        """Return the decision of an effect."""
         return cls.PERMIT if effect is RuleEffect.PERMIT else cls.DENY
 
     @classmethod
     def spoiled(cls, effect: RuleEffect) -> "XacmlDecision":
-        """Return what is left of an effect when something went wrong."""
+        """Return the Indeterminate decision of an effect."""
         return cls.INDETERMINATE_P if effect is RuleEffect.PERMIT else cls.INDETERMINATE_D
 
 
 @dataclass(frozen=True, slots=True)
 class MissingAttribute:
-    """An attribute that was wanted and is not there; where the request could name it, with values that would do."""
+    """A missing attribute, optionally with acceptable values."""
 
     category: str
     id: str
@@ -62,7 +62,7 @@ class MissingAttribute:
 
 @dataclass(frozen=True, slots=True)
 class DecisionStatus:
-    """Why a decision could not be made, or that all is well."""
+    """Why a decision could not be made, or OK."""
 
     code: str = OK
     message: str = ""
@@ -85,7 +85,7 @@ class Assigned:
 
 @dataclass(frozen=True, slots=True)
 class Obligation:
-    """An obligation or an advice that goes with a decision."""
+    """An obligation or an advice of a decision."""
 
     id: str
     assigned: tuple[Assigned, ...] = ()
@@ -102,13 +102,13 @@ class PolicyId:
 
 @dataclass(frozen=True, slots=True)
 class PolicyOutcome:
-    """What comes of a rule, a policy or a policy set."""
+    """The outcome of a rule, a policy or a policy set."""
 
     decision: XacmlDecision
     status: DecisionStatus = FINE
     obligations: tuple[Obligation, ...] = ()
     advice: tuple[Obligation, ...] = ()
-    #: policies that were applicable, the inner ones first
+    #: applicable policies, inner ones first
     applicable: tuple[PolicyId, ...] = ()
 
 
@@ -123,13 +123,13 @@ class Result:
     status: DecisionStatus = FINE
     obligations: tuple[Obligation, ...] = ()
     advice: tuple[Obligation, ...] = ()
-    #: what the request wants back, so that it is known to which of several requests this is the answer
+    #: attributes that the request wants back, to identify one of several requests
     attributes: tuple[Attributes, ...] = ()
     policies: tuple[PolicyId, ...] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """The answers to all requests in one."""
+    """The results of all individual requests."""
 
     results: Sequence[Result]

@@ -1,6 +1,6 @@
 """Dates, times and durations as XML Schema has them: any year, with a zone or without, seconds to any digit.
 
-Where a value has no zone, it is compared and counted as if it were in UTC.
+A value without a zone is compared and counted as UTC.
 """
 
 import re
@@ -31,7 +31,7 @@ _YEAR_MONTH: Final = re.compile(r"(?P<sign>-)?P(?:(?P<years>[0-9]+)Y)?(?:(?P<mon
 
 
 def days_of(year: int, month: int, day: int) -> int:
-    """Return the number of a day in the Gregorian calendar, counted from 0000-03-01; years may be negative."""
+    """Return the number of a day in the Gregorian calendar, counted from 0000-03-01; years can be negative."""
     years = year - (month <= 2)
     era, of_era = divmod(years, 400)
     of_year = (153 * (month + (-3 if month > 2 else 9)) + 2) // 5 + day - 1
@@ -39,13 +39,13 @@ def days_of(year: int, month: int, day: int) -> int:
 
 
 def parts_of(instant: datetime) -> tuple[int, Decimal]:
-    """Return the number of the day of an instant, in its zone, and how many seconds of it are over."""
+    """Return the day number of an instant, in its zone, and the seconds since the day began."""
     seconds = Decimal(instant.hour * 3600 + instant.minute * 60 + instant.second)
     return days_of(instant.year, instant.month, instant.day), seconds + Decimal(instant.microsecond) / 1_000_000
 
 
 def date_of(days: int) -> tuple[int, int, int]:
-    """Return the year, the month and the day of a number."""
+    """Return the year, the month and the day of a day number."""
     era, of_era = divmod(days, 146_097)
     years = (of_era - of_era // 1460 + of_era // 36_524 - of_era // 146_096) // 365
     of_year = of_era - (365 * years + years // 4 - years // 100)
@@ -55,15 +55,15 @@ def date_of(days: int) -> tuple[int, int, int]:
 
 
 def last_day(year: int, month: int) -> int:
-    """Return how many days a month has."""
+    """Return the number of days of a month."""
     following = (year + 1, 1) if month == 12 else (year, month + 1)
     return days_of(*following, 1) - days_of(year, month, 1)
 
 
 def into_days(seconds: Decimal) -> tuple[int, Decimal]:
-    """Return how many whole days some seconds are, before or after, and how far into the last one they lie."""
+    """Return seconds as whole days, rounded down, and the remaining seconds."""
     days = int(seconds // DAY)
-    # Decimals are divided towards zero.
+    # Decimal division rounds towards zero.
     days -= seconds < days * DAY
     return days, seconds - days * DAY
 
@@ -71,7 +71,7 @@ def into_days(seconds: Decimal) -> tuple[int, Decimal]:
 @total_ordering
 @dataclass(frozen=True, slots=True, eq=False)
 class XmlDateTime:
-    """A date, a time of day or both: a day, seconds into it, and the minutes that its zone is ahead of UTC."""
+    """A date, a time of day or both: a day, seconds into it, and its zone's offset from UTC in minutes."""
 
     days: int
     seconds: Decimal
@@ -79,7 +79,7 @@ class XmlDateTime:
 
     @property
     def order(self) -> Decimal:
-        """Where it lies in time."""
+        """The position in time."""
         return self.days * DAY + self.seconds - (self.zone or 0) * 60
 
     def __eq__(self, other: object) -> bool:
@@ -94,12 +94,12 @@ class XmlDateTime:
         return hash(self.order)
 
     def later(self, seconds: Decimal) -> Self:
-        """Return what lies so many seconds after it, in the same zone."""
+        """Return the value that is some seconds later, in the same zone."""
         days, rest = into_days(self.seconds + seconds)
         return replace(self, days=self.days + days, seconds=rest)
 
     def months_later(self, months: int) -> Self:
-        """Return what lies so many months after it; a day that the month does not have becomes its last one."""
+        """Return the value that is some months later; a day that the month does not have becomes its last one."""
         year, month, day = date_of(self.days)
         year, shifted = divmod(year * 12 + month - 1 + months, 12)
         return replace(self, days=days_of(year, shifted + 1, min(day, last_day(year, shifted + 1))))
@@ -120,16 +120,16 @@ class Date(XmlDateTime):
 
 
 class Time(XmlDateTime):
-    """`xs:time`: on a day that is the same for all."""
+    """`xs:time`: all on the same day."""
 
     def __str__(self) -> str:
         return f"{_clock_text(self.seconds)}{_zone_text(self.zone)}"
 
 
 def canonical(moment: XmlDateTime) -> XmlDateTime:
-    """Return the same in the form that XML Schema calls canonical: in UTC, where it has a zone.
+    """Return the value in XML Schema's canonical form: in UTC, if it has a zone.
 
-    A date stays one that begins when it began: its zone is within twelve hours of UTC.
+    A date begins at the same instant as before: its zone is within twelve hours of UTC.
 
     >>> str(canonical(read_date_time("2026-05-01T01:00:00+02:00"))), str(canonical(read_date("2026-05-01+13:00")))
     ('2026-04-30T23:00:00Z', '2026-04-30-11:00')
@@ -220,7 +220,7 @@ def _matched(pattern: re.Pattern[str], text: str, name: str) -> re.Match[str]:
 
 
 def _malformed(text: str, name: str) -> MalformedError:
-    return MalformedError("xacml.value", f"`{text[:80]}` is no {name}")
+    return MalformedError("xacml.value", f"`{text[:80]}` is not a valid {name}")
 
 
 def _days(found: re.Match[str]) -> int:

@@ -42,15 +42,15 @@ from penstock.selector.ast import (
 )
 from penstock.selector.sets import ValueSet, select, universe
 
-#: conjunctions that are taken apart when they are joined to others; longer ones stay whole, or chains would be copied
+#: conjunctions up to this length are flattened when they are joined; longer ones are not, to avoid quadratic copying
 _TAKEN_APART: Final = 64
-#: parts that are compared with each other
+#: up to so many parts are compared with each other
 _COMPARED: Final = 32
 
 
 @dataclass(frozen=True, slots=True)
 class Variable:
-    """An attribute of the event, or something that brokers know of the moment, by the name that selectors have."""
+    """An attribute of the event, or a broker's fact about the current instant, by its name in selectors."""
 
     name: str
     kind: Kind
@@ -80,7 +80,7 @@ class ConditionAtom:
 
     @property
     def constant(self) -> tuple[ComparisonOperator, Value] | None:
-        """How the one attribute is compared and with which constant, where it is."""
+        """The operator and the constant, if a single attribute is compared with a constant."""
         match self.condition:
             case AttributeReference():
                 return ComparisonOperator.EQ, True
@@ -94,12 +94,12 @@ Atom: TypeAlias = Present | ConditionAtom
 
 @dataclass(slots=True, eq=False, repr=False)
 class FormulaNode:
-    """An atom or a conjunction, or the opposite of one; there is one object for each, and it knows its opposite."""
+    """An atom, a conjunction, or the negation of one; there is one object for each, linked to its negation."""
 
     graph: "Graph"
     positive: bool
     of: Atom | frozenset["FormulaNode"]
-    #: when it was made: an order that is the same for the same policy
+    #: a serial number: an order that is the same for the same policy
     number: int
     opposite: "FormulaNode" = field(init=False)
 
@@ -114,12 +114,12 @@ class FormulaNode:
 
     @property
     def parts(self) -> list["FormulaNode"]:
-        """Of what it, or its opposite, is the conjunction, in order; nothing for an atom."""
+        """The parts of the conjunction that it, or its negation, is, in order; empty for an atom."""
         return sorted(self.of, key=lambda part: part.number) if isinstance(self.of, frozenset) else []
 
     @property
     def atom(self) -> Atom | None:
-        """Which atom it, or its opposite, is."""
+        """The atom that it, or its negation, is."""
         return None if isinstance(self.of, frozenset) else self.of
 
 
@@ -127,19 +127,19 @@ Formula: TypeAlias = FormulaNode | bool
 
 
 def opposite(formula: Formula) -> Formula:
-    """Return that it does not hold."""
+    """Return the negation."""
     return not formula if isinstance(formula, bool) else ~formula
 
 
 Following: TypeAlias = Mapping[Variable, ValueSet]
-"""What follows from a formula about single attributes: the values that each may have, null and NaN among them."""
+"""Consequences of a formula for single attributes: the values that each can have, including null and NaN."""
 
 
 class Graph:
-    """All formulas that belong together."""
+    """A set of formulas that share their parts."""
 
     def __init__(self) -> None:
-        #: what follows from which, as far as it was asked for
+        #: a cache of consequences
         self.following: dict[FormulaNode, Following] = {}
         self._known: dict[Atom | frozenset[FormulaNode], FormulaNode] = {}
         self._steps = 0
@@ -153,11 +153,11 @@ class Graph:
         return variable.certain or self._node(Present(variable))
 
     def some(self, formulas: Iterable[Formula]) -> Formula:
-        """Return that one holds."""
+        """Return the disjunction."""
         return opposite(self.every(map(opposite, formulas)))
 
     def every(self, formulas: Iterable[Formula]) -> Formula:
-        """Return that all hold. Raises `RefusedError` (`policy.residual-limit`)."""
+        """Return the conjunction. Raises `RefusedError` (`policy.residual-limit`)."""
         parts: dict[FormulaNode, None] = {}
         pending = [*formulas]
         while pending:
@@ -177,7 +177,7 @@ class Graph:
         return kept[0] if len(kept) == 1 else self._node(frozenset(kept)) if kept else True
 
     def _shortened(self, parts: dict[FormulaNode, None]) -> list[Formula]:
-        """Take out the opposites of conjunctions that say less beside the other parts, and return what they say."""
+        """Remove negated conjunctions that the other parts shorten, and return their shorter forms."""
         changed: list[Formula] = []
         for part in [*parts]:
             if part.positive or not isinstance(part.of, frozenset):
@@ -206,7 +206,7 @@ class Graph:
 
 
 def _stronger(parts: Iterable[FormulaNode]) -> list[FormulaNode]:
-    """Leave out the opposites of conjunctions that follow from the opposite of a shorter one, where there are few."""
+    """Remove negated conjunctions that follow from the negation of a shorter one, if there are few."""
     parts = [*parts]
     denied = {part: part.of for part in parts if not part.positive and isinstance(part.of, frozenset)}
     if not 1 < len(denied) <= _COMPARED:
@@ -216,11 +216,11 @@ def _stronger(parts: Iterable[FormulaNode]) -> list[FormulaNode]:
 
 
 def too_large() -> RefusedError:
-    """Return the error of what is left of a policy and is too much for a selector."""
+    """Return the error for a residual that is too large for a selector."""
     return RefusedError(
         "policy.residual-limit",
-        "what is left of the policy is too large for a selector",
-        hint="let fewer rules speak about the event, or have it enforced event by event",
+        "the residual of the policy is too large for a selector",
+        hint="use event attributes in fewer rules, or enforce the policy event by event",
     )
 
 
@@ -238,7 +238,7 @@ def _one_of(one: FormulaNode, formulas: Sequence[Formula]) -> Formula:
 
 
 def about_moment(node: FormulaNode) -> bool | None:
-    """Say whether a formula asks for the moment alone; None where it asks for the event too."""
+    """Return whether a formula uses only the environment; None if it uses the event too."""
     kinds: set[bool] = set()
     pending, seen = [node], {node}
     while pending:
@@ -252,9 +252,9 @@ def about_moment(node: FormulaNode) -> bool | None:
 
 
 def apart(formula: Formula, most: int) -> list[tuple[Formula, Formula]]:
-    """Return pairs of what is asked of the event and of the moment: the formula holds where both of one pair do.
+    """Split a formula into pairs of conditions on the event and on the environment; it is true if one pair is.
 
-    Raises `RefusedError` (`policy.residual-limit`) where that takes more pairs than allowed.
+    Raises `RefusedError` (`policy.residual-limit`) if that takes more pairs than allowed.
     """
     if isinstance(formula, bool):
         return [(formula, True)] if formula else []
@@ -281,7 +281,7 @@ def apart(formula: Formula, most: int) -> list[tuple[Formula, Formula]]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Formulas over events made short: what follows from other parts is left out, and what is common is said once.
+# Simplification: parts that follow from others are removed, and common parts are factored out.
 
 
 @cache
@@ -295,7 +295,7 @@ def _there(kind: Kind) -> ValueSet:
 
 
 def _allowed(node: FormulaNode, variable: Variable) -> ValueSet | None:
-    """Return the values of one attribute of which an atom, or its opposite, is true; none where they are not known."""
+    """Return the values of one attribute for which an atom, or its negation, is true; None if they are not known."""
     match node.of:
         case Present():
             found = _there(variable.kind)
@@ -307,7 +307,7 @@ def _allowed(node: FormulaNode, variable: Variable) -> ValueSet | None:
 
 
 def following(node: FormulaNode) -> Following:
-    """Return what follows from a formula."""
+    """Return the consequences of a formula for single attributes."""
     known = node.graph.following
     if node not in known:
         node.graph.step()
@@ -334,19 +334,19 @@ def _or_else(one: Following, other: Following) -> Following:
 
 @dataclass(frozen=True, slots=True)
 class Assumptions:
-    """Formulas that are taken for true or false, and what follows from what is taken for true."""
+    """Formulas that are assumed to be true or false, and their consequences."""
 
     truths: Mapping[FormulaNode, bool] = field(default_factory=dict)
     follows: Following = field(default_factory=dict)
 
     def beside(self, nodes: Iterable[FormulaNode]) -> "Assumptions":
-        """Return what is known where some formulas hold too."""
+        """Return the assumptions extended by some formulas."""
         nodes = [*nodes]
         truths = {one: one is node for node in nodes for one in (node, ~node)}
         return Assumptions({**self.truths, **truths}, reduce(_and_also, map(following, nodes), self.follows))
 
     def truth(self, node: FormulaNode) -> bool | None:
-        """Say whether a formula is true; None where that is not known."""
+        """Return whether a formula is true; None if that is not known."""
         known = self.truths.get(node)
         if known is not None or node.atom is None:
             return known
@@ -354,7 +354,7 @@ class Assumptions:
         return None if answers == {None} else False not in answers
 
     def _of_one(self, node: FormulaNode, variable: Variable) -> bool | None:
-        """Say whether an atom is true by what is known of one attribute."""
+        """Return whether an atom is true, from the known values of one attribute."""
         values = self.follows.get(variable)
         if values is None:
             return None
@@ -369,7 +369,7 @@ class Assumptions:
 
 
 def simplified(formula: Formula, known: Assumptions) -> Formula:
-    """Return a formula that says the same where something is known, and is shorter."""
+    """Return a shorter formula that is equivalent under assumptions."""
     if isinstance(formula, bool):
         return formula
     formula.graph.step()
@@ -381,7 +381,7 @@ def simplified(formula: Formula, known: Assumptions) -> Formula:
 
 
 def _conjoined(node: FormulaNode, known: Assumptions) -> Formula:
-    """Shorten the conjunction that a node, or its opposite, is: each part where the others hold, one after another."""
+    """Shorten a conjunction or its negation: simplify each part under the assumption of the others, in turn."""
     plain: list[FormulaNode] = []
     done: list[FormulaNode] = []
     inner = known
@@ -404,22 +404,22 @@ def _conjoined(node: FormulaNode, known: Assumptions) -> Formula:
         if isinstance(found, FormulaNode):
             done.append(found)
     made = node.graph.every([*_needed(plain, done), *done])
-    # What was looked at before may say less beside what has become plain since.
+    # Earlier parts can become shorter when later ones were simplified.
     again = any(one.atom is not None for one in done) and isinstance(made, FormulaNode) and made is not node
     return simplified(made, known) if again else made
 
 
 def _needed(plain: list[FormulaNode], others: list[FormulaNode]) -> list[FormulaNode]:
-    """Leave out what follows from the one formula that is not plain."""
+    """Remove parts that follow from the only formula that is not an atom."""
     if len(others) != 1:
-        # Each of several may have become short because of what would be left out.
+        # With several such formulas, each may have been shortened because of parts that would be removed.
         return plain
     known = Assumptions().beside(others)
     return [one for one in plain if known.truth(one) is not True]
 
 
 def _factored(formula: Formula) -> Formula:
-    """Say once what all that are joined by a disjunction have in common."""
+    """Factor out the common parts of a disjunction."""
     if isinstance(formula, bool) or formula.positive or not isinstance(formula.of, frozenset):
         return formula
     graph = formula.graph
@@ -432,7 +432,7 @@ def _factored(formula: Formula) -> Formula:
 
 
 def _plainness(node: FormulaNode) -> tuple[int, int]:
-    """Return an order in which what follows comes after that from which it does."""
+    """Return a sort key by which consequences come after their causes."""
     match node.of:
         case ConditionAtom() as atom:
             equal = atom.constant is not None and atom.constant[0] is ComparisonOperator.EQ
@@ -458,7 +458,7 @@ _LAST: Final = (datetime.max.replace(tzinfo=UTC) - _START) // _MICROSECOND
 
 
 class UnsaidError(Exception):
-    """The selector language has no words for what the message names."""
+    """The selector language cannot express the construct in the message."""
 
 
 # --- comparisons -----------------------------------------------------------------------------------------------------
@@ -467,19 +467,19 @@ class UnsaidError(Exception):
 def compared(
     graph: Graph, variable: Variable, operator: ComparisonOperator, value: PolicyValue, of_type: DataType
 ) -> Formula:
-    """Return that an attribute has a value which compares so with a constant. Raises `UnsaidError`."""
+    """Return the comparison of an attribute with a constant. Raises `UnsaidError`."""
     return _COMPARE[of_type](graph, variable, operator, value)
 
 
 def compared_with(
     graph: Graph, one: Variable, operator: ComparisonOperator, other: Variable, of_type: DataType
 ) -> Formula:
-    """Return that two attributes have values which compare so. Raises `UnsaidError`."""
+    """Return the comparison of two attributes. Raises `UnsaidError`."""
     if one == other and of_type is not DOUBLE:
         return graph.present(one) if operator in (EQ, LE, GE) else False
     if one.of_moment is not other.of_moment:
-        # What is pushed towards publishers knows nothing of the moment, and conditions on that nothing of the event.
-        raise UnsaidError("a comparison of the event with the moment")
+        # Filters at publishers do not know the environment, and conditions on the environment do not know the event.
+        raise UnsaidError("a comparison of the event with the environment")
     variables = (one,) if one == other else (one, other)
     return graph.atom(
         ConditionAtom(Compare(operator, AttributeReference(one.name), AttributeReference(other.name)), variables)
@@ -487,7 +487,7 @@ def compared_with(
 
 
 def like(graph: Graph, variable: Variable, *, before: bool, part: str, behind: bool) -> Formula:
-    """Return that a text has a part at its beginning, at its end, or anywhere. Raises `UnsaidError`."""
+    """Return that a string contains a part: at its beginning, at its end, or anywhere. Raises `UnsaidError`."""
     _check(Kind.STRING, part)
     if not part:
         return graph.present(variable)
@@ -518,7 +518,7 @@ def _integers(graph: Graph, variable: Variable, operator: ComparisonOperator, va
 
 
 def _beyond(graph: Graph, variable: Variable, operator: ComparisonOperator, *, above: bool) -> Formula:
-    """Return what comes of a constant that lies beyond all values that there are."""
+    """Return the comparison with a constant that is outside the range of all values."""
     return graph.present(variable) if operator in ((LT, LE) if above else (GT, GE)) else False
 
 
@@ -533,7 +533,7 @@ def _doubles(graph: Graph, variable: Variable, operator: ComparisonOperator, val
 
 
 def _infinite(graph: Graph, variable: Variable, operator: ComparisonOperator, sign: int) -> Formula:
-    """Return what comes of an infinite constant, for which there is no literal."""
+    """Return the comparison with an infinite constant, which has no literal."""
 
     def atom(side: ComparisonOperator) -> Formula:
         return _atom(graph, variable, side if sign > 0 else side.flipped, sign * _LARGEST)
@@ -581,7 +581,7 @@ def _check(kind: Kind, value: PolicyValue) -> None:
 
 
 def selector_of(formula: Formula) -> Selector:
-    """Return a selector that is TRUE where a formula holds. Raises `RefusedError` (`policy.residual-limit`)."""
+    """Return a selector that is TRUE if a formula is true. Raises `RefusedError` (`policy.residual-limit`)."""
     if isinstance(formula, bool):
         return ALWAYS if formula else NEVER
     try:
@@ -591,7 +591,7 @@ def selector_of(formula: Formula) -> Selector:
 
 
 def _condition(node: FormulaNode, there: frozenset[Variable]) -> Condition:
-    """Write a formula, where it is known that some attributes have values."""
+    """Write a formula, given that some attributes have values."""
     match node.of:
         case Present(variable):
             missing = IsNull(AttributeReference(variable.name))
@@ -615,7 +615,7 @@ def _failing(atom: ConditionAtom, there: frozenset[Variable]) -> Condition:
 
 
 def _conjunction(parts: Iterable[FormulaNode], there: frozenset[Variable]) -> Condition:
-    """Write a conjunction. Where a comparison is TRUE, or its opposite is, values are there, which need not be said."""
+    """Write a conjunction. If a comparison or its negation is TRUE, its attributes have values: no test is needed."""
     parts = [*parts]
     there |= {variable for part in parts if part.positive and part.atom is not None for variable in part.atom.variables}
     comparisons = [part.atom for part in parts if isinstance(part.atom, ConditionAtom)]
@@ -629,7 +629,7 @@ def _conjunction(parts: Iterable[FormulaNode], there: frozenset[Variable]) -> Co
 
 
 def _disjunction(parts: Iterable[FormulaNode], there: frozenset[Variable]) -> Condition:
-    """Write the opposite of a conjunction. Where one says that a value is missing, the others need not say so."""
+    """Write a negated conjunction. If one part tests that a value is missing, the others need not."""
     parts = [*parts]
     there |= {part.of.variable for part in parts if part.positive and isinstance(part.of, Present)}
     written = [_condition(~part, there) for part in parts]
@@ -642,7 +642,7 @@ def _once(conditions: Iterable[Condition]) -> list[Condition]:
 
 
 def _gathered(conditions: Iterable[Condition], operator: ComparisonOperator) -> list[Condition]:
-    """Say in one condition to which constants an attribute is equal, or to none of which."""
+    """Merge equalities of one attribute with constants into one condition."""
     found: list[Condition] = []
     places: dict[AttributeReference, int] = {}
     values: dict[AttributeReference, list[Literal]] = {}

@@ -99,7 +99,7 @@ from penstock.selector import ALWAYS, Selector
 from penstock.selector.ast import ComparisonOperator
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What functions say of two values, of which one at least is known only when an event comes.
+# Relations of two values, at least one of which is known only when an event comes.
 
 
 _OPERATORS: Final = {
@@ -109,7 +109,7 @@ _OPERATORS: Final = {
     "less-than": ComparisonOperator.LT,
     "less-than-or-equal": ComparisonOperator.LE,
 }
-#: whether something may stand before the part of a text, and behind it
+#: whether other characters can come before the part of a string, and after it
 _PARTS: Final = {
     f"{V3}string-starts-with": (False, True),
     f"{V3}string-ends-with": (True, False),
@@ -130,7 +130,7 @@ Predicate: TypeAlias = Callable[[Operand, Operand], Formula]
 
 
 def equality(graph: Graph, of_type: DataType) -> Predicate:
-    """Return when two values are equal as bags have it, where NaN is equal to itself."""
+    """Return when two values are equal as in bags, where NaN is equal to itself."""
 
     def equal(one: Operand, other: Operand) -> Formula:
         if isinstance(one, KnownValue) and isinstance(other, KnownValue):
@@ -141,7 +141,7 @@ def equality(graph: Graph, of_type: DataType) -> Predicate:
 
 
 def predicate(graph: Graph, function: Function) -> Predicate:
-    """Return what a function says of two values. Raises `UnsaidError`."""
+    """Return the predicate of a function of two values. Raises `UnsaidError`."""
     said = _said(graph, function)
 
     def holds(one: Operand, other: Operand) -> Formula:
@@ -171,45 +171,45 @@ def _ordered(graph: Graph, of_type: DataType, operator: ComparisonOperator, one:
             return compared(graph, one, operator, value, of_type)
         case KnownValue(value), Variable():
             return compared(graph, other, operator.flipped, value, of_type)
-    raise UnsaidError("a comparison of two values that are known")
+    raise UnsaidError("a comparison of two known values")
 
 
 def _part(graph: Graph, around: tuple[bool, bool], part: Operand, text: Operand) -> Formula:
     match part, text:
         case KnownValue(value), Variable():
             return like(graph, text, before=around[0], part=value, behind=around[1])
-    raise UnsaidError("a part of a text that is not known")
+    raise UnsaidError("a part of a string that is not known")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What is known before an event comes, and what is not: it is evaluated, or tried value by value.
+# Known and unknown attributes: parts are evaluated, or tried value by value.
 
 
-#: never used: whatever uses the time is separated before
+#: never used: parts that use the time are separated before
 _NO_TIME: Final = datetime(2000, 1, 1, tzinfo=UTC)
 
 Variables: TypeAlias = Mapping[str, Expression]
 """The variables that a policy defines."""
 
 Question: TypeAlias = Callable[[EvaluationScope], bool]
-"""Something that holds or not where everything is known. It raises `EvaluationError`."""
+"""A part that is true or false if everything is known. It raises `EvaluationError`."""
 
 
 @dataclass(frozen=True, slots=True)
 class EventUnknown:
-    """Something that is known only when an event comes, and what it may be."""
+    """An attribute that is known only when an event comes, and its possible values."""
 
     variable: Variable
     spec: AttributeSpec
 
 
 class Knowledge:
-    """What is known, and what the event or its moment will tell."""
+    """The known facts, and the attributes of the event and its environment."""
 
     def __init__(
         self, known: Facts, unknown: Mapping[Key, EventUnknown], sources: PolicySources, asked: set[Key] | None = None
     ) -> None:
-        #: what was asked for and is known, or known not to be there
+        #: attributes that were used and are known, or known to be missing
         self.asked: set[Key] = set() if asked is None else asked
         self.sources = sources
         self._known: Facts = {key: values for key, values in known.items() if key not in unknown}
@@ -217,11 +217,11 @@ class Knowledge:
         self._context = Context(None, _NO_TIME, sources, self._known)
 
     def unknown(self, wanted: Designator) -> Variable:
-        """Return what an attribute is that is not known yet."""
+        """Return an attribute that is not known yet; None if it is known."""
         return self._unknown[wanted.key].variable
 
     def missing(self, expression: Expression, variables: Variables) -> set[EventUnknown]:
-        """Return what an expression asks for and is not known yet. Raises `UnsaidError` for what nobody can tell."""
+        """Return the unknown attributes of an expression. Raises `UnsaidError` for those that change with time."""
         found: set[EventUnknown] = set()
         for wanted in _designators(expression, variables):
             if wanted.issuer is None and wanted.key in self._unknown:
@@ -233,7 +233,7 @@ class Knowledge:
         return found
 
     def values(self, expression: Expression, variables: Variables) -> tuple[Value, ...] | None:
-        """Return the value, or the values, of an expression that asks for nothing unknown; none where it fails."""
+        """Return the value or bag of an expression without unknown attributes; None if it fails."""
         try:
             value = EvaluationScope(self._context, variables).value(expression)
         except EvaluationError:
@@ -241,15 +241,15 @@ class Knowledge:
         return value if isinstance(expression.gives, Bag) else (value,)
 
     def settled(self, holds: Question, variables: Variables) -> TruthFormula:
-        """Return whether something holds that asks for nothing unknown."""
+        """Return the truth of a question without unknown attributes."""
         return _answered(holds, EvaluationScope(self._context, variables))
 
     def tried(
         self, holds: Question, variables: Variables, missing: set[EventUnknown]
     ) -> tuple[EventUnknown, dict[EventValue | None, TruthFormula]] | None:
-        """Return what holds that asks for one unknown thing, for each value that it may have, and for none.
+        """Evaluate a question with one unknown attribute for each possible value, and for none.
 
-        Returns nothing where it asks for more, or there are too many values.
+        Returns None if it has more unknown attributes, or too many values.
         """
         if len(missing) != 1:
             return None
@@ -275,7 +275,7 @@ def _answered(holds: Question, scope: EvaluationScope) -> TruthFormula:
 
 
 def _designators(expression: Expression, variables: Variables) -> Iterator[Designator]:
-    """Yield the attributes that an expression asks for. Raises `UnsaidError` for what looks into the request."""
+    """Yield the attributes of an expression. Raises `UnsaidError` for functions that look into the request."""
     match expression:
         case Designator():
             yield expression
@@ -291,13 +291,13 @@ def _designators(expression: Expression, variables: Variables) -> Iterator[Desig
 
 
 def _depends_on_time(wanted: Designator) -> bool:
-    """Say whether an attribute is another one when an event comes."""
+    """Return whether an attribute can change until an event comes."""
     fact = wanted.category == ENVIRONMENT and wanted.id.startswith(ENVIRONMENT_FACT) and wanted.issuer is None
     return fact or is_clock(wanted)
 
 
 def _few_values(spec: AttributeSpec) -> tuple[EventValue, ...] | None:
-    """Return all values that there may be, if they are few."""
+    """Return all possible values, if they are few."""
     match spec:
         case AttributeSpec(Kind.BOOLEAN, None):
             return (False, True)
@@ -319,7 +319,7 @@ T = TypeVar("T")
 
 @dataclass(frozen=True, slots=True)
 class ResidualTerm:
-    """A value: when there is one without an error, and what it is in each case, of which just one holds then."""
+    """A value: when it exists without an error, and its cases, of which exactly one is true then."""
 
     fine: Formula
     cases: tuple[tuple[Formula, Operand], ...]
@@ -327,19 +327,19 @@ class ResidualTerm:
 
 @dataclass(frozen=True, slots=True)
 class ResidualBag:
-    """A bag: when there is one without an error, and which values it may have, each with when it is there."""
+    """A bag: when it exists without an error, and its possible values, each with when it is present."""
 
     fine: Formula
     members: tuple[tuple[Formula, Operand], ...]
 
 
 class ResidualEncoder:
-    """Formulas for the expressions of some policies, where everything but the event is known."""
+    """Formulas for the expressions of policies if everything but the event is known."""
 
     def __init__(self, knowledge: Knowledge) -> None:
         self.graph = Graph()
         self.knowledge = knowledge
-        #: attributes that were tried with all values that their type allows: that they have one of those
+        #: for attributes that were tried with all values of their type: that they have one of these
         self.allowed: dict[Variable, tuple[Formula, ...]] = {}
         self._variables: dict[tuple[int, str], tuple[Variables, object]] = {}
 
@@ -370,7 +370,7 @@ class ResidualEncoder:
     def _answered(
         self, missing: set[EventUnknown], variables: Variables, holds: Question, said: Callable[[], TruthFormula]
     ) -> TruthFormula:
-        """Return when something holds: as it is known, as it can be said, or as it comes out when it is tried."""
+        """Return the truth of a question: evaluated, expressed as a formula, or tried with each value."""
         if not missing:
             return self.knowledge.settled(holds, variables)
         try:
@@ -435,7 +435,7 @@ class ResidualEncoder:
         raise UnsaidError(_construct(expression))
 
     def _logic(self, function: Function, arguments: Sequence[Expression], variables: Variables) -> TruthFormula:
-        """A.3.5: arguments are looked at in their order, and no more of them than need be."""
+        """A.3.5: arguments are evaluated in order, and no more than necessary."""
         if function.id == _N_OF:
             return self._n_of(arguments[0], arguments[1:], variables)
         if function.id == _NOT:
@@ -489,7 +489,7 @@ class ResidualEncoder:
         raise UnsaidError(f"function `{function.name}`")
 
     def _each(self, expression: ApplyEach, variables: Variables) -> TruthFormula:
-        """A.3.12, of functions that cannot fail."""
+        """A.3.12, for functions that cannot fail."""
         if len(expression.arguments) != 2:
             raise UnsaidError(f"function `{expression.name}` of {len(expression.arguments)} arguments")
         holds = predicate(self.graph, expression.function)
@@ -572,7 +572,7 @@ class ResidualEncoder:
         raise UnsaidError(_construct(expression))
 
     def _variable(self, encode: "Callable[[Expression, Variables], T]", name: str, variables: Variables) -> T:
-        """Return what a variable of a policy stands for, once."""
+        """Encode a variable of a policy once."""
         # It is asked for as one kind of thing only, and what is kept holds what its key is made of.
         key = (id(variables), f"{encode.__name__} {name}")
         if key not in self._variables:
@@ -584,7 +584,7 @@ class ResidualEncoder:
 def _up_to(
     things: Iterable[S], encode: Callable[[S], TruthFormula], decides: Callable[[TruthFormula], bool]
 ) -> list[TruthFormula]:
-    """Encode what counts in any order: where one decides, the others are not needed. Raises `UnsaidError`."""
+    """Encode parts whose order does not matter, up to one that decides. Raises `UnsaidError`."""
     found: list[TruthFormula] = []
     unsaid: UnsaidError | None = None
     for thing in things:
@@ -635,7 +635,7 @@ def _construct(expression: Expression) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Policies and policy sets as formulas over an event: when each says what, and obligations and advice where it permits.
+# Policies and policy sets as formulas over an event: outcomes, and obligations and advice of a permit.
 
 
 @dataclass(frozen=True, slots=True)
@@ -649,7 +649,7 @@ class Due:
 
 @dataclass(frozen=True, slots=True)
 class ResidualPart:
-    """A rule, a policy or a policy set: when it says what, and obligations and advice where it permits."""
+    """A rule, a policy or a policy set: its outcomes, and obligations and advice if it permits."""
 
     child: EncodedChild
     dues: tuple[Due, ...] = ()
@@ -668,7 +668,7 @@ class ResidualPolicies:
         self._around: list[str] = []
 
     def container(self, root: Root, around: tuple[str, ...]) -> ResidualPart:
-        """Return what a policy or a policy set says (section 7.12 to 7.14)."""
+        """Encode a policy or a policy set (section 7.12 to 7.14)."""
         with self.within(root):
             variables = root.variables if isinstance(root, Policy) else {}
             applies = self._encoder.target(root.target)
@@ -722,7 +722,7 @@ class ResidualPolicies:
     # --- combining ----------------------------------------------------------------------------------------------
 
     def _combined(self, root: Root, parts: Sequence[ResidualPart]) -> tuple[Outcomes, list[Formula]]:
-        """Return what parts say together, and when each one's obligations accompany a permit (section 7.18)."""
+        """Combine parts, and return when each part's obligations accompany a permit (section 7.18)."""
         children = [part.child for part in parts]
         combine, known = algorithm(root.combining), standard(root.combining)
         if combine is None or known is None:
@@ -767,7 +767,7 @@ class ResidualPolicies:
 
     @contextmanager
     def within(self, element: Rule | Root) -> Iterator[None]:
-        """Say where something stands that cannot be said. Raises `RefusedError` (`policy.residual-fragment`)."""
+        """Add the place to an `UnsaidError`. Raises `RefusedError` (`policy.residual-fragment`)."""
         kind = "policy set" if isinstance(element, PolicySet) else "policy" if isinstance(element, Policy) else "rule"
         self._around.append(f"{kind} `{element.id[:120]}`")
         try:
@@ -776,8 +776,8 @@ class ResidualPolicies:
             place = " of ".join(reversed(self._around))
             raise RefusedError(
                 "policy.residual-fragment",
-                f"{place}: {error} cannot be said of events beforehand",
-                hint="compare attributes of the event with values, or have the policy enforced event by event",
+                f"{place}: {error} cannot be evaluated before the event",
+                hint="compare attributes of the event with values, or enforce the policy event by event",
                 construct=str(error),
                 element=place,
             ) from None
@@ -789,7 +789,7 @@ class ResidualPolicies:
 
 
 def _told_with(known: StandardAlgorithm, permits: Sequence[Formula]) -> list[Formula]:
-    """Return when what each child has to do goes with a permission that an algorithm of the standard gives."""
+    """Return when each child's obligations accompany a permit of a standard algorithm."""
     if known.by_place and len(permits) in (2, 3):
         return [False, permits[0], negated(permits[0])][: len(permits)]
     found: list[Formula] = []
@@ -797,7 +797,7 @@ def _told_with(known: StandardAlgorithm, permits: Sequence[Formula]) -> list[For
     for one in permits:
         found.append(both(one, negated(before)))
         if P in known.decisive:
-            # Once one permits it asks no more: what has to be done is what that one says.
+            # After the first permit no other child is evaluated: only its obligations count.
             before = some([before, one])
     return found
 
@@ -812,17 +812,17 @@ class _Fixed:
         return self._outcome
 
     def applies(self, _context: None, /) -> bool | PolicyOutcome:
-        raise UnsaidError("a combining algorithm that asks for targets")
+        raise UnsaidError("a combining algorithm that uses targets")
 
 
 def _by_cases(combine: CombiningAlgorithm, children: Sequence[EncodedChild]) -> tuple[Outcomes, list[Formula]]:
-    """Combine by an algorithm that is not of the standard: once for all decisions that may come together."""
+    """Combine by an algorithm that is not standard: once for each possible combination of decisions."""
     possible = [[decision for decision in XacmlDecision if child.says[decision] is not False] for child in children]
     said: dict[XacmlDecision, list[Formula]] = {decision: [] for decision in XacmlDecision}
     told: list[list[Formula]] = [[] for _ in children]
     for number, decisions in enumerate(product(*possible)):
         if number >= RESIDUAL_CASES:
-            raise UnsaidError("a combining algorithm of its own, for so many policies that ask for the event")
+            raise UnsaidError("a combining algorithm that is not standard, with so many policies that use the event")
         outcome = combine([_Fixed(place, decision) for place, decision in enumerate(decisions)], None)
         when = every(child.says[decision] for child, decision in zip(children, decisions, strict=True))
         said[outcome.decision].append(when)
@@ -832,7 +832,7 @@ def _by_cases(combine: CombiningAlgorithm, children: Sequence[EncodedChild]) -> 
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Partial evaluation: what is left of a policy where everything but the event is known.
+# Residuals.
 
 
 _CLOCK: Final = "urn:oasis:names:tc:xacml:1.0:environment:current-dateTime"
@@ -840,7 +840,7 @@ _CLOCK: Final = "urn:oasis:names:tc:xacml:1.0:environment:current-dateTime"
 
 @dataclass(frozen=True, slots=True)
 class PermitCase:
-    """Events that are permitted, the moments at which they are, and what has to be done, and may be, with each."""
+    """Permitted events, the environment in which they are permitted, and obligations and advice."""
 
     where: Selector
     when: Selector = ALWAYS
@@ -850,10 +850,10 @@ class PermitCase:
 
 @dataclass(frozen=True, slots=True)
 class Residual:
-    """What is left of a policy: any of its cases permits. Without one, nothing is permitted.
+    """The residual of a policy: any of its cases permits. Without cases, nothing is permitted.
 
-    Obligations that depend on the event make cases of their own. `policies` are those that can permit, and `asked` is
-    what is known of the request that was asked for: where none of that changes, neither does what is left.
+    Obligations that depend on the event make separate cases. `policies` are those that can permit. `asked` has the
+    known facts that were used: as long as they do not change, the residual does not change.
     """
 
     cases: tuple[PermitCase, ...]
@@ -870,11 +870,11 @@ def residual(  # noqa: PLR0913  # what is known of a request
     sources: PolicySources | None = None,
     asked: set[Key] | None = None,
 ) -> Residual:
-    """Return what is left of a policy, given all that is known but the event, whose attributes have these names.
+    """Return the residual of a policy, given everything but the event, whose attributes have these names.
 
-    With `environment`, what brokers know of the moment becomes a condition, current-dateTime included. `asked` gathers
-    what is asked for, also where that ends in a refusal. Raises `RefusedError`: `policy.residual-fragment` for what
-    selectors cannot say, `policy.residual-limit`.
+    With `environment`, brokers' facts become a condition, including current-dateTime. `asked` collects the facts that
+    are used, even if the policy is refused. Raises `RefusedError`: `policy.residual-fragment` for constructs that
+    selectors cannot express, `policy.residual-limit`.
     """
     unknown = {**_of_event(names), **_of_moment(environment or {})}
     knowledge = Knowledge(known, unknown, sources or NoSources(), asked)
@@ -904,7 +904,7 @@ def _of_moment(environment: Schema) -> dict[Key, EventUnknown]:
     }
     time = environment.get("time")
     if time is not None and time.kind is Kind.TIMESTAMP:
-        # Whoever enforces a condition knows what time it is.
+        # The enforcing broker knows the current time.
         moment = EventUnknown(Variable("time", time.kind, of_moment=True, certain=True), time)
         found[key_of(ENVIRONMENT, _CLOCK, DATE_TIME)] = moment
         found[key_of(ENVIRONMENT, f"{ENVIRONMENT_FACT}time", DATE_TIME)] = moment
@@ -915,7 +915,7 @@ def _of_moment(environment: Schema) -> dict[Key, EventUnknown]:
 
 
 def _cases(encoder: ResidualEncoder, part: ResidualPart) -> Iterator[PermitCase]:
-    """Yield what is permitted, apart by what has to be done and by when. Raises `UnsaidError`."""
+    """Yield the permitted cases, separated by obligations and by environment. Raises `UnsaidError`."""
     permitted = _permitted(encoder, part.child.says[P])
     duties = [due for due in part.dues if due.obligation]
     for formula, obligations in _by_obligations(permitted, duties):
@@ -932,7 +932,7 @@ def _cases(encoder: ResidualEncoder, part: ResidualPart) -> Iterator[PermitCase]
 
 
 def _permitted(encoder: ResidualEncoder, formula: Formula) -> Formula:
-    """Return when there is permission, and values that were tried are such that the type of the event allows them."""
+    """Return when the policy permits, and values that were tried are allowed by the event's type."""
     found = _short(formula)
     for variable, having in encoder.allowed.items():
         there = encoder.graph.present(variable)
@@ -943,7 +943,7 @@ def _permitted(encoder: ResidualEncoder, formula: Formula) -> Formula:
 
 
 def _by_obligations(permitted: Formula, dues: Sequence[Due]) -> list[tuple[Formula, tuple[Obligation, ...]]]:
-    """Return what is permitted, apart by what has to be done. Raises `UnsaidError`, `RefusedError`."""
+    """Return the permitted cases, separated by obligations. Raises `UnsaidError`, `RefusedError`."""
     found: list[tuple[Formula, tuple[Obligation, ...]]] = [] if permitted is False else [(permitted, ())]
     for due in dues:
         further: list[tuple[Formula, tuple[Obligation, ...]]] = []
@@ -951,7 +951,7 @@ def _by_obligations(permitted: Formula, dues: Sequence[Due]) -> list[tuple[Formu
             with_it, without = _short(both(formula, due.when)), _short(both(formula, negated(due.when)))
             if with_it is not False:
                 if due.told is None:
-                    raise UnsaidError("an obligation that tells of the event")
+                    raise UnsaidError("an obligation with values of the event")
                 further.append((with_it, (*told, due.told)))
             if without is not False:
                 further.append((without, told))

@@ -42,15 +42,15 @@ from penstock.policy.limits import PolicyLimits
 
 
 class Place(Protocol):
-    """Where a node is in its document."""
+    """The place of a node in its document."""
 
     def located(self, error: MalformedError) -> MalformedError:
-        """Return an error that says this place, or the same one if it says a place already."""
+        """Return an error with this place; the same error if it has a place already."""
 
 
 @contextmanager
 def at(place: Place) -> Iterator[None]:
-    """Say in errors where they are."""
+    """Add the place to errors."""
     try:
         yield
     except MalformedError as error:
@@ -61,15 +61,15 @@ def at(place: Place) -> Iterator[None]:
 
 
 def placed(error: MalformedError, where: str, **fields: object) -> MalformedError:
-    """Return an error that begins with where it is, and has fields for that."""
+    """Return an error whose message begins with the place, and which has fields for it."""
     kind = LimitError if isinstance(error, LimitError) else MalformedError
     return kind(error.code, f"{where}: {error.message}", hint=error.hint, **{**error.fields, **fields})
 
 
 def check_depth(depth: int, limits: PolicyLimits) -> None:
-    """Check how deep something is nested. Raises `LimitError` (`xacml.limit`)."""
+    """Check the nesting depth. Raises `LimitError` (`xacml.limit`)."""
     if depth > limits.policy_depth:
-        raise LimitError("xacml.limit", f"it is nested more than {limits.policy_depth} deep")
+        raise LimitError("xacml.limit", f"the policy is nested more than {limits.policy_depth} deep")
 
 
 # --- what readers parse into ------------------------------------------------------------------------------------------
@@ -77,7 +77,7 @@ def check_depth(depth: int, limits: PolicyLimits) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ValueNode:
-    """A value as it is written, and its type; paths are literals."""
+    """A value as written, and its type; paths are literals."""
 
     at: Place
     text: str
@@ -86,7 +86,7 @@ class ValueNode:
 
 @dataclass(frozen=True, slots=True)
 class VariableNode:
-    """A variable of the policy around it."""
+    """A variable of the enclosing policy."""
 
     at: Place
     name: str
@@ -103,9 +103,9 @@ class ApplyNode:
 
 @dataclass(frozen=True, slots=True)
 class OperatorNode:
-    """Operands with the same operator between them: their types say which function it is."""
+    """Operands with the same operator between them; their types determine the function."""
 
-    #: one place for each operator, which is one less than there are operands
+    #: the place of each operator; there is one fewer than operands
     places: tuple[Place, ...]
     operands: "tuple[Term, ...]"
     #: the function for the type of the first operand
@@ -116,7 +116,7 @@ class OperatorNode:
 
 @dataclass(frozen=True, slots=True)
 class BagNode:
-    """Values in a list: the type of the first says which function puts them into a bag."""
+    """Values in a list; the type of the first one determines the bag function."""
 
     at: Place
     values: "tuple[Term, ...]"
@@ -143,7 +143,7 @@ TargetNode: TypeAlias = tuple[tuple[tuple[MatchNode, ...], ...], ...]
 
 @dataclass(frozen=True, slots=True)
 class AssignmentNode:
-    """What an obligation says about one attribute."""
+    """An attribute of an obligation."""
 
     at: Place
     id: str
@@ -212,7 +212,7 @@ class PolicyNode:
     duties: tuple[DutyNode, ...] = ()
     issuer: str | None = None
     description: str = ""
-    #: where the combining algorithm is named, if not at the policy itself
+    #: the place of the combining algorithm, if it is not that of the policy
     combining_at: Place | None = None
 
 
@@ -227,13 +227,13 @@ class Builder:
     """
 
     limits: PolicyLimits
-    #: where one value is wanted and a bag is given, the bag must have one value, and that is meant: in the text form
+    #: in the text form, a bag can be used as one value: then it must have exactly one
     unwraps: Callable[[DataType], Function] | None = None
     _definitions: Mapping[str, DefinitionNode] = field(default_factory=dict)
     _variables: dict[str, Expression] = field(default_factory=dict)
-    #: how deep the expression of each variable is, with what it refers to
+    #: the depth of each variable's expression, including referenced variables
     _depths: dict[str, int] = field(default_factory=dict)
-    #: variables that are being built: none may need itself
+    #: variables that are being built, to detect cycles
     _open: list[str] = field(default_factory=list)
 
     def root(self, node: PolicyNode) -> Root:
@@ -270,7 +270,7 @@ class Builder:
         with at(place):
             found = self._one(self._expression(term))
             if found.gives is not BOOLEAN:
-                raise MalformedError("xacml.arguments", f"a condition is true or false, and no {found.gives}")
+                raise MalformedError("xacml.arguments", f"a condition must be a boolean, not {found.gives}")
             return found
 
     # --- targets, obligations and advice --------------------------------------------------------------------------
@@ -299,7 +299,7 @@ class Builder:
     # --- variables --------------------------------------------------------------------------------------------------
 
     def _define(self, nodes: tuple[DefinitionNode, ...]) -> None:
-        """Build the variables of a policy; those of the policy before are not known any more."""
+        """Build the variables of a policy; those of an earlier policy are dropped."""
         self._definitions, self._variables, self._depths = {}, {}, {}
         for node in nodes:
             if node.name in self._definitions:
@@ -337,7 +337,7 @@ class Builder:
     # --- expressions ------------------------------------------------------------------------------------------------
 
     def _expression(self, term: Term) -> Expression:
-        """Return the expression of a term; with the variables that it uses it is not too deep."""
+        """Return the expression of a term, and check its depth including variables."""
         found = self._term(term)
         check_depth(self._depth(found), self.limits)
         return found
@@ -368,14 +368,14 @@ class Builder:
             return PolicyLiteral(read_value(node.text, node.of), node.of)
 
     def _one(self, expression: Expression) -> Expression:
-        """Return an expression for one value, if this form takes it out of bags."""
+        """Return an expression for one value, if this form converts bags."""
         kind = expression.gives
         if self.unwraps is None or not isinstance(kind, Bag):
             return expression
         return apply(self.unwraps(kind.of).id, [expression])
 
     def _suited(self, function_id: str, arguments: list[Expression | Function]) -> list[Expression | Function]:
-        """Return arguments as a function takes them."""
+        """Convert arguments to the kinds of a function."""
         if self.unwraps is None or function_id in HIGHER_ORDER:
             return arguments
         function = function_of(function_id)
@@ -393,7 +393,7 @@ class Builder:
             function = node.function(first.gives).id
             found = apply(function, [first, rest[0]])
         for place, other in zip(node.places[1:], rest[1:], strict=True):
-            # One by one, so that an error says which of many operators it is at.
+            # One by one, so that an error names the place of its operator.
             with at(place):
                 apply(function, [first, other])
         return found if len(rest) == 1 else apply(function, [first, *rest])

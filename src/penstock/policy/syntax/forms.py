@@ -1,4 +1,4 @@
-"""The forms in which policies are written: XML, JSON and text. Which one it is, the first character tells."""
+"""Read policies in any form: XML, JSON or text. The first character determines the form."""
 
 from enum import StrEnum
 
@@ -30,7 +30,7 @@ def text_of(data: bytes) -> str:
     try:
         return data.decode("utf-8-sig")
     except UnicodeDecodeError:
-        raise MalformedError("xacml.syntax", "a policy is XML, JSON, or a text in UTF-8") from None
+        raise MalformedError("xacml.syntax", "a policy must be XML, JSON or text in UTF-8") from None
 
 
 def read_root(data: bytes, *, limits: PolicyLimits = POLICY_LIMITS) -> Root:
@@ -45,7 +45,7 @@ def read_root(data: bytes, *, limits: PolicyLimits = POLICY_LIMITS) -> Root:
 
 
 def read_policies(data: bytes, *, limits: PolicyLimits = POLICY_LIMITS) -> Document:
-    """Read a file of policies, of which a text may have several. Raises as `read_root`."""
+    """Read a file of policies; the text form can contain several. Raises as `read_root`."""
     if form_of(data) is PolicyForm.TEXT:
         return read_document(text_of(data), limits=limits)
     return Document("", [read_root(data, limits=limits)])

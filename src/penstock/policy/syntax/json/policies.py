@@ -1,8 +1,8 @@
-"""Policies in JSON, in the form that AuthzForce has for them: what they combine are rules, policies and references.
+"""Read and write policies in AuthzForce's JSON form: they combine rules, policies and references.
 
-A rule beside policies becomes a policy of its own, and an algorithm for rules the one of that name for policies: the
-standard keeps them apart. What that form does not have, ours has besides: `attrSelector` and constants that are paths,
-`policySetRef`, the `issuer` of a policy, and `combines` where nothing else says that a policy is a set of policies.
+The standard separates rules from policies: a rule next to policies becomes a policy of its own, and an algorithm for
+rules the one of the same name for policies. Additions to that form are `attrSelector` and constants that are paths,
+`policySetRef`, the `issuer` of a policy, and `combines` if nothing else shows that a policy is a policy set.
 """
 
 import json
@@ -66,7 +66,7 @@ POLICIES: Final = "policies"
 def read_json_policy(data: bytes, *, limits: PolicyLimits = POLICY_LIMITS) -> Root:
     """Read a policy or a policy set.
 
-    Raises `MalformedError` (`xacml.json` and as reading XML), with the path to what is wrong; `LimitError`.
+    Raises `MalformedError` (`xacml.json` and as reading XML), with the path of the error; `LimitError`.
     """
     document = _Part("", read_json(data, limits)).object("the document", ("policy",))
     return Builder(limits).root(_Reader(limits).root(document.at("policy"), 1))
@@ -83,7 +83,7 @@ class _Part:
     value: Json
 
     def located(self, error: MalformedError) -> MalformedError:
-        """Return an error that says the path, or the same one if it says a path already."""
+        """Return an error with this path; the same error if it has a path already."""
         if "path" in error.fields or not self.path:
             return error
         return placed(error, f"`{self.path}`", path=self.path)
@@ -122,7 +122,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class _Object(_Part):
-    """An object that has only members that are known."""
+    """An object in which unknown members are errors."""
 
     value: dict[str, Json]
 
@@ -130,7 +130,7 @@ class _Object(_Part):
         return name in self.value
 
     def at(self, name: str) -> _Part:
-        """Return a member, which is null if it is not there."""
+        """Return a member; null if it is missing."""
         return _Part(f"{self.path}.{name}" if self.path else name, self.value.get(name))
 
     def said(self, name: str) -> str:
@@ -154,7 +154,7 @@ class _Reader:
     """Parses a document from the outside to the inside into nodes."""
 
     limits: PolicyLimits
-    #: variables of the policy around, as far as they are defined already
+    #: variables of the enclosing policy that are already defined
     variables: set[str] = field(default_factory=set)
 
     def root(self, part: _Part, depth: int) -> PolicyNode:
@@ -283,7 +283,7 @@ def _match(part: _Part) -> MatchNode:
     said = part.object("a match", ("matchFunc", "matchedValue", *_ATTRIBUTES))
     name, attribute, matched = said.said("matchFunc"), _attribute(said), said.at("matchedValue")
     with at(said):
-        # The value has no type of its own: it is the one that the function takes.
+        # The function determines the type of the value.
         of_type = function_of(name).kind_at(0)
         if not isinstance(of_type, DataType):
             raise MalformedError("xacml.arguments", f"`{name[:120]}` does not match {attribute.of}")
@@ -293,7 +293,7 @@ def _match(part: _Part) -> MatchNode:
 
 
 def _attribute(said: _Object) -> AttributeTerm:
-    """Read an attribute that is looked up, under whichever of its names it stands."""
+    """Read an attribute designator or selector."""
     if ("attrSelector" in said) is ("attrDesignator" in said):
         raise said.wrong("an attribute is one of `attrDesignator` and `attrSelector`")
     if "attrSelector" in said:
@@ -349,7 +349,7 @@ def _path(part: _Part) -> XPathExpression:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Policies written in JSON, so that they are read back as they were.
+# Write policies so that reading them gives the same policies.
 
 
 def write_json_policy(root: Root) -> bytes:

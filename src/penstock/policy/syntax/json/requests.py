@@ -1,7 +1,7 @@
 """Requests and responses in the JSON profile of XACML 3.0 (version 1.1).
 
-A value without a type has the one that JSON shows: a string, a boolean, an integer or a double. An object is a path
-where its type says so; others are kept as they are, and equal nothing.
+A value without a type has the type of its JSON value: a string, a boolean, an integer or a double. An object is a path
+if its type says so; other objects are kept unchanged, and equal nothing.
 """
 
 import base64
@@ -55,7 +55,7 @@ _DECISIONS: Final = {
     "NotApplicable": XacmlDecision.NOT_APPLICABLE,
     "Indeterminate": XacmlDecision.INDETERMINATE_DP,
 }
-#: how categories may be called (section 4.2.2)
+#: short names of categories (section 4.2.2)
 _SHORT: Final = {
     "Resource": RESOURCE,
     "Action": ACTION,
@@ -80,14 +80,14 @@ def _read_object(text: str) -> JsonObject:
 
 
 OBJECT: Final = DataType("urn:penstock:data-type:json", "json", _read_object)
-"""What has no type of the standard; no function takes it."""
+"""The type of JSON objects that are not values of the standard; no function takes it."""
 
 
 # --- reading ---------------------------------------------------------------------------------------------------------
 
 
 def read_json(data: bytes, limits: PolicyLimits = POLICY_LIMITS) -> Json:
-    """Read JSON as RFC 7493 has it: in UTF-8, no name twice, no NaN.
+    """Read JSON according to RFC 7493: in UTF-8, without duplicate names and NaN.
 
     Raises `MalformedError` (`xacml.json`), `LimitError`.
     """
@@ -115,7 +115,7 @@ def _no_constant(word: str) -> NoReturn:
     raise ValueError(word)
 
 
-#: made once: making a decoder takes as long as reading a question
+#: created once, because creating a decoder takes as long as reading a request
 _DECODE: Final[Callable[[str], Json]] = json.JSONDecoder(object_pairs_hook=_once, parse_constant=_no_constant).decode
 
 
@@ -124,7 +124,7 @@ def _wrong(message: str) -> MalformedError:
 
 
 class _Object:
-    """An object of which every member is looked at, or told."""
+    """An object in which unread members are errors."""
 
     def __init__(self, value: Json, where: str) -> None:
         if not isinstance(value, dict):
@@ -155,7 +155,7 @@ class _Object:
 
     def done(self) -> None:
         if self._left:
-            raise _wrong(f"{self.where} has a member that nobody knows: `{next(iter(self._left))[:80]}`")
+            raise _wrong(f"{self.where} has an unknown member `{next(iter(self._left))[:80]}`")
 
 
 def read_request(data: bytes, *, limits: PolicyLimits = POLICY_LIMITS) -> Request:
@@ -201,7 +201,7 @@ def _category(found: _Object, category: str | None, limits: PolicyLimits) -> Att
 
 
 def _content(text: str, limits: PolicyLimits) -> Content:
-    """Read a document: XML as it is, or in base64 (section 4.2.3); which of them, its first character says."""
+    """Read a document: plain XML, or XML in base64 (section 4.2.3); the first character shows which."""
     data = text.encode("utf-8", "surrogatepass")
     if not text.lstrip().startswith("<"):
         try:
@@ -256,13 +256,13 @@ def _value(value: Json, of_type: DataType | None, *, broken: bool) -> tuple[Data
         return found
     if of_type is DOUBLE and found[0] is INTEGER:
         return DOUBLE, float(found[1])
-    raise _wrong(f"a value is no {of_type}")
+    raise _wrong(f"a value is not a valid {of_type}")
 
 
 def _structured(value: Mapping[str, Json], of_type: DataType | None) -> tuple[DataType, Value]:
     if of_type is not XPATH:
         if of_type not in (None, OBJECT):
-            raise _wrong(f"an object is no {of_type}")
+            raise _wrong(f"an object is not a valid {of_type}")
         return OBJECT, JsonObject(json.dumps(value, sort_keys=True, separators=(",", ":")))
     path = _Object(dict(value), "a path")
     prefixes = []
@@ -289,7 +289,7 @@ def _references(request: _Object) -> Iterator[tuple[str, ...]]:
         names = reference.items("ReferenceId", needed=True)
         reference.done()
         if not all(isinstance(name, str) for name in names):
-            raise _wrong("a reference names ids")
+            raise _wrong("a reference must name ids")
         yield tuple(map(str, names))
     found.done()
 
@@ -334,7 +334,7 @@ def _several(value: Json) -> list[Json]:
 
 def _status(found: _Object) -> DecisionStatus:
     code = OK
-    # Codes within codes say more of the same; the outer one counts.
+    # Nested codes are refinements; the outer one counts.
     inner = found.take("StatusCode", dict)
     if inner is not None:
         code = _code(_Object(inner, "the status code"))
@@ -403,7 +403,7 @@ def _policies(result: _Object) -> Iterator[PolicyId]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Requests and responses written in the JSON profile of XACML 3.0; what is written is read back as it was.
+# Write requests and responses so that reading them gives the same ones.
 
 
 def write_request(request: Request) -> Json:

@@ -1,6 +1,6 @@
-"""What is allowed in a policy, and is hardly meant.
+"""Warn about probable mistakes in policies.
 
-The same id twice, rules that are never reached, unused names, algorithms that leave something open, issuers.
+These are duplicate ids, rules that are never reached, unused names, algorithms with gaps, and issuers.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ from penstock.policy.syntax.text.policy_writer import inner
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is hardly meant: what, in which policy, about what, and where the text says so."""
+    """A probable mistake: its kind, policy, subject, and place in the text."""
 
     code: str
     policy: str
@@ -26,7 +26,7 @@ class Finding:
 
 
 def lint(root: Root) -> Iterator[Finding]:
-    """Yield what is hardly meant in a policy or a policy set."""
+    """Yield probable mistakes in a policy or a policy set."""
     inside = [*inner_policies(root)]
     for name, count in Counter((isinstance(one, Policy), one.id) for one in inside).items():
         if count > 1:
@@ -46,7 +46,7 @@ def _lint_alone(root: Root) -> Iterator[Finding]:
 
 
 def lint_document(document: Document) -> Iterator[Finding]:
-    """Yield what is hardly meant in a text, with its place."""
+    """Yield probable mistakes in a text, with their places."""
     for name, at in document.unused:
         yield _placed(Finding("unused-attribute", "", name, f"nobody uses the attribute `{name}`"), document.text, at)
     for root in document.policies:
@@ -88,7 +88,7 @@ def _rules(policy: Policy) -> Iterator[Finding]:
 
 
 def _before(one: Rule, other: Rule) -> bool:
-    """Say whether a rule applies, or fails, wherever another does: it wants no more, and has no condition."""
+    """Return whether a rule applies, or fails, whenever another does: it requires no more, and has no condition."""
     always = one.condition is None or (isinstance(one.condition, PolicyLiteral) and one.condition.value is True)
     return always and all(any_of in other.target for any_of in one.target)
 

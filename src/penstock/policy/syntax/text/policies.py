@@ -106,7 +106,7 @@ NOT: Final = function_of(f"{V1}not")
 
 @dataclass(slots=True)
 class Declared:
-    """An attribute that has a name: where that was given, and whether anybody uses it."""
+    """A declared attribute: where it was declared, and whether it is used."""
 
     attribute: Designator
     at: int
@@ -115,19 +115,19 @@ class Declared:
 
 @dataclass(slots=True)
 class Expressions:
-    """Reads expressions, and knows the names that mean something where they stand."""
+    """Reads expressions, and resolves names."""
 
     words: Words
     attributes: dict[str, Declared] = field(default_factory=dict)
-    #: those of the policy around that are defined already
+    #: variables of the enclosing policy that are already defined
     variables: set[str] = field(default_factory=set)
 
     def condition(self) -> tuple[Place, Term]:
-        """Read what is true or false, and return where it is."""
+        """Read a condition, and return it with its place."""
         return self.words.place(self.words.token.at), self.expression()
 
     def expression(self, level: int = _OR, depth: int = 1) -> Term:
-        """Read an expression, up to the first operator that binds less than a level."""
+        """Read an expression, up to the first operator with a lower precedence than `level`."""
         self.words.check_depth(depth)
         found = self._negated(depth) if level <= _NOT and self._negates() else self._operand(depth)
         grown, compared = depth, False
@@ -137,7 +137,7 @@ class Expressions:
             sign = self.words.take()
             mine = LEVELS[sign.text]
             if mine == _COMPARED and compared:
-                raise problem("xacml.syntax", "comparisons do not follow one another", self.words.text, sign.at)
+                raise problem("xacml.syntax", "comparisons cannot be chained", self.words.text, sign.at)
             compared = mine == _COMPARED
             other = self.expression(mine + 1, depth + 1)
             if not signs or sign.text != signs[-1].text or sign.text not in MANY:
@@ -149,7 +149,7 @@ class Expressions:
         return self._joined(found, signs, others)
 
     def _joined(self, first: Term, signs: list[PolicyToken], others: list[Term]) -> Term:
-        """Return operands with the same sign between them."""
+        """Return operands with the same operator between them."""
         if not signs:
             return first
         sign, places = signs[0].text, tuple(self.words.place(one.at) for one in signs)
@@ -203,7 +203,7 @@ class Expressions:
             text = words.quoted()
             of_type = self.of_type() if words.taken(":") else STRING
             if of_type is XPATH:
-                raise problem("xacml.value", "a path is written with `xpath`", words.text, start.at)
+                raise problem("xacml.value", "write a path with `xpath`", words.text, start.at)
             return ValueNode(words.place(start.at), text, of_type)
         minus = "-" if words.taken("-") else ""
         if words.token.kind != NUMBER:
@@ -247,7 +247,7 @@ class Expressions:
     # --- attributes and variables -----------------------------------------------------------------------------------
 
     def selector(self) -> ContentSelector:
-        """Read what a path finds in content."""
+        """Read a content selector."""
         words = self.words
         words.expect("select")
         path = words.quoted().strip()
@@ -261,12 +261,12 @@ class Expressions:
         return ContentSelector(category, path, of_type, required, context, self._prefixes(), version)
 
     def designator(self, name: str, token: PolicyToken) -> Designator:
-        """Read what follows the name of an attribute."""
+        """Read the rest of a designator after the attribute's name."""
         words = self.words
         declared = self.attributes.get(name)
         if declared is None:
             hint = 'declare it before: attribute name { category = subject id = "…" type = string }'
-            raise problem("xacml.attribute", f"nothing is called `{name[:80]}`", words.text, token.at, hint)
+            raise problem("xacml.attribute", f"unknown name `{name[:80]}`", words.text, token.at, hint)
         declared.used = True
         meant = declared.attribute
         if not words.taken("["):
@@ -295,7 +295,7 @@ class Expressions:
         found = self._listed("]", lambda: self.expression(_OR, depth + 1))
         if not found:
             hint = "write one of no values as string-bag()"
-            raise problem("xacml.arguments", "a list has values in it", self.words.text, start.at, hint)
+            raise problem("xacml.arguments", "a list must contain values", self.words.text, start.at, hint)
         return BagNode(self.words.place(start.at), tuple(found), bag_function)
 
     def _listed(self, end: str, read: Callable[[], Term]) -> list[Term]:
@@ -324,7 +324,7 @@ class Expressions:
         return function, *more
 
     def function(self) -> Function:
-        """Read a function that another takes."""
+        """Read a function that is an argument."""
         self.words.expect("function")
         token = self.words.token
         with self.words.at(token.at):
@@ -342,7 +342,7 @@ class Expressions:
 
 
 def read_combining(words: Words, *, rules: bool) -> str:
-    """Read what follows `apply`, and return the id of the algorithm. Raises `PolicyTextError`."""
+    """Read the algorithm after `apply`, and return its id. Raises `PolicyTextError`."""
     start = words.token.at
     if words.sees("tuple") and words.before("{"):
         elements = _elements(words)
@@ -368,7 +368,7 @@ def _elements(words: Words) -> dict[str, str]:
         name = words.take().text
         with words.at(start):
             if name in found:
-                raise MalformedError("combining.elements", f"there are two of `{name[:80]}`")
+                raise MalformedError("combining.elements", f"`{name[:80]}` is given twice")
         found[name] = words.quoted()
     return found
 
@@ -385,7 +385,7 @@ def _priorities(words: Words) -> list[int]:
 
 
 def written_combining(root: Root) -> str:
-    """Return what follows `apply`. Raises `MalformedError` for an unknown algorithm."""
+    """Return the text of an algorithm after `apply`. Raises `MalformedError` for an unknown algorithm."""
     known, check = (
         (POLICY_COMBINING, policy_algorithm) if isinstance(root, PolicySet) else (RULE_COMBINING, rule_algorithm)
     )
@@ -407,7 +407,7 @@ def _tuple_text(name: str) -> str | None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Policies in the text form: read, and checked as those in XML are.
+# Policies and declarations.
 
 
 RULE, VARIABLE = "rule", "variable"
@@ -415,14 +415,14 @@ RULE, VARIABLE = "rule", "variable"
 
 @dataclass(slots=True)
 class Document:
-    """What a text holds: policies, names of attributes, and where things stand."""
+    """The content of a text: policies, names of attributes, and places."""
 
     text: str
     policies: list[Root] = field(default_factory=list)
     attributes: dict[str, Designator] = field(default_factory=dict)
-    #: attributes that nobody uses, and where they are declared
+    #: unused attributes, and where they are declared
     unused: list[tuple[str, int]] = field(default_factory=list)
-    #: rules and variables: kind, id of the policy, name; each place where one is
+    #: places of rules and variables, by kind, policy id and name
     places: dict[tuple[str, str, str], list[int]] = field(default_factory=dict)
 
 
@@ -443,14 +443,16 @@ def read_text_policy(text: str, *, limits: PolicyLimits = POLICY_LIMITS) -> Root
     found = read_document(text, limits=limits).policies
     if len(found) != 1:
         raise MalformedError(
-            "xacml.syntax", f"the text holds {len(found)} policies, and not one", hint="put them into a policy set"
+            "xacml.syntax",
+            f"the text must contain one policy, but contains {len(found)}",
+            hint="put them into a policy set",
         )
     return found[0]
 
 
 @dataclass(slots=True)
 class _Body:
-    """What has been read of a rule, a policy or a set."""
+    """The parts of a rule, a policy or a policy set that have been read."""
 
     target: TargetNode = ()
     duties: list[DutyNode] = field(default_factory=list)
@@ -475,7 +477,7 @@ class _Reader:
     # --- declarations -----------------------------------------------------------------------------------------------
 
     def declarations(self, prefix: str, *, closed: bool, depth: int = 1) -> None:
-        """Read what stands in a namespace, or in the whole text."""
+        """Read the declarations of a namespace, or of the whole text."""
         words = self.words
         words.check_depth(depth)
         outside = dict(self.expressions.attributes)
@@ -524,7 +526,7 @@ class _Reader:
             else:
                 said[key] = self.expressions.category() if key == "category" else words.quoted()
         if of_type is None or not {"category", "id"} <= said.keys():
-            raise problem("xacml.attribute", "an attribute has category, id and type", words.text, token.at)
+            raise problem("xacml.attribute", "an attribute must have category, id and type", words.text, token.at)
         return Designator(said["category"], said["id"], of_type, said.get("issuer"), required)
 
     def _id(self, prefix: str) -> str:
@@ -609,7 +611,7 @@ class _Reader:
     def _once(self, body: _Body, key: str) -> None:
         token = self.words.take()
         if key in body.said:
-            raise problem("xacml.syntax", f"there are two of `{key}`", self.words.text, token.at)
+            raise problem("xacml.syntax", f"`{key}` is given twice", self.words.text, token.at)
 
     def _reference(self, prefix: str) -> ReferenceNode:
         words = self.words
@@ -643,7 +645,7 @@ class _Reader:
             elif words.sees("issuer") or not self._common(body):
                 words.wrong("`permit`, `deny`, `target`, `condition`, `on` or `}`")
         if body.effect is None:
-            raise problem("xacml.syntax", "a rule says `permit` or `deny`", words.text, token.at)
+            raise problem("xacml.syntax", "a rule must have `permit` or `deny`", words.text, token.at)
         duties, description = tuple(body.duties), body.said.get("description", "")
         return RuleNode(words.place(token.at), name, body.effect, body.target, body.condition, duties, description)
 
@@ -653,7 +655,7 @@ class _Reader:
         return RuleEffect.PERMIT if self.words.take().text == "permit" else RuleEffect.DENY
 
     def _common(self, body: _Body) -> bool:
-        """Read what rules, policies and sets have in common."""
+        """Read the common parts of rules, policies and policy sets."""
         words = self.words
         if words.sees("description", "issuer"):
             key = words.token.text

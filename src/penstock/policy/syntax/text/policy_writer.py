@@ -68,12 +68,12 @@ from penstock.policy.syntax.text.tokens import (
 _INDENT: Final = "    "
 _OPEN: Final = ("{", "(", "[")
 _CLOSE: Final = ("}", ")", "]")
-#: what a line begins with that goes on with the one before
+#: words with which a continuation line begins
 _CONTINUED: Final = ("clause", *LEVELS)
 
 
 def lay_out(text: str, *, limits: PolicyLimits = POLICY_LIMITS) -> str:
-    """Return a text laid out; it means what it meant, and comments stay where they are.
+    """Return a formatted text; its meaning does not change, and comments stay in place.
 
     >>> print(lay_out('policy  p{apply deny-overrides   // none\\n\\n\\n rule r{permit}\\n }'), end="")
     policy p { apply deny-overrides  // none
@@ -81,7 +81,7 @@ def lay_out(text: str, *, limits: PolicyLimits = POLICY_LIMITS) -> str:
         rule r { permit }
     }
 
-    Raises `PolicyTextError` (`xacml.syntax`) where it has no words, `LimitError` (`xacml.limit`).
+    Raises `PolicyTextError` (`xacml.syntax`) if it is empty, `LimitError` (`xacml.limit`).
     """
     lines: list[str] = []
     depth = 0
@@ -96,7 +96,7 @@ def lay_out(text: str, *, limits: PolicyLimits = POLICY_LIMITS) -> str:
 
 
 def _lines(text: str, found: list[PolicyToken]) -> Iterator[tuple[bool, list[PolicyToken]]]:
-    """Yield the words of each line, and whether an empty one is before it."""
+    """Yield the words of each line, and whether it follows an empty line."""
     line: list[PolicyToken] = []
     blank = False
     last = 0
@@ -153,7 +153,7 @@ def _between(before: PolicyToken | None, left: PolicyToken, right: PolicyToken) 
 
 
 def _begins(before: PolicyToken | None) -> bool:
-    """Say whether a value begins after a word, so that a minus there belongs to the number after it."""
+    """Return whether a value can begin after a word, so that a minus belongs to the number after it."""
     if before is None:
         return True
     return _text(before) in KEYWORDS or (before.kind == SIGN and before.text not in _CLOSE)
@@ -167,7 +167,7 @@ _HIGHEST: Final = max(LEVELS.values()) + 1
 def write_text(root: Root) -> str:
     """Return a policy or a policy set in the text form, with the attributes that it uses declared before it.
 
-    Raises `MalformedError` where it has an algorithm that does not exist.
+    Raises `MalformedError` for an unknown combining algorithm.
     """
     return _Writer(root).written(root)
 
@@ -218,7 +218,7 @@ def _category(category: str) -> str:
 
 
 class _Writer:
-    """Writes lines, and knows what attributes are called."""
+    """Writes lines, with the names of attributes."""
 
     def __init__(self, root: Root) -> None:
         variables = {name for part in _parts(root) if isinstance(part, Policy) for name in part.variables}
@@ -315,7 +315,7 @@ class _Writer:
     # --- expressions ------------------------------------------------------------------------------------------------
 
     def expression(self, expression: Expression, level: int = 0) -> str:
-        """Return an expression; within parentheses where it binds less than what is around."""
+        """Return an expression, in parentheses if it has a lower precedence than its context."""
         match expression:
             case PolicyLiteral(value, of_type):
                 return _value(value, of_type)
@@ -335,7 +335,7 @@ class _Writer:
                 return f"{name}({', '.join(map(self.expression, arguments))})"
 
     def _applied(self, function: Function, arguments: tuple[Expression, ...]) -> tuple[int, str]:
-        """Return how much the operator binds that is written, and the text."""
+        """Return the precedence of the operator, and the text."""
         sign, count = OPERATORS.get(function), len(arguments)
         first = arguments[0] if arguments else None
         if sign is not None and (count == 2 or (count > 2 and sign in MANY)):
@@ -359,7 +359,7 @@ class _Writer:
         return mine, f" {sign} ".join(sides)
 
     def _suited(self, expression: Expression, wanted: object, level: int) -> str:
-        """Return an expression; where one value is wanted, what takes it out of a bag need not be said."""
+        """Return an expression; if one value is expected, `one-and-only` is left out."""
         match expression:
             case Apply(function, (only,)) if isinstance(wanted, DataType) and isinstance(only.gives, Bag):
                 if function is one_and_only(only.gives.of):
@@ -388,7 +388,7 @@ def _free(name: str, taken: set[str]) -> str:
 
 
 def in_order(variables: Mapping[str, Expression]) -> list[str]:
-    """Return the names of variables, each after those that it needs."""
+    """Return the names of variables, each after those that it uses."""
     found: dict[str, None] = {}
     waiting = [*variables][::-1]
     while waiting:

@@ -24,7 +24,7 @@ CATEGORY: Final[Mapping[str, str]] = {
 }
 CATEGORY_NAME: Final = {category: name for name, category in CATEGORY.items()}
 
-#: words that mean something, and are not names of attributes and variables
+#: keywords, which cannot be names of attributes and variables
 KEYWORDS: Final = frozenset(
     {
         "namespace", "attribute", "policy", "policyset", "rule", "target", "clause", "condition", "permit", "deny",
@@ -37,7 +37,7 @@ KEYWORDS: Final = frozenset(
 COMPARISONS: Final = {
     "==": "equal", "<": "less-than", "<=": "less-than-or-equal", ">": "greater-than", ">=": "greater-than-or-equal",
 }  # fmt: skip
-#: the same with its sides exchanged
+#: the operator with exchanged operands
 FLIPPED: Final = {"==": "==", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 _ARITHMETIC: Final = {"+": "add", "-": "subtract", "*": "multiply", "/": "divide", "%": "mod"}
 _MEANT: Final = {**COMPARISONS, **_ARITHMETIC, "in": "is-in"}
@@ -46,7 +46,7 @@ MANY: Final = ("+", "*", "and", "or")
 
 
 def _shortest(found: Mapping[str, object], orders: tuple[str, ...]) -> dict[str, str]:
-    """Return ids by the last part of them; where several have one, the first of some beginnings has it."""
+    """Return ids by their last part; if several share it, the first prefix wins."""
     short: dict[str, str] = {}
     for beginning in orders:
         for one in found:
@@ -59,23 +59,23 @@ _FUNCTION: Final = _shortest(FUNCTIONS, (V1, V2, V3))
 
 
 def function_id(name: str) -> str:
-    """Return the id of a function that has a short name, and any other name as it is."""
+    """Return the id of a function with a short name; any other name is returned unchanged."""
     return _FUNCTION.get(name, name)
 
 
 def short_name(function: Function) -> str | None:
-    """Return the short name of a function; an older or newer one of the same name has none."""
+    """Return the short name of a function; None for another version of the same name."""
     return function.name if _FUNCTION.get(function.name) == function.id else None
 
 
 def operator_function(sign: str, of_type: Kind) -> Function:
-    """Return what an operator means between values of a type. Raises `MalformedError` (`xacml.arguments`)."""
+    """Return the function of an operator for a type. Raises `MalformedError` (`xacml.arguments`)."""
     name = sign if sign in ("and", "or") else f"{of_type}-{_MEANT.get(sign)}"
     if (sign, of_type) == ("+", STRING):
         name = "string-concatenate"
     found = None if isinstance(of_type, Bag) else _FUNCTION.get(name)
     if found is None:
-        raise MalformedError("xacml.arguments", f"there is no `{sign}` of {of_type}")
+        raise MalformedError("xacml.arguments", f"`{sign}` is not defined for {of_type}")
     return FUNCTIONS[found]
 
 
@@ -95,7 +95,7 @@ OPERATORS: Final[Mapping[Function, str]] = _operators()
 
 
 def one_and_only(of_type: DataType) -> Function:
-    """Return the function that takes the one value out of a bag."""
+    """Return the function that returns the only value of a bag."""
     return FUNCTIONS[_FUNCTION[f"{of_type}-one-and-only"]]
 
 
@@ -105,7 +105,7 @@ def bag_function(of_type: Kind) -> Function:
 
 
 def is_in(of_type: Kind) -> Function | None:
-    """Return the function that finds a value in a bag; paths have none."""
+    """Return the function that tests whether a bag contains a value; paths have none."""
     found = _FUNCTION.get(f"{of_type}-is-in")
     return None if found is None else FUNCTIONS[found]
 
@@ -124,7 +124,7 @@ class PolicyToken:
 
     @property
     def end(self) -> int:
-        """Where it ends."""
+        """The end position."""
         return self.at + len(self.text)
 
 
@@ -147,7 +147,7 @@ _LETTERS: Final = {letter: f"\\{name}" for name, letter in _ESCAPES.items()}
 
 
 def problem(code: str, message: str, text: str, position: int, hint: str = "") -> PolicyTextError:
-    """Return the error of what is wrong at a place."""
+    """Return the error for a problem at a place."""
     line = text.count("\n", 0, position) + 1
     column = position - text.rfind("\n", 0, position)
     told = f"line {line}, column {column}: {message}"
@@ -162,7 +162,7 @@ class TextPlace:
     position: int
 
     def located(self, error: MalformedError) -> MalformedError:
-        """Return an error that says the place, or the same one if it says one already, or is about a limit."""
+        """Return an error with this place; the same error if it has a place already, or is about a limit."""
         if isinstance(error, PolicyTextError | LimitError):
             return error
         return problem(error.code, error.message, self.text, self.position, error.hint)
@@ -177,8 +177,8 @@ def tokens(text: str, *, limits: PolicyLimits = POLICY_LIMITS) -> list[PolicyTok
         raise LimitError("xacml.limit", f"the text is longer than {limits.policy_bytes} characters")
     half = _HALF.search(text)
     if half is not None:
-        # It could not be written again.
-        raise problem("xacml.syntax", "half of a letter", text, half.start())
+        # It could not be encoded again.
+        raise problem("xacml.syntax", "half of a surrogate pair", text, half.start())
     found: list[PolicyToken] = []
     at = 0
     while True:
@@ -195,12 +195,12 @@ def tokens(text: str, *, limits: PolicyLimits = POLICY_LIMITS) -> list[PolicyTok
 
 def _no_token(text: str, at: int) -> PolicyTextError:
     if text[at] == '"':
-        return problem("xacml.syntax", "a text does not end in its line", text, at, "write a line's end as \\n")
-    return problem("xacml.syntax", "no word of a policy begins so", text, at)
+        return problem("xacml.syntax", "a string must end on its line", text, at, "write a line's end as \\n")
+    return problem("xacml.syntax", "unexpected character", text, at)
 
 
 def unquoted(token: PolicyToken, text: str) -> str:
-    """Return what stands within quotes. Raises `PolicyTextError` (`xacml.syntax`)."""
+    """Return the content of a quoted string. Raises `PolicyTextError` (`xacml.syntax`)."""
 
     def meant(found: re.Match[str]) -> str:
         point, letter = found.groups()
@@ -209,13 +209,15 @@ def unquoted(token: PolicyToken, text: str) -> str:
         if letter in _ESCAPES:
             return _ESCAPES[letter]
         place = token.at + 1 + found.start()
-        raise problem("xacml.syntax", "no such letter", text, place, r"write \" \\ \n \r \t or \u{hexadecimal digits}")
+        raise problem(
+            "xacml.syntax", "unknown escape sequence", text, place, r"write \" \\ \n \r \t or \u{hexadecimal digits}"
+        )
 
     return _ESCAPE.sub(meant, token.text[1:-1])
 
 
 def quoted(text: str) -> str:
-    """Return a text within quotes; what does not print is written with digits."""
+    """Return a quoted string; characters that do not print are escaped."""
     return '"' + "".join(_letter(one) for one in text) + '"'
 
 
@@ -226,11 +228,11 @@ def _letter(letter: str) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The words of a policy in the text form as they are read: one after the other, each wrong one told with its place.
+# Reading tokens one after the other, with the place in each error.
 
 
 class Words:
-    """The words of a text, one after the other. Every error has its place."""
+    """The tokens of a text, one after the other. Every error has its place."""
 
     def __init__(self, text: str, limits: PolicyLimits) -> None:
         self.text = text
@@ -244,35 +246,35 @@ class Words:
         return self._tokens[self._next]
 
     def take(self) -> PolicyToken:
-        """Go on by one, and return it."""
+        """Consume and return the next token."""
         found = self.token
         self._next += found.kind != END
         return found
 
     def sees(self, *words: str) -> bool:
-        """Say whether one of some words or signs comes next."""
+        """Return whether one of some words or signs comes next."""
         return self.token.kind in (NAME, SIGN) and self.token.text in words
 
     def before(self, sign: str) -> bool:
-        """Say whether a sign comes after the next word."""
+        """Return whether a sign comes after the next word."""
         following = self._tokens[min(self._next + 1, len(self._tokens) - 1)]
         return following.kind == SIGN and following.text == sign
 
     def taken(self, *words: str) -> bool:
-        """Take one of some words, where it comes next."""
+        """Consume one of some words if it comes next."""
         found = self.sees(*words)
         if found:
             self.take()
         return found
 
     def expect(self, word: str) -> PolicyToken:
-        """Take a word or a sign that must come next."""
+        """Consume a word or a sign that must come next."""
         if not self.sees(word):
             self.wrong(f"`{word}`")
         return self.take()
 
     def wrong(self, wanted: str) -> NoReturn:
-        """Raise that something else is wanted here."""
+        """Raise the error that something else is expected here."""
         found = f"`{self.token.text[:80]}`" if self.token.kind != END else "the end"
         raise problem("xacml.syntax", f"expected {wanted}, found {found}", self.text, self.token.at)
 
@@ -297,9 +299,9 @@ class Words:
         return TextPlace(self.text, position)
 
     def at(self, position: int) -> AbstractContextManager[None]:
-        """Say in errors where they are."""
+        """Add the place to errors."""
         return located_at(self.place(position))
 
     def check_depth(self, depth: int) -> None:
-        """Check how deep something is nested. Raises `LimitError` (`xacml.limit`)."""
+        """Check the nesting depth. Raises `LimitError` (`xacml.limit`)."""
         check_depth(depth, self.limits)

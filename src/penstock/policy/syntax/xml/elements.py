@@ -1,4 +1,4 @@
-"""Elements of XACML: their names, attributes and values, and errors that say where they are."""
+"""XACML elements: their names, attributes and values, and errors with line and element."""
 
 import re
 from contextlib import AbstractContextManager
@@ -25,7 +25,7 @@ _ATTRIBUTES: Final = {
     "VariableDefinition": ("VariableId",),
     "VariableReference": ("VariableId",),
     "AttributeValue": ("DataType", "XPathCategory"),
-    # `SubjectCategory` is how XACML 2.0 had it; where both are there they must say the same.
+    # `SubjectCategory` is from XACML 2.0; if both are present they must be equal.
     "AttributeDesignator": ("Category", "AttributeId", "DataType", "Issuer", "MustBePresent", "SubjectCategory"),
     "AttributeSelector": ("Category", "Path", "DataType", "MustBePresent", "ContextSelectorId"),
     "ObligationExpression": ("ObligationId", "FulfillOn"),
@@ -40,18 +40,18 @@ _ATTRIBUTES: Final = {
     "Attribute": ("AttributeId", "Issuer", "IncludeInResult"),
     "AttributesReference": ("ReferenceId",),
 }
-#: attributes that are URIs: white space around them means nothing (XML Schema 2, section 4.3.6)
+#: attributes that are URIs: surrounding white space is ignored (XML Schema 2, section 4.3.6)
 URIS: Final = frozenset(
     {
         "PolicyId", "PolicySetId", "RuleCombiningAlgId", "PolicyCombiningAlgId", "MatchId", "FunctionId", "DataType",
         "Category", "XPathCategory", "AttributeId", "ObligationId", "AdviceId",
     }
 )  # fmt: skip
-#: elements that have text in them
+#: elements that contain text
 _TEXTS: Final = frozenset(
     {"AttributeValue", "Description", "PolicyIdReference", "PolicySetIdReference", "XPathVersion", "Content"}
 )
-#: elements that have one kind of elements in them, and are looked at for nothing else
+#: elements that contain one kind of element, and are used for nothing else
 _ONLY: Final = {
     "PolicyDefaults": "XPathVersion",
     "PolicySetDefaults": "XPathVersion",
@@ -62,12 +62,12 @@ _ONLY: Final = {
 
 
 def malformed(message: str) -> MalformedError:
-    """Return the error of what the standard does not allow."""
+    """Return the error for something that the standard does not allow."""
     return MalformedError("xacml.element", message)
 
 
 def named(element: Element) -> str:
-    """Return the name of an element of XACML, or of another with its namespace."""
+    """Return the name of an element; elements that are not XACML's keep their namespace."""
     namespace, name = tag_of(element)
     return name if namespace == NAMESPACE else f"{{{namespace}}}{name}"
 
@@ -79,7 +79,7 @@ class ElementPlace:
     element: Element
 
     def located(self, error: MalformedError) -> MalformedError:
-        """Return an error that says the line and the element, or the same one if it says a line already."""
+        """Return an error with the line and the element; the same error if it has a line already."""
         if "line" in error.fields:
             return error
         line, name = self.element.sourceline, tag_of(self.element)[1]
@@ -87,7 +87,7 @@ class ElementPlace:
 
 
 def at(element: Element) -> AbstractContextManager[None]:
-    """Say in errors in which line they are, and in which element."""
+    """Add the line and the element to errors."""
     return located_at(ElementPlace(element))
 
 
@@ -107,22 +107,22 @@ def check_standard(root: Element) -> None:
 
 
 def check_schema(root: Element) -> None:
-    """Check that there is nothing in a policy or request that nobody reads: what was meant by it would not count.
+    """Check that a policy or request contains nothing that would be ignored.
 
-    Raises `MalformedError` (`xacml.element`) for XML attributes that the standard does not have, and for text where it
-    has elements: a misspelt `Issuer`, or a target in words, would match more than was meant.
+    Raises `MalformedError` (`xacml.element`) for XML attributes that the standard does not have, and for text between
+    elements: a misspelt `Issuer`, or a target in words, would match more than intended.
     """
     check_standard(root)
     left = [root]
     while left:
         element = left.pop()
         name = named(element)
-        # A value may have XML in it, which is another reader's to refuse, and a content is anything.
+        # XML in a value is refused where the value is read, and a content can be anything.
         inside = [] if name in _TEXTS else [*element]
         with at(element):
             for attribute in element.attrib:
                 if not attribute.startswith("{") and attribute not in _ATTRIBUTES.get(name, ()):
-                    raise malformed(f"there is no attribute `{attribute[:80]}` here")
+                    raise malformed(f"attribute `{attribute[:80]}` is not allowed here")
             if element.get("SubjectCategory", element.get("Category")) != element.get("Category"):
                 raise malformed("`SubjectCategory` is not the same as `Category`")
             texts = [] if name in _TEXTS else [element.text, *(child.tail for child in inside)]
@@ -130,15 +130,15 @@ def check_schema(root: Element) -> None:
             if stray:
                 raise malformed(f"there is text where elements are expected: `{stray[:80]}`")
             if name in _ONLY and any(named(child) != _ONLY[name] for child in inside):
-                raise malformed(f"there can only be `{_ONLY[name]}` here")
+                raise malformed(f"only `{_ONLY[name]}` is allowed here")
         left += inside
 
 
 def attribute_of(element: Element, name: str) -> str:
-    """Return an attribute that must be there. Raises `MalformedError` (`xacml.element`)."""
+    """Return a required attribute. Raises `MalformedError` (`xacml.element`)."""
     found = element.get(name)
     if found is None:
-        raise malformed(f"it has no `{name}`")
+        raise malformed(f"`{name}` is missing")
     return str(found).strip(" \t\r\n") if name in URIS else str(found)
 
 
@@ -149,19 +149,19 @@ def flag(element: Element, name: str, *, default: bool | None = None) -> bool:
         return default
     found = {"true": True, "1": True, "false": False, "0": False}.get(str(text).strip())
     if found is None:
-        raise malformed(f"`{name}` is neither true nor false")
+        raise malformed(f"`{name}` must be true or false")
     return found
 
 
 def text_of(element: Element) -> str:
     """Return the text of an element that has no other elements in it. Raises `MalformedError` (`xacml.element`)."""
     if len(element):
-        raise malformed("a value has other elements in it")
+        raise malformed("a value must not contain elements")
     return element.text or ""
 
 
 def prefixes_of(element: Element) -> tuple[tuple[str, str], ...]:
-    """Return the namespaces of an element that have a prefix."""
+    """Return the namespaces of an element, by prefix."""
     return tuple(sorted((prefix, uri) for prefix, uri in element.nsmap.items() if prefix))
 
 
@@ -171,12 +171,12 @@ def written_value(element: Element) -> tuple[DataType, str]:
 
 
 def path_of(element: Element, version: str) -> XPathExpression:
-    """Return the path that an element holds. Raises `MalformedError` (`xacml.element`)."""
+    """Return the path in an element. Raises `MalformedError` (`xacml.element`)."""
     path, category = text_of(element).strip(), attribute_of(element, "XPathCategory")
     return XPathExpression(path, category, prefixes_of(element), version)
 
 
 def value_of(element: Element, version: str) -> tuple[DataType, Value]:
-    """Return the value that an element holds, and its type. Raises `MalformedError`."""
+    """Return the value in an element, and its type. Raises `MalformedError`."""
     of_type, text = written_value(element)
     return of_type, path_of(element, version) if of_type is XPATH else read_value(text, of_type)

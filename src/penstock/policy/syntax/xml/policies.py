@@ -100,7 +100,7 @@ class _Reader:
     """Parses elements from the outside to the inside into nodes."""
 
     limits: PolicyLimits
-    #: which language paths are in, by the defaults of the policy or the set around
+    #: the XPath version, by the defaults of the enclosing policy or policy set
     version: str = ""
 
     def policy_set(self, element: Element, depth: int) -> PolicyNode:
@@ -199,10 +199,10 @@ class _Reader:
         with at(element):
             function = attribute_of(element, "MatchId")
             if len(element) != 2 or named(element[0]) != "AttributeValue":
-                raise malformed("it has a value and an attribute")
+                raise malformed("it must have a value and an attribute")
             attribute = self._expression(element[1], 1)
             if not isinstance(attribute, AttributeTerm):
-                raise malformed("it has a value and an attribute")
+                raise malformed("it must have a value and an attribute")
             return MatchNode(ElementPlace(element), function, self._value(element[0]), attribute)
 
     # --- expressions --------------------------------------------------------------------------------------------
@@ -210,7 +210,7 @@ class _Reader:
     def _expression(self, element: Element, depth: int) -> Term:
         found = self._argument(element, depth)
         if isinstance(found, Function):
-            raise malformed("a function is not a value")
+            raise malformed("a function cannot be used as a value")
         return found
 
     def _argument(self, element: Element, depth: int) -> Term | Function:
@@ -231,7 +231,7 @@ class _Reader:
                     children = [child for child in element if named(child) != "Description"]
                     arguments = tuple(self._argument(child, depth + 1) for child in children)
                     return ApplyNode(ElementPlace(element), attribute_of(element, "FunctionId"), arguments)
-            raise malformed("it is not an expression")
+            raise malformed("this element is not an expression")
 
     def _value(self, element: Element) -> ValueNode | PolicyLiteral:
         with at(element):
@@ -291,9 +291,9 @@ def _check(element: Element, allowed: frozenset[str]) -> None:
     for child in element:
         with at(child):
             if named(child) not in allowed:
-                raise malformed("there is no such element here")
+                raise malformed("this element is not allowed here")
             if named(child).endswith("CombinerParameters") and len(child):
-                raise malformed("no combining algorithm takes parameters here, and they would not count")
+                raise malformed("combining algorithms do not take parameters here")
 
 
 def _designator(element: Element) -> Designator:
@@ -320,7 +320,7 @@ def _reference(element: Element) -> ReferenceNode:
 def _effect(element: Element, name: str) -> RuleEffect:
     text = attribute_of(element, name)
     if text not in [*RuleEffect]:
-        raise malformed(f"`{name}` is neither Permit nor Deny")
+        raise malformed(f"`{name}` must be Permit or Deny")
     return RuleEffect(text)
 
 
@@ -341,43 +341,43 @@ def _all(element: Element, name: str) -> list[Element]:
     for child in element:
         if named(child) not in (name, "Description"):
             with at(child):
-                raise malformed("there is no such element here")
+                raise malformed("this element is not allowed here")
     return [child for child in element if named(child) == name]
 
 
 def _some(element: Element, name: str) -> list[Element]:
     found = _all(element, name)
     if not found:
-        raise malformed(f"it has no `{name}`")
+        raise malformed(f"`{name}` is missing")
     return found
 
 
 def _maybe(element: Element, name: str) -> Element | None:
     found = [child for child in element if named(child) == name]
     if len(found) > 1:
-        raise malformed(f"it has more than one `{name}`")
+        raise malformed(f"there is more than one `{name}`")
     return found[0] if found else None
 
 
 def _one(element: Element, name: str) -> Element:
     found = _maybe(element, name)
     if found is None:
-        raise malformed(f"it has no `{name}`")
+        raise malformed(f"`{name}` is missing")
     return found
 
 
 def _only(element: Element) -> Element:
     if len(element) != 1:
-        raise malformed("it has one expression in it")
+        raise malformed("it must contain exactly one expression")
     return element[0]
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Policies that are not quite XACML 3.0, read as they are meant, for who wants to know what is in them.
+# Lenient reading of policies that are not quite XACML 3.0, for inspection.
 #
-# Much that is passed around as XACML 3.0 lacks what its schema wants: categories, targets, whether an attribute must be
-# present, versions. Each replacement is reported with its line. It is a guess, so that nobody enforces such
-# a policy: the decision service reads policies as they are, or not at all.
+# Many documents that claim to be XACML 3.0 lack required parts: categories, targets, `MustBePresent`, versions. Each
+# replacement is reported with its line. Replacements are guesses, so such policies are never enforced: the decision
+# service reads policies strictly.
 
 
 _CATEGORIES: Final = {"subject": SUBJECT, "resource": RESOURCE, "action": ACTION, "environment": ENVIRONMENT}
@@ -386,7 +386,7 @@ _BEFORE_TARGETS: Final = ("Description", "PolicyIssuer", "PolicyDefaults", "Poli
 
 @dataclass(frozen=True, slots=True)
 class Repair:
-    """What a document lacked, and what was put in its place."""
+    """A missing part of a document, and its replacement."""
 
     line: int
     element: str
@@ -397,7 +397,7 @@ class Repair:
 
 
 def read_leniently(data: bytes, *, limits: PolicyLimits = POLICY_LIMITS) -> tuple[Root, list[Repair]]:
-    """Read a policy or a policy set, and say what it lacked. Raises as `read_policy` for what cannot be guessed."""
+    """Read a policy or a policy set, and report repairs. Raises as `read_policy` if it cannot be repaired."""
     root = read_xml(data, limits=limits)
     check_standard(root)
     repairs = [repair for element in [*root.iter()] for repair in _repaired(element)]
@@ -428,32 +428,32 @@ def _lacking(element: Element, name: str, meant: str | None) -> Iterator[Repair]
 
 
 def _category(name: str) -> str | None:
-    """Return the category that the id of an attribute speaks of, as those of the standard do."""
+    """Return the category that an attribute's id suggests, as the standard's ids do."""
     words = re.split(r"[:/]", name)
     return next((category for word, category in _CATEGORIES.items() if word in words), None)
 
 
-#: functions that take functions, and have kept the ids of the first version
+#: higher-order functions with ids of the first version
 _FIRST: Final = (HigherOrder.ALL_OF_ANY, HigherOrder.ANY_OF_ALL, HigherOrder.ALL_OF_ALL)
 
 
 def write_policy(root: Root) -> bytes:
     """Return the document of a policy or a policy set.
 
-    Raises `MalformedError` (`xml.malformed`) where a text has characters that XML has not, where an id has white space
-    around it, which XML does not keep, and where paths of one policy are of several versions, which XACML cannot say.
+    Raises `MalformedError` (`xml.malformed`) if a text has characters that XML does not allow, if an id has surrounding
+    white space, which XML does not keep, and if the paths of a policy have several XPath versions.
     """
     try:
         element = _root(None, root, "")
     except ValueError as error:
         raise MalformedError("xml.malformed", f"`{root.id[:120]}` cannot be written as XML: {error}") from None
-    # What is laid out in lines gets no space into values: those have no elements in them.
+    # Indentation does not change values, because they contain no elements.
     etree.indent(element)
     return etree.tostring(element, xml_declaration=True, encoding="UTF-8") + b"\n"
 
 
 def function_id(expression: Apply | ApplyEach | ApplyPath) -> str:
-    """Return the id of the function that an expression applies."""
+    """Return the id of an expression's function."""
     match expression:
         case Apply(function):
             return function.id
@@ -474,8 +474,8 @@ def _add(
     attributes = {key: value for key, value in said.items() if value is not None}
     for key in URIS & attributes.keys():
         if attributes[key] != attributes[key].strip(" \t\r\n"):
-            raise ValueError(f"`{key}` has white space around it")
-    # The stubs of lxml do not know that a namespace may have no prefix.
+            raise ValueError(f"`{key}` has surrounding white space")
+    # lxml's stubs do not allow a namespace without a prefix.
     known: Any = dict(prefixes) if parent is not None else {None: NAMESPACE}
     element: Element = (
         etree.Element(tag, attributes, known) if parent is None else etree.SubElement(parent, tag, attributes, known)
@@ -508,10 +508,10 @@ def _root(parent: Element | None, root: Root, around: str) -> Element:
 
 
 def _version(root: Root, around: str) -> str:
-    """Return the language of the paths that stand in a policy itself."""
+    """Return the XPath version of the paths in the policy itself."""
     found = {*_versions(root)}
     if len(found) > 1:
-        raise MalformedError("xml.malformed", f"the paths of `{root.id[:120]}` are of several versions")
+        raise MalformedError("xml.malformed", f"the paths of `{root.id[:120]}` have several XPath versions")
     return found.pop() if found else around
 
 

@@ -60,9 +60,9 @@ def read_request(data: bytes, *, limits: PolicyLimits = POLICY_LIMITS) -> Reques
                     case "MultiRequests":
                         references += [_reference(one) for one in child]
                     case _:
-                        raise malformed("there is no such element here")
+                        raise malformed("this element is not allowed here")
         if not categories:
-            raise malformed("it has no `Attributes`")
+            raise malformed("`Attributes` is missing")
         return Request(
             tuple(categories),
             flag(root, "ReturnPolicyIdList", default=False),
@@ -73,7 +73,7 @@ def read_request(data: bytes, *, limits: PolicyLimits = POLICY_LIMITS) -> Reques
 
 
 def read_attributes(category: str, content: str, *, limits: PolicyLimits = POLICY_LIMITS) -> Attributes:
-    """Read what stands within an `Attributes` element of a category. Raises as `read_request`."""
+    """Read the content of an `Attributes` element of a category. Raises as `read_request`."""
     text = f'<Attributes xmlns="{NAMESPACE}" Category={quoteattr(category)}>{content}</Attributes>'
     root = read_xml(text.encode("utf-8", "surrogatepass"), limits=limits)
     check_schema(root)
@@ -87,12 +87,12 @@ def _attributes(element: Element, version: str) -> Attributes:
             match named(child):
                 case "Content":
                     if len(child) != 1:
-                        raise malformed("it has one element in it")
+                        raise malformed("it must contain exactly one element")
                     content = XmlContent(child[0])
                 case "Attribute":
                     attributes.append(_attribute(child, version))
                 case _:
-                    raise malformed("there is no such element here")
+                    raise malformed("this element is not allowed here")
     name = element.get("{http://www.w3.org/XML/1998/namespace}id")
     return Attributes(attribute_of(element, "Category"), tuple(attributes), content, name or element.get("id"))
 
@@ -102,10 +102,10 @@ def _attribute(element: Element, version: str) -> RequestAttribute:
     for child in element:
         with at(child):
             if named(child) != "AttributeValue":
-                raise malformed("there is no such element here")
+                raise malformed("this element is not allowed here")
             values.append(value_of(child, version))
     if not values:
-        raise malformed("it has no `AttributeValue`")
+        raise malformed("`AttributeValue` is missing")
     included = flag(element, "IncludeInResult", default=False)
     return RequestAttribute(attribute_of(element, "AttributeId"), tuple(values), element.get("Issuer"), included)
 
@@ -113,7 +113,7 @@ def _attribute(element: Element, version: str) -> RequestAttribute:
 def _reference(element: Element) -> tuple[str, ...]:
     with at(element):
         if named(element) != "RequestReference":
-            raise malformed("there is no such element here")
+            raise malformed("this element is not allowed here")
         return tuple(attribute_of(child, "ReferenceId") for child in element)
 
 
@@ -132,7 +132,7 @@ def read_response(data: bytes, *, limits: PolicyLimits = POLICY_LIMITS) -> Respo
 def _result(element: Element) -> Result:
     with at(element):
         if named(element) != "Result":
-            raise malformed("there is no such element here")
+            raise malformed("this element is not allowed here")
         found = Result(XacmlDecision.NOT_APPLICABLE)
         for child in element:
             with at(child):
@@ -157,7 +157,7 @@ def _part(found: Result, child: Element) -> Result:
             return replace(found, attributes=(*found.attributes, _attributes(child, "")))
         case "PolicyIdentifierList":
             return replace(found, policies=tuple(_policy_id(one) for one in child))
-    raise malformed("there is no such element here")
+    raise malformed("this element is not allowed here")
 
 
 def _status(element: Element) -> DecisionStatus:
@@ -197,7 +197,7 @@ def _policy_id(element: Element) -> PolicyId:
 
 
 def write_response(response: Response) -> bytes:
-    """Return a response as XML. Raises `MalformedError` (`xml.malformed`) for characters that XML has not."""
+    """Return a response as XML. Raises `MalformedError` (`xml.malformed`) for characters that XML does not allow."""
     root = etree.Element(_tag("Response"), nsmap=cast("Any", {None: NAMESPACE}))
     try:
         for result in response.results:
