@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import pty
 import shutil
 import socket
 import stat
@@ -10,7 +11,8 @@ from pathlib import Path
 
 import pytest
 from tests.apps.conftest import Shell
-from tests.apps.node_kit import running
+from tests.apps.node_kit import bounded, running
+from tests.copies import Copy
 
 import penstock as library
 from penstock.apps.cli import init as module
@@ -165,3 +167,23 @@ def test_a_port_that_is_taken_is_not_chosen(penstock: Shell) -> None:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(module, "_PORTS", range(taken, taken + 1))
             assert penstock("init", "demo").code == "link.address"
+
+
+def test_a_terminal_is_asked(penstock: Shell) -> None:
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "XDG_CONFIG_HOME": str(penstock.folder / ".config")}
+    process = Copy(
+        ["init"], stdin=theirs, stdout=theirs, stderr=theirs, cwd=penstock.folder, text=True, env=environment
+    )
+    os.close(theirs)
+    with bounded(process, 90):
+        for question, answer in (("Organisation", "grid"), ("Network", "meters"), ("contexts", "n")):
+            seen = b""
+            while question.encode() not in seen or not seen.endswith(b": "):
+                seen += os.read(ours, 4096)
+            os.write(ours, f"{answer}\n".encode())
+        assert process.wait(60) == 0
+    os.close(ours)
+    node = load_node("meters/broker.toml", datetime.now(UTC))
+    assert (node.network.name, node.names.show(node.network.owner)) == ("meters", "grid")
+    assert not contexts_path().exists()

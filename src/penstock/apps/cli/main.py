@@ -57,13 +57,9 @@ def cli(context: click.Context) -> None:
 
     \b
     Begin with:
-      penstock key new pito.key --name pito
-      penstock key new met.key --name met
-      penstock type define uk.gov.pito.Numberplate --key pito.key \\
-          --attribute numberplate:string --attribute location:string --out numberplate.type
-      penstock cert issue --key pito.key --to met --type-file numberplate.type \\
-          --right subscribe --attribute numberplate --days 30 --out met.cert
-      penstock explain --type-file numberplate.type --principal met --right subscribe --credential met.cert
+      penstock dev          # watch two organisations share events, and change their rights
+      penstock init demo    # create a network of your own
+      penstock up demo      # start its broker; the README in demo says how to publish and subscribe
     """
     if context.obj is None:
         # Imported late: `--help` does not need it.
