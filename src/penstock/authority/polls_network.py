@@ -173,7 +173,12 @@ T = TypeVar("T")
 
 
 class PollModerator:
-    """The polls of a rule book on a fabric. It runs while it is entered. `heard` receives polls that got a vote."""
+    """The polls of a rule book on a fabric. It runs while it is entered. `heard` receives polls that got a vote.
+
+    async with PollModerator(polls, PollChannel(fabric, clock)) as asking:
+        poll = await asking.ask("m", deadline)
+        ended = await asking.until_ended(poll.id)
+    """
 
     def __init__(self, polls: Polls, channel: PollChannel, heard: Callable[[Poll], None] | None = None) -> None:
         self._polls = polls

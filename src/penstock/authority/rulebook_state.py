@@ -41,15 +41,19 @@ from penstock.trust.signed import SignedValue, UnverifiedValue, read_count
 # ----------------------------------------------------------------------------------------------------------------------
 # Rights in a rule book: who may request what, who must consent, and that no request is applied twice.
 #
-# | request | may be made by | must consent | |---|---|---| | a rule is stated | whoever states it, if the founding
-# names nobody or names it | all that it binds | | a rule is withdrawn | whoever stated it, all that it binds, each for
-# itself | | | a proposal is chosen | whoever stated the rule that was rejected, the moderator | whose rules are relaxed
-# | | somebody leaves | it, the moderator | it | | somebody comes back | it | | | an event type is added, moved,
-# renamed, removed | an owner of a type named | the others, whose rules are relaxed | | a rule's being stated, or
-# withdrawn, is undone | whoever asked for it | whose rules are reversed by it | | another step is undone | whoever
-# asked for it, the moderator | whose rules are reversed by it | | a step is undone with a replay | the moderator |
-# whoever stated or withdrew what is undone, whose rules are reversed | | that time passed is undone | the moderator |
-# whose rules are relaxed by it | | time passes | anybody, without a signature and in nobody's name | |
+# | request | may be made by | must consent |
+# |---|---|---|
+# | state a rule | its author, if the founding names no authors or names it | all that it binds |
+# | withdraw a rule | its author, and each principal that it binds for itself | |
+# | choose a proposal | the author of the rejected rule, the moderator | whose rules are relaxed |
+# | let a principal leave | the principal, the moderator | the principal |
+# | let a principal return | the principal | |
+# | add, move, rename, remove an event type | an owner of a type that is named | other owners, whose rules are relaxed |
+# | undo stating or withdrawing a rule | its requester | whose rules are reversed by it |
+# | undo another step | its requester, the moderator | whose rules are reversed by it |
+# | undo a step with a replay | the moderator | authors of what is undone, whose rules are reversed |
+# | undo passed time | the moderator | whose rules are relaxed by it |
+# | let time pass | anyone, without a signature and in the name of the clock | |
 #
 # An undoing reverses rules if it relaxes them, takes them out of force, or restores them after they were withdrawn, had
 # left with their publisher, or were gone. The principal that stated such a rule must consent. If a rule is relaxed or
@@ -97,7 +101,7 @@ class Rights:
         self.verify_consents(base, step, word.consents, word.poll)
 
     def check_unsigned(self, request: Request, who: Principal) -> None:
-        """Check that a request needs no signature and is in nobody's name, unless this is a book in which nobody signs.
+        """Check that a request needs no signature and is in the name of the clock, unless the book has no signatures.
 
         Raises `RefusedError` (`moderator.unsigned`).
         """
@@ -119,7 +123,7 @@ class Rights:
     ) -> SignedValue[ModeratorRequest]:
         """Verify a request before it is planned.
 
-        (1) Whoever asks has signed it. (2) It is for this rule book, (3) of about now, and (4) newer than the last one
+        (1) The requester has signed it. (2) It is for this rule book, (3) of about now, and (4) newer than the last one
         that was applied from there. (5) The requester is authorised.
 
         Raises `RefusedError`: `evolution.wrong-key`, `key.bad-signature`, `moderator.wrong-book`, `moderator.untimely`,
@@ -159,9 +163,9 @@ class Rights:
     ) -> None:
         """Verify that everyone who must consent has consented to the result of a step.
 
-        (1) Whoever agrees has signed it. (2) It is for this rule book, (3) to this step, (4) not over, and (5) no other
-        step was taken on it; one that was given in a poll is for its step alone. (6) Nobody is missing. (7) Where that
-        takes a poll, there was one.
+        (1) The consenting principal has signed it. (2) It is for this rule book, (3) to this step, (4) not expired, and
+        (5) no other step has used it. A consent that was given in a poll is only for the poll's step. (6) No consent is
+        missing. (7) If a poll is needed, there was one.
 
         Raises `RefusedError`: `evolution.wrong-key`, `key.bad-signature`, `moderator.wrong-book`, `moderator.consent`,
         `moderator.needs-poll`, and as `_verify_poll`.

@@ -1,4 +1,4 @@
-"""XML from anybody: no document type, no entities, nothing fetched, and bounded.
+"""Parse untrusted XML within bounds: no document type, no entities, nothing fetched.
 
 The parser is libxml2's, by lxml. Paths are evaluated by elementpath, which has no functions that reach outside. A
 request can contain paths, and even short ones can run indefinitely: their steps are counted, and regular expressions

@@ -213,8 +213,8 @@ class _About:
 class Residuals:
     """The residual of one policy, cached for all subjects with the same attributes, as far as the policy uses them.
 
-    What `sources` find must not depend on the request, nor change. `understood` are the obligations that whoever
-    enforces it meets; what is permitted with others is not.
+    The policies in `sources` must not depend on the request, nor change. `understood` are the obligations that
+    enforcement meets. A permission with any other obligation is refused.
     """
 
     def __init__(

@@ -150,9 +150,9 @@ def force(values: Mapping[AttributeId, Value]) -> tuple[tuple[AttributeId, Value
 def check_forced(branch: Branch, event_type: EventType) -> None:
     """Check that a branch's forced values fit the type; ignore attributes that the type lacks.
 
-    Whoever may not set an attribute may not have it set either, or a domain could write through the values that it
-    forces on its own clients. Raises `MalformedError` (`guard.forced`) for a value that does not fit, `RefusedError`
-    (`guard.forced-unlisted`).
+    A publisher that may not set an attribute may not have it forced either, or a domain could write through the values
+    that it forces on its own clients. Raises `MalformedError` (`guard.forced`) for a value that does not fit,
+    `RefusedError` (`guard.forced-unlisted`).
     """
     for attribute, value in branch.forced:
         known = event_type.by_id.get(attribute)

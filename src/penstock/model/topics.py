@@ -4,11 +4,12 @@
 |-------|---------------|---------------------------------|
 | topic | [owner, path] | `ed25519:…/news/sport/tennis`   |
 
-A topic is the simple case of an event type, under a reserved name: the path with dots in the place of slashes, after
-the word `topic`. It has one version, and extends the type of its super-topic, so that whoever subscribes to a topic has
-its sub-topics too. The type of the first level defines what a plain message consists of; the others add nothing.
+A topic is the simple case of an event type, under a reserved name: the path with dots instead of slashes, after
+the word `topic`. It has one version, and extends the type of its super-topic, so that a subscription to a topic
+includes its sub-topics too. The type of the first level defines what a plain message consists of; the others add
+nothing.
 
-All topics of a tree have one owner. Whoever manages a part of it does so by certificates.
+All topics of a tree have one owner. Others can manage a part of it by certificates.
 """
 
 import re

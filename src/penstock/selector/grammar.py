@@ -480,7 +480,7 @@ class Converter:
 # From tokens to a syntax tree: sqlglot settles precedence, and every node it builds is checked against a list.
 
 
-#: Signs before one operand; sqlglot recurses on each, and nobody writes more.
+#: Signs before one operand; sqlglot recurses on each.
 _PREFIXES: Final = 8
 
 _TYPES: Final = {

@@ -342,7 +342,7 @@ def _join(kind: type[And] | type[Or], selectors: tuple[Selector, ...], *, unit: 
 def _build(root: Condition, limits: SelectorLimits, source: str | None = None) -> Selector:
     check_size(root, limits)
     text = render(root)
-    # Whoever stores or sends the canonical text must be able to read it back.
+    # The canonical text must be readable again after it was stored or sent.
     if len(text) > limits.selector_length:
         raise too_large("length", limits.selector_length, "split the selector")
     names = frozenset(node.name for node in walk(root) if isinstance(node, AttributeReference))

@@ -94,7 +94,7 @@ class ValueSet:
             return plain
         low, high = self.spans[0]
         if low == _LOWEST[self.kind] and high is not None and not isinstance(low, str):
-            # The other end was written by somebody and says more than the smallest integer.
+            # The other end comes from a selector and is a better example than the smallest integer.
             low = _previous(high)
         elif isinstance(low, float) and math.isfinite(low):
             # The next whole number reads better than the next double.

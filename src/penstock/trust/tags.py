@@ -557,7 +557,7 @@ def _and(rest: tuple[SExp, ...], room: TagBudget) -> Pattern | bytes | None:
     patterns: list[Simple] = []
     empty = False
     for member in rest:
-        # An `and` inside an `and` is written by nobody: the normal form is flat.
+        # The normal form is flat: it has no `and` inside an `and`.
         name = member[1] if isinstance(member, tuple) and len(member) > 1 and member[0] == b"*" else None
         read = _PATTERNS.get(name) if isinstance(name, bytes) else None
         if read is None or not isinstance(member, tuple):
