@@ -1,4 +1,4 @@
-"""The clients of a node: what they ask is handed to the local broker, and what it says goes back over their links."""
+"""Serve the clients of a node: pass their requests to the local broker, and its answers back over their links."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -28,21 +28,21 @@ from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, read_type
 
 Question: TypeAlias = Callable[[Principal], Wire]
-"""Answers what operators ask. Raises `RefusedError` for others."""
+"""Returns the status for operators. Raises `RefusedError` for others."""
 
 Evolve: TypeAlias = Callable[[Principal, bytes, Told], None]
-"""Takes what an owner has signed, from a client, and says when that is safe on the disk, immediately or later.
+"""Processes an owner's signed statement from a client, and reports when it is safe on the disk, now or later.
 
-Raises `RefusedError` and `MalformedError` for statements that are not an owner's.
+Raises `RefusedError` and `MalformedError` for invalid statements.
 """
 
 Policy: TypeAlias = Callable[[Principal, Principal, int], Wire]
-"""Tells a client how far an owner's policy is, and its events after a number. Raises `RefusedError` for others."""
+"""Returns an owner's policy status and its events after a number. Raises `RefusedError` for strangers."""
 
 AboutKeys: TypeAlias = Callable[[Asker, AskKeys | FetchKeys, Answer], None]
-"""Answers what clients ask about keys, immediately or later. Raises `RefusedError` and `MalformedError`."""
+"""Answers clients' requests about keys, now or later. Raises `RefusedError` and `MalformedError`."""
 
-#: seconds from which on a request counts as expensive
+#: a request that takes more seconds counts as expensive
 _DEAR: Final = 0.01
 
 
@@ -50,16 +50,16 @@ _DEAR: Final = 0.01
 class _Client:
     session: str
     link: Link
-    #: what it has shown
+    #: the client's credentials
     shown: Credentials = field(default_factory=Credentials)
     #: the request that is being answered
     number: int = 0
-    #: why it was not let in
+    #: the code if it was refused at connection
     refused: str = ""
 
 
 class _Pace:
-    """How fast requests of a principal are taken, by their number and by what they cost: its links wait, no others."""
+    """Limits the requests of a principal, by number and cost. Only its own links wait."""
 
     def __init__(self, limits: BrokerLimits) -> None:
         self._requests = Rate(limits.client_requests, limits.client_requests_burst)
@@ -67,11 +67,10 @@ class _Pace:
         self._changes = Rate(limits.client_changes, limits.client_changes_burst)
 
     def charge(self, work: float, now: float, *, change: bool) -> float:
-        """Count a request that took so many seconds; return for how long no other one is taken.
+        """Count a request that took `work` seconds; return how long to wait before the next one.
 
-        A `change` is one that other brokers have to do with.
-
-        After an expensive one, the others have as much time as it took: they may need several turns.
+        A `change` is a request that other brokers have to process. After an expensive request, other principals get
+        as much time as it took.
         """
         dear = work if work > _DEAR else 0.0
         rates = self._requests.charge(1, now), self._work.charge(work, now), self._changes.charge(change, now)
@@ -79,7 +78,7 @@ class _Pace:
 
 
 class Clients:
-    """See the module."""
+    """Serves the clients of a node."""
 
     def __init__(self, core: Core, status: Question, evolve: Evolve, policy: Policy, keys: AboutKeys) -> None:
         self._core = core
@@ -96,12 +95,12 @@ class Clients:
         return len(self._clients)
 
     async def serve(self, link: Link, hello: protocol.Hello, waiting: Sequence[Wire]) -> None:
-        """Serve a client until its link ends. Raises what it ends with."""
+        """Serve a client until its link ends. Raises the error that ends it."""
         core, local = self._core, self._core.local
         try:
             bag = await core.read_hello(link.peer.principal, hello.credentials)
         except RefusedError as error:
-            # The code that a link ends with does not say when to come again.
+            # The code that a link ends with does not say when to try again.
             with suppress(PenstockError):
                 link.post(encode(protocol.RefusedMessage(0, error.code, error.message, error.hint).to_tree()))
             raise
@@ -121,7 +120,7 @@ class Clients:
                 core.settle(local.disconnect(core.now(), client.session))
 
     async def _converse(self, client: _Client, waiting: Sequence[Wire]) -> None:
-        """Handle a client's messages. Nobody else waits for long, however many they are."""
+        """Process a client's messages, in turns with other clients."""
         turns, loop, outbox = Turns(), asyncio.get_running_loop(), self._core.outbox
         pace = self._pace(client.link.peer.principal)
         alone = partial(self._take_alone, client)
@@ -139,7 +138,7 @@ class Clients:
                 elif _is_for_its_client(request) and client.link.left:
                     continue
                 elif isinstance(request, protocol.Disclose):
-                    # Reading is much work, and done in turns of its own.
+                    # Reading credentials is expensive, and takes turns of its own.
                     await self._disclose(client, request)
                     pause = pace.charge(0.0, loop.time(), change=False)
                 else:
@@ -167,7 +166,7 @@ class Clients:
             case requests.Accepted(_, requests.ClientRequest(requests.Verb.CONNECT)):
                 self._post(client, protocol.Welcome(self._core.shown()))
             case requests.Accepted(_, _, keys):
-                # What is accepted is accepted by the network: whatever is published afterwards comes.
+                # Answer when the whole network has the request: events that are published afterwards arrive.
                 answer = partial(self._accept, client, client.number)
                 self._core.confirm(keys, answer, asyncio.get_running_loop().time())
             case requests.Refused(_, asked, code, message, detail, hint, position):
@@ -194,7 +193,7 @@ class Clients:
             self._send(client, [encode(protocol.RefusedMessage(client.number, error.code, error.message).to_tree())])
 
     def _send(self, client: _Client, messages: Sequence[Encoded]) -> None:
-        # A link that is at its end says so to whoever serves it.
+        # The task that serves a link notices its end.
         with suppress(PenstockError):
             for message in messages:
                 client.link.post(message)
@@ -204,19 +203,19 @@ class Clients:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    # What clients ask.
+    # Requests of clients.
 
     def _pace(self, principal: Principal) -> "_Pace":
         pace = self._paces.get(principal)
         if pace is None:
             if len(self._paces) >= self._core.settings.limits.cache_entries:
-                # Who is connected keeps the one that it has; the others begin again.
+                # Connected clients keep theirs; the others start again.
                 self._paces.clear()
             pace = self._paces[principal] = _Pace(self._core.settings.limits)
         return pace
 
     def _take(self, client: _Client, request: protocol.Request) -> None:
-        """Do what a client asks."""
+        """Process a client's request."""
         if isinstance(request, protocol.Hello):
             raise MalformedError("protocol.malformed", "a second hello")
         client.number = request.number
@@ -232,7 +231,7 @@ class Clients:
             self._post(client, protocol.AcceptedMessage(request.number))
 
     async def _disclose(self, client: _Client, request: protocol.Disclose) -> None:
-        """Take further credentials of a client."""
+        """Process further credentials of a client."""
         core, number = self._core, request.number
         try:
             bag = await core.read_disclosed(client.link.peer.principal, request.credentials)
@@ -284,14 +283,14 @@ class Clients:
                 self._evolve(client.link.peer.principal, signed, partial(self._evolved, client, number))
 
     def _evolved(self, client: _Client, number: int, error: PenstockError | None) -> None:
-        """Tell an owner that what it has signed will not be forgotten here, or that it is not safe yet."""
+        """Tell a client whether a signed statement is safe on the disk."""
         if error is None:
             self._post(client, protocol.AcceptedMessage(number))
         else:
             self._post(client, protocol.RefusedMessage(number, error.code, error.message, error.hint))
 
     def _answer(self, client: _Client, number: int, answer: Outcome) -> None:
-        """Send an answer that may have taken its time."""
+        """Send an answer that may have taken time."""
         if isinstance(answer, PenstockError):
             self._core.note(answer)
             self._post(client, protocol.RefusedMessage(number, answer.code, answer.message, answer.hint))
@@ -299,7 +298,7 @@ class Clients:
             self._post(client, protocol.ResponseMessage(number, answer))
 
     def _learn(self, definitions: Sequence[bytes]) -> None:
-        """Take in types that a client brings: they are as good as those that the broker had (Table 4.6)."""
+        """Install types that a client brings. They are as valid as the broker's own (Table 4.6)."""
         core = self._core
         new = [read_type(definition) for definition in definitions]
         new = [unverified for unverified in new if not self._knows(unverified)]
@@ -312,7 +311,7 @@ class Clients:
 
 
 def _changes(request: protocol.Request) -> bool:
-    """Return whether other brokers may have to do with a request."""
+    """Return whether other brokers may have to process a request."""
     if isinstance(request, protocol.NamedRequestMessage):
         return request.word in ("unsubscribe", "unadvertise")
     return isinstance(request, protocol.SubscribeMessage | protocol.AdvertiseMessage)

@@ -1,7 +1,7 @@
-"""The neighbours of a node: links to other brokers, called or accepted, and what routers say over them.
+"""The neighbours of a node: links to other brokers, called or accepted, and the messages over them.
 
-Two brokers may call each other at the same time. The link that the smaller principal called is the one that stays, so
-that both keep the same one; a newer call of the same caller replaces the older link, which its caller has lost.
+Two brokers may call each other at the same time. The link that the smaller principal called stays, so that both keep
+the same one. A newer call of the same caller replaces the older link, which its caller has lost.
 """
 
 import asyncio
@@ -28,7 +28,7 @@ from penstock.fabric.tasks import in_background, keep_running
 from penstock.model.principals import Principal
 from penstock.trust.credentials import Credentials
 
-#: seconds between two looks at a link that the other side has made
+#: seconds between two checks of a link that the other side has made
 _LOOK: Final = 0.25
 _DUPLICATE: Final = "link.duplicate"
 
@@ -38,7 +38,7 @@ class _Neighbour:
     link: Link
     caller: Principal
     credentials: Credentials
-    #: why this broker has cut it off
+    #: the code if this broker has cut it off
     cut: str = ""
 
 
@@ -50,18 +50,18 @@ class NeighbourLinks:
         self.open: dict[Principal, _Neighbour] = {}
 
     def post(self, peer: Principal, message: Writable, *, urgent: bool = False) -> bool:
-        """Send a message to a neighbour; return whether there was a link that took it."""
+        """Send a message to a neighbour; return whether a link accepted it."""
         neighbour = self.open.get(peer)
         if neighbour is None:
             return False
-        # A link that is at its end says so to whoever attends to it.
+        # The task that serves a link notices its end.
         with suppress(PenstockError):
             neighbour.link.post(encode(message, limits=self._limits), urgent=urgent)
             return True
         return False
 
     def post_now(self, peer: Principal, message: Writable) -> None:
-        """Send a message to a neighbour before anything else is done here, and past all events: policy."""
+        """Send a message about policy to a neighbour immediately, ahead of all events."""
         self.post(peer, message, urgent=True)
         neighbour = self.open.get(peer)
         if neighbour is not None:
@@ -89,15 +89,15 @@ class Neighbours:
         return sorted(self._neighbours)
 
     def status(self) -> dict[str, Wire]:
-        """Return what operators see of the links that were lost, be they back or not."""
+        """Return the lost links for operators, also those that are back."""
         return self.reports.status(asyncio.get_running_loop().time())
 
     def start(self, peers: Iterable[Address]) -> None:
-        """Call brokers, and call again whenever a link is lost."""
+        """Call brokers, and call them again whenever a link is lost."""
         self._calls += [keep_running("calling a broker", partial(self._keep_calling, peer)) for peer in peers]
 
     async def stop_calling(self) -> None:
-        """Call nobody any more; the links stay. When they go, that is not a loss."""
+        """Stop calling brokers. The links stay, and their end does not count as a loss."""
         self._stopping = True
         for call in self._calls:
             call.cancel()
@@ -113,7 +113,7 @@ class Neighbours:
         await asyncio.gather(*self._closing, return_exceptions=True)
 
     def recheck(self) -> None:
-        """Cut those who may be brokers of the network no longer."""
+        """Cut the links to brokers that may not be in the network any longer."""
         for peer in list(self._neighbours):
             if not self._core.admitted(peer):
                 self.cut(Cut(peer, RefusedError("broker.not-permitted", "it may not be a broker any longer")))
@@ -121,7 +121,7 @@ class Neighbours:
     # Links.
 
     async def serve(self, link: Link, hello: Hello, waiting: Sequence[Wire]) -> None:
-        """Serve a broker that has called. Raises what its link ends with."""
+        """Serve a broker that has called. Raises the error that ends its link."""
         peer = link.peer.principal
         bag = await self._core.read_hello(peer, hello.credentials)
         self._core.require_broker(peer, bag)
@@ -133,7 +133,7 @@ class Neighbours:
         loop = asyncio.get_running_loop()
         pauses, who, noted = Pauses(self._endpoint.random), address.principal, ""
         while True:
-            # Where nobody said who is there, whoever was found there may have called in the meantime.
+            # The broker at an address without principal may have called in the meantime.
             if who is not None and who in self._neighbours:
                 pauses.there(loop.time())
                 await asyncio.sleep(_LOOK)
@@ -145,14 +145,14 @@ class Neighbours:
                     noted = ""
                     pauses.there(loop.time())
                 except (PenstockError, OSError) as error:
-                    # A broker that is not there is called often, and reported once.
+                    # An unreachable broker is called often, but reported once.
                     if isinstance(error, PenstockError) and error.code != noted:
                         noted = error.code
                         self._core.note(error)
                 await asyncio.sleep(pauses.next(loop.time()))
 
     async def _greet(self, link: Link) -> None:
-        """Say hello to a broker that was called, and attend to it. Raises what its link ends with."""
+        """Greet a broker that was called, and serve it. Raises the error that ends its link."""
         core = self._core
         try:
             link.post(encode(Hello(PeerRole.BROKER, core.shown()).to_tree()))
@@ -160,7 +160,7 @@ class Neighbours:
                 batch = await link.receive()
             welcome = read_word(batch[0])
             if not isinstance(welcome, Welcome):
-                raise MalformedError("protocol.malformed", "a broker does not say welcome")
+                raise MalformedError("protocol.malformed", "a broker's first message is not a welcome")
             bag = await core.read_hello(link.peer.principal, welcome.credentials)
             core.require_broker(link.peer.principal, bag)
             with suppress(FailedError):
@@ -172,7 +172,7 @@ class Neighbours:
             await link.close()
 
     async def _attend(self, neighbour: _Neighbour, waiting: Sequence[Wire]) -> None:
-        """Let a link be the one to a neighbour, and take what it says until the link ends."""
+        """Make a link the one to a neighbour, and process its messages until the link ends."""
         core, link = self._core, neighbour.link
         peer = link.peer.principal
         loop = asyncio.get_running_loop()
@@ -200,7 +200,7 @@ class Neighbours:
                 del self._neighbours[peer]
                 self._gossip.unlinked(peer)
                 reason = _reason(neighbour)
-                # Of two links to the same broker one is closed, and the other one goes on.
+                # Of two links to the same broker one is closed, and the other one stays.
                 if not self._stopping and reason != _DUPLICATE:
                     self.reports.lost(peer, reason, loop.time())
                 self._own(lambda: core.settle(core.router.link_down(peer)))
@@ -213,12 +213,12 @@ class Neighbours:
             case ["policy", *words]:
                 self._hear_policy(peer, words)
             case _:
-                # Only what is wrong with the words themselves ends the link.
+                # Only a malformed message ends the link.
                 outputs = core.router.receive(peer, Hop.from_tree(tree), now)
                 self._own(lambda: core.settle(outputs))
 
     def _own(self, act: Callable[[], None]) -> None:
-        """Do what is this broker's own part. What goes wrong there is noted, and no fault of a neighbour."""
+        """Call `act`, and report its errors: they are not the neighbour's fault."""
         try:
             act()
         except PenstockError as error:
@@ -231,7 +231,7 @@ class Neighbours:
             self.cut(Cut(peer, error))
 
     def _choose(self, peer: Principal, neighbour: _Neighbour) -> None:
-        """Raise `RefusedError` (`link.duplicate`) when there is a link already that stays."""
+        """Use a link. Raise `RefusedError` (`link.duplicate`) if there is one already that stays."""
         present = self._neighbours.get(peer)
         if present is not None and present.link.ended is None:
             if present.caller < neighbour.caller:
@@ -244,7 +244,7 @@ class Neighbours:
         self._closing.add(task)
         task.add_done_callback(self._closing.discard)
 
-    # What the router wants.
+    # Outputs of the router.
 
     def send(self, send: Send) -> None:
         """Send a router's message to a neighbour."""
@@ -264,7 +264,7 @@ class Neighbours:
             self._close(neighbour.link, cut.reason.code)
 
     def disclosed(self, disclosed: Disclosed) -> None:
-        """Read what a broker discloses, in turns of its own, or forget it."""
+        """Read a broker's disclosure in the background, or forget the broker's credentials."""
         broker = disclosed.broker
         reading = self._reading.pop(broker, None)
         if reading is not None:
@@ -296,6 +296,6 @@ class Neighbours:
 
 
 def _reason(neighbour: _Neighbour) -> str:
-    """Return the code that says why a link was lost: the one that its peer gave, if it gave any."""
+    """Return the code for the loss of a link: the one that the peer gave, if any."""
     ended = neighbour.link.ended
     return neighbour.cut or ("" if ended is None else str(ended.fields.get("reason", ended.code)))

@@ -1,11 +1,10 @@
-"""A broker that runs: links to clients and to other brokers, and the exchange between them.
+"""A running broker: links to clients and to other brokers, and the exchange between them.
 
     async with Node(settings, recorder) as node:
         ...  # clients connect to node.port
 
-What is said and decided is elsewhere, in state machines that read no clock: here they are given the time, and what they
-want done is done. Everything that a message leads to happens before the next one is taken, so that no client can see
-half of a change.
+State machines that read no clock decide everything. The node provides the time, and carries out their outputs. All
+consequences of a message are carried out before the next message is processed, so no client can see half of a change.
 """
 
 import asyncio
@@ -114,12 +113,12 @@ class _Ports:
 
 
 class Node:
-    """See the module. `reported` receives what operators should know.
+    """A broker that runs in this process. `reported` receives reports for operators.
 
-    With `fabric`, that is between brokers in the place of links. Raises `MalformedError` (`node.peers`).
+    With `fabric`, brokers are connected by it instead of links. Raises `MalformedError` (`node.peers`).
     """
 
-    #: if a fabric is between brokers
+    #: set if brokers are connected by a fabric
     on_fabric: FabricNetwork | None = None
 
     def __init__(  # noqa: PLR0913  # what a node is made of, named, each with a default
@@ -136,7 +135,7 @@ class Node:
     ) -> None:
         if fabric is not None and settings.peers:
             raise MalformedError(
-                "node.peers", "a broker on a fabric has no links to other brokers", hint="leave the peers out"
+                "node.peers", "a broker on a fabric cannot have links to other brokers", hint="leave out the peers"
             )
         self.settings = settings
         self.core = core = Core(
@@ -205,7 +204,7 @@ class Node:
         return self
 
     async def stop(self) -> None:
-        """Tell the neighbours, say goodbye to everybody, keep what could not be opened, and record what was counted."""
+        """Leave the network, close all links, quarantine unopened blocks, and record the counts."""
         if self._ticking is not None:
             self._ticking.cancel()
             await asyncio.gather(self._ticking, return_exceptions=True)
@@ -220,14 +219,14 @@ class Node:
         await self.neighbours.close()
         if self.on_fabric is not None:
             await self.on_fabric.stop()
-        # Nobody can bring anything more, neither blocks nor keys.
+        # No more blocks or keys can arrive.
         self.core.settle(self.core.router.give_up())
         self.core.settle(self.core.local.tick(self.core.now())[0])
         self.core.refusals.flush(self.core.recorder, self.core.note)
         await self.policies.stop(self.settings.limits.link_goodbye / 1000)
 
     def _send_last(self) -> None:
-        """Seal what clients have published. What cannot be sealed now is gone, and operators know."""
+        """Seal the events that clients have published. Events that cannot be sealed are lost, and reported."""
         core = self.core
         core.release()
         unsent = len(core.exchange.gathering)
@@ -235,16 +234,16 @@ class Node:
             core.note(
                 FailedError(
                     "seal.unsent",
-                    f"{unsent} events that clients have published were not sealed before the broker stopped",
-                    hint="they are gone, since keys were missing: let them be published again",
+                    f"{unsent} published events are lost: keys to seal them were missing when the broker stopped",
+                    hint="publish them again",
                 )
             )
 
     def reload(self, settings: NodeSettings) -> None:
-        """Use other credentials, agreements, policies, types and operators from now on; decide requests again.
+        """Use other credentials, agreements, policies, types and operators, and decide all requests again.
 
-        All other settings stay as they were. Raises what verifying a type raises; credentials, and the types before
-        it, are then taken in.
+        All other settings stay the same. Raises what verifying a type raises; the credentials, and the types before
+        it, are then in use.
         """
         core, before = self.core, self.settings
         kept = {unverified.definition.name for unverified in settings.types}
@@ -269,9 +268,9 @@ class Node:
 
     @property
     def port(self) -> int:
-        """The port that the node listens at. Raises `RefusedError` (`node.stopped`)."""
+        """The port on which the node listens. Raises `RefusedError` (`node.stopped`)."""
         if self._listener is None:
-            raise RefusedError("node.stopped", "the node does not run", hint="start it first")
+            raise RefusedError("node.stopped", "the node is not running", hint="start it first")
         return self._listener.port
 
     async def _tick(self) -> None:
@@ -293,7 +292,7 @@ class Node:
                 if self.on_fabric is not None:
                     self.on_fabric.tick()
             except PenstockError as error:
-                # What could not be recorded is tried again, and nothing passes before it is.
+                # A decision that could not be recorded is tried again; nothing is delivered before it is.
                 core.note(error)
             until = _TICK if turn is None else (turn - core.now()) / timedelta(seconds=1)
             pause = min(_TICK, max(0.01, until))
@@ -306,7 +305,7 @@ class Node:
         self.policies.begin_stamps()
         if self.settings.nats is not None:
             self._across_nats = await self._listen_nats(self.settings.nats)
-        # Whoever finds the port open finds a node that is ready.
+        # The port opens only when the node is ready.
         self._listener = await listen(
             self._endpoint, self.settings.host, self.settings.port, self._serve, self._not_let_in
         )
@@ -318,11 +317,13 @@ class Node:
 
     async def _serve(self, link: Link) -> None:
         try:
-            # Whoever proves to have a key gets a link; one that is never used is not to keep others out.
+            # Anybody with a key gets a link, so an unused one must not keep others out.
             async with asyncio.timeout(self.settings.limits.handshake_time / 1000):
                 batch = await link.receive()
         except TimeoutError:
-            raise FailedError("handshake.timeout", "no hello in time", hint="try again") from None
+            raise FailedError(
+                "handshake.timeout", "the peer did not send its hello in time", hint="try again"
+            ) from None
         hello = read_request(batch[0])
         if not isinstance(hello, Hello):
             raise MalformedError("protocol.malformed", "the first message is not a hello")
@@ -331,8 +332,8 @@ class Node:
         elif self.on_fabric is not None:
             raise RefusedError(
                 "node.no-links",
-                "this broker is on a fabric, and has no links to other brokers",
-                hint="give both the same fabric, and no peers",
+                "this broker is on a fabric, and accepts no links from other brokers",
+                hint="give both brokers the same fabric, and no peers",
             )
         else:
             await self.neighbours.serve(link, hello, batch[1:])
@@ -341,10 +342,10 @@ class Node:
         self.core.counts["turned away"] += 1
         self.core.note_stranger(error)
 
-    # What operators and owners ask.
+    # Requests of operators and owners.
 
     def brokers(self) -> dict[Principal, list[Principal]]:
-        """Return the brokers of the network that are there, with the links of each."""
+        """Return the live brokers of the network, with the links of each."""
         if self.on_fabric is not None:
             return {broker: [] for broker in self.on_fabric.brokers()}
         links = self.core.router.view.links
@@ -357,18 +358,18 @@ class Node:
         if not self._is_operator(principal):
             raise RefusedError(
                 "broker.not-operator",
-                "only operators of the broker may ask this",
-                hint="`operators` in its node file says who they are",
+                "only operators of the broker may ask for this",
+                hint="let the broker's administrator add you to `operators` in its node file",
             )
 
     def policy_of(self, principal: Principal, owner: Principal, after: int) -> Wire:
-        """Return what an owner has said of its policy, to the owner itself and to operators. Raises as `status`."""
+        """Return an owner's policy status and events to the owner and to operators. Raises as `status`."""
         if principal != owner:
             self._check_operator(principal)
         return self.policies.told(owner, after)
 
     def status(self, principal: Principal) -> Wire:
-        """Return what operators may see, as plain data. Raises `RefusedError` (`broker.not-operator`) for others."""
+        """Return the status for operators, as plain data. Raises `RefusedError` (`broker.not-operator`) for others."""
         self._check_operator(principal)
         core = self.core
         size = core.router.size()

@@ -1,13 +1,13 @@
-"""Policy evolution at a node: what owners say reaches its keeper, and what the keeper finds is enforced and passed on.
+"""Policy evolution at a node: pass owners' statements to the keeper, and enforce and forward what follows.
 
-Policy events and acknowledgements travel through a `PolicyNetwork`, which serves to others what is kept here and brings
-what they say. Time-stamps go from neighbour to neighbour, signed for each; on a fabric, straight from their signer.
-What must not be forgotten is kept by a `Keep`: a broker that starts again knows immediately what was revoked.
+Policy events and acknowledgements travel through a `PolicyNetwork`, which serves other brokers from here and passes
+in their statements. Time-stamps go from neighbour to neighbour, signed for each; on a fabric, directly from their
+signer. A `Keep` stores what must survive a restart, so a broker that starts again knows immediately what was revoked.
 
-A change is enforced immediately and written down off the event loop. It is acknowledged, and its owner answered, when
-that is safe; a broker that stamps for the owner stamps it then, too, and not before. A stamp is written down with the
-next change, or some seconds later: a broker that loses the last one goes on by an earlier one, which is over sooner.
-Only the first one is waited for, with the acknowledgement that says that this broker uses stamps.
+A change is enforced immediately and stored off the event loop. It is acknowledged, and its owner answered, when it is
+safe on the disk. A broker that stamps for the owner stamps it only then. A stamp is stored with the next change, or
+some seconds later: a broker that loses the last one uses an earlier one, which expires sooner. Only the first stamp
+is waited for, with the acknowledgement that this broker uses stamps.
 """
 
 import asyncio
@@ -50,37 +50,37 @@ from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
 from penstock.trust.validity import earliest
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Writing down what must not be forgotten, off the event loop: nobody waits for a slow disk but who has to know.
+# Storing what must survive a restart, off the event loop: a slow disk delays only those that need the confirmation.
 #
-# Snapshots are written one after the other by one thread, so that those of an owner arrive in the order in which they
-# were taken. Callers are notified on the event loop when one is safe. A snapshot is taken when its turn comes:
-# while one is being written, any number of changes become one more.
+# One thread writes snapshots one after the other, so those of an owner are stored in order. Callers are notified on the
+# event loop when one is safe. A snapshot is taken when its turn comes: all changes while one is being written become
+# one more.
 
 
 Told: TypeAlias = Callable[[PenstockError | None], None]
-"""Told that something is safe on the disk, or why it is not."""
+"""Receives None when something is safe on the disk, or the error."""
 
 _Job: TypeAlias = tuple[Callable[[], None], Callable[[BaseException | None], None]]
 
 
 class Keep(Protocol):
-    """Where a node keeps what must not be forgotten about owners' policies."""
+    """Stores what must survive a restart about owners' policies."""
 
     def load(self) -> Iterable[bytes]:
         """Return all snapshots. Raises `FailedError`."""
 
     def save(self, owner: Principal, snapshot: bytes) -> None:
-        """Put a snapshot in the place of the last one about an owner; return when it is safe. Raises `FailedError`."""
+        """Replace an owner's snapshot; return when it is safe. Raises `FailedError`."""
 
     def load_brokers(self) -> bytes:
-        """Return the brokers that were seen; nothing if none were. Raises `FailedError`."""
+        """Return the brokers that were seen; empty if none were. Raises `FailedError`."""
 
     def save_brokers(self, seen: bytes) -> None:
-        """Put the brokers that were seen in the place of those before. Raises `FailedError`."""
+        """Replace the brokers that were seen. Raises `FailedError`."""
 
 
 class Forgetful:
-    """Keeps nothing: for tests, and for nodes that start from nothing. Saving takes no time, and needs no thread."""
+    """Stores nothing, for tests and for nodes without state. Saving takes no time and needs no thread."""
 
     def load(self) -> Iterable[bytes]:
         """Return nothing."""
@@ -98,12 +98,12 @@ class Forgetful:
 
 
 class SnapshotWriter:
-    """See the module. `snapshot` returns what there is to be kept of an owner now."""
+    """Writes snapshots in the background. `snapshot` returns an owner's current one."""
 
     def __init__(self, keep: Keep, snapshot: Callable[[Principal], bytes]) -> None:
         self._keep = keep
         self._snapshot = snapshot
-        #: those who wait, by owner, in the order in which they are served
+        #: the callers that wait, by owner, in the order in which owners are written
         self._waiting: dict[Principal, list[Told]] = {}
         self._writing = False
         self._planned = False
@@ -112,12 +112,12 @@ class SnapshotWriter:
         self._thread: threading.Thread | None = None
 
     def save(self, owner: Principal, told: Told | None = None) -> None:
-        """Write down what is known of an owner; the caller is notified once, when that is safe or has failed."""
+        """Store an owner's snapshot; the caller is notified once, when it is safe or has failed."""
         self._waiting.setdefault(owner, []).extend([] if told is None else [told])
         if isinstance(self._keep, Forgetful):
             self._go_on()
         elif not self._planned:
-            # All that is asked for in one go is written in one go.
+            # Requests of one turn of the loop are written together.
             self._planned = True
             asyncio.get_running_loop().call_soon(self._begin)
 
@@ -126,7 +126,7 @@ class SnapshotWriter:
         self._go_on()
 
     async def finish(self, patience: float) -> None:
-        """Wait until all is written, but not for longer than so many seconds. Raises `FailedError`."""
+        """Wait until everything is written, at most `patience` seconds. Raises `FailedError`."""
         try:
             async with asyncio.timeout(patience):
                 while self._writing or self._waiting:
@@ -135,8 +135,8 @@ class SnapshotWriter:
         except TimeoutError:
             raise FailedError(
                 "file.unwritable",
-                "what is known of owners' policies was not written down in time",
-                hint="see to the disk; what was not acknowledged comes again from the network",
+                "owners' policies were not written to the disk in time",
+                hint="check the disk; unacknowledged policy arrives again from the network",
             ) from None
 
     def _go_on(self) -> None:
@@ -167,7 +167,7 @@ class SnapshotWriter:
 
     def _in_thread(self, job: _Job) -> None:
         if self._thread is None:
-            # It must not keep a process from ending whose disk does not answer.
+            # A daemon thread, because a hanging disk must not keep the process from ending.
             loop = asyncio.get_running_loop()
             self._thread = threading.Thread(target=_work, args=(self._jobs, loop), name="snapshot-writer", daemon=True)
             self._thread.start()
@@ -185,16 +185,16 @@ def _work(jobs: "queue.SimpleQueue[_Job]", loop: asyncio.AbstractEventLoop) -> N
         try:
             loop.call_soon_threadsafe(done, error)
         except RuntimeError:
-            # The loop has ended, and with it everybody who waited.
+            # The loop has ended, and with it all callers.
             return
 
 
 def _unwritable(error: BaseException) -> FailedError:
-    return FailedError("file.unwritable", f"what is known of a policy cannot be written: {type(error).__name__}")
+    return FailedError("file.unwritable", f"an owner's policy cannot be written to the disk: {type(error).__name__}")
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Policy evolution at a node: what owners say reaches its keeper, and what the keeper finds is enforced and passed on.
+# The policies of a node.
 
 
 _Spoken: TypeAlias = UnverifiedValue[PolicyEvent] | UnverifiedValue[Acknowledgement]
@@ -202,7 +202,7 @@ _Spoken: TypeAlias = UnverifiedValue[PolicyEvent] | UnverifiedValue[Acknowledgem
 
 @dataclass(slots=True)
 class _Uninstalled:
-    """Types of an owner that could not be installed, and the policy event that is not acknowledged for that reason."""
+    """An owner's types that could not be installed, and the policy event that is therefore not acknowledged."""
 
     number: int
     types: dict[TypeName, tuple[UnverifiedType, PenstockError]] = field(default_factory=dict)
@@ -210,14 +210,14 @@ class _Uninstalled:
 
 @dataclass(frozen=True, slots=True)
 class _Due:
-    """A change that is to be enforced, and what its owner had revoked before."""
+    """A change to enforce, and the owner's revocations before it."""
 
     changed: Changed
     revoked: frozenset[str]
 
 
 class NodePolicies:
-    """See the module. `network` makes the network for these policies, which are its `PolicyBook`."""
+    """The policies of a node. `network` creates their `PolicyNetwork`, of which they are the `PolicyBook`."""
 
     def __init__(self, core: Core, keep: Keep, network: Callable[[PolicyBook], PolicyNetwork]) -> None:
         settings = core.settings
@@ -239,40 +239,40 @@ class NodePolicies:
         self._issuer = StampIssuer(settings.key, settings.stamps, self._safe_head, settings.trust.skew)
         self._issuer_turn: datetime | None = None
         self._stamping = False
-        #: owners whose heads were compared with neighbours since this broker has started
+        #: owners whose heads were compared with neighbours since the start
         self._compared: set[Principal] = set()
-        #: owners for which something is to be written down that nobody waits for, and ticks until then
+        #: owners with changes to store that nobody waits for, and the count of ticks
         self._unsaved: set[Principal] = set()
         self._ticks = 0
-        #: acknowledgements that could not be made safe: each tick tries again
+        #: acknowledgements whose snapshot could not be stored: each tick tries again
         self._unsafe: dict[Principal, list[SignedValue[Acknowledgement]]] = {}
         #: by owner, the last event that is safe on the disk
         self._safe: dict[Principal, int] = {}
-        #: when the last stamp that each neighbour was handed, by owner and signer, was signed
+        #: by owner, signer and neighbour, the time of the last stamp that was sent to it
         self._handed: dict[tuple[Principal, Principal, Principal], datetime] = {}
-        #: owners for which this broker may stamp but does not, as was reported to operators
+        #: owners for which this broker does not stamp although it may, as reported to operators
         self._waited_for: set[Principal] = set()
         self._acknowledged: dict[Principal, SignedValue[Acknowledgement]] = {}
-        #: what is being enforced, or could not be because an answer was not recorded: each tick tries again
+        #: changes that are being enforced, or could not be because a decision was not recorded: each tick tries again
         self._due: dict[Principal, _Due] = {}
         self._agreements = AgreementReader(core.settings.limits.cache_entries)
-        #: the settings' credentials, and who has issued them
+        #: the settings' credentials, and their issuers
         self._issued = Credentials(), frozenset[Principal]()
         self._saved_brokers: tuple[dict[Principal, Credentials], set[tuple[Principal, Principal]]] = {}, set()
-        #: whether this broker has the rights of one, as far as it knows
+        #: whether this broker has the rights of a broker, as far as it knows
         self._is_broker = True
-        #: types that could not be installed, by owner: why, and up to which policy event
+        #: types that could not be installed, by owner
         self._uninstalled: dict[Principal, _Uninstalled] = {}
 
     # Running.
 
     def start(self) -> None:
-        """Take up what was kept, and follow the owners of all types that are here. Raises what the keep raises."""
+        """Restore the stored policies, and follow the owners of all installed types. Raises what the keep raises."""
         for owner in self._owners():
             self.follow(owner)
         now = self._core.now()
         for snapshot in self._keep.load():
-            # Nothing was lost: an owner without kept policy is new.
+            # No state was lost: an owner without stored policy is new.
             self._issuer.begins = True
             self._carry_out(self._keeper.restore(now, snapshot))
         for owner in list(self._keeper.owners()):
@@ -291,12 +291,12 @@ class NodePolicies:
         self._check_myself()
 
     def begin_stamps(self) -> None:
-        """Sign time-stamps from now on, for owners that let this broker do so: all that a fabric keeps is known."""
+        """Sign time-stamps from now on: everything that a fabric retains has arrived."""
         self._stamping = True
         self._sign_stamps()
 
     async def stop(self, patience: float) -> None:
-        """Store what is not stored yet; report it to operators if that takes longer than this many seconds."""
+        """Store unsaved changes; report it to operators if that takes longer than `patience` seconds."""
         self._save_rest()
         try:
             await self._writer.finish(patience)
@@ -304,7 +304,7 @@ class NodePolicies:
             self._core.note(error)
 
     def follow(self, owner: Principal) -> None:
-        """Ask for what an owner says about policy, now and from now on."""
+        """Follow an owner: request its statements about policy, now and in future."""
         if owner in self._followed:
             return
         self._completeness(owner)
@@ -313,7 +313,7 @@ class NodePolicies:
         self._carry_out(self._keeper.follow(self._core.now(), owner, learned=learned))
 
     def tick(self) -> None:
-        """Notice what has not come, and owners that are new here."""
+        """Process what is due, and follow new owners."""
         for owner in self._owners():
             self.follow(owner)
         self.compared()
@@ -347,13 +347,13 @@ class NodePolicies:
             known = self._followed[owner] = Completeness(owner, skew=trust.skew, limits=self._core.settings.limits)
         return known
 
-    # What comes.
+    # Statements.
 
     def hand_in(self, client: Principal, signed: bytes, told: Told | None = None) -> None:
-        """Take what an owner has signed from whoever brings it: a policy event, or a time-stamp.
+        """Process an owner's policy event or time-stamp that a client brings.
 
-        The client that brings a policy event learns when it is safe on the disk, or that it is not. Raises
-        `MalformedError`, `RefusedError`, `LimitError` (`evolution.*`).
+        The client is notified when a policy event is safe on the disk, or of the error. Raises `MalformedError`,
+        `RefusedError`, `LimitError` (`evolution.*`).
         """
         written = parse_canonical(signed)
         now = self._core.now()
@@ -369,32 +369,32 @@ class NodePolicies:
             event = read_signed(written, PolicyEvent)
             self._let_in(client, event.value.owner)
             verified = event.verify()
-            # Before it is enforced here, since that takes time.
+            # Before it is enforced here, because that takes time.
             self._publish(event)
             self.take_events(now, (verified,), told)
             if client == event.value.owner:
                 self._carry_out(self._keeper.learned(now, client))
 
     def _check_stamper(self, now: datetime, stamp: TimeStamp) -> None:
-        """Keep clients from stamps that do not count; neighbours' wait, since credentials may come later."""
+        """Refuse a client's stamp that does not count. A neighbour's is held, as credentials may arrive later."""
         if stamp.by is not None and stamp.by not in self._core.overlay.stampers(now, stamp.owner):
             raise RefusedError(
                 "evolution.not-stamper",
                 f"{stamp.by.short} may not sign time-stamps for {stamp.owner.short}",
-                hint="the owner grants `stamp` on all of its types: `penstock cert issue --right stamp`",
+                hint="let the owner grant `stamp` on all its types: `penstock cert issue --right stamp`",
             )
 
     def _let_in(self, client: Principal, owner: Principal) -> None:
         if owner not in self._followed and client != owner:
             raise RefusedError(
                 "evolution.not-followed",
-                f"this broker serves nothing of {owner.short}",
-                hint="hand it to a broker that does, or connect as the owner",
+                f"this broker does not follow {owner.short}",
+                hint="use a broker that serves the owner's types, or connect as the owner",
             )
         self.follow(owner)
 
     def heard_stamp(self, peer: Principal, data: bytes) -> None:
-        """Take a time-stamp that a neighbour hands on. One that does not count is passed over, and noted."""
+        """Process a time-stamp that a neighbour forwards. An invalid one is ignored and reported."""
         try:
             carried = CarriedStamp.from_sexp(parse_canonical(data))
             self._stamp(self._core.now(), peer, carried)
@@ -402,14 +402,14 @@ class NodePolicies:
             self._core.note(error)
 
     def linked(self, peer: Principal) -> None:
-        """Hand on the stamps of all owners to a neighbour with a new link."""
+        """Forward the stamps of all owners over a new link."""
         for key in [key for key in self._handed if key[2] == peer]:
             del self._handed[key]
         for owner in self._keeper.owners():
             self._hand_on(owner, [peer])
 
     def arrived(self, now: datetime, event: TransitEvent) -> None:
-        """Take a statement that came as an event. One that does not count is passed over, and noted."""
+        """Process a statement that arrived as an event. An invalid one is ignored and reported."""
         try:
             match unwrap(event):
                 case UnverifiedValue(PolicyEvent()) as told:
@@ -417,13 +417,13 @@ class NodePolicies:
                 case UnverifiedValue(Acknowledgement()) as told:
                     self.take_acknowledgement(now, cast("UnverifiedValue[Acknowledgement]", told).verify())
                 case CarriedStamp(stamp):
-                    # Nobody stands between its signer and this broker who would have to sign for it.
+                    # It comes directly from its signer, so no neighbour has to sign it.
                     self._stamp(now, stamp.value.owner, CarriedStamp(stamp))
         except (RefusedError, MalformedError) as error:
             self._core.note(error)
 
     def take_events(self, now: datetime, events: Sequence[SignedValue[PolicyEvent]], told: Told | None = None) -> None:
-        """Take in verified events of one owner that is followed. The caller is notified when they are safe, or not."""
+        """Process verified events of a followed owner. The caller is notified when they are safe, or of the error."""
         owner, number = events[0].value.owner, events[-1].value.number
         outputs = self._keeper.take(now, events)
         if outputs:
@@ -435,12 +435,12 @@ class NodePolicies:
         if told is not None and number <= self._safe.get(owner, 0):
             told(None)
         elif told is not None or owner in self._unsaved:
-            # A broker that starts again knows as much, also of what it cannot enforce yet.
+            # After a restart the broker must know them, also those that it cannot enforce yet.
             self._save(owner, told)
         self._sign_stamps()
 
     def take_acknowledgement(self, now: datetime, acknowledgement: SignedValue[Acknowledgement]) -> None:
-        """Take in a verified acknowledgement of a broker that follows its owner; no other takes space."""
+        """Process a verified acknowledgement, if its broker follows the owner. Others take no space."""
         value, core = acknowledgement.value, self._core
         if value.owner in self._followed and core.goes_by(now, value.owner, value.broker):
             if value.broker != core.principal:
@@ -467,7 +467,7 @@ class NodePolicies:
             self._hand_on(owner, self._network.neighbours())
 
     def _hand_on(self, owner: Principal, peers: Iterable[Principal]) -> None:
-        """Hand on all stamps for an owner that count, to neighbours that have not had them."""
+        """Forward all counting stamps for an owner to neighbours that have not got them."""
         stamps = self._keeper.stamps(owner)
         for stamp in stamps:
             self._completeness(owner).stamped(stamp)
@@ -485,10 +485,10 @@ class NodePolicies:
                 self._handed[place] = stamp.time
                 self._network.hand_on(peer, canonical(carried.to_sexp()))
 
-    # Stamps that are signed here.
+    # Signing stamps.
 
     def _sign_stamps(self) -> None:
-        """Sign the time-stamps that are due, for all owners that let this broker do so."""
+        """Sign the due time-stamps for all owners that let this broker do so."""
         core = self._core
         if not self._stamping:
             return
@@ -499,7 +499,7 @@ class NodePolicies:
             self._stamp(now, core.principal, CarriedStamp(stamp.unverified()))
             self._network.stamped(stamp)
             if stamp.value.owner not in self._safe:
-                # Without it, this broker could not tell after its next start that it had begun.
+                # Without it, this broker could not tell after a restart that it had started to stamp.
                 self._save(stamp.value.owner)
         for owner in owners:
             if self._issuer.waits(owner) and owner not in self._waited_for:
@@ -515,20 +515,20 @@ class NodePolicies:
         return any(signer in self._keeper.signers(owner) for owner in self._keeper.owners())
 
     def _safe_head(self, owner: Principal) -> tuple[int, bytes] | None:
-        """Return the head to be stamped. A broker that forgot it would stamp an earlier one after its next start."""
+        """Return the head to stamp. It must be stored, or a restarted broker would stamp an earlier one."""
         if owner not in self._compared:
             if not self._network.is_compared(owner):
-                # It may have missed something while it was away.
+                # It may have missed events while it was away.
                 return None
             self._compared.add(owner)
         head = self._keeper.head(owner)
         return head if head is not None and head[0] <= self._safe.get(owner, 0) else None
 
-    # What follows.
+    # Outputs of the keeper.
 
     def _carry_out(self, outputs: Iterable[Output]) -> None:
         core = self._core
-        # Who is to stop stops first: what comes before that may fail.
+        # `Stale` comes first, because the other outputs may fail.
         for output in sorted(outputs, key=lambda output: not isinstance(output, Stale)):
             match output:
                 case Changed(owner):
@@ -547,18 +547,18 @@ class NodePolicies:
                 case Forked(owner, fork):
                     core.note(
                         RefusedError(
-                            "evolution.forked", f"{owner.short} has signed two different policies with one number"
+                            "evolution.forked", f"{owner.short} has signed two different policies under one number"
                         )
                     )
                     for event in fork.events:
-                        # Others may have only one of the two.
+                        # Other brokers may have only one of the two.
                         self._publish(event.unverified())
                 case UnusableEvent(owner, number, code, _):
                     core.note(RefusedError(code, f"policy event {number} of {owner.short} cannot be applied"))
         core.turn = earliest(self._keeper.turns(), self._issuer_turn)
 
     def _acknowledge(self, acknowledgement: SignedValue[Acknowledgement]) -> None:
-        """Say what is enforced here, once a broker that starts again would know as much."""
+        """Publish an acknowledgement, once the enforced policy is safe on the disk."""
         owner = acknowledgement.value.owner
 
         def told(error: PenstockError | None) -> None:
@@ -572,7 +572,7 @@ class NodePolicies:
         self._save(owner, told)
 
     def _begun(self, changed: Changed, due: _Due | None) -> _Due:
-        """Return what to enforce: the change, and what has been left of earlier ones."""
+        """Return the change to enforce, with the unfinished part of earlier ones."""
         if due is None:
             return _Due(changed, self._core.sources.revocations.by_owner.get(changed.owner, frozenset()))
         left = [one for one in due.changed.installed if changed.state.types.get(one.definition.name) == one]
@@ -580,7 +580,7 @@ class NodePolicies:
         return _Due(replace(changed, installed=installed, removed=removed), due.revoked)
 
     def _enforce(self, due: _Due) -> None:
-        """Use another policy: due until it is done. Raises what the recorder's sink raises."""
+        """Enforce a policy. The change stays due until that is done. Raises what the recorder's sink raises."""
         core, changed = self._core, due.changed
         self._due[changed.owner] = due
         stampers = core.overlay.stampers(core.now(), changed.owner)
@@ -597,7 +597,7 @@ class NodePolicies:
         self._carry_out(self._keeper.enforced(core.now(), changed.owner, changed.number, whole=whole))
 
     def _install(self, changed: Changed) -> bool:
-        """Install the types of a change, and those that could not be installed before; return whether all are."""
+        """Install the types of a change, and those that failed before; return whether all are installed."""
         known = changed.state.types
         before = self._uninstalled.pop(changed.owner, _Uninstalled(0)).types
         left = _Uninstalled(changed.number)
@@ -615,13 +615,13 @@ class NodePolicies:
         return not left.types
 
     def _install_again(self, owner: Principal) -> None:
-        """Install what could not be installed: what a type extends may have come. Then all can be acknowledged."""
+        """Try to install missing types again, because their parents may have arrived. Then acknowledge."""
         number = self._uninstalled[owner].number
         if self._install(Changed(owner, number, self._keeper.state(owner))):
             self._carry_out(self._keeper.enforced(self._core.now(), owner, number))
 
     def settings_changed(self) -> None:
-        """Use the current settings and all owners."""
+        """Apply the current settings and the policies of all owners."""
         core, keeper = self._core, self._keeper
         credentials = core.settings.credentials + keeper.credentials()
         logs = ((owner, keeper.log(owner)) for owner in keeper.owners())
@@ -641,7 +641,7 @@ class NodePolicies:
             core.note(RefusedError(problem.code, problem.message))
 
     def _record(self, changed: Changed, revoked: frozenset[str]) -> None:
-        """Write down what was revoked; each event that did so by itself."""
+        """Record the revocations of each policy event separately."""
         for event in self._keeper.log(changed.owner):
             ids = {one for change in event.value.changes if isinstance(change, Revoke) for one in change.certificates}
             if ids & revoked:
@@ -649,7 +649,7 @@ class NodePolicies:
                 self._core.recorder.revoked(changed.owner, order, tuple(sorted(ids & revoked)), event.value.time)
 
     def _save(self, owner: Principal, told: Told | None = None) -> None:
-        """Write down what is known of an owner. The caller is notified when that is safe; operators, if it is not."""
+        """Store an owner's snapshot. The caller is notified when it is safe; operators, if it is not."""
         log = self._keeper.log(owner)
         number = log[-1].value.number if log else 0
 
@@ -680,11 +680,11 @@ class NodePolicies:
 
     @property
     def is_broker(self) -> bool:
-        """Whether this broker has the rights of one, as far as it knows: without them it delivers nothing."""
+        """Whether this broker has the rights of a broker, as far as it knows: without them it delivers nothing."""
         return self._is_broker
 
     def _check_myself(self) -> None:
-        """Deliver nothing while this broker may not be one: its right was revoked, or is over."""
+        """Stop delivering while this broker does not have the rights of a broker."""
         core, coordinator = self._core, self._core.settings.network.owner
         before, self._is_broker = self._is_broker, core.admitted(core.principal)
         if self._is_broker:
@@ -695,7 +695,7 @@ class NodePolicies:
             core.note(
                 RefusedError(
                     "node.not-broker",
-                    "this broker does not have the rights of a broker on its network: it delivers nothing",
+                    "this broker delivers nothing: it does not have the rights of a broker on its network",
                     hint="let the coordinator issue a certificate with `connect` and `broker`, or stop this broker",
                 )
             )
@@ -709,17 +709,17 @@ class NodePolicies:
             return "not-broker"
         return "unreconciled" if self._core.local.held else self._stale.get(owner, _FRESH)
 
-    # What the network serves.
+    # The `PolicyBook` port.
 
     def owners(self) -> Iterable[Principal]:
-        """Return the owners whose policy is kept here."""
+        """Return the owners that this broker follows."""
         return tuple(self._followed)
 
     def carries(self, owner: Principal) -> bool:
-        """Return whether an owner's policy is kept here: for types that are here, or to be served to other brokers.
+        """Return whether this broker follows an owner: for its installed types, or to serve other brokers.
 
-        An owner without types here is known by a certificate in the settings that lets this broker carry its types, or
-        because the operator lets all brokers do so. An unknown owner takes no space.
+        An owner without types here must have issued a certificate in the settings that lets this broker carry its
+        types, or the operator must let all brokers do so. An unknown owner takes no space.
         """
         if owner in self._followed:
             return self._keeper.follows(owner)
@@ -730,7 +730,7 @@ class NodePolicies:
         named = owner in self._issued[1]
         if not named and not core.settings.trust.unsafe_open.covers(owner):
             return False
-        # Owners of types that come later must find room.
+        # Keep room for owners of types that are installed later.
         if len(self._followed) >= limits.policy_owners // 2 or not core.goes_by(core.now(), owner, core.principal):
             return False
         self.follow(owner)
@@ -754,7 +754,7 @@ class NodePolicies:
         return self._keeper.log(owner)
 
     def fork(self, owner: Principal) -> Sequence[SignedValue[PolicyEvent]]:
-        """Return the events that show that an owner has forked its policy; none if it has not."""
+        """Return the events that prove an owner's fork; none if there is no fork."""
         return self._keeper.fork(owner)
 
     def acknowledgements(self, owner: Principal) -> Iterable[SignedValue[Acknowledgement]]:
@@ -762,7 +762,7 @@ class NodePolicies:
         return self._completeness(owner).statements()
 
     def statements(self) -> Iterator[Statement]:
-        """Yield what this broker knows of all owners' policies, and has acknowledged: for others who lack it."""
+        """Yield all known statements of owners, and this broker's own acknowledgements, for other brokers."""
         for owner in self._followed:
             yield from (event.unverified() for event in self._keeper.log(owner))
             yield from (CarriedStamp(stamp.unverified()) for stamp in self._keeper.stamps(owner))
@@ -774,16 +774,16 @@ class NodePolicies:
         return self._completeness(owner).last(broker)
 
     def compared(self) -> None:
-        """Deliver types of owners for which it is known by now how far their chains go."""
+        """Deliver types of owners whose chains are known to their end by now."""
         for owner in self._keeper.unlearned():
             if self._network.is_compared(owner):
                 self._carry_out(self._keeper.learned(self._core.now(), owner))
         self._sign_stamps()
 
-    # What owners and operators look at.
+    # Status for owners and operators.
 
     def told(self, owner: Principal, after: int) -> dict[str, Wire]:
-        """Return how far an owner's policy is here, and its events after a number: as many as fit into an answer."""
+        """Return an owner's policy status, and its events after a number: as many as fit into an answer."""
         log = self._keeper.log(owner)
         events: list[Wire] = []
         room = self._core.settings.limits.route_block_bytes
@@ -801,11 +801,11 @@ class NodePolicies:
         }
 
     def status(self) -> dict[str, Wire]:
-        """Return, by owner, how far the policy is here and at which brokers, as plain data."""
+        """Return the policy status here and at other brokers by owner, as plain data."""
         return {str(owner): self._status_of(owner) for owner in sorted(self._followed)}
 
     def completion(self, owner: Principal, number: int) -> Completion:
-        """Say how far a policy event is with all brokers that follow its owner. Raises `RefusedError`."""
+        """Return the progress of a policy event with all brokers that follow its owner. Raises `RefusedError`."""
         return self._completions(owner, (number,))[0]
 
     def _completions(self, owner: Principal, numbers: Iterable[int]) -> list[Completion]:
@@ -818,9 +818,9 @@ class NodePolicies:
         return [self._completeness(owner).of(now, number, trusted, stopping, stampers) for number in numbers]
 
     def _stopping(self, now: datetime, owner: Principal) -> dict[Principal, datetime]:
-        """Return the brokers that are trusted no longer and may still deliver, and when each has stopped by itself.
+        """Return the brokers that have lost their rights and may still deliver, and when each stops by itself.
 
-        It stops where the owner's stamps are over, and where the coordinator's are.
+        A broker stops when the owner's stamps have expired, or the coordinator's.
         """
         stops: dict[Principal, datetime] = {}
         stamping = [self._completeness(one) for one in {owner, self._core.settings.network.owner}]
@@ -831,7 +831,7 @@ class NodePolicies:
         return stops
 
     def _notice_brokers(self) -> None:
-        """Record brokers that are new: they show something before a link to them is announced."""
+        """Record new brokers: their credentials arrive before a link to them is announced."""
         core, now = self._core, self._core.now()
         new = [broker for broker in core.disclosed if broker not in core.roster and core.admitted(broker)]
         for broker in new:
@@ -840,7 +840,7 @@ class NodePolicies:
             self._judge(now, owner, new)
 
     def _look_at_brokers(self) -> None:
-        """Record who is in the network and who is away, and forget those whose rights are over and who have stopped."""
+        """Record present and absent brokers, and forget those that have lost their rights and stopped."""
         core, now = self._core, self._core.now()
         router = core.router
         present = {*(core.disclosed if core.on_fabric else router.view.links)} - {core.principal}
@@ -864,7 +864,7 @@ class NodePolicies:
             self._completeness(said.value.owner).acknowledged(now, said)
 
     def _save_brokers(self) -> None:
-        """Write down who was seen, if that has changed: who they are, what they show, whether they use stamps."""
+        """Store the brokers that were seen, with credentials and use of stamps, if these have changed."""
         roster, followed = self._core.roster, self._followed
         stopping = {(owner, one) for owner in followed for one in roster if followed[owner].goes_by_stamps(one)}
         facts = {one: roster.credentials(one) for one in roster}, stopping
@@ -897,7 +897,7 @@ class NodePolicies:
         }
 
     def _brokers_of(self, owner: Principal) -> dict[str, Wire]:
-        """Return the other brokers that are waited for: why, until when at the latest, and how to end it."""
+        """Return the other brokers to wait for: since when, until when, and the certificates to revoke."""
         core, known = self._core, self._completeness(owner)
         waited = {*core.roster.trusted(owner), *self._stopping(core.now(), owner)}
         shown = [certificate for broker in waited for certificate in core.roster.credentials(broker)]
@@ -937,13 +937,13 @@ def _progress_of(event: SignedValue[PolicyEvent], found: Completion) -> dict[str
 def _nothing_kept(owner: Principal) -> RefusedError:
     return RefusedError(
         "evolution.nothing-kept",
-        f"this broker has run before and knows nothing of {owner.short}'s policy: it signs no time-stamps for it",
-        hint="let the owner sign one, `penstock net stamp --for 1m`, or wait for a neighbour that knows more",
+        f"this broker signs no time-stamps for {owner.short}: it has run before, and may have lost the owner's policy",
+        hint="let the owner sign one with `penstock net stamp --for 1m`, or wait for a neighbour that has the policy",
     )
 
 
 _FRESH: Final = "fresh"
-#: ticks after which stamps are written down
+#: ticks after which stamps are stored
 _LAZINESS: Final = 10
 #: policy events that the status shows of each owner
 _SHOWN: Final = 16

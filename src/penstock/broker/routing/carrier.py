@@ -1,4 +1,4 @@
-"""Events on their way through one broker: to its clients, to the neighbours that want them, and into its memory."""
+"""Carry events through one broker: to its clients, to the neighbours that want them, and into retained state."""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
@@ -23,12 +23,12 @@ from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Telling events from copies of them.
+# Detecting copies of events.
 #
-# The origin of an event numbers it. While paths are being repaired an event may come twice, or late. Each broker takes
-# each number of an origin once; what comes so late that it cannot know is taken for a copy, and so are events of an
-# incarnation of their origin before the one that it knows. The memory is bounded: of each type and origin a window of
-# numbers, and so many of those as `BrokerLimits.route_streams` says, the least recent forgotten first.
+# The origin of an event numbers it. While paths are being repaired an event may arrive twice, or late. Each broker
+# accepts each number of an origin once. An event that arrives too late to tell counts as a copy, and so does one of an
+# earlier incarnation of its origin. The memory is bounded: a window of numbers for each type and origin, and at most
+# `BrokerLimits.route_streams` windows, of which the least recent is forgotten first.
 
 
 _Name: TypeAlias = tuple[Principal, TypeKey]
@@ -36,14 +36,14 @@ _Name: TypeAlias = tuple[Principal, TypeKey]
 
 @dataclass(slots=True)
 class _Stream:
-    """The numbers of one origin and type that came lately."""
+    """The recent numbers of one origin and type."""
 
     incarnation: int
     highest: int = -1
     recent: set[int] = field(default_factory=set)
 
     def take(self, numbers: Sequence[int], window: int) -> Sequence[int]:
-        """Take in rising numbers; return the places of those that are new."""
+        """Record rising numbers; return the places of the new ones."""
         if numbers[0] > self.highest:
             places: Sequence[int] = range(len(numbers))
             self.recent.update(numbers)
@@ -55,7 +55,7 @@ class _Stream:
         return places
 
     def knows(self, numbers: Sequence[int], window: int) -> bool:
-        """Return whether all of some rising numbers have come before, or come too late."""
+        """Return whether all numbers have arrived before, or arrive too late."""
         if numbers[-1] > self.highest:
             return False
         return all(number in self.recent or number <= self.highest - window for number in numbers)
@@ -69,21 +69,21 @@ class _Stream:
 
 
 class Copies:
-    """What one broker remembers about events that have passed."""
+    """The events that one broker has seen."""
 
     def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
         self._streams: OrderedDict[_Name, _Stream] = OrderedDict()
 
     def knows(self, block: Publications) -> bool:
-        """Return whether all of some events are copies. Nothing is remembered of them."""
+        """Return whether all events of a block are copies. Records nothing."""
         stream = self._streams.get((block.origin, block.type))
         if stream is None or stream.incarnation < block.incarnation:
             return False
         return stream.incarnation > block.incarnation or stream.knows(block.numbers, self._limits.route_window)
 
     def first(self, block: Publications) -> Sequence[int]:
-        """Return the places of the events that come for the first time, and remember all of them."""
+        """Return the places of the events that arrive for the first time, and record all of them."""
         name = block.origin, block.type
         stream = self._streams.get(name)
         if stream is None or stream.incarnation < block.incarnation:
@@ -97,11 +97,11 @@ class Copies:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Sealed blocks that clients of a broker want, and whose keys are still to come. The oldest give way.
+# Sealed blocks that clients want, and whose keys have not arrived yet. The oldest are dropped first.
 
 
 class Waiting(NamedTuple):
-    """A block that waits. When it arrived is what counts, however long it waits."""
+    """A block that waits for its key. Its arrival time counts, however long it waits."""
 
     block: SealedPublications
     came_from: Side
@@ -109,7 +109,7 @@ class Waiting(NamedTuple):
 
 
 class WaitingRoom:
-    """See the module. It is bounded by blocks and by their bytes."""
+    """The blocks that wait for keys, bounded in number and bytes."""
 
     def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
@@ -123,7 +123,7 @@ class WaitingRoom:
         return any(one.block.block == block.block and one.block.places == block.places for one in self._waiting)
 
     def put(self, waiting: Waiting) -> list[Waiting]:
-        """Let a block wait; return those that have to give way to it."""
+        """Add a block; return those that are dropped for it."""
         self._waiting.append(waiting)
         self._bytes += len(waiting.block.block)
         gone: list[Waiting] = []
@@ -134,11 +134,11 @@ class WaitingRoom:
         return gone
 
     def empty(self) -> list[Waiting]:
-        """Return all that waits, in the order of its arrival; nothing waits any more."""
+        """Remove and return all blocks, in the order of arrival."""
         return self.take(lambda _type: True)
 
     def take(self, of: Callable[[TypeKey], bool]) -> list[Waiting]:
-        """Return what waits of some types, in the order of its arrival; the rest goes on waiting."""
+        """Remove and return the blocks of some types, in the order of arrival."""
         taken = [waiting for waiting in self._waiting if of(waiting.block.type)]
         self._waiting = deque(waiting for waiting in self._waiting if not of(waiting.block.type))
         self._bytes -= sum(len(waiting.block.block) for waiting in taken)
@@ -146,21 +146,20 @@ class WaitingRoom:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Current state: the latest event of each slot, kept by the brokers that carry it.
+# Retained state: the latest event of each slot, kept by the brokers that carry it.
 #
-# A publisher may name the slot that an event belongs to, say the certificate whose validity it states. Of each type and
-# slot a broker keeps the latest event, by its time, then by its id and the count of its origin. A subscriber receives
-# the kept events that match; a broker that receives them forwards those that it did not have. So state is found at the
-# nearest broker that has it, and each broker passes on each event once.
+# A publisher may name the slot that an event belongs to, for example the certificate whose validity it states. For each
+# type and slot a broker keeps the latest event, by its time, then by its id and the number of its origin. A new
+# subscriber receives the retained events that match. A broker that receives them forwards those that it did not have.
+# So state comes from the nearest broker that has it, and each broker forwards each event once.
 #
-# What is kept is current only where a subscription brings what follows. What no subscription wants any more is
-# therefore let go, except at the brokers of those who published it, and where the way to these is cut off for now. The
-# memory is bounded. When it is full, the side from which most came loses its oldest: a neighbour pushes out nothing but
-# its own.
+# A retained event stays current only while a subscription brings its successors. So events that no subscription matches
+# any more are dropped, except at their publishers' brokers, and while the path to these is broken. The memory is
+# bounded. When it is full, the side that most events came from loses its oldest: a neighbour displaces only its own.
 
 
 _NEVER: Final = datetime.min.replace(tzinfo=UTC)
-#: what an event takes besides its texts, and what an attribute does, roughly
+#: the approximate size of an event besides its texts, and of an attribute
 _EVENT_BYTES: Final = 512
 _VALUE_BYTES: Final = 128
 
@@ -181,13 +180,13 @@ class RetainedSample:
 
     @property
     def order(self) -> tuple[datetime, str, int, int, bytes]:
-        """What says which of two is the later one."""
+        """The sort key: the later of two samples has the greater one."""
         block, event = self.block, self.event
         return event.time or _NEVER, event.id, block.incarnation, block.numbers[0], block.origin.digest
 
     @property
     def size(self) -> int:
-        """About how many bytes it takes."""
+        """The approximate size in bytes."""
         event = self.event
         texts = sum(len(value) for value in (event.id, *event.values.values()) if isinstance(value, str))
         return _EVENT_BYTES + _VALUE_BYTES * len(event.values) + 4 * texts
@@ -200,7 +199,7 @@ class RetainedSamples:
         self._limits = limits
         self._samples: OrderedDict[_Slot, RetainedSample] = OrderedDict()
         self._slots: dict[TypeKey, OrderedDict[str, None]] = {}
-        #: by side, the slots of one type, and under no type those of all; and the bytes that all take
+        #: by type (None for all types) and side, the slots; and the bytes by side
         self._sides: dict[TypeKey | None, dict[Side, OrderedDict[_Slot, None]]] = {None: {}}
         self._side_bytes: dict[Side, int] = {}
         self._bytes = 0
@@ -212,7 +211,7 @@ class RetainedSamples:
         return key in self._slots
 
     def keep(self, sample: RetainedSample) -> bool:
-        """Keep a sample, and return whether it is later than the one that was kept."""
+        """Keep a sample if it is later than the kept one; return whether it is."""
         slot = sample.block.type, sample.block.retain
         held = self._samples.get(slot)
         if held is not None:
@@ -229,15 +228,15 @@ class RetainedSamples:
         return True
 
     def of_type(self, key: TypeKey) -> list[RetainedSample]:
-        """Return the samples of one type, in order of time."""
+        """Return the samples of one type, ordered by time."""
         return sorted((self._samples[key, slot] for slot in self._slots.get(key, ())), key=lambda s: s.order)
 
     def of_line(self, key: TypeKey) -> list[RetainedSample]:
-        """Return the samples of a type and its sub-types, in order of time."""
+        """Return the samples of a type and its sub-types, ordered by time."""
         return sorted(self._in_line(key), key=lambda sample: sample.order)
 
     def prune(self, key: TypeKey, wanted: Callable[[RetainedSample], bool]) -> None:
-        """Let go of those samples of one type that are not wanted."""
+        """Drop the samples of one type that are not wanted."""
         for slot in list(self._slots.get(key, ())):
             if not wanted(self._samples[key, slot]):
                 self._drop((key, slot))
@@ -276,18 +275,18 @@ class RetainedSamples:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Events on their way through one broker: to its clients, to the neighbours that want them, and into its memory.
+# The carrier.
 
 
 Allowed: TypeAlias = Callable[[TypeKey, Principal], bool]
-"""Whether events of a type may come from a neighbour, and go to it."""
+"""Returns whether events of a type may come from a neighbour, and go to it."""
 
 _Matchers: TypeAlias = list[Callable[[Values], tuple[str, ...]]]
 
 
 @dataclass(frozen=True, slots=True)
 class Carried:
-    """What becomes of events: who of the clients gets which, and what is said to which neighbour."""
+    """The result of carrying events: deliveries to clients, messages to neighbours, and refused blocks."""
 
     deliveries: Deliveries = ()
     sends: tuple[tuple[Principal, Publications], ...] = ()
@@ -295,22 +294,22 @@ class Carried:
 
 
 _NOTHING = Carried()
-#: why a block goes nowhere from here: somebody sends it again, and those behind had it
+#: errors after which a block is not forwarded: it is a replay, which others have received already
 _SENT_AGAIN: Final = frozenset(("seal.replayed", "seal.sender"))
 
 
 class Carrier:
-    """What one broker does with events, and what it remembers of them."""
+    """Carries events through one broker."""
 
     def __init__(self, forest: Forest, allowed: Allowed, vault: Vault, limits: BrokerLimits) -> None:
         self._forest = forest
         self._allowed = allowed
         self._vault = vault
         self._limits = limits
-        #: blocks that clients of this broker want, and that no key is held for yet
+        #: blocks that clients of this broker want, and whose keys are missing
         self._waiting = WaitingRoom(limits)
         self._copies = Copies(limits)
-        #: the same of what was refused here and goes on: its numbers keep nothing from being read that has them too
+        #: the same for refused blocks that are forwarded: their numbers must not block other events with them
         self._refused = Copies(limits)
         self.retained = RetainedSamples(limits)
 
@@ -320,23 +319,23 @@ class Carrier:
         return len(self._waiting)
 
     def carry(self, block: Publications, came_from: Side) -> Carried:
-        """Take events of a side. Raises `LimitError` (`route.event-size`)."""
+        """Carry events that came from a side. Raises `LimitError` (`route.event-size`)."""
         if came_from is not None and not self._allowed(block.type, came_from):
             return _NOTHING
         if isinstance(block, SealedPublications) and block.is_foreign:
             return self._carry_sealed(block, came_from)
-        # Nor does anything come as it is that says it extends what is sealed.
+        # Plaintext events of sealed types, or of types that extend them, are refused.
         if came_from is not None and any(map(self._vault.seals, (block.type, *block.ancestors))):
             return Carried(unopened=(Unopened(block.origin, b"", not_sealed(block.type), came_from),))
         return self._carry_state(block, came_from) if block.state else self._carry_events(block, came_from)
 
     def publish(self, block: Publications) -> Iterator[tuple[Principal, Publications]]:
-        """Yield what neighbours get of events that a client publishes. Raises `LimitError` (`route.event-size`)."""
+        """Yield the messages to neighbours for a client's events. Raises `LimitError` (`route.event-size`)."""
         self._copies.first(block)
         return self._onward(block, None)
 
     def keys_changed(self) -> Carried:
-        """Open what waits for keys, and return what clients get of it; what still has none goes on waiting."""
+        """Open the blocks that wait for keys, and return the deliveries. Blocks without a key stay."""
         found: list[tuple[tuple[str, ...], TransitEvent]] = []
         unopened: list[Unopened] = []
         for waiting in self._waiting.empty():
@@ -352,19 +351,19 @@ class Carrier:
         return Carried(tuple(found), unopened=tuple(unopened))
 
     def give_up(self, of: Callable[[TypeKey], bool]) -> Carried:
-        """Let go of what waits for keys of some types, since they will not come here: it is kept, sealed."""
+        """Drop the waiting blocks of some types, because their keys will not arrive. They are quarantined."""
         gone = self._waiting.take(of)
         return Carried(unopened=tuple(_refused(waiting, unknown_key(waiting.block.type)) for waiting in gone))
 
     def shown_to_client(self, of_type: TypeKey, filter_: Filter) -> list[TransitEvent]:
-        """Return the state that a new subscription of a client asks for."""
+        """Return the retained events that match a client's new subscription."""
         if not len(self.retained):
             return []
         passing = passes(filter_)
         return [sample.event for sample in self.retained.of_line(of_type) if passing(sample.event.values)]
 
     def shown_to_neighbour(self, entry: SubscriptionEntry) -> list[Publications]:
-        """Return the state that a new subscription of a neighbour asks for."""
+        """Return the retained events that match a neighbour's new subscription."""
         if entry.tree not in self.retained:
             return []
         passing = passes(entry.filter if isinstance(entry.filter, Filter) else Filter())
@@ -373,24 +372,24 @@ class Carrier:
         return [replace(block, state=True).onward() for block in blocks]
 
     def prune(self) -> None:
-        """Let go of state that nobody wants any more."""
+        """Drop retained events that nobody wants any more."""
         for key in self._forest.unwanted():
             self.retained.prune(key, self._is_wanted)
 
-    # Sealed blocks of others.
+    # Sealed blocks of other brokers.
 
     def _carry_sealed(self, block: SealedPublications, came_from: Side) -> Carried:
-        """Take a sealed block.
+        """Carry a sealed block.
 
-        1. A copy is known by its numbers, and not opened a second time; nor is a block that nobody here has to read.
-           Everybody on the way can write those numbers, and could use up those of others: so what will be read is a
-           copy only if it has been taken by what is inside.
-        2. Plaintext beside it is believed of who may read as much as this broker, and of nobody else.
-        3. It opens, or waits for its key; in an epoch that is over it does not. Where clients get it, and the owner
-           demands it, a broker that may publish it has signed it.
-        4. It was sealed lately, and its rows come for the first time, whatever numbers stand outside. Across a fabric
-           that is known already, of what comes from who has sealed it.
-        5. What is refused for all this is refused to the clients of this broker alone, see `_carry_refused`.
+        1. A copy has known numbers, and is not opened again. A block that nobody here reads is not opened at all. Any
+           broker on the way can write those numbers, and could use up those of others. So a block that clients will
+           read counts as a copy only by the numbers inside of it.
+        2. Plaintext beside it is trusted only from a neighbour that may read as much as this broker.
+        3. It is opened, or waits for its key; a block of a past epoch is refused. If clients get it and the owner
+           demands it, it must be signed by a broker that may publish it.
+        4. It was sealed recently, and its rows are new by the numbers inside of it. On a fabric, the signed numbers
+           show that already for blocks that come directly from their sealer.
+        5. A refusal applies to the clients of this broker alone, see `_carry_refused`.
         """
         copied, readers = self._copies.knows(block), self._matchers(block)
         if copied and not (readers and self._is_unread(block, came_from)):
@@ -403,12 +402,12 @@ class Carrier:
         try:
             opened = self._open(block, came_from, arrived)
         except (RefusedError, MalformedError) as error:
-            # Whoever did this need not be the neighbour.
+            # The neighbour may not be the culprit.
             return self._carry_refused(Waiting(block, came_from, arrived), error)
         if readers and not opened.closed and came_from is not None:
-            # Its rows have been taken by what is inside.
+            # Its rows were accepted by the numbers inside.
             self._copies.first(opened)
-            # The labels of a block do not say all of its line.
+            # The labels of a block do not name all of its ancestors.
             known = readers if opened.ancestors == block.ancestors else self._matchers(opened)
             return self._sides(opened, came_from, known)
         carried = self._carry_events(opened, came_from)
@@ -417,10 +416,10 @@ class Carrier:
         return carried
 
     def _carry_refused(self, waiting: Waiting, reason: PenstockError) -> Carried:
-        """Refuse a block here, and carry it on by its type, as a broker does that has no keys.
+        """Refuse a block here, and forward it by its type, like a broker without keys.
 
-        This broker may be the one that is wrong: its clock, a restart, other epochs, policies or types than the brokers
-        behind it have. They judge for themselves. What is not a block, or was sent before, goes no further.
+        This broker may be wrong: its clock, a restart, or other epochs, policies or types than the next brokers have.
+        They decide for themselves. A malformed or replayed block is not forwarded.
         """
         unopened = (_refused(waiting, reason),)
         if isinstance(reason, MalformedError) or reason.code in _SENT_AGAIN:
@@ -436,7 +435,7 @@ class Carrier:
         return came_from is not None and header is not None and not self._vault.knows(header, block.type, block.places)
 
     def _is_asked(self, block: SealedPublications) -> bool:
-        """Return whether it matters to the way of a block what it holds."""
+        """Return whether routing a block depends on its content."""
         tree = self._forest.trees.get(block.type)
         return tree is not None and tree.sealed.asks
 
@@ -446,7 +445,7 @@ class Carrier:
         if block.beside:
             block = _believed(block, verified=verified)
         opened = block.opened(self._vault, verified=verified)
-        # Who reads could have sealed a block under another's name: what is not verified is not remembered.
+        # Any reader could have sealed a block in another broker's name, so an unverified one is not recorded.
         if opened.closed or opened.header is None or (signed and not verified):
             return opened
         if came_from is None:
@@ -472,7 +471,7 @@ class Carrier:
     def _carry_state(self, block: Publications, came_from: Side) -> Carried:
         if not block.retain or not self._retain(block, came_from):
             return _NOTHING
-        # It may have come before, and been forgotten; should it yet come by another way, it is a copy.
+        # It may have arrived before and been dropped. If it arrives again over another path, it is a copy.
         self._copies.first(block)
         return self._sides(block, came_from)
 
@@ -485,7 +484,7 @@ class Carrier:
         if matchers is None:
             matchers = self._matchers(block)
         if len(matchers) == 1:
-            # What is mostly so; the matcher remembers the keys that come together.
+            # The usual case; the matcher returns combined keys from its cache.
             match = matchers[0]
             each = ((match(event.values), event) for event in block.events)
             return tuple((keys, event) for keys, event in each if keys)
@@ -517,13 +516,13 @@ class Carrier:
         except LimitError:
             if came_from is None:
                 raise
-            # Somebody wrote it in fewer bytes than there should be, and not necessarily the neighbour.
+            # It was encoded in fewer bytes than it should take, and not necessarily by the neighbour.
             return []
 
     def _retain(self, block: Publications, source: Side) -> bool:
-        """Keep the latest of some events of one slot; return whether it is later than what was kept.
+        """Retain the latest of some events of one slot; return whether it is later than the retained one.
 
-        What brokers say among themselves is for their parts to verify and keep, and is never kept here.
+        Events of reserved types are never retained here: the parts that verify them keep them.
         """
         if is_reserved(block.type.name):
             return False
@@ -532,7 +531,7 @@ class Carrier:
         return self._is_wanted(latest) and self.retained.keep(latest)
 
     def _is_wanted(self, sample: RetainedSample) -> bool:
-        """Return whether what follows a sample would come here too, or nothing can and somebody might ask for it."""
+        """Return whether a sample's successors would arrive here, or cannot while somebody may still ask for it."""
         event, tree = sample.event, self._forest.trees.get(sample.event.key)
         matchers = self._forest.matchers((event.key, *event.ancestors))
         if sample.source is None or any(match(event.values) for match in matchers):
@@ -545,23 +544,26 @@ class Carrier:
 
 
 def _believed(block: SealedPublications, *, verified: bool) -> SealedPublications:
-    """Return a block with what stands beside it, where that makes sense. A part of a block cannot be verified."""
+    """Return a block with the events of the plaintext beside it, or without plaintext if it cannot be used.
+
+    A part of a block cannot be verified.
+    """
     if verified and not block.is_whole:
         return block.hidden()
     try:
         return block.believed()
     except (MalformedError, LimitError):
-        # Whoever wrote it need not be the neighbour; what is sealed may be what it should.
+        # The neighbour may not have written it, and the sealed content may be right.
         return block.hidden()
 
 
 def _check_sender(header: BlockHeader, origin: Principal) -> None:
-    """Check that who has signed, numbered and timed a block for a fabric is who has sealed it."""
+    """Raise `RefusedError` (`seal.sender`) if the sender of a block on a fabric is not its sealer."""
     if header.sender != origin:
         raise RefusedError(
             "seal.sender",
-            f"{origin.short} sends a block across a fabric that another broker has sealed",
-            hint="it sends again what it was sent",
+            f"{origin.short} has sent a block across the fabric that another broker sealed",
+            hint="check that broker: it replays blocks",
         )
 
 

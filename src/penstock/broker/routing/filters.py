@@ -1,7 +1,7 @@
-"""Filters compared and applied: what a router needs to know about them, in one place.
+"""Compare and apply filters for the router.
 
-Answers come from set algebra alone, never from the solver, whose cost a subscriber could choose. What is not proven
-errs to the safe side: a filter is sent on that might be covered, and sent to where it might match.
+Comparisons use set algebra alone, never the solver, because a subscriber could choose its cost. If nothing is proven,
+the safe side is taken: a filter is forwarded although it may be covered, and sent to where it may match.
 """
 
 from collections.abc import Callable, Container, Hashable, Iterable, Iterator, Mapping, Sequence
@@ -26,16 +26,16 @@ if TYPE_CHECKING:
 K = TypeVar("K", bound=Hashable)
 
 EVERYTHING: Final = Filter()
-"""Lets all events of a type through."""
+"""Admits all events of a type."""
 
 Moves: TypeAlias = list[tuple[AnyFilter, bool]]
-"""Filters that are to be sent on from now on (True), or no longer (False); of one that comes twice the last counts."""
+"""Filters to forward from now on (True) or no longer (False). If a filter is listed twice, the last one counts."""
 
 
 def may_overlap(one: Filter, other: AnyFilter) -> bool:
-    """Return whether some event may pass both; False only where that is certain."""
+    """Return whether some event may pass both filters; False only if certainly none does."""
     if isinstance(other, SealedFilter):
-        # What it lets through is not said to anybody, not even by where it is sent.
+        # What a sealed filter admits must not be revealed, not even by where it is sent.
         return True
     if len(one.selector.text) + len(other.selector.text) > FILTER_CACHE_LENGTH:
         return _overlap(one, other)
@@ -45,7 +45,7 @@ def may_overlap(one: Filter, other: AnyFilter) -> bool:
 def _overlap(one: Filter, other: Filter) -> bool:
     schema = {**one.schema, **other.schema}
     if any(schema[name] != spec for name, spec in one.schema.items()):
-        # An attribute of two kinds: some UID was reused against the rules, and nothing can be said.
+        # An attribute of two kinds: a UID was reused against the rules, so nothing is certain.
         return True
     try:
         return search(RowQuestion(schema, (one.selector, other.selector))) is not None
@@ -57,10 +57,10 @@ _overlap_short = lru_cache(maxsize=FILTER_CACHE)(_overlap)
 
 
 class Covering(Generic[K]):
-    """Filters on one type under keys, and those that have to be sent on for all of them to be served.
+    """Filters on one type by key, and the filters that must be forwarded so that all of them are served.
 
-    Those are `limits.route_filters` at most: where there would be more, one that lets everything through is sent in
-    their place, until there are half as many. Whoever wants less than comes is still served exactly, by its own broker.
+    At most `limits.route_filters` are forwarded. If there would be more, one that admits everything is forwarded
+    instead, until there are half as many. Subscribers still get exactly what they want, from their own broker.
     """
 
     def __init__(self, of_type: TypeKey, filters: Filters, limits: BrokerLimits) -> None:
@@ -73,11 +73,11 @@ class Covering(Generic[K]):
         return iter((EVERYTHING,)) if self._everything else iter(self._forwarded.values())
 
     def put(self, key: K, filter_: AnyFilter) -> Moves:
-        """Add a filter, or put it in the place of the one that the key had."""
+        """Add a filter, or replace the one that the key had."""
         return self._moves(self._coverage.add(key, interest(self._type, filter_, self._filters)))
 
     def remove(self, key: K) -> Moves:
-        """Remove a filter; nothing changes if there is none."""
+        """Remove a filter, if there is one."""
         return self._moves(self._coverage.remove(key))
 
     def _moves(self, change: CoverageChange) -> Moves:
@@ -87,7 +87,7 @@ class Covering(Generic[K]):
             self._forwarded[added] = sealed or Filter.of(added.selector, added.schema)
         if self._everything and len(self._forwarded) <= self._most // 2:
             self._everything = False
-            # That everything is wanted may be what somebody asks for now.
+            # One of the filters may itself admit everything.
             return [(EVERYTHING, False), *((filter_, True) for filter_ in self._forwarded.values())]
         if self._everything:
             return []
@@ -95,12 +95,12 @@ class Covering(Generic[K]):
         if len(self._forwarded) <= self._most:
             return moves
         self._everything = True
-        # Those that are new were not sent; it does no harm to take back what was not.
+        # New ones were not forwarded yet, but withdrawing them does no harm.
         return [*gone, *((filter_, False) for filter_ in self._forwarded.values()), (EVERYTHING, True)]
 
 
 def widest(of_type: TypeKey, filters: Iterable[Filter], limits: BrokerLimits) -> Iterator[Filter]:
-    """Yield filters that say together what all of these say."""
+    """Yield filters that together admit what all of these admit."""
     covering: Covering[int] = Covering(of_type, NoFilters(), limits)
     for number, filter_ in enumerate(filters):
         covering.put(number, filter_)
@@ -108,7 +108,7 @@ def widest(of_type: TypeKey, filters: Iterable[Filter], limits: BrokerLimits) ->
 
 
 def passes(filter_: Filter) -> Compiled:
-    """Return the function that says whether values pass a filter; what cannot be evaluated does not."""
+    """Return a function that tests whether values pass a filter. If it cannot be evaluated, they do not."""
     test = compile_selector(filter_.selector)
 
     def passing(values: Mapping[str, Scalar]) -> bool:
@@ -121,7 +121,7 @@ def passes(filter_: Filter) -> Compiled:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What the clients of a router may publish, by the keys under which they have advertised it.
+# Advertisements of clients, by key.
 
 
 class _Announced(NamedTuple):
@@ -131,7 +131,7 @@ class _Announced(NamedTuple):
 
 
 class Advertised:
-    """See the module. `seals` says which types travel sealed."""
+    """The advertisements of a router's clients. `seals` returns whether a type travels sealed."""
 
     def __init__(self, seals: Callable[[TypeKey], bool]) -> None:
         self._seals = seals
@@ -143,28 +143,28 @@ class Advertised:
     def put(
         self, key: str, of_type: TypeKey, ancestors: Iterable[TypeKey], filter_: Filter
     ) -> tuple[Advertisement, ...]:
-        """Take in what a client advertises, and return its entries in the trees of the type and of its ancestors.
+        """Add an advertisement, and return its entries in the trees of the type and of its ancestors.
 
         Raises `RefusedError` (`route.key`) if the key is taken.
         """
         check_new(key, self._by_key)
-        # What events may hold is nobody's business on the way where they are sealed.
+        # The filter of a sealed type must not be revealed to other brokers.
         own = Advertisement(of_type, of_type, Filter() if self._seals(of_type) else filter_)
         entries = (own, *(Advertisement(a, of_type) for a in dict.fromkeys(ancestors) if a != of_type))
         self._by_key[key] = _Announced(entries, passing_of(filter_))
         return entries
 
     def pop(self, key: str) -> tuple[Advertisement, ...]:
-        """Take it out, and return what was entered. Raises `RefusedError` (`route.unknown`)."""
+        """Remove an advertisement, and return its entries. Raises `RefusedError` (`route.unknown`)."""
         check_known(key, self._by_key)
         return self._by_key.pop(key).entries
 
     def trees(self, key: str) -> tuple[TypeKey, ...]:
-        """Return the trees in which something is advertised under a key."""
+        """Return the trees that have entries of an advertisement."""
         return tuple(entry.tree for entry in self._by_key[key].entries) if key in self._by_key else ()
 
     def passing(self, key: str) -> tuple[TypeKey, Compiled | None]:
-        """Return of which type the events are that are advertised under a key, and what passes of it.
+        """Return the type of an advertisement, and the test of its filter.
 
         Raises `RefusedError` (`route.unknown`).
         """
@@ -173,7 +173,7 @@ class Advertised:
         return entries[0].type, passing
 
     def check(self, key: str, events: Sequence[TransitEvent]) -> None:
-        """Check that events are what is advertised under a key.
+        """Check events against an advertisement.
 
         Raises `RefusedError`: `route.unknown`, `route.outside`.
         """
@@ -181,29 +181,31 @@ class Advertised:
 
 
 def passing_of(filter_: Filter) -> Compiled | None:
-    """Return what passes a filter, and None if everything does."""
+    """Return the test of a filter; None if everything passes."""
     return None if filter_.selector == ALWAYS else passes(filter_)
 
 
 def check_passing(of_type: TypeKey, passing: Compiled | None, events: Sequence[TransitEvent]) -> None:
-    """Check that events are of a type, and pass a filter, if there is one. Raises `RefusedError` (`route.outside`)."""
+    """Raise `RefusedError` (`route.outside`) if an event is of another type, or does not pass the test."""
     for event in events:
         if event.key != of_type or (passing is not None and not passing(event.values)):
             raise outside()
 
 
 def outside() -> RefusedError:
-    """Return the refusal of an event that no advertisement announces."""
-    return RefusedError("route.outside", "the event is not what was advertised", hint="advertise what you publish")
+    """Return the error for an event that does not match its advertisement."""
+    return RefusedError(
+        "route.outside", "the event does not match the advertisement", hint="advertise what you publish"
+    )
 
 
 def check_new(key: str, taken: Container[str]) -> None:
-    """Check that a key is free. Raises `RefusedError` (`route.key`)."""
+    """Raise `RefusedError` (`route.key`) if a key is in use."""
     if key in taken:
-        raise RefusedError("route.key", f"`{key[:80]}` is in use already", hint="take another key")
+        raise RefusedError("route.key", f"`{key[:80]}` is in use already", hint="choose another key")
 
 
 def check_known(key: str, taken: Container[str]) -> None:
-    """Check that there is something under a key. Raises `RefusedError` (`route.unknown`)."""
+    """Raise `RefusedError` (`route.unknown`) if a key is not in use."""
     if key not in taken:
-        raise RefusedError("route.unknown", f"there is nothing under `{key[:80]}`")
+        raise RefusedError("route.unknown", f"there is no subscription or advertisement `{key[:80]}`")

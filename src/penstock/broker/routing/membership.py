@@ -1,13 +1,12 @@
 """Who is in the network, how they are linked, and where the events of a type meet.
 
-Each broker announces its own links under rising numbers, and everybody passes on what is new. A link counts when both
-ends announce it, so that a broker that has crashed is gone as soon as its neighbours say so, whatever it said last. The
-brokers that are live for me are those I can reach; an announcement of a broker that nobody reaches is kept for a while,
-because a partition may heal, and then forgotten.
+Each broker announces its own links under rising numbers, and all brokers forward new announcements. A link counts if
+both ends announce it, so a crashed broker is gone as soon as its neighbours announce that. The live brokers are those
+that this one can reach. The announcement of an unreachable broker is kept for a while, because a partition may heal.
 
-From the same announcements all brokers compute the same rendezvous node of a type, by the highest hash of the type and
-the broker, and the same tree of shortest paths to it. A type's name goes into the hash without its version, so that all
-versions meet (paper 5, section 4.4). When a broker comes or goes, only those types move whose highest hash it has.
+From the same announcements all brokers compute the same rendezvous node of a type, by the highest hash of type and
+broker, and the same tree of shortest paths to it. The hash covers the type's name without its version, so that all
+versions meet (paper 5, section 4.4). When a broker comes or goes, only the types with its hash as the highest move.
 """
 
 from collections import Counter, OrderedDict, deque
@@ -28,26 +27,26 @@ from penstock.model.principals import Principal
 from penstock.model.values import INTEGER_MAX
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Why a broker believes that words which went through many hands are those of the broker that they speak for.
+# Proofs that forwarded announcements and disclosures are those of the broker that they name.
 
 
 LABEL: Final = b"penstock-words-1"
 
 
 class AnnouncementProof(Protocol):
-    """How announcements and disclosures are believed. The words are a digest of all but the proof."""
+    """Signs and verifies announcements and disclosures. `words` is a digest of everything but the proof."""
 
     def sign(self, words: bytes) -> bytes:
-        """Return this broker's proof of its own words."""
+        """Return this broker's proof."""
         ...
 
     def verify(self, broker: Principal, words: bytes, proof: bytes) -> None:
-        """Check another broker's proof. Raises `RefusedError`."""
+        """Raise `RefusedError` if another broker's proof is wrong."""
         ...
 
 
 class TrustingProof:
-    """No proof at all: for networks in which every broker believes every other."""
+    """No proof at all, for networks in which all brokers trust each other."""
 
     def sign(self, words: bytes) -> bytes:  # noqa: ARG002  # part of the port
         """Return an empty proof."""
@@ -61,9 +60,9 @@ TRUSTING: Final = TrustingProof()
 
 
 class SignedProof:
-    """A broker's public key, and its signature over a label, the network and the words.
+    """A broker's public key, and its signature over a label, the network and the digest.
 
-    The same words come by several ways; what has been found right is remembered, up to `BrokerLimits.cache_entries`.
+    The same digest arrives over several paths, so verified ones are remembered, up to `BrokerLimits.cache_entries`.
     """
 
     def __init__(self, key: SigningKey, network: NetworkName, limits: BrokerLimits) -> None:
@@ -75,10 +74,7 @@ class SignedProof:
         return self._key.public.raw + self._key.sign(self._message(words))
 
     def verify(self, broker: Principal, words: bytes, proof: bytes) -> None:
-        """Check that the key is that broker's, and the signature that key's.
-
-        Raises `RefusedError` (`network.proof`), whatever the reason.
-        """
+        """Raise `RefusedError` (`network.proof`) unless the key is the broker's and its signature is valid."""
         name = sha256(broker.digest + sha256(words).digest() + proof).digest()
         if name in self._right:
             self._right.move_to_end(name)
@@ -89,7 +85,7 @@ class SignedProof:
             self._right.popitem(last=False)
 
     def _check(self, broker: Principal, words: bytes, proof: bytes) -> None:
-        problem = RefusedError("network.proof", f"these are not the words of {broker.short}", hint="cut the link")
+        problem = RefusedError("network.proof", f"a forged announcement of {broker.short}", hint="cut the link")
         if len(proof) != KEY_BYTES + SIGNATURE_BYTES:
             raise problem
         key = PublicKey(proof[:KEY_BYTES])
@@ -105,63 +101,63 @@ class SignedProof:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Who is in the network, how they are linked, and where the events of a type meet.
+# The network.
 
 
 MayRoute: TypeAlias = Callable[[TypeKey, Principal], bool]
-"""Whether a broker may stand on a path of a type. All brokers of that type's overlay must answer alike."""
+"""Returns whether a broker may be on a path of a type. All brokers of the type's overlay must agree."""
 
 
 def everybody(_type: TypeKey, _broker: Principal) -> bool:
-    """Let each broker route each type."""
+    """Let every broker route every type."""
     return True
 
 
 Admitted: TypeAlias = Callable[[Principal], bool]
-"""Whether a broker may be part of the network."""
+"""Returns whether a broker may be part of the network."""
 
 
 def anybody(_broker: Principal) -> bool:
-    """Admit each broker."""
+    """Admit every broker."""
     return True
 
 
 def announced_words(announcement: Announcement) -> bytes:
-    """Return the digest that an announcement's proof is about."""
+    """Return the digest that an announcement's proof signs."""
     links = tuple(link.digest for link in announcement.links)
     order = (str(announcement.incarnation).encode(), str(announcement.number).encode())
     return digest((b"penstock-announcement", announcement.broker.digest, *order, (b"links", *links)))
 
 
 def disclosed_words(disclosure: Disclosure) -> bytes:
-    """Return the digest that a disclosure's proof is about."""
+    """Return the digest that a disclosure's proof signs."""
     order = (str(disclosure.incarnation).encode(), str(disclosure.number).encode())
     return digest((b"penstock-disclosure", disclosure.broker.digest, *order, sha256(disclosure.data).digest()))
 
 
 @lru_cache(maxsize=CACHE_ENTRIES)
 def type_digest(key: TypeKey) -> bytes:
-    """Return h(owner ‖ name), the identity of a type in all its versions."""
+    """Return h(owner ‖ name), which identifies a type in all its versions."""
     return digest((b"type", key.owner.digest, key.name.encode()))
 
 
 def weight(key: TypeKey, broker: Principal) -> bytes:
-    """Return the weight of a broker for a type: the highest one makes the rendezvous node."""
+    """Return the weight of a broker for a type: the broker with the highest is the rendezvous node."""
     return sha256(type_digest(key) + broker.digest).digest()
 
 
 def rendezvous(key: TypeKey, brokers: Iterator[Principal]) -> Principal | None:
-    """Return the broker with the highest weight, or None of none."""
+    """Return the broker with the highest weight; None if there are no brokers."""
     return max(brokers, key=lambda broker: weight(key, broker), default=None)
 
 
 @dataclass(slots=True)
 class _Known:
     announcement: Announcement
-    #: when it was last heard or reached
+    #: when it was last heard of or reachable
     last: float
     disclosure: Disclosure | None = None
-    #: a later one that nobody has read yet
+    #: a later one that was not read yet
     unread: Disclosure | None = None
 
     @property
@@ -171,27 +167,27 @@ class _Known:
 
 @dataclass(frozen=True, slots=True)
 class NetworkView:
-    """The live part of the network, as one broker sees it: live brokers and their links in both directions."""
+    """The live part of the network, as one broker sees it: brokers, and links that both ends announce."""
 
     me: Principal
     links: Mapping[Principal, frozenset[Principal]]
     _distances: dict[Principal, dict[Principal, int]] = field(default_factory=dict, repr=False, compare=False)
 
     def root(self, key: TypeKey, may_route: MayRoute = everybody) -> Principal | None:
-        """Return the rendezvous node of a type among the live brokers that may route it; None if I may not."""
+        """Return a type's rendezvous node among the live brokers that may route it; None if this one may not."""
         if not may_route(key, self.me):
             return None
         return rendezvous(key, iter(self._live(key, may_route)))
 
     def parent(self, key: TypeKey, may_route: MayRoute = everybody) -> Principal | None:
-        """Return my next hop to the rendezvous node; None if I am it, or may not route the type."""
+        """Return this broker's next hop to the rendezvous node; None if it is the node, or may not route the type."""
         root = self.root(key, may_route)
         if root is None or root == self.me:
             return None
         distances = self._distances_from(root, key, may_route)
         nearest = distances[self.me] - 1
         candidates = (link for link in self.links[self.me] if distances.get(link) == nearest)
-        # Of equally short paths each type takes its own, which spreads the load.
+        # Among equally short paths each type has its own, which spreads the load.
         return rendezvous(key, candidates)
 
     def _live(self, key: TypeKey, may_route: MayRoute) -> Iterator[Principal]:
@@ -222,13 +218,13 @@ def _distances(
 
 
 class Membership:
-    """The announcements that one broker knows, its own among them, and what each broker discloses.
+    """The announcements and disclosures of all known brokers, including this one.
 
-    `incarnation` has to be greater than that of the broker's earlier lives; if it is not, the broker finds out when an
-    announcement of an earlier life comes back to it, and goes beyond that.
+    `incarnation` must be greater than in earlier runs of the broker. If it is not, the broker finds out when an
+    announcement of an earlier run comes back, and exceeds that.
 
-    Who is not admitted does not count and is not passed on. What such brokers said is kept aside, so that they can be
-    admitted for what they disclosed (`review`).
+    Announcements of brokers that are not admitted do not count and are not forwarded. They are kept apart, so that
+    these brokers can be admitted for what they disclose (`review`).
     """
 
     def __init__(
@@ -247,7 +243,7 @@ class Membership:
         self._left = False
         self._known: dict[Principal, _Known] = {}
         self._waiting: dict[Principal, _Known] = {}
-        #: the neighbours that first announced those who wait
+        #: the neighbours that first announced the brokers that wait
         self._brought: dict[Principal, Principal | None] = {}
         self._forgotten: list[Principal] = []
         self._view: NetworkView | None = None
@@ -261,42 +257,42 @@ class Membership:
         return self.own.incarnation
 
     def announcements(self) -> list[Announcement | Disclosure]:
-        """Return everything that a new neighbour has to know; who somebody is comes before what he discloses."""
+        """Return everything that a new neighbour must know: all announcements, and then all disclosures."""
         others = self._known.values()
         disclosures = [self._own_disclosure, *(known.disclosure for known in others)]
         return [self.own, *(known.announcement for known in others), *filter(None, disclosures)]
 
     def link_up(self, peer: Principal) -> Announcement | None:
-        """Take a link into my announcement; return it if it is new. Who has left takes part no more.
+        """Add a link to this broker's announcement; return it if it is new. After `leave` nothing changes.
 
-        Raises `LimitError` (`network.limit`) when there are too many links.
+        Raises `LimitError` (`network.limit`) if there are too many links.
         """
         if peer in self._links or self._left:
             return None
         if peer == self.me:
-            raise MalformedError("network.self", "a broker has no link to itself")
+            raise MalformedError("network.self", "a broker cannot link to itself")
         if len(self._links) >= self._limits.network_links:
             raise LimitError("network.limit", f"a broker has more than {self._limits.network_links} links")
         self._links.add(peer)
         return self._announce()
 
     def link_down(self, peer: Principal) -> Announcement | None:
-        """Take a link out of my announcement; return it if it is new."""
+        """Remove a link from this broker's announcement; return it if it is new."""
         if peer not in self._links:
             return None
         self._links.discard(peer)
         return self._announce()
 
     def leave(self) -> Announcement:
-        """Announce that I have no links, from now on, and return the announcement."""
+        """Return the announcement that this broker has no links from now on."""
         self._left = True
         self._links.clear()
         return self._announce()
 
     def disclose(self, data: bytes) -> Disclosure:
-        """Disclose something in place of what I disclosed before, and return it.
+        """Replace this broker's disclosure, and return it.
 
-        Raises `LimitError` (`network.limit`) when it is too long.
+        Raises `LimitError` (`network.limit`) if it is too long.
         """
         if len(data) > self._limits.network_disclosure:
             raise LimitError("network.limit", f"a broker discloses more than {self._limits.network_disclosure} bytes")
@@ -306,17 +302,16 @@ class Membership:
         return self._disclose(own.incarnation, own.number + 1, data)
 
     def renew(self) -> list[Announcement | Disclosure]:
-        """Return what I say of myself under new numbers, for those who have forgotten me by mistake."""
+        """Return this broker's announcement and disclosure under new numbers, for brokers that have forgotten it."""
         own: list[Announcement | Disclosure] = [self._announce()]
         if self._own_disclosure is not None:
             own.append(self.disclose(self._own_disclosure.data))
         return own
 
     def hear(self, announcement: Announcement, now: float, source: Principal | None = None) -> Announcement | None:
-        """Take in an announcement that a neighbour brings; return what has to be passed on, if anything.
+        """Process an announcement that a neighbour sent; return the announcement to forward, if any.
 
-        Raises `RefusedError` where the proof is wrong, and `LimitError` (`network.limit`) when there are too many
-        brokers.
+        Raises `RefusedError` if the proof is wrong, and `LimitError` (`network.limit`) if there are too many brokers.
         """
         broker = announcement.broker
         if broker == self.me:
@@ -334,10 +329,10 @@ class Membership:
         return announcement if broker in self._known else None
 
     def hear_disclosure(self, disclosure: Disclosure) -> tuple[Disclosure | None, bytes | None]:
-        """Take in a disclosure; return what has to be passed on, and the bytes where they are new.
+        """Process a disclosure; return the disclosure to forward, if any, and its bytes if they are new.
 
-        New bytes are passed on, and told to new neighbours, once they were read (`believe`): junk goes no further.
-        Raises `RefusedError` where the proof is wrong. Nobody discloses anything before he has announced himself.
+        New bytes are forwarded once they were read (`believe`), so junk is not. A disclosure of a broker that has not
+        announced itself is ignored. Raises `RefusedError` if the proof is wrong.
         """
         broker = disclosure.broker
         if broker == self.me:
@@ -353,7 +348,7 @@ class Membership:
         return None, disclosure.data
 
     def believe(self, broker: Principal, data: bytes) -> Disclosure | None:
-        """Let what a broker discloses count, now that it was read; return what has to be passed on, if anything."""
+        """Accept a broker's disclosure, after it was read; return the disclosure to forward, if any."""
         held = self._held(broker)
         if held is None or held.unread is None or held.unread.data != data:
             return None
@@ -361,19 +356,19 @@ class Membership:
         return held.disclosure if broker in self._known else None
 
     def is_unread(self, broker: Principal, data: bytes) -> bool:
-        """Return whether a broker still discloses this, and nobody has read it."""
+        """Return whether this is a broker's latest disclosure, and was not read yet."""
         held = self._held(broker)
         return held is not None and held.unread is not None and held.unread.data == data
 
     def disbelieve(self, broker: Principal, data: bytes) -> None:
-        """Keep nothing of what a broker discloses: it cannot be read. The same words are not taken again."""
+        """Drop a broker's disclosure, because it cannot be read. The same one is not accepted again."""
         held = self._held(broker)
         if held is not None and held.unread is not None and held.unread.data == data:
             held.disclosure = None
             held.unread = replace(held.unread, data=b"")
 
     def review(self) -> list[Announcement | Disclosure]:
-        """Ask again who is admitted; return what has to be passed on of those who are so now."""
+        """Decide again who is admitted; return what to forward of newly admitted brokers."""
         for broker in [broker for broker in self._known if not self._admitted(broker)]:
             self._wait(broker, self._known.pop(broker), None)
             self._view = None
@@ -386,7 +381,7 @@ class Membership:
         return news
 
     def forget(self, now: float, lifetime: float) -> list[Principal]:
-        """Forget brokers that nobody has reached for `lifetime`; return those forgotten who had disclosed something."""
+        """Forget brokers that were unreachable for `lifetime`; return those that had disclosed something."""
         live = self.view.links
         for held in (self._known, self._waiting):
             for broker, known in list(held.items()):
@@ -426,7 +421,7 @@ class Membership:
 
     def _wait(self, broker: Principal, known: _Known, source: Principal | None) -> None:
         if len(self._waiting) >= self._limits.network_waiting:
-            # Anybody can announce himself: who brings many takes the place of those that he has brought.
+            # Anybody can announce itself, so the neighbour that brings most displaces one that it has brought.
             ((most, _),) = Counter(self._brought.values()).most_common(1)
             self._drop(self._waiting, next(one for one, by in self._brought.items() if by == most))
         self._waiting[broker], self._brought[broker] = known, source
@@ -442,13 +437,13 @@ class Membership:
         try:
             self._proof.verify(self.me, announced_words(announcement), announcement.proof)
         except RefusedError:
-            # Somebody else's words: nobody believes them, so there is nothing to go beyond.
+            # Forged: nobody accepts it, so there is nothing to exceed.
             return None
         self.own = replace(self.own, incarnation=announcement.incarnation + 1)
         return self._announce()
 
     def _outdo(self, disclosure: Disclosure) -> Disclosure | None:
-        """Say again what I disclose where words of an earlier life stand in its way."""
+        """Renew this broker's disclosure if one of an earlier run supersedes it."""
         own = self._own_disclosure
         if own is None or disclosure.order <= own.order or disclosure.number >= INTEGER_MAX:
             return None

@@ -1,22 +1,22 @@
-"""What brokers say to each other, as values and as plain trees for the wire.
+"""Messages between brokers, as values and as plain trees for the wire.
 
-Everything between two neighbours travels in a `Hop`, which names the sender's session and counts:
+Every message between two neighbours travels in a `Hop`, which names the sender's session and a number:
 
-| body           | says                                                                        | counted |
+| body           | means                                                                       | counted |
 |----------------|-----------------------------------------------------------------------------|---------|
-| `Greeting`     | a session begins: forget what I told you before                             | no      |
-| `Pulse`        | I am here, and have counted so far                                          | no      |
-| `Again`        | begin a session later than this one, I have lost count                      | no      |
-| `Announcement` | a broker's links, numbered by that broker; it is passed on to everyone      | yes     |
-| `Disclosure`   | what a broker has to show, numbered likewise; it is passed on to everyone   | yes     |
-| `Enter`        | an `Interest`, `Advertisement` or `Subscription` holds, under this handle   | yes     |
-| `WithdrawEntry`     | what was entered under this handle holds no longer                          | yes     |
-| `Confirm`      | say when what I have entered in a tree has reached all who have to know it  | yes     |
-| `Confirmed`    | it has                                                                      | yes     |
+| `Greeting`     | a session starts: forget my earlier messages                                | no      |
+| `Pulse`        | I am alive, and have sent so many counted messages                          | no      |
+| `Again`        | start a later session: I have missed messages                               | no      |
+| `Announcement` | a broker's links, numbered by that broker; forwarded to all                 | yes     |
+| `Disclosure`   | a broker's credentials, numbered likewise; forwarded to all                 | yes     |
+| `Enter`        | add an interest, advertisement or subscription under this handle            | yes     |
+| `WithdrawEntry` | remove the entry under this handle                                         | yes     |
+| `Confirm`      | answer when my entries in a tree have reached all brokers that need them    | yes     |
+| `Confirmed`    | they have                                                                   | yes     |
 | `Publications` | events                                                                      | yes     |
 
 `to_tree` gives None, bool, int, float, str, bytes, datetime, and lists and string-keyed dicts of them. `from_tree`
-reads exactly what `to_tree` writes, within `BrokerLimits`; whatever else the tree is, it raises `MalformedError`
+reads exactly what `to_tree` writes, within `BrokerLimits`. For any other tree it raises `MalformedError`
 (`message.malformed`), `LimitError` (`message.limit`) or what the parts of a message raise, and nothing else.
 """
 
@@ -45,7 +45,7 @@ from penstock.model.values import INTEGER_MAX
 
 @dataclass(frozen=True, slots=True)
 class Greeting:
-    """The first word of a session."""
+    """The first message of a session."""
 
     KIND: ClassVar = "greeting"
     COUNTED: ClassVar = False
@@ -61,7 +61,7 @@ class Greeting:
 
 @dataclass(frozen=True, slots=True)
 class Pulse:
-    """A sign of life. Its hop says how far the sender has counted."""
+    """A sign of life. Its hop has the number of the sender's last counted message."""
 
     KIND: ClassVar = "pulse"
     COUNTED: ClassVar = False
@@ -77,7 +77,7 @@ class Pulse:
 
 @dataclass(frozen=True, slots=True, order=True)
 class Stamp:
-    """A session of one broker with one neighbour: later ones are greater, whatever happened in between."""
+    """Identifies a session of one broker with one neighbour. Later sessions are greater."""
 
     incarnation: int
     session: int
@@ -85,7 +85,7 @@ class Stamp:
 
 @dataclass(frozen=True, slots=True)
 class Again:
-    """Begin a session after `after`: words were lost, or the addressee's clock went backwards."""
+    """Requests a session after `after`: messages were lost, or the receiver's clock went backwards."""
 
     KIND: ClassVar = "again"
     COUNTED: ClassVar = False
@@ -102,9 +102,9 @@ class Again:
 
 @dataclass(frozen=True, slots=True)
 class Announcement:
-    """The links of one broker, as it says itself. Later numbers of a later incarnation win.
+    """One broker's own announcement of its links. Later numbers of a later incarnation win.
 
-    `proof` is what the network demands to believe that the words are that broker's (see `Membership`).
+    `proof` shows that the broker made the announcement (see `Membership`).
     """
 
     KIND: ClassVar = "announcement"
@@ -117,7 +117,7 @@ class Announcement:
 
     @property
     def order(self) -> tuple[int, int]:
-        """What says which of two announcements of a broker is the later one."""
+        """The sort key: the later of two announcements of a broker has the greater one."""
         return self.incarnation, self.number
 
     def to_tree(self) -> dict[str, Tree]:
@@ -136,13 +136,13 @@ class Announcement:
         order = fields.count("incarnation"), fields.count("number")
         links = fields.many("links", NETWORK_LINKS, read_principal)
         if any(one >= other for one, other in pairwise(links)) or broker in links:
-            malformed("the links of an announcement are not a sorted set of others")
+            malformed("the links of an announcement are not a sorted set of other brokers")
         return cls(broker, *order, links, _read_bytes(fields, "proof", NETWORK_PROOF))
 
 
 @dataclass(frozen=True, slots=True)
 class Disclosure:
-    """What one broker has to show to all others, which to routing is just bytes. Later ones win, as announcements do.
+    """One broker's credentials for all others, which routing treats as bytes. Later ones win, as announcements do.
 
     It is not longer than `BrokerLimits.network_disclosure`.
     """
@@ -157,7 +157,7 @@ class Disclosure:
 
     @property
     def order(self) -> tuple[int, int]:
-        """What says which of two disclosures of a broker is the later one."""
+        """The sort key: the later of two disclosures of a broker has the greater one."""
         return self.incarnation, self.number
 
     def to_tree(self) -> dict[str, Tree]:
@@ -187,7 +187,7 @@ def _read_bytes(fields: Fields, name: str, most: int) -> bytes:
 
 @dataclass(frozen=True, slots=True)
 class Enter:
-    """An entry holds from now on, under a handle of the sender's choice that is new in the session."""
+    """Adds an entry, under a handle of the sender's choice that is new in the session."""
 
     KIND: ClassVar = "enter"
     COUNTED: ClassVar = True
@@ -205,7 +205,7 @@ class Enter:
 
 @dataclass(frozen=True, slots=True)
 class WithdrawEntry:
-    """An entry of this session holds no longer."""
+    """Removes an entry of this session."""
 
     KIND: ClassVar = "withdraw"
     COUNTED: ClassVar = True
@@ -222,7 +222,7 @@ class WithdrawEntry:
 
 @dataclass(frozen=True, slots=True)
 class Confirm:
-    """Say when all that I have entered in a tree has reached everybody who has to know of it."""
+    """Asks for an answer when all entries of the sender in a tree have reached the brokers that need them."""
 
     KIND: ClassVar = "confirm"
     COUNTED: ClassVar = True
@@ -240,7 +240,7 @@ class Confirm:
 
 @dataclass(frozen=True, slots=True)
 class Confirmed:
-    """It has: all that was entered before the question of this number."""
+    """Answers a `Confirm`: all entries before the question of this number have arrived."""
 
     KIND: ClassVar = "confirmed"
     COUNTED: ClassVar = True
@@ -262,13 +262,13 @@ _BODIES: Final = {
     kind.KIND: kind
     for kind in (Greeting, Pulse, Again, Announcement, Disclosure, Enter, WithdrawEntry, Confirm, Confirmed)
 }
-#: the kinds of what stands in a hop: counts, the kind of its body, and that
+#: the types of a hop's elements: session and number, the kind of its body, and the body
 _FORMS: Final = frozenset(((int, int, int, str, dict), (int, int, int, str, list)))
 
 
 @dataclass(frozen=True, slots=True)
 class Hop:
-    """One word to a neighbour: in which session of the sender, the how-manieth counted one, and what."""
+    """One message to a neighbour: the sender's session, the number of counted messages, and the body."""
 
     stamp: Stamp
     number: int

@@ -14,26 +14,26 @@ from penstock.model.principals import Principal
 
 @dataclass(frozen=True, slots=True)
 class Send:
-    """Say something to a neighbour."""
+    """Send a message to a neighbour."""
 
     peer: Principal
     hop: Hop
 
 
 Deliveries: TypeAlias = tuple[tuple[tuple[str, ...], TransitEvent], ...]
-"""Events in the order of their arrival, each with the keys of the clients' subscriptions that it matches."""
+"""Events in the order of arrival, each with the keys of the clients' subscriptions that it matches."""
 
 
 @dataclass(frozen=True, slots=True)
 class Deliver:
-    """Give events to clients."""
+    """Deliver events to clients."""
 
     deliveries: Deliveries
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """Close the link to a neighbour, which breaks the rules or has fallen silent."""
+    """Close the link to a neighbour that breaks the protocol or is silent."""
 
     peer: Principal
     reason: PenstockError
@@ -41,7 +41,7 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Interested:
-    """Somebody in the network wants what a client has advertised under this key, or nobody does."""
+    """Tell a client whether any subscription in the network may match its advertisement."""
 
     key: str
     wanted: bool
@@ -49,9 +49,9 @@ class Interested:
 
 @dataclass(frozen=True, slots=True)
 class Disclosed:
-    """Another broker discloses this now; nothing at all once it is forgotten. `peer` is who handed it on.
+    """Read another broker's new disclosure; it is empty once that broker is forgotten. `peer` has forwarded it.
 
-    The router waits for `believe` before it passes anything on.
+    The router forwards it only after `believe`.
     """
 
     broker: Principal
@@ -61,7 +61,7 @@ class Disclosed:
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """The paths of what a client has asked for are laid; or that could not be confirmed in time."""
+    """Tell a client that the paths of its requests are set up, or could not be confirmed in time."""
 
     token: str
     complete: bool = True
@@ -69,7 +69,7 @@ class Laid:
 
 @dataclass(frozen=True, slots=True)
 class Unsent:
-    """Events that a neighbour had asked for were not passed on to it: the link to it is lost."""
+    """Count events that a neighbour had subscribed to and did not get, because its link is lost."""
 
     peer: Principal
     events: int
@@ -77,9 +77,9 @@ class Unsent:
 
 @dataclass(frozen=True, slots=True)
 class Unopened:
-    """A sealed block is refused: it does not open, or is not what it says, or should have come at another time.
+    """Quarantine and report a refused block: it does not open, is malformed, a replay, or from the wrong time.
 
-    `block` is as it came, sealed, and empty for events that came as they are. `peer` is who handed it on.
+    `block` is sealed as it arrived, and empty for events that arrived unsealed. `peer` has forwarded it.
     """
 
     origin: Principal
@@ -93,20 +93,20 @@ Output: TypeAlias = Send | Deliver | Cut | Interested | Disclosed | Unopened | U
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class RouterSettings:
-    """Settings of a router: who it trusts, how announcements are proved, times in seconds, and bounds.
+    """Settings of a router: permissions, proofs of announcements, times in seconds, and bounds.
 
-    When the answers of `may_route` or `admitted` change, call `Router.trust_changed`.
+    Call `Router.trust_changed` when the answers of `may_route` or `admitted` change.
     """
 
     may_route: MayRoute = everybody
     admitted: Admitted = anybody
     proof: AnnouncementProof = TRUSTING
-    #: what is sealed and opened here
+    #: seals and opens events
     vault: Vault = field(default_factory=NoVault)
-    #: between two signs of life, and until a neighbour without one is cut off
+    #: the time between two signs of life, and after which a silent neighbour is cut off
     pulse: float = 5.0
     silence: float = 20.0
-    #: how long brokers are remembered that cannot be reached
+    #: how long unreachable brokers are remembered
     lifetime: float = 600.0
     #: whether a fabric is between brokers, and who writes to it seals what goes there
     on_fabric: bool = False
@@ -115,7 +115,7 @@ class RouterSettings:
 
 @dataclass(frozen=True, slots=True)
 class Size:
-    """How much a router holds: what its clients asked for, what neighbours entered, what it entered with them."""
+    """How much a router holds: clients' requests, neighbours' entries here, and its entries with neighbours."""
 
     clients: int
     entered: int

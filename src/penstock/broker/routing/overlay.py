@@ -1,13 +1,13 @@
-"""Which brokers are trusted with which types (Belokosztolszki et al., sections 5 and 6.3).
+"""Which brokers may carry which types (Belokosztolszki et al., sections 5 and 6.3).
 
-An owner grants `route` on its types to brokers that it trusts, or to domains that pass it on to theirs: the paper's
-certificate chains, as capabilities. Brokers that have no such right are to routing as if they had failed, so that each
-type has an overlay of its own. The answer comes from the reduction that decides everything else. The right is
-unconditional: it covers all versions of a type, and one that depends on attributes, events or the environment does not
-count, because nobody asks those at each hop.
+An owner grants `route` on its types to brokers that it trusts, or to domains that delegate it to theirs: the paper's
+certificate chains, as capabilities. Routing treats brokers without this right as if they had failed, so each type has
+an overlay of its own. The right follows from the same reduction as all decisions. It must be unconditional and cover
+all versions of a type. A right that depends on attributes, events or the environment does not count, because these are
+not evaluated at each hop.
 
-`stamp` is asked in the same way: who signs time-stamps for an owner. It says how far the owner's whole policy is, so it
-counts only where it covers all of the owner's types.
+The right `stamp`, to sign time-stamps for an owner, is decided in the same way. A stamp is about the owner's whole
+policy, so the right counts only if it covers all of the owner's types.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ from penstock.trust.policy_state import Revocations
 from penstock.trust.tags import ANY, Set, Tag
 from penstock.trust.validity import ALWAYS, earliest, turning_point
 
-#: of a tag about event types: its head, owner, name, version and right
+#: the elements of a tag about event types: head, owner, name, version and right
 _PLACES: Final = 5
 _NAME: Final = 2
 _VERSION: Final = 3
@@ -37,25 +37,25 @@ _NOTHING: Final = Credentials()
 class UnsafeOpen:
     """Types that every broker of the network may carry: those of some owners, or all.
 
-    For a network of one organisation, whose brokers are all its own. Whoever joins as a broker then reads the events.
+    For a network whose brokers all belong to one organisation. Every broker that joins can then read the events.
     """
 
     owners: frozenset[Principal] = frozenset()
     everyone: bool = False
 
     def covers(self, owner: Principal) -> bool:
-        """Return whether the types of an owner need no right."""
+        """Return whether every broker may carry an owner's types."""
         return self.everyone or owner in self.owners
 
 
 CLOSED = UnsafeOpen()
-"""The default: a broker carries what it has the right to carry."""
+"""The default: a broker needs the right `route`."""
 
 
 class Overlay:
-    """See the module. Answers are remembered until what they rest on changes, or a date among it passes.
+    """Decides which brokers may carry a type. Answers are remembered until credentials or dates change them.
 
-    A type that its owner's word gives to nobody is carried by the owner alone.
+    A type that its owner grants to nobody is carried by the owner alone.
     """
 
     def __init__(
@@ -77,29 +77,29 @@ class Overlay:
         #: the brokers that may carry a type, or one of an owner's types at least; and those that may stamp for it
         self._answers: Recent[tuple[Right, TypeKey | str], frozenset[Principal]] = Recent(limits.cache_entries)
 
-    # What the answers rest on.
+    # Credentials.
 
     def change(self, policy: Credentials, revocations: Revocations) -> None:
-        """Take in what owners have published and revoked."""
+        """Use other credentials and revocations of owners."""
         self._policy, self._revocations = policy, revocations
         self._forget()
 
     def disclose(self, broker: Principal, credentials: Credentials) -> None:
-        """Take in what a broker shows for itself, in the place of what it showed before."""
+        """Replace a broker's own credentials."""
         if self._disclosed.get(broker) != credentials:
             self._disclosed[broker] = credentials
             self._forget()
 
     def leave(self, broker: Principal) -> None:
-        """Forget what a broker has shown."""
+        """Forget a broker's own credentials."""
         if self._disclosed.pop(broker, None) is not None:
             self._forget()
 
     def recheck(self) -> None:
-        """Ask for everything again: the clock was corrected, and dates that had passed are still to come."""
+        """Forget all answers: the clock was corrected, so dates that had passed are in the future again."""
         self._forget()
 
-    # What follows from it.
+    # Answers.
 
     def may_route(self, now: datetime, of_type: TypeKey, broker: Principal) -> bool:
         """Return whether a broker may carry the events of a type."""
@@ -107,13 +107,13 @@ class Overlay:
         return broker == owner or self._open.covers(owner) or broker in self._trusted(now, of_type)
 
     def trusted(self, now: datetime, of_type: TypeKey, brokers: Iterable[Principal]) -> frozenset[Principal]:
-        """Return those of some brokers that may carry the events of a type: its overlay."""
+        """Return the brokers among these that may carry the events of a type: its overlay."""
         return frozenset(broker for broker in brokers if self.may_route(now, of_type, broker))
 
     def trusts(self, now: datetime, owner: Principal, broker: Principal, shown: Credentials = _NOTHING) -> bool:
-        """Return whether a broker may carry at least one of an owner's types: whether stamps may come from it.
+        """Return whether a broker may carry at least one of an owner's types, so that stamps may come from it.
 
-        By what all brokers show now; for one that is away, also by what it has `shown` before.
+        The current credentials of all brokers count, and those that this broker has `shown` before, if it is away.
         """
         if broker == owner or self._open.covers(owner) or broker in self._trusted(now, owner):
             return True
@@ -123,17 +123,17 @@ class Overlay:
         return any(broker == grant.subject for grant in _granted(before, owner, ANY))
 
     def stampers(self, now: datetime, owner: Principal) -> frozenset[Principal]:
-        """Return those who may sign time-stamps for an owner, besides the owner itself."""
+        """Return the principals besides an owner that may sign time-stamps for it."""
         return self._trusted(now, owner, Right.STAMP) - {owner}
 
     def turns(self) -> datetime | None:
-        """Return when answers may change by themselves, as far as they have been asked for."""
+        """Return when a remembered answer may change by its dates."""
         return self._turn
 
     def _trusted(self, now: datetime, about: TypeKey | Principal, right: Right = Right.ROUTE) -> frozenset[Principal]:
         if self._turn is not None and now >= self._turn:
             self._forget()
-        # Of an owner as it is written: so it is asked for, and the same digest may be written in another way.
+        # The owner as text, because requests compare it as text: one digest has several spellings.
         key = right, about if isinstance(about, TypeKey) else str(about)
         known = self._answers.get(key)
         if known is None:
@@ -142,14 +142,14 @@ class Overlay:
         return known
 
     def _ask(self, now: datetime, about: TypeKey | Principal, right: Right) -> frozenset[Principal]:
-        """Find all brokers in one pass: authority flows from the owner to everyone it reaches."""
+        """Return all brokers with the right, in one pass over everything that the owner's authority reaches."""
         owner, name = (about.owner, about.name.encode()) if isinstance(about, TypeKey) else (about, ANY)
         whole = _granted(self._closure(now, owner), owner, name, right)
         self._turn = earliest(self._turn, turning_point((grant.validity for grant in whole), now))
         return frozenset(grant.subject for grant in whole if isinstance(grant.subject, Principal))
 
     def _closure(self, now: datetime, owner: Principal) -> Closure:
-        """Return what counts by an owner's word now. Dates are asked here, so that they have to be asked again."""
+        """Return the closure of the credentials that are valid for an owner now."""
         if self._bag is None:
             self._bag = _together(self._policy, *self._disclosed.values())
             dates = turning_point((certificate.statement.validity for certificate in self._bag), now)
@@ -169,12 +169,12 @@ class Overlay:
 
 
 def route_request(owner: Principal, name: Tag = ANY, right: Right = Right.ROUTE) -> Tag:
-    """Return what is asked about carrying an owner's types: one of them, or any; or about stamping for the owner."""
+    """Return the tag that requests `route` on one or any of an owner's types, or `stamp` for the owner."""
     return (EVENT_TYPE, str(owner).encode(), name, ANY, right.encode())
 
 
 def _granted(closure: Closure, owner: Principal, name: Tag, right: Right = Right.ROUTE) -> list[FiveTuple]:
-    """Return the unconditional rights to carry an owner's types of some name, or to stamp for it."""
+    """Return the unconditional grants of a right on an owner's types of a name."""
     request = route_request(owner, name, right)
     grants = closure.follow([FiveTuple(None, owner, True, request, ALWAYS)])
     enough = _of_all_types if right is Right.STAMP else _unconditional
@@ -186,12 +186,12 @@ def _members(tag: Tag) -> Iterable[Tag]:
 
 
 def _unconditional(tag: Tag) -> bool:
-    """Return whether a right, reduced for a question about routing, covers all versions and depends on nothing."""
+    """Return whether a reduced right covers all versions and is unconditional."""
     return isinstance(tag, tuple) and len(tag) == _PLACES and tag[_VERSION] is ANY
 
 
 def _of_all_types(tag: Tag) -> bool:
-    """Return whether a right depends on nothing, and covers all types of an owner."""
+    """Return whether a reduced right is unconditional and covers all types of an owner."""
     return isinstance(tag, tuple) and _unconditional(tag) and tag[_NAME] is ANY
 
 

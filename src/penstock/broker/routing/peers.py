@@ -1,4 +1,4 @@
-"""The brokers that a router talks with: which of them are up, and what each has entered here and was sent."""
+"""The neighbours of a router: their sessions, the entries on both sides, and confirmations that entries arrived."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -31,62 +31,62 @@ from penstock.model.principals import Principal
 from penstock.model.values import INTEGER_MAX
 
 # ----------------------------------------------------------------------------------------------------------------------
-# One neighbour's sessions: which of its words count, and when to ask for all of them again.
+# One neighbour's sessions: which of its messages count, and when to request all of them again.
 #
-# What a neighbour has told me holds for the session in which it said so. A greeting under a later stamp begins a
-# session and voids the one before; words of earlier sessions, and words heard before, are ignored; a word that is
-# missing makes me ask for a new session. So whatever a transport loses, repeats or keeps back, I either hold exactly
-# what the neighbour meant to tell me, or know that I do not.
+# A neighbour's entries are valid for the session in which it sent them. A greeting with a later stamp starts a session
+# and voids the one before. Messages of earlier sessions, and repeated ones, are ignored. If a message is missing, this
+# broker requests a new session. So whatever a transport loses, repeats or delays, this broker either has exactly what
+# the neighbour sent, or knows that it does not.
 
 
 class Heard(Enum):
-    """What a hop means for its receiver."""
+    """The meaning of a hop for its receiver."""
 
-    NEW = "the neighbour begins a session"
-    REBORN = "the neighbour begins a session, and has forgotten mine"
-    NEXT = "the next counted word: take it"
+    NEW = "the neighbour starts a session"
+    REBORN = "the neighbour starts a session, and has forgotten mine"
+    NEXT = "the next counted message: process it"
     NOTHING = "old, repeated, or without content"
-    LOST = "ask for a new session"
-    ASKED = "begin a new session of my own"
+    LOST = "request a new session"
+    ASKED = "start a new session of my own"
 
 
 class Hops:
-    """Both directions of one link. `begin` on every new connection, and whenever `hear` says `ASKED` or `REBORN`."""
+    """Both directions of one link. Call `begin` on every new connection, and after `ASKED` and `REBORN`."""
 
     def __init__(self, incarnation: int) -> None:
         self._stamp = Stamp(incarnation, 0)
         self._sent = 0
         self._heard = Stamp(0, 0)
         self._taken = 0
-        #: no greeting since the connection was made, or a word was lost since
+        #: no greeting since the connection was made, or a message was lost since
         self._waiting = True
 
     @property
     def greeted(self) -> bool:
-        """Whether I hold what the neighbour has told me."""
+        """Whether this broker has all messages of the neighbour's session."""
         return not self._waiting
 
     def connect(self) -> None:
-        """Expect a greeting: there is a new connection."""
+        """Expect a greeting on a new connection."""
         self._waiting = True
 
     def begin(self) -> Hop:
-        """Begin a session of my own and return its greeting."""
+        """Start a session of this broker, and return its greeting."""
         self._stamp = Stamp(self._stamp.incarnation, self._stamp.session + 1)
         self._sent = 0
         return Hop(self._stamp, 0, Greeting())
 
     def say(self, body: Body) -> Hop:
-        """Return a word in the present session."""
+        """Return a message of the current session."""
         self._sent += body.COUNTED
         return Hop(self._stamp, self._sent, body)
 
     def again(self) -> Hop:
-        """Return the request for a session after all that I have heard of."""
+        """Return the request for a session after all that are known."""
         return self.say(Again(self._heard))
 
     def hear(self, hop: Hop) -> Heard:
-        """Say what a hop means. Raises `RefusedError` (`network.stamp`) when no later stamp is left."""
+        """Return the meaning of a hop. Raises `RefusedError` (`network.stamp`) if no later stamp is possible."""
         if isinstance(hop.body, Again):
             return self._hear_again(hop.body.after)
         if isinstance(hop.body, Greeting):
@@ -112,7 +112,7 @@ class Hops:
     def _hear_pulse(self, hop: Hop) -> Heard:
         if not self._waiting and (hop.stamp, hop.number) <= (self._heard, self._taken):
             return Heard.NOTHING
-        # The greeting, or some word since, has not come, and what comes in order would have come before the pulse.
+        # The greeting or a later message is missing: links keep order, so it would have arrived before the pulse.
         self._heard, self._waiting = max(hop.stamp, self._heard), True
         return Heard.LOST
 
@@ -120,44 +120,44 @@ class Hops:
         if after < self._stamp:
             return Heard.NOTHING
         if after.incarnation >= INTEGER_MAX or after.session >= INTEGER_MAX:
-            raise RefusedError("network.stamp", "a neighbour claims a session after which there is none")
+            raise RefusedError("network.stamp", "a neighbour claims the highest possible session number")
         self._stamp = after
         return Heard.ASKED
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What two neighbours have entered with each other in their present sessions.
+# The entries of two neighbours with each other in their current sessions.
 
 
 @dataclass(slots=True)
 class NeighbourEntries:
-    """What a neighbour has entered here, under its handles, and what was entered there, under mine."""
+    """A neighbour's entries here, under its handles, and this broker's entries there, under its own."""
 
     entered: dict[int, Entry] = field(default_factory=dict)
-    #: the handles of that which it may enter
+    #: the handles of the entries that count, because the neighbour may make them
     heeded: set[int] = field(default_factory=set)
     told: dict[TypeKey, dict[Entry, int]] = field(default_factory=dict)
     _handles: int = 0
 
     def enter(self, handle: int, entry: Entry, most: int) -> None:
-        """Write down what the neighbour enters.
+        """Add an entry of the neighbour.
 
-        Raises `MalformedError` (`route.handle`) if the handle is taken, `LimitError` (`route.limit`) beyond `most`.
+        Raises `MalformedError` (`route.handle`) if the handle is in use, `LimitError` (`route.limit`) beyond `most`.
         """
         if handle in self.entered:
-            raise MalformedError("route.handle", "a neighbour enters two things under one handle")
+            raise MalformedError("route.handle", "a neighbour uses one handle for two entries")
         if len(self.entered) >= most:
-            raise LimitError("route.limit", f"a neighbour enters more than {most} things")
+            raise LimitError("route.limit", f"a neighbour has more than {most} entries")
         self.entered[handle] = entry
 
     def withdraw(self, handle: int) -> Entry:
-        """Strike out what the neighbour withdraws, and return it. Raises `MalformedError` (`route.handle`)."""
+        """Remove an entry of the neighbour, and return it. Raises `MalformedError` (`route.handle`)."""
         if handle not in self.entered:
-            raise MalformedError("route.handle", "a neighbour withdraws what it has not entered")
+            raise MalformedError("route.handle", "a neighbour withdraws an unknown entry")
         return self.entered.pop(handle)
 
     def heed(self, handle: int, *, allowed: bool) -> bool:
-        """Let an entry count, or no longer; return whether that is a change."""
+        """Count an entry, or not any longer; return whether that is a change."""
         if allowed == (handle in self.heeded):
             return False
         if allowed:
@@ -167,21 +167,21 @@ class NeighbourEntries:
         return True
 
     def counting(self) -> Iterator[Entry]:
-        """Yield what the neighbour has entered, and may enter."""
+        """Yield the neighbour's entries that count."""
         return (self.entered[handle] for handle in self.heeded)
 
     def forget_told(self) -> None:
-        """Forget what was entered with the neighbour: a session begins, or is over."""
+        """Forget this broker's entries: a session starts or ends."""
         self.told, self._handles = {}, 0
 
     def tell(self, entry: Entry) -> Enter:
-        """Enter something with the neighbour."""
+        """Return the message that adds an entry."""
         self._handles += 1
         self.told.setdefault(entry.tree, {})[entry] = self._handles
         return Enter(self._handles, entry)
 
     def untell(self, entry: Entry) -> WithdrawEntry:
-        """Withdraw something from the neighbour."""
+        """Return the message that withdraws an entry."""
         told = self.told[entry.tree]
         handle = told.pop(entry)
         if not told:
@@ -189,29 +189,29 @@ class NeighbourEntries:
         return WithdrawEntry(handle)
 
     def differing(self, key: TypeKey, wanted: Mapping[Entry, bool]) -> Iterator[tuple[Entry, bool]]:
-        """Yield the entries of a tree to send (True) or withdraw (False)."""
+        """Yield the entries of a tree to add (True) or withdraw (False)."""
         told = self.told.get(key, {})
         return ((entry, holds) for entry, holds in wanted.items() if holds != (entry in told))
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Neighbours whose links were lost: what they had asked for, and how much of it could not be passed on to them.
+# Neighbours with lost links: their subscriptions, and the number of events that they did not get.
 #
-# When a link breaks, what the neighbour entered counts no longer: other paths are found, if there are any. What it had
-# asked for is kept aside until it asks again, so that an operator can see what an outage has cost. Nothing is kept of a
-# neighbour that took leave, since it withdrew everything before. Selectors are put into an index by the first event of
-# their type that comes meanwhile.
+# When a link breaks, the neighbour's entries no longer count, and other paths are used if there are any. Its
+# subscriptions are kept apart until it subscribes again, so that an operator can see the cost of an outage. A neighbour
+# that left properly has withdrawn its subscriptions before. Selectors are indexed when the first event of their type
+# arrives.
 
 
 @dataclass(slots=True)
 class _Asked:
-    """What one neighbour had asked for of one type: filters until there is an event, then an index of them."""
+    """One neighbour's subscriptions to one type: filters until there is an event, then an index of them."""
 
     filters: list[AnyFilter] = field(default_factory=list)
     index: Matcher[int] | None = None
 
     def count(self, block: Publications, limits: BrokerLimits) -> int:
-        """Return how many events of a block the neighbour would have been sent."""
+        """Return how many events of a block the neighbour would have got."""
         every = len(block.events)
         if len(self.filters) > limits.route_filters or not all(isinstance(one, Filter) for one in self.filters):
             return every
@@ -226,19 +226,19 @@ class _Asked:
 
 
 class LostNeighbours:
-    """See the module. Where nobody is lost, it is empty, and nothing is to be asked."""
+    """The subscriptions of neighbours with lost links."""
 
     def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
         self._asked: dict[Principal, dict[TypeKey, _Asked]] = {}
-        #: whether anybody is lost
+        #: whether any neighbour is lost
         self.anybody = False
 
     def __len__(self) -> int:
         return len(self._asked)
 
     def lose(self, peer: Principal, entered: Iterable[Entry]) -> None:
-        """Keep aside what a neighbour had entered."""
+        """Keep the subscriptions among a neighbour's entries."""
         asked: dict[TypeKey, _Asked] = {}
         for entry in entered:
             if isinstance(entry, SubscriptionEntry):
@@ -248,18 +248,18 @@ class LostNeighbours:
             self.anybody = True
 
     def asks_again(self, peer: Principal, tree: TypeKey) -> None:
-        """Forget what a neighbour had asked for of a type: it asks for it again."""
+        """Forget a neighbour's subscriptions to a type, because it subscribes again."""
         asked = self._asked.get(peer)
         if asked is not None and asked.pop(tree, None) is not None and not asked:
             self.forget(peer)
 
     def forget(self, peer: Principal) -> None:
-        """Forget a neighbour: it has said everything again, or has been gone for long."""
+        """Forget a neighbour: it has sent all entries again, or has been gone for long."""
         self._asked.pop(peer, None)
         self.anybody = bool(self._asked)
 
     def missing(self, block: Publications, came_from: Principal | None) -> Iterator[tuple[Principal, int]]:
-        """Yield which lost neighbours would have been sent how many events of a block."""
+        """Yield the lost neighbours that would have got events of a block, and how many."""
         for peer, asked in self._asked.items():
             found = asked.get(block.type)
             if found is not None and peer not in (came_from, block.origin):
@@ -269,12 +269,12 @@ class LostNeighbours:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The brokers that a router talks with: which of them are up, and what each has entered here and was sent.
+# All neighbours.
 
 
 @dataclass(slots=True)
 class Neighbour:
-    """A neighbour: the session with it, when it was heard last, and what was entered on either side."""
+    """A neighbour: its session, when it was last heard of, and the entries on both sides."""
 
     hops: Hops
     up: bool = False
@@ -285,30 +285,30 @@ class Neighbour:
 
 
 class Peers(dict[Principal, Neighbour]):
-    """See the module. `allowed` says which trees a neighbour may hear of."""
+    """The neighbours of a router. `allowed` returns whether a neighbour may learn of a tree."""
 
     def __init__(self, allowed: Callable[[TypeKey, Principal], bool]) -> None:
         super().__init__()
         self._allowed = allowed
 
     def up(self) -> list[Principal]:
-        """Return those with a connection."""
+        """Return the neighbours with a connection."""
         return [principal for principal, peer in self.items() if peer.up]
 
     def news(self, trees: Iterable[Tree]) -> Iterator[tuple[Principal, Enter | WithdrawEntry]]:
-        """Yield the entries to make or withdraw, by neighbour, after these trees have changed."""
+        """Yield the entries to add or withdraw, by neighbour, after these trees have changed."""
         moves: list[tuple[Principal, Entry, bool]] = []
         for tree in trees:
             for principal, wanted in self._wanted(tree).items():
                 differing = self[principal].ledger.differing(tree.key, wanted)
                 moves.extend((principal, entry, holds) for entry, holds in differing)
-        # A path is laid before the old one is given up.
+        # The new path is set up before the old one is removed.
         for principal, entry, holds in sorted(moves, key=lambda move: not move[2]):
             ledger = self[principal].ledger
             yield principal, ledger.tell(entry) if holds else ledger.untell(entry)
 
     def _wanted(self, tree: Tree) -> Mapping[Principal, Mapping[Entry, bool]]:
-        """Return which entries of a tree each neighbour should know, of those that have changed."""
+        """Return the changed entries of a tree that each neighbour should have (True) or lose (False)."""
         everything, moves = tree.changed, tree.moves()
         if not everything:
             return moves
@@ -322,7 +322,7 @@ class Peers(dict[Principal, Neighbour]):
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Whether what was entered with neighbours has gone all the way: to every broker that has to know of it.
+# Confirmations that entries have reached every broker that needs them.
 #
 # After a broker has entered something with a neighbour, it asks the neighbour to confirm it (`Confirm`). Links
 # keep order, so the neighbour has processed the entries by then, and has sent others what follows from them. It asks
@@ -340,7 +340,7 @@ class Peers(dict[Principal, Neighbour]):
 
 
 Trees: TypeAlias = Callable[[], Iterable[TypeKey]]
-"""The trees that a wait is about, as they are when it is asked."""
+"""Returns the trees that a wait is about."""
 
 _STAGES: Final = 4
 _Place: TypeAlias = tuple[Principal, TypeKey]
@@ -348,18 +348,18 @@ _Place: TypeAlias = tuple[Principal, TypeKey]
 
 @dataclass(slots=True, eq=False)
 class _Wait:
-    """Somebody who waits until what was sent is confirmed: a client, or a neighbour that has asked."""
+    """A client, or a neighbour that has asked, which waits until entries are confirmed."""
 
     trees: Trees
     since: float
-    #: what the client's wait is called
+    #: the token of the client's wait
     token: str = ""
     #: the neighbour that asks, in which tree, and the number of its question
     asker: Principal | None = None
     tree: TypeKey | None = None
     number: int = 0
     stages: int = _STAGES
-    #: how much of what was sent has to be confirmed, and where; and how much was, in earlier stages
+    #: the marks that must be confirmed, by place; and those that were, in earlier stages
     needs: dict[_Place, int] = field(default_factory=dict)
     met: dict[_Place, int] = field(default_factory=dict)
     over: bool = False
@@ -369,7 +369,7 @@ class _Wait:
 class _Edge:
     """Messages to a neighbour about a tree that are not all confirmed, and how many were asked about."""
 
-    #: the mark of the last word; and of the last one that followed from what neighbours said, not from a client's wish
+    #: the mark of the last message; and of the last one that a neighbour caused rather than a client
     told: int = 0
     followed: int = 0
     asked: int = 0
@@ -379,7 +379,7 @@ class _Edge:
 
 
 class Confirmations:
-    """See the module. Messages to neighbours and to clients are in `said` and `laid`, until they are taken."""
+    """Waits for confirmations. Messages to neighbours and clients are in `said` and `laid`, until they are taken."""
 
     def __init__(self, limits: BrokerLimits) -> None:
         self._time = limits.route_confirm / 1000
@@ -389,30 +389,30 @@ class Confirmations:
         #: by the neighbour and the number of the question that it was asked
         self._questions: dict[tuple[Principal, int], TypeKey] = {}
         self._waits: dict[_Wait, None] = {}
-        #: of neighbours, those that have not been answered, by what they ask about
+        #: neighbours' questions that were not answered yet, by neighbour and tree
         self._asked: dict[_Place, _Wait] = {}
         self.said: list[tuple[Principal, Confirm | Confirmed]] = []
         self.laid: list[Laid] = []
 
     def __len__(self) -> int:
-        """Return how many wait."""
+        """Return the number of waits."""
         return len(self._waits)
 
-    # What happens.
+    # Inputs.
 
     def told(self, peer: Principal, tree: TypeKey, *, wish: bool = False) -> None:
-        """Record that a neighbour was sent something about a tree; `wish` where a client has just asked for it."""
+        """Record a message to a neighbour about a tree; `wish` if a client's request has caused it."""
         edge = self._edges.setdefault(peer, {}).setdefault(tree, _Edge())
         edge.told = next(self._marks)
         if not wish:
             edge.followed = edge.told
 
     def await_for_client(self, token: str, trees: Trees, now: float) -> None:
-        """Wait until what was sent is confirmed; `laid` says so."""
+        """Wait until the entries are confirmed, and then add `Laid` to `laid`."""
         self._begin(_Wait(trees, now, token))
 
     def await_for_peer(self, peer: Principal, question: Confirm, trees: Trees, now: float) -> None:
-        """Wait for what a neighbour asks about; a later question about the same tree is in the place of an earlier."""
+        """Wait for a neighbour's question. A later one about the same tree replaces an earlier one."""
         place = peer, question.tree
         if place in self._asked:
             self._end(self._asked.pop(place))
@@ -420,7 +420,7 @@ class Confirmations:
         self._begin(wait)
 
     def confirmed(self, peer: Principal, number: int) -> None:
-        """Take an answer of a neighbour."""
+        """Process a neighbour's answer."""
         tree = self._questions.pop((peer, number), None)
         edge = None if tree is None else self._edges.get(peer, {}).get(tree)
         if tree is None or edge is None:
@@ -435,7 +435,7 @@ class Confirmations:
         self._meet(place, met)
 
     def forget(self, peer: Principal) -> None:
-        """Forget what a neighbour was sent, and what it has asked: a session is over."""
+        """Forget the messages to a neighbour, and its questions: a session is over."""
         for tree, edge in self._edges.pop(peer, {}).items():
             self._questions.pop((peer, edge.number or 0), None)
             self._meet((peer, tree), edge.waiting)
@@ -443,14 +443,14 @@ class Confirmations:
             self._end(self._asked.pop(place))
 
     def forget_tree(self, tree: TypeKey) -> None:
-        """Forget a tree in which nothing stands any more."""
+        """Forget an empty tree."""
         for peer in [peer for peer, edges in self._edges.items() if tree in edges]:
             edge = self._remove(peer, tree)
             self._questions.pop((peer, edge.number or 0), None)
             self._meet((peer, tree), edge.waiting)
 
     def expire(self, now: float) -> None:
-        """Let nobody wait for longer than is allowed."""
+        """End the waits that have lasted too long."""
         late = [wait for wait in self._waits if now - wait.since >= self._time]
         for wait in late:
             self._end(wait)
@@ -463,14 +463,14 @@ class Confirmations:
                 for edge in edges.values():
                     edge.waiting = [wait for wait in edge.waiting if not wait.over]
 
-    # How it goes on.
+    # Stages.
 
     def _begin(self, wait: _Wait) -> None:
         self._waits[wait] = None
         self._go_on(wait)
 
     def _go_on(self, wait: _Wait) -> None:
-        """Begin the next stage of a wait, or end it if nothing is left to confirm."""
+        """Start the next stage of a wait, or end it if nothing is left to confirm."""
         needs = self._needs(wait) if wait.stages else {}
         if not needs:
             self._finish(wait)
@@ -484,10 +484,10 @@ class Confirmations:
                 self._ask(peer, tree, edge)
 
     def _needs(self, wait: _Wait) -> dict[_Place, int]:
-        """Return what has to be confirmed next, and how much of it.
+        """Return the marks that must be confirmed next.
 
-        First everything that was sent before. Then what has followed from what the answers brought: not what clients
-        ask for meanwhile, nor, on behalf of a neighbour, what others enter in its tree. It would never end.
+        First everything that was sent before. Then the messages that the answers have caused: neither new requests of
+        clients nor, on behalf of a neighbour, new entries of others in its tree. Otherwise it would never end.
         """
         first, needs = wait.stages == _STAGES, dict[_Place, int]()
         for tree in wait.trees():

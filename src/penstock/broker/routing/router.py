@@ -1,15 +1,15 @@
 """The router of one broker: a pure state machine between its clients and its neighbours.
 
-Whoever drives it tells it what happens (`link_up`, `receive`, `subscribe`, `tick`, …) and carries out what it returns:
-`Send`, `Deliver`, `Cut`. It reads no clock and keeps no secret; `now` is any clock that does not go backwards, in
-seconds. `trees` explains how a tree works, `membership` who is on it, `peers` what each neighbour entered and was sent.
+The driver passes in what happens (`link_up`, `receive`, `subscribe`, `tick`, …) and carries out the outputs: `Send`,
+`Deliver`, `Cut`. The router reads no clock and keeps no secret. `now` is any monotonic clock, in seconds. `trees`
+explains how a tree works, `membership` who is on it, `peers` the entries on both sides of a link.
 
-An event travels in the tree of its own type only. A subscription to a type therefore takes part in the trees of its
-sub-types too: their publishers advertise in the trees of all ancestors, and where a broker with such a subscription
-hears of a sub-type, it joins that tree. So a broker that may not route a sub-type never sees its events.
+An event travels only in the tree of its own type. A subscription to a type therefore also joins the trees of its
+sub-types: their publishers advertise in the trees of all ancestors, and a broker with such a subscription joins the
+tree of each sub-type that is advertised. So a broker that may not route a sub-type never sees its events.
 
-At most once: an event's origin numbers it, and each broker takes each number once, also while paths are being repaired.
-In source order while the path stays the same, because links keep order.
+Delivery is at most once: an event's origin numbers it, and each broker accepts each number once, also while paths are
+being repaired. Events arrive in the order of their source while the path stays the same, because links keep order.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -56,11 +56,11 @@ from penstock.selector import Compiled
 
 
 class _Route(NamedTuple):
-    """Where rows of an advertisement go, until the forest changes."""
+    """The destinations of an advertisement's rows, until the forest changes."""
 
     version: int
     type: EventType
-    #: what passes of what is advertised; None if everything does
+    #: the test of the advertisement's filter; None if everything passes
     passing: Compiled | None
     clients: list[Matcher[str]]
     has_neighbours: bool
@@ -72,7 +72,7 @@ def _united(found: list[list[tuple[str, ...]]], rows: int) -> list[tuple[str, ..
 
 
 class Router:
-    """See the module. `incarnation` rises from start to start of a broker."""
+    """The router of one broker. `incarnation` must rise with each start of the broker."""
 
     def __init__(self, me: Principal, incarnation: int, settings: RouterSettings) -> None:
         self.me = me
@@ -91,7 +91,7 @@ class Router:
         self._carrier = Carrier(self._forest, self._allowed, self._vault, self._limits)
         self._lost = LostNeighbours(self._limits)
         self._confirmations = Confirmations(self._limits)
-        #: whether the messages to send follow from a client's subscription
+        #: whether a client's subscription causes the messages to send
         self._wishing = False
         self._advertised = Advertised(self._vault.seals)
         self._published = 0
@@ -103,7 +103,7 @@ class Router:
     # Links and neighbours.
 
     def link_up(self, peer: Principal, now: float) -> list[Output]:
-        """Begin with a neighbour with a new connection."""
+        """Start a session with a neighbour over a new connection."""
         self._down(peer)
         neighbour = self._neighbours.setdefault(peer, Neighbour(Hops(self._members.incarnation)))
         neighbour.up, neighbour.last, neighbour.since = True, now, now
@@ -112,12 +112,12 @@ class Router:
         return self._settle()
 
     def link_down(self, peer: Principal) -> list[Output]:
-        """Forget what a neighbour said: the connection is gone."""
+        """Forget a neighbour's entries: the connection is gone."""
         self._down(peer)
         return self._settle()
 
     def receive(self, peer: Principal, hop: Hop, now: float) -> list[Output]:
-        """Take a word of a neighbour. One who breaks the rules is cut off."""
+        """Process a neighbour's message. A neighbour that breaks the protocol is cut off."""
         neighbour = self._neighbours.get(peer)
         if neighbour is None or not neighbour.up:
             return []
@@ -129,11 +129,11 @@ class Router:
         return self._settle()
 
     def tick(self, now: float) -> list[Output]:
-        """Do what is due: signs of life, and forgetting those who give none. Call it about every second."""
+        """Send signs of life, and cut off silent neighbours. Call this about every second."""
         for peer, neighbour in list(self._neighbours.items()):
             silent = now - neighbour.last
             if neighbour.up and silent > self._settings.silence:
-                self._cut(peer, RefusedError("network.silent", "a neighbour has not been heard of for too long"))
+                self._cut(peer, RefusedError("network.silent", "a neighbour has been silent for too long"))
             elif not neighbour.up and silent > self._settings.lifetime:
                 del self._neighbours[peer]
                 self._lost.forget(peer)
@@ -150,28 +150,28 @@ class Router:
         return self._settle()
 
     def disclose(self, data: bytes) -> list[Output]:
-        """Show something to all brokers, in place of what was shown before.
+        """Replace this broker's disclosure to all brokers.
 
-        Raises `LimitError` (`network.limit`) when it is too long.
+        Raises `LimitError` (`network.limit`) if it is too long.
         """
         self._spread(self._members.disclose(data))
         return self._settle()
 
     def believe(self, broker: Principal, data: bytes) -> list[Output]:
-        """Pass on what a broker discloses, now that it was read; nothing happens where it discloses something else."""
+        """Forward a broker's disclosure after it was read. Does nothing if there is a later one."""
         self._spread(self._members.believe(broker, data))
         return self._settle()
 
     def disbelieve(self, broker: Principal, data: bytes) -> None:
-        """Forget what a broker discloses: it cannot be read."""
+        """Drop a broker's disclosure, because it cannot be read."""
         self._members.disbelieve(broker, data)
 
     def is_unread(self, broker: Principal, data: bytes) -> bool:
-        """Return whether a broker still discloses this, and nobody has read it."""
+        """Return whether this is a broker's latest disclosure, and was not read yet."""
         return self._members.is_unread(broker, data)
 
     def leave(self) -> list[Output]:
-        """Withdraw everything from the neighbours, and tell everybody. Close the links after what this returns."""
+        """Withdraw all entries, and announce that this broker leaves. Close the links after the outputs."""
         self._spread(self._members.leave())
         return self._settle()
 
@@ -180,26 +180,26 @@ class Router:
     def advertise(
         self, key: str, of_type: TypeKey, ancestors: Iterable[TypeKey] = (), filter_: Filter | None = None
     ) -> list[Output]:
-        """Let a client publish events of a type that pass a filter.
+        """Enter a client's advertisement of events that pass a filter.
 
-        Raises `RefusedError` (`route.key`) if the key is taken.
+        Raises `RefusedError` (`route.key`) if the key is in use.
         """
         for entry in self._advertised.put(key, of_type, ancestors, filter_ or Filter()):
             self._forest.put(None, key, entry)
         return self._settle()
 
     def unadvertise(self, key: str) -> list[Output]:
-        """Take an advertisement back. Raises `RefusedError` (`route.unknown`)."""
+        """Withdraw an advertisement. Raises `RefusedError` (`route.unknown`)."""
         for entry in self._advertised.pop(key):
             self._forest.remove(None, key, entry)
         return self._settle()
 
     def subscribe(self, key: str, of_type: TypeKey, filter_: Filter | None = None, group: str = "") -> list[Output]:
-        """Let a client have the events of a type and its sub-types that pass a filter, and the state that there is.
+        """Subscribe a client to a type and its sub-types with a filter, and deliver retained events.
 
-        What the subscriptions of one `group` ask of the network is bounded (`forest`).
+        The subscriptions of one `group` are bounded together (`trees`).
 
-        Raises `RefusedError` (`route.key`) if the key is taken.
+        Raises `RefusedError` (`route.key`) if the key is in use.
         """
         check_new(key, self._forest.subscribed)
         wanted = filter_ or Filter()
@@ -211,13 +211,13 @@ class Router:
         return self._settle()
 
     def unsubscribe(self, key: str) -> list[Output]:
-        """Take a subscription back. Raises `RefusedError` (`route.unknown`)."""
+        """Withdraw a subscription. Raises `RefusedError` (`route.unknown`)."""
         check_known(key, self._forest.subscribed)
         self._forest.unsubscribe(key)
         return self._settle()
 
     def confirm(self, token: str, keys: Iterable[str], now: float) -> list[Output]:
-        """Have it said (`Laid`) when the paths of subscriptions or advertisements are laid, throughout the network."""
+        """Return `Laid`, now or later, when the paths of these requests are set up throughout the network."""
         names = tuple(keys)
         self._confirmations.await_for_client(
             token, lambda: {tree for key in names for tree in self._trees_of(key)}, now
@@ -225,11 +225,11 @@ class Router:
         return self._settle()
 
     def _trees_of(self, key: str) -> Iterable[TypeKey]:
-        """Return the trees in which a client's wish stands."""
+        """Return the trees that have a client's request."""
         return (*self._forest.trees_of(key), *self._advertised.trees(key))
 
     def publish(self, key: str, events: Sequence[TransitEvent], retain: str = "") -> list[Output]:
-        """Publish events under an advertisement; the last of them is the state of the slot `retain`, if there is one.
+        """Publish events under an advertisement; the last is retained in the slot `retain`, if that is given.
 
         Raises what `check_events` and `send` raise, and `LimitError` (`message.limit`) for the name of a slot.
         """
@@ -240,9 +240,9 @@ class Router:
     def publish_rows(
         self, key: str, event_type: EventType, layout: tuple[str, ...], rows: list[list[Any]]
     ) -> tuple[list[tuple[str, ...]], list[Output]]:
-        """Publish rows of a type that is not sealed; the values in them are those of the attributes in `layout`.
+        """Publish rows of an unsealed type, with the values of the attributes in `layout`.
 
-        Return the keys of the clients' subscriptions that each row matches, and the actions for neighbours.
+        Return the keys of the clients' subscriptions that each row matches, and the outputs for neighbours.
         Raises what `check_events` raises, and `LimitError` (`route.event-size`).
         """
         route = self._routes.get(key)
@@ -261,7 +261,7 @@ class Router:
                 self._say(peer, part)
             self._outputs.extend(Unsent(*missing) for missing in self._lost.missing(block, None))
             return keys, self._settle()
-        # Nobody else gets them, so that none of them can come back as a copy.
+        # They go to no other broker, so none can come back as a copy.
         return keys, []
 
     def _find_route(self, key: str, event_type: EventType) -> "_Route":
@@ -277,7 +277,7 @@ class Router:
         return route
 
     def check_events(self, key: str, events: Sequence[TransitEvent]) -> None:
-        """Check that events are what an advertisement announces.
+        """Check events against an advertisement.
 
         Raises `RefusedError`: `route.unknown`, `route.outside`.
         """
@@ -288,7 +288,7 @@ class Router:
         return self._vault.seals(of_type)
 
     def send(self, events: Sequence[TransitEvent], retain: str = "") -> list[Output]:
-        """Send events that were checked when they came.
+        """Send checked events.
 
         Raises `LimitError` (`route.event-size`), and what sealing raises.
         """
@@ -298,7 +298,7 @@ class Router:
                 self._carry(block, None)
                 continue
             if self._settings.on_fabric and not block.retain:
-                # There are no neighbours who would get the blocks.
+                # There are no neighbours to send blocks to.
                 self._vault.require(block.events)
                 self._carry(block, None)
                 continue
@@ -312,28 +312,28 @@ class Router:
         return self._carrier.waiting
 
     def keys_changed(self) -> list[Output]:
-        """Open what waits for keys: some have come."""
+        """Open the blocks that wait for keys, because keys have arrived."""
         self._carried(self._carrier.keys_changed())
         return self._settle()
 
     def give_up(self, of: Callable[[TypeKey], bool] = lambda _type: True) -> list[Output]:
-        """Keep sealed what waits for keys that will not come: of all types, or of those that are said."""
+        """Drop the blocks that wait for keys, of all or some types. They are quarantined."""
         self._carried(self._carrier.give_up(of))
         return self._settle()
 
     @property
     def resealing(self) -> bool:
-        """Whether filters of clients are still to be sealed under new keys: `reseal` goes on with it."""
+        """Whether clients' filters still have to be sealed under new keys. `reseal` continues."""
         return self._forest.resealing
 
     def reseal(self) -> list[Output]:
-        """Seal some more filters under new keys; so does everything else that happens here."""
+        """Seal some more filters under new keys, as every other call does."""
         return self._settle()
 
-    # Where something else than links is between brokers.
+    # Fabrics instead of links.
 
     def arrived(self, block: Publications) -> list[Output]:
-        """Give clients the events of a block that did not come from a neighbour, and that somebody has verified."""
+        """Deliver a verified block that did not come from a neighbour."""
         self._carry(block, None)
         return self._settle()
 
@@ -341,15 +341,15 @@ class Router:
         """Return the types that clients have subscribed to."""
         return self._forest.wanted()
 
-    # What operators and tests look at.
+    # For operators and tests.
 
     @property
     def view(self) -> NetworkView:
-        """The live part of the network as this broker sees it."""
+        """The live part of the network, as this broker sees it."""
         return self._members.view
 
     def size(self) -> Size:
-        """Count what the router holds."""
+        """Return how much the router holds."""
         ledgers = [neighbour.ledger for neighbour in self._neighbours.values()]
         entered = [entry for ledger in ledgers for entry in ledger.entered.values()]
         told = sum(len(entries) for ledger in ledgers for entries in ledger.told.values())
@@ -359,7 +359,7 @@ class Router:
         return Size(clients, len(entered), subscriptions, told, trees, retained)
 
     def trust_changed(self) -> list[Output]:
-        """Find all paths again: `may_route` or `admitted` answers otherwise than before."""
+        """Compute all paths again, after answers of `may_route` or `admitted` have changed."""
         self._view = None
         for news in self._members.review():
             self._spread(news)
@@ -369,7 +369,7 @@ class Router:
                 self._heed(peer, neighbour, handle, entry, allowed=self._allowed(entry.tree, peer))
         return self._settle()
 
-    # Words of neighbours.
+    # Messages of neighbours.
 
     def _take(self, peer: Principal, neighbour: Neighbour, hop: Hop, now: float) -> None:
         match neighbour.hops.hear(hop):
@@ -395,7 +395,7 @@ class Router:
         match body:
             case Announcement():
                 news = self._members.hear(body, now, peer)
-                # My own, if it had to be corrected, goes to everybody; another's not back to where it came from.
+                # This broker's own corrected one goes to all; another's does not go back to its sender.
                 self._spread(news, but=None if news is None or news.broker == self.me else peer)
             case Disclosure():
                 passed_on, data = self._members.hear_disclosure(body)
@@ -415,7 +415,7 @@ class Router:
                 self._carry(body, peer)
 
     def _heed(self, peer: Principal, neighbour: Neighbour, handle: int, entry: Entry, *, allowed: bool) -> None:
-        """Let an entry count, or no longer. A subscription also asks for the state that there is."""
+        """Count an entry, or not any longer. A new subscription also gets the retained events."""
         if not neighbour.ledger.heed(handle, allowed=allowed):
             return
         if not allowed:
@@ -428,7 +428,7 @@ class Router:
                 self._say(peer, block)
 
     def _begin(self, peer: Principal, neighbour: Neighbour) -> None:
-        """Begin a session, and tell everything again in it."""
+        """Start a session, and send everything in it again."""
         self._outputs.append(Send(peer, neighbour.hops.begin()))
         for announcement in self._members.announcements():
             self._say(peer, announcement)
@@ -466,7 +466,7 @@ class Router:
                     self._say(peer, announcement)
 
     def _renew(self, now: float) -> None:
-        """Announce again now and then: some brokers may have forgotten one that was out of reach."""
+        """Announce again regularly: some brokers may have forgotten this one while it was unreachable."""
         if self._renewed is None:
             self._renewed = now
         if now - self._renewed >= self._settings.lifetime / 2:
@@ -474,10 +474,10 @@ class Router:
             for news in self._members.renew():
                 self._spread(news)
 
-    # What follows from what happened.
+    # Outputs.
 
     def _settle(self) -> list[Output]:
-        """Tell the neighbours what follows from what happened, and return all that is to be done."""
+        """Compute the messages to neighbours that follow from what happened, and return all outputs."""
         if self._view is not self._members.view:
             self._view = self._members.view
             self._forest.find_parents()
@@ -498,7 +498,7 @@ class Router:
         return outputs
 
     def _say_confirmed(self) -> None:
-        """Say what is confirmed and what is asked, after everything that it is about."""
+        """Send confirmations and questions after the entries that they are about."""
         confirmations = self._confirmations
         if confirmations.said or confirmations.laid:
             said, confirmations.said = confirmations.said, []

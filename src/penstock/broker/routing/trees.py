@@ -1,11 +1,10 @@
-"""The trees of one broker, and the subscriptions of its clients, each of which may stand in several of them.
+"""The trees of one broker, and the subscriptions of its clients, each of which may be in several trees.
 
-A subscription to a type takes part in the tree of that type, and in those of its sub-types of which this broker hears
-that somebody advertises them.
+A subscription to a type joins the tree of that type, and those of its sub-types that are advertised.
 
-What a group of subscriptions, say all those of a principal, may cost the network is bounded. Where it asks for more
-than `BrokerLimits.client_filters` different things in a tree, it stands there as one that asks for everything. Its
-clients still get what they have asked for and nothing else: that is found out here, whatever neighbours send.
+The cost of a group of subscriptions, for example all those of a principal, is bounded. If a group has more than
+`BrokerLimits.client_filters` different filters in a tree, the tree gets one entry that admits everything instead. The
+clients still get exactly what they have subscribed to, because this broker matches their filters itself.
 """
 
 from collections import Counter, defaultdict
@@ -33,25 +32,25 @@ from penstock.model.principals import Principal
 from penstock.selector import ALWAYS
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The dissemination tree of one type, as one broker on it sees it: what each side has entered, and what follows.
+# The dissemination tree of one type, as one broker on it sees it: the entries of each side, and what follows.
 #
 # The tree consists of the shortest paths to the type's rendezvous node. On each of its edges
 #
-# - an interest goes up, from wherever there are subscribers, so that the rendezvous node knows where they are;
-# - advertisements go up, and from there down to where there is interest: this is where the two meet;
-# - subscriptions go, up or down, only to a side that advertises what they can match, and only those that no other
-#   subscription sent there covers;
+# - an interest goes up from each subscriber, so that the rendezvous node knows where subscribers are;
+# - advertisements go up, and from the rendezvous node down to where there is interest;
+# - subscriptions go, up or down, only to a side that advertises events that they may match, and only if no other
+#   subscription that was sent there covers them;
 # - events go, up or down, to the sides whose subscriptions they match.
 #
-# What is said to one side depends on what the other sides said and on nothing else. A tree has no circles, so once all
-# brokers see the same tree, nothing can outlive its cause.
+# Messages to one side depend only on the entries of the other sides. A tree has no cycles, so once all brokers see the
+# same tree, no entry can outlive its cause.
 
 
 Side: TypeAlias = Principal | None
 """A neighbour, or None: the clients of this broker."""
 
 Name: TypeAlias = str | int
-"""What an entry is called on its side: a client's key or a neighbour's handle."""
+"""The name of an entry on its side: a client's key or a neighbour's handle."""
 
 _Source: TypeAlias = tuple[Side, Name]
 _Witness: TypeAlias = tuple[Side, Name, AnyFilter]
@@ -60,11 +59,11 @@ _C = TypeVar("_C", bound=Sized)
 
 @dataclass(slots=True)
 class Tree:
-    """The entries of one tree by side, and what each neighbour must receive because of them."""
+    """The entries of one tree by side, and the entries that each neighbour must receive because of them."""
 
     key: TypeKey
     parent: Principal | None
-    #: what can be opened here of sealed filters
+    #: opens sealed filters
     filters: Filters
     limits: BrokerLimits
     interests: dict[Side, set[Name]] = field(default_factory=dict)
@@ -73,14 +72,14 @@ class Tree:
     #: the subscriptions of neighbours, for events that are not sealed, and for those that are
     index: Matcher[tuple[Principal, int]] = field(init=False)
     sealed: SealedIndex[tuple[Principal, int]] = field(init=False)
-    #: whether more has changed since `moves` than subscriptions, so that `entries_for` has to be asked
+    #: whether more than subscriptions has changed since `moves`, so that `entries_for` must be used
     changed: bool = True
-    #: for each neighbour that advertises, the subscriptions that it might match
+    #: for each neighbour that advertises, the subscriptions that its events may match
     _towards: dict[Principal, Covering[_Source]] = field(default_factory=dict)
-    #: those whose advertisements have changed
+    #: neighbours whose advertisements have changed
     _stale: set[Principal] = field(default_factory=set)
     _moves: dict[Principal, dict[AnyFilter, bool]] = field(default_factory=dict)
-    #: the subscriptions that are new since `demanded`, and one for each advertisement of a client that somebody wants
+    #: the new subscriptions since `demanded`, and one matching subscription for each wanted advertisement
     _fresh: list[_Witness] = field(default_factory=list)
     _witnesses: dict[Name, _Witness | None] = field(default_factory=dict)
 
@@ -89,7 +88,7 @@ class Tree:
         self.sealed = SealedIndex(self.key, self.filters, self.limits)
 
     def put(self, side: Side, name: Name, entry: Entry) -> None:
-        """Take in an entry; a subscription also in the place of the one that had its name."""
+        """Add an entry. A subscription replaces the one that had its name."""
         match entry:
             case InterestEntry():
                 self.changed |= side not in self.interests
@@ -110,7 +109,7 @@ class Tree:
                         self._note(other, moves)
 
     def remove(self, side: Side, name: Name, entry: Entry) -> None:
-        """Take out an entry that was taken in."""
+        """Remove an entry."""
         match entry:
             case InterestEntry():
                 _discard(self.interests, side, lambda names: names.remove(name))
@@ -132,11 +131,11 @@ class Tree:
         return sum(map(len, sides))
 
     def match(self, block: Publications) -> Match[tuple[Principal, int]] | None:
-        """Return what finds the subscriptions of neighbours that want an event of a block; None if all may do."""
+        """Return the matcher of neighbours' subscriptions for a block's events; None if all may match."""
         return self.sealed.matcher(block) if isinstance(block, SealedPublications) else self.index.match
 
     def takers(self, block: Publications) -> Mapping[Principal, Sequence[int]]:
-        """Return which neighbours want something of a block, and which of its events."""
+        """Return the neighbours that want events of a block, with the places of these events."""
         match = self.match(block)
         if match is None:
             return {side: range(len(block.events)) for side in self.subscriptions if side is not None}
@@ -147,7 +146,7 @@ class Tree:
         return places
 
     def rekeyed(self) -> bool:
-        """Compare subscriptions again if other keys have opened or closed some; return whether it is so."""
+        """Compare subscriptions again if new keys have opened or closed some; return whether they have."""
         differs = self.sealed.rekeyed()
         if differs:
             self.changed = True
@@ -155,12 +154,12 @@ class Tree:
         return differs
 
     def offered(self) -> frozenset[TypeKey]:
-        """Return the sub-types of the tree's type that somebody advertises."""
+        """Return the sub-types of the tree's type that are advertised."""
         everything = (entry.type for entries in self.advertisements.values() for entry in entries.values())
         return frozenset(of_type for of_type in everything if of_type != self.key)
 
     def demanded(self) -> list[tuple[str, bool]]:
-        """Return of which clients' advertisements it has changed whether anybody wants them, or was not known."""
+        """Return the clients' advertisements whose demand is new or has changed, and whether they are wanted."""
         own = {str(name): entry for name, entry in self.advertisements.get(None, {}).items() if entry.type == self.key}
         fresh, self._fresh = self._fresh, []
         before, self._witnesses = self._witnesses, {}
@@ -168,7 +167,7 @@ class Tree:
         for name, entry in own.items():
             known = before.get(name)
             if known is None or not self._stands(known):
-                # Who was not wanted before can only be so because of what is new.
+                # An advertisement that was not wanted before can only be wanted by a new subscription.
                 candidates = self._all() if known is not None or name not in before else fresh
                 found = next((each for each in candidates if self._is_met(entry.filter, each)), None)
                 if name not in before or (known is None) != (found is None):
@@ -190,7 +189,7 @@ class Tree:
         return self._stands(witness) and may_overlap(advertised, witness[2])
 
     def moves(self) -> dict[Principal, dict[Entry, bool]]:
-        """Return which subscriptions each neighbour must receive (True) or lose (False), since the last time."""
+        """Return the subscriptions that each neighbour must get (True) or lose (False), since the last call."""
         self._refresh()
         moves, self._moves, self.changed = self._moves, {}, False
         return {
@@ -199,7 +198,7 @@ class Tree:
         }
 
     def entries_for(self, side: Principal) -> Iterator[Entry]:
-        """Yield all that a neighbour has to know; `moves` has to be asked before."""
+        """Yield all entries that a neighbour must have. Call `moves` first."""
         up = side == self.parent
         if up and any(other != side for other in self.interests):
             yield InterestEntry(self.key)
@@ -224,7 +223,7 @@ class Tree:
             self._stale.add(side)
 
     def _refresh(self) -> None:
-        """Find again which subscriptions go to those whose advertisements have changed."""
+        """Recompute the subscriptions for neighbours whose advertisements have changed."""
         for side in self._stale:
             covering = self._towards[side] = Covering(self.key, self.filters, self.limits)
             for other, subscriptions in self.subscriptions.items():
@@ -256,15 +255,15 @@ def _discard(sides: dict[Side, _C], side: Side, take: Callable[[_C], object]) ->
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The trees of one broker, and the subscriptions of its clients, each of which may stand in several of them.
+# All trees of one broker.
 
 
-#: what the name of a group's entry begins with, which no key does
+#: the prefix of the name of a group's entry; no key starts with it
 _SUM: Final = "all "
 
 
 class _Subscribed(NamedTuple):
-    """What a client has subscribed to; `open` where its filter need not be sealed."""
+    """A client's subscription; `open` if its filter need not be sealed."""
 
     tree: TypeKey
     filter: Filter
@@ -274,11 +273,11 @@ class _Subscribed(NamedTuple):
 
 @dataclass(slots=True)
 class _Group:
-    """What a group of subscriptions asks for in one tree: by key, and how often each filter is among it."""
+    """The filters of a group of subscriptions in one tree: by key, and how often each occurs."""
 
     filters: dict[str, Filter] = field(default_factory=dict)
     different: Counter[Filter] = field(default_factory=Counter)
-    #: whether it stands there as one that asks for everything
+    #: whether one entry that admits everything stands for the group
     summed: bool = False
 
     def add(self, key: str, filter_: Filter) -> None:
@@ -293,7 +292,7 @@ class _Group:
 
 
 class Forest:
-    """Trees by type. `parent` says where a tree's rendezvous node lies, `filters` what is sealed and opened here."""
+    """Trees by type. `parent` returns the next hop to a type's rendezvous node, `filters` seals and opens filters."""
 
     def __init__(
         self,
@@ -305,42 +304,42 @@ class Forest:
         self._filters = filters
         self._version = filters.version
         self._limits = limits
-        #: subscriptions of clients whose filters may have to be sealed again
+        #: clients' subscriptions whose filters may have to be sealed again
         self._unsealed: dict[str, None] = {}
         self.trees: dict[TypeKey, Tree] = {}
         self.subscribed: dict[str, _Subscribed] = {}
         self._clients: dict[TypeKey, Matcher[str]] = {}
         #: rises whenever an entry comes or goes
         self.version = 0
-        #: for types with subscriptions of clients, the sub-types whose trees these have joined
+        #: for types with clients' subscriptions, the sub-types whose trees these have joined
         self._joined: dict[TypeKey, frozenset[TypeKey]] = {}
         self._groups: dict[tuple[TypeKey, str], _Group] = {}
         self._changed: dict[TypeKey, None] = {}
-        #: types of which less may be wanted than before
+        #: types with fewer subscriptions than before
         self._unwanted: set[TypeKey] = set()
 
     # Entries.
 
     def put(self, side: Side, name: Name, entry: Entry) -> None:
-        """Take in an entry of a side."""
+        """Add an entry of a side."""
         self._tree(entry.tree).put(side, name, entry)
         if isinstance(entry, Advertisement):
             self._unwanted.add(entry.tree)
 
     def remove(self, side: Side, name: Name, entry: Entry) -> None:
-        """Take out an entry that was taken in."""
+        """Remove an entry."""
         self._tree(entry.tree).remove(side, name, entry)
         self._unwanted.add(entry.tree)
 
     def subscribe(self, key: str, of_type: TypeKey, filter_: Filter, group: str = "", *, open_: bool = True) -> None:
-        """Take in a client's subscription, in all trees in which it takes part, with what neighbours may see of it."""
+        """Add a client's subscription to all trees that it joins, with the filter that neighbours may see."""
         self._clients.setdefault(of_type, Matcher(self._limits)).add(key, filter_.selector)
         entry = self.subscribed[key] = _Subscribed(of_type, filter_, open_, group)
         for tree in (of_type, *self._joined.get(of_type, ())):
             self._place(key, entry, tree)
 
     def unsubscribe(self, key: str) -> None:
-        """Take it out."""
+        """Remove a client's subscription."""
         entry = self.subscribed.pop(key)
         index = self._clients[entry.tree]
         index.remove(key)
@@ -356,12 +355,12 @@ class Forest:
         return key, *self._joined.get(key, ())
 
     def trees_of(self, key: str) -> tuple[TypeKey, ...]:
-        """Return the trees in which a client's subscription takes part."""
+        """Return the trees that a client's subscription has joined."""
         entry = self.subscribed.get(key)
         return () if entry is None else self.with_joined(entry.tree)
 
     def matchers(self, line: tuple[TypeKey, ...]) -> list[Callable[[Values], tuple[str, ...]]]:
-        """Return what finds the keys of clients' subscriptions to one of these types, each key in one of them only."""
+        """Return the matchers of clients' subscriptions to these types. Each key is in one of them only."""
         return [found.match for found in self.matchers_of(line)]
 
     def matchers_of(self, line: tuple[TypeKey, ...]) -> list[Matcher[str]]:
@@ -375,17 +374,17 @@ class Forest:
     # Changes.
 
     def change(self, key: TypeKey) -> None:
-        """Have everything about a tree told again where it differs."""
+        """Compare all entries of a tree with what neighbours have."""
         self.trees[key].changed = True
         self._changed[key] = None
 
     def change_all(self) -> None:
-        """Have everything told again where it differs."""
+        """Compare all entries of all trees with what neighbours have."""
         for key in self.trees:
             self.change(key)
 
     def find_parents(self) -> None:
-        """Find all paths again: the network has changed."""
+        """Recompute all paths, after the network has changed."""
         for key, tree in self.trees.items():
             parent = self._parent(key)
             if parent != tree.parent:
@@ -393,14 +392,14 @@ class Forest:
                 self.change(key)
 
     def rekey(self) -> None:
-        """Seal filters again, and compare those of others again, if there are other keys than before.
+        """Seal clients' filters again, and compare neighbours' filters again, if the keys have changed.
 
-        Not more than some are sealed with each call: others have something to do too. What is still sealed in an old
-        epoch asks nothing of events of the new one, so that neighbours use the type meanwhile.
+        Each call seals only some, so that other work is not delayed. A filter that is still sealed in an old epoch
+        admits all events of the new one, so meanwhile neighbours route by the type.
         """
         if self._version != self._filters.version:
             self._version = self._filters.version
-            # Those that wait already are the first.
+            # Those that already wait come first.
             self._unsealed |= dict.fromkeys(self.subscribed)
             for tree_key, found in self.trees.items():
                 if found.rekeyed():
@@ -413,11 +412,11 @@ class Forest:
 
     @property
     def resealing(self) -> bool:
-        """Whether filters are still to be sealed again."""
+        """Whether filters still have to be sealed again."""
         return bool(self._unsealed)
 
     def _reseal(self, key: str) -> int:
-        """Seal the filter of a subscription again, if it still stands, and say for how many trees that was needed."""
+        """Seal the filter of a subscription again, if there is one; return in how many trees it has changed."""
         entry, sealed = self.subscribed.get(key), 0
         if entry is None:
             return sealed
@@ -429,7 +428,7 @@ class Forest:
         return sealed
 
     def changed(self) -> list[Tree]:
-        """Join and leave trees of sub-types until nothing changes, and return all trees that did change."""
+        """Join and leave trees of sub-types until nothing changes; return all trees that have changed."""
         changed: set[TypeKey] = set()
         while self._changed:
             key, _ = self._changed.popitem()
@@ -438,12 +437,12 @@ class Forest:
         return [self.trees[key] for key in sorted(changed)]
 
     def unwanted(self) -> set[TypeKey]:
-        """Return the types of which less may be wanted than the last time."""
+        """Return the types with fewer subscriptions than at the last call."""
         unwanted, self._unwanted = self._unwanted, set()
         return unwanted
 
     def drop_empty(self, trees: list[Tree]) -> list[TypeKey]:
-        """Forget those of these trees in which nothing stands, and return them."""
+        """Drop the empty ones among these trees, and return their types."""
         empty = [tree.key for tree in trees if not len(tree)]
         self.version += bool(empty)
         for key in empty:
@@ -475,7 +474,7 @@ class Forest:
             self.remove(None, name, SubscriptionEntry(tree))
 
     def _shown(self, entry: _Subscribed, tree: TypeKey) -> AnyFilter:
-        """Return what neighbours may see of a client's filter in a tree."""
+        """Return a client's filter in a tree as neighbours may see it."""
         shown = self._filters.seal(tree, entry.filter)
         return shown if entry.open or isinstance(shown, SealedFilter) else Filter()
 
@@ -488,7 +487,7 @@ class Forest:
             return
         group.remove(key)
         if group.summed and len(group.different) <= self._limits.client_filters // 2:
-            # First what is wanted, then what was sent in its place.
+            # Add the filters before the entry that stands for them is removed.
             group.summed = False
             for name in group.filters:
                 self.put(None, name, SubscriptionEntry(tree, self._shown(self.subscribed[name], tree)))
@@ -497,11 +496,11 @@ class Forest:
             del self._groups[tree, entry.group]
 
     def _entered(self, tree: TypeKey) -> Mapping[Name, AnyFilter]:
-        """Return what stands in a tree for clients."""
+        """Return the clients' subscriptions in a tree."""
         return self.trees[tree].subscriptions.get(None, {})
 
     def _join_offered(self, key: TypeKey) -> None:
-        """Let clients' subscriptions to a type take part in the trees of the sub-types that are advertised."""
+        """Let clients' subscriptions to a type join the trees of its advertised sub-types."""
         before = self._joined.pop(key, frozenset())
         offered = self.trees[key].offered() if key in self._clients else frozenset()
         if offered:
