@@ -94,7 +94,7 @@ class TestMembership:
         with pytest.raises(RefusedError):
             members.hear(announced(BOB, network=NetworkName(ALICE.principal, "Paris")), 0)
         members.hear(announced(BOB), 0)
-        for changes in ({"octets": b"other"}, {"number": 2}, {"incarnation": 2}):
+        for changes in ({"data": b"other"}, {"number": 2}, {"incarnation": 2}):
             with pytest.raises(RefusedError):
                 members.hear_disclosure(replace(disclosed(BOB, b"shown"), **changes))
 

@@ -1,12 +1,12 @@
-"""Selectors as clauses: what an attribute may be, one by one, and what has to be evaluated.
+"""Selectors as clauses: the allowed values of each attribute, and the conditions that must be evaluated.
 
-A selector is TRUE where one of its clauses holds. A clause holds where every attribute that it constrains has an
-allowed value, and every condition in `opaque` (two attributes in one predicate, arithmetic, most patterns) is TRUE.
-This is exact in the four-valued logic of the language: AND is TRUE where all its operands are, OR where one is, and
-NOT asks where its operand is FALSE, which is answered the same way; NULL and errors are neither.
+A selector is TRUE if one of its clauses is met. A clause is met if every attribute that it constrains has an allowed
+value, and every condition in `opaque` (two attributes in one predicate, arithmetic, most patterns) is TRUE. This is
+exact in the four-valued logic of the language: AND is TRUE if all its operands are, OR if one is, and NOT if its
+operand is FALSE, which has clauses of its own; NULL and errors are neither.
 
-Values are compared as the language does it, whatever the kind that a schema declares, so that a row that fits no
-schema is treated as `evaluate` treats it. An OR with too many clauses stays whole, in `opaque`.
+Values are compared as in the language, whatever kind a schema declares, so a row that does not fit its schema has the
+same result as in `evaluate`. An OR with too many clauses stays whole, in `opaque`.
 """
 
 import math
@@ -47,7 +47,7 @@ LOWEST: Final[End] = (-1,)
 TOP: Final[End] = (1,)
 
 Fact: TypeAlias = tuple[type, End]
-"""What an event says of an attribute: its family and its place.
+"""The value of an attribute in an event: its family and its place.
 
 A family is `str`, `float` (all numbers), `bool`, `datetime`, `NoneType` for null, or `EvaluationError` for what cannot
 be read. As the family of a constraint, `object` means any value at all.
@@ -61,7 +61,7 @@ _FEW: Final = 4
 
 
 def fact(value: object) -> Fact:
-    """Return what a value of an event means to clauses."""
+    """Return the fact for a value of an event."""
     kind = type(value)
     if kind is str or kind is bool:
         return kind, (0, value, 0)
@@ -79,7 +79,7 @@ def fact(value: object) -> Fact:
 
 @dataclass(frozen=True, slots=True)
 class Allowed:
-    """The values of one attribute on which a clause can hold: spans of one family, sorted and apart."""
+    """The allowed values of one attribute: spans of one family, sorted and disjoint."""
 
     family: type
     spans: Spans = _EVERYTHING
@@ -96,7 +96,7 @@ class Allowed:
         return any(low <= place < high for low, high in spans)
 
     def meet(self, other: "Allowed") -> "Allowed | None":
-        """Return what both allow, or None when that is nothing."""
+        """Return the values that both allow, or None if there are none."""
         if self.family is object:
             return None if other.family is NoneType else other
         if other.family is object:
@@ -105,7 +105,7 @@ class Allowed:
         return Allowed(self.family, spans) if spans else None
 
     def within(self, other: "Allowed") -> bool:
-        """Return whether everything that is allowed here is allowed there."""
+        """Return whether the other allows all these values."""
         if other.family is object:
             return self.family is not NoneType
         return self.family is other.family and intersect(self.spans, other.spans) == self.spans
@@ -132,13 +132,13 @@ def _low(span: tuple[End, End]) -> End:
 
 @dataclass(frozen=True, slots=True)
 class Clause:
-    """A conjunction: constraints by attribute, and conditions that must be TRUE besides."""
+    """A conjunction: constraints by attribute, and further conditions that must be TRUE."""
 
     constraints: Mapping[str, Allowed] = field(default_factory=dict)
     opaque: tuple[Condition, ...] = ()
 
     def meet(self, other: "Clause") -> "Clause | None":
-        """Return where both hold, or None when that is nowhere."""
+        """Return the conjunction of both clauses, or None if it is never met."""
         constraints = dict(self.constraints)
         for name, allowed in other.constraints.items():
             common = constraints[name].meet(allowed) if name in constraints else allowed
@@ -148,7 +148,7 @@ class Clause:
         return Clause(constraints, tuple(dict.fromkeys(self.opaque + other.opaque)))
 
     def within(self, other: "Clause") -> bool:
-        """Return whether it is plain to see that `other` holds wherever this does.
+        """Return whether `other` is obviously met wherever this clause is.
 
         Between clauses without opaque conditions this is exact, unless the schema has domains.
         """
@@ -271,22 +271,22 @@ def _head(node: Like) -> str:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Clauses as sets of values under a schema: what one interest has in common with another.
+# Clauses as sets of values under a schema, to compare interests.
 #
-# A schema says what an attribute may hold, so that `speed > 30` and `speed >= 31` are the same for integers, and a set
-# is never larger than the attribute's domain. A condition that only evaluation can decide, and a constraint on an
-# attribute that the schema lacks, stay beside the sets: they can only make the box smaller.
+# A schema declares an attribute's values, so `speed > 30` and `speed >= 31` are the same for integers, and a set is
+# never larger than the attribute's domain. A condition that only evaluation can decide, and a constraint on an
+# attribute that the schema lacks, are not part of the sets: they can only make the box smaller.
 
 
 @dataclass(frozen=True, slots=True)
 class Box:
-    """Values by attribute; an attribute that is not listed may have any. `exact` unless something stays beside."""
+    """Sets of values by attribute; an attribute that is not listed may have any. `exact` if nothing was left out."""
 
     values: Mapping[str, ValueSet]
     exact: bool = True
 
     def within(self, other: "Box") -> bool:
-        """Return whether every row of this box is one of the other, which must be exact."""
+        """Return whether every row of this box is in the other, which must be exact."""
         return other.exact and all(
             name in self.values and theirs.holds(self.values[name]) for name, theirs in other.values.items()
         )
@@ -309,7 +309,7 @@ def _contains(values: ValueSet, value: Any) -> bool:  # a scalar
 
 
 def box(clause: Clause, schema: Schema) -> Box | None:
-    """Return the rows on which a clause may hold, or None when there are none that fit the schema."""
+    """Return the rows on which a clause may be met, or None if no row of the schema is."""
     values: dict[str, ValueSet] = {}
     for name, allowed in clause.constraints.items():
         if name in schema:

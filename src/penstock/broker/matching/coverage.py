@@ -1,16 +1,16 @@
-"""What a broker forwards of the subscriptions that it holds: no more than is needed for all of them to be served.
+"""Compute which subscriptions a broker must forward so that all of them are served.
 
-A subscription is covered by another one that is of its type, or of an ancestor, and whose selector is TRUE wherever
-its own is. Subscriptions form a forest: the roots are forwarded, and everything else hangs below one that covers it.
-When a root goes, what hung below it is placed again, with all that hangs below in turn.
+A subscription covers another one of its type or a sub-type if its selector is TRUE wherever the other's is.
+Subscriptions form a forest: the roots are forwarded, and each other one is below a root that covers it. When a root is
+removed, the subscriptions below it are placed again.
 
-Two roots of one type become one where that is exactly their union: when they differ in one attribute, and what they
-allow of it joins into one span. The merged root belongs to nobody and goes with the first of its parts.
+Two roots of one type are merged if the result is exactly their union: if they differ in one attribute, and their
+values of it join into one span. A merged root belongs to no key, and is removed with the first of its parts.
 
-Coverage is proven by set algebra, never by the solver, whose cost a subscriber could choose and whose answer depends
-on the time that it has. What is not proven is forwarded: too much is carried then, never too little. A selector with
-a condition that only evaluation can decide covers no selector but its own. Work is bounded for each subscription that
-is placed: candidates are found by a row on which the smaller of two selectors is TRUE, where the larger must be so too.
+Coverage is proven by set algebra, never by the solver, because a subscriber could choose the solver's cost, and its
+result depends on time. If coverage is not proven, the subscription is forwarded: then too much is carried, never too
+little. A selector with a condition that only evaluation can decide covers only itself. The work for each placement is
+bounded: candidates are found by a row on which the smaller of two selectors is TRUE, because the larger must be too.
 """
 
 from bisect import bisect_left, insort
@@ -29,7 +29,7 @@ from penstock.selector.limits import SELECTOR_LENGTH
 from penstock.selector.sets import ValueSet
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Interests in events, and the index of those that are forwarded.
+# Interests in events, and the index of the forwarded ones.
 #
 # The index answers by rows. Each interest has a row that lies in its first box; whatever covers it must be TRUE there.
 # So the roots that may cover an interest are those that match its row, and the roots that it may cover are those whose
@@ -41,7 +41,7 @@ K = TypeVar("K")
 
 @dataclass(frozen=True, slots=True)
 class Interest:
-    """Events of a type and its sub-types on which a selector is TRUE. Equal where type and selector are.
+    """Events of a type and its sub-types on which a selector is TRUE. Equal if type and selector are.
 
     `schema` is that of the type, keyed as the selector is; `ancestors` runs from the parent to the root. `source` is
     what is forwarded in its place, if that is something else; such an interest is not merged with others.
@@ -60,7 +60,7 @@ class Interest:
 
 
 class Member(Generic[K]):
-    """A distinct interest: who holds it, what covers it, and what it covers."""
+    """A distinct interest: its keys, the member that covers it, and those that it covers."""
 
     __slots__ = ("above", "boxes", "interest", "keys", "parts", "rows", "wards")
 
@@ -78,7 +78,7 @@ class Member(Generic[K]):
 
     @property
     def idle(self) -> bool:
-        """Whether nobody holds it and nothing was merged into it."""
+        """Whether it has no keys and nothing was merged into it."""
         return not self.keys and not self.parts
 
     @property
@@ -88,28 +88,28 @@ class Member(Generic[K]):
 
     @property
     def exact(self) -> bool:
-        """Whether its boxes say all there is to say."""
+        """Whether its boxes describe the selector completely."""
         return all(each.exact for each in self.boxes)
 
     @property
     def shares(self) -> "dict[Member[K], None]":
-        """What it brings into a merged member: its own parts, or itself."""
+        """The parts that it contributes to a merged member: its own parts, or itself."""
         return self.parts if self.parts and not self.keys else {self: None}
 
     def take(self, ward: "Member[K]") -> None:
-        """Hang another one below."""
+        """Put another member below this one."""
         ward.above = self
         self.wards[ward] = None
 
 
 def member_of(interest: Interest, limits: BrokerLimits) -> Member[Any]:
-    """Cut the selector of an interest into boxes."""
+    """Split the selector of an interest into boxes."""
     boxes = (box(clause, interest.schema) for clause in clauses(interest.selector, limits))
     return Member(interest, tuple(each for each in boxes if each is not None))
 
 
 class Roots(Generic[K]):
-    """The members that are forwarded, found by what they have in common with another."""
+    """The forwarded members, indexed to find those related to another."""
 
     def __init__(self, limits: BrokerLimits) -> None:
         self._limits = limits
@@ -249,19 +249,19 @@ class _Rows(Generic[K]):
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a broker forwards of the subscriptions that it holds: no more than is needed for all of them to be served.
+# The covering forest.
 
 
 @dataclass(frozen=True, slots=True)
 class CoverageChange:
-    """How the forwarded set changes. Send `added` before `removed`, so that nothing is missed in between."""
+    """The change of the forwarded set. Send `added` before `removed`, so that no event is missed in between."""
 
     added: tuple[Interest, ...] = ()
     removed: tuple[Interest, ...] = ()
 
 
 class Coverage(Generic[K]):
-    """Subscriptions by key, and those to be forwarded.
+    """Subscriptions by key, and those to forward.
 
     >>> from penstock.model.names import TypeKey
     >>> from penstock.model.principals import Principal
@@ -289,15 +289,15 @@ class Coverage(Generic[K]):
     def __contains__(self, key: K) -> bool:
         return key in self._interests
 
-    # Both of these tell tests what `add` and `remove` have come to; brokers act on what those return.
+    # Only for tests, which compare this state with the results of `add` and `remove`.
 
     @property
     def forwarded(self) -> tuple[Interest, ...]:
-        """The subscriptions to forward, in the order in which they arose."""
+        """The subscriptions to forward, in the order of their creation."""
         return tuple(member.interest for member in self._roots)
 
     def forwarded_for(self, key: K) -> Interest | None:
-        """Return what is forwarded in the place of a subscription; None if it can never be TRUE, or is not known."""
+        """Return the subscription that is forwarded for a key; None if it is never TRUE, or unknown."""
         interest = self._interests.get(key)
         if interest is None or not self._members[interest].boxes:
             return None
@@ -307,7 +307,7 @@ class Coverage(Generic[K]):
         return member.interest
 
     def add(self, key: K, interest: Interest) -> CoverageChange:
-        """Add a subscription, or put it in the place of the one that the key had.
+        """Add a subscription, or replace the one that the key had.
 
         Raises `SelectorError` when the selector does not fit the schema; an attribute that it lacks is not looked at.
         """
@@ -324,7 +324,7 @@ class Coverage(Generic[K]):
         return self._change()
 
     def remove(self, key: K) -> CoverageChange:
-        """Remove a subscription; nothing changes if there is none."""
+        """Remove a subscription, if there is one."""
         self._forget(key)
         return self._change()
 
@@ -340,7 +340,7 @@ class Coverage(Generic[K]):
             self._drop(member)
 
     def _place(self, member: Member[K]) -> None:
-        """Hang a member below a root that covers it, or make it one."""
+        """Put a member below a root that covers it, or make it a root."""
         if not member.boxes:
             return
         above = self._coverer(member)
@@ -365,7 +365,7 @@ class Coverage(Generic[K]):
         _move(member.interest, self._added, self._removed)
 
     def _hang(self, member: Member[K], above: Member[K]) -> None:
-        """Hang what was a root below another; a merged one that belongs to nobody leaves its wards behind."""
+        """Put a former root below another one; a merged one without keys is dissolved."""
         member.parts.clear()
         if not member.idle:
             above.take(member)
@@ -375,7 +375,7 @@ class Coverage(Generic[K]):
             above.take(ward)
 
     def _drop(self, member: Member[K]) -> None:
-        """Take out a member that nobody holds any more."""
+        """Remove a member without keys."""
         del self._members[member.interest]
         above = member.above
         wards = list(member.wards)
@@ -420,7 +420,7 @@ class Coverage(Generic[K]):
     # --- merging ----------------------------------------------------------------------------------------------------
 
     def _merge(self, member: Member[K]) -> Member[K] | None:
-        """Join a member and a root into one that is exactly their union, and take both below it."""
+        """Merge a member and a root into one that is exactly their union, and put both below it."""
         for partner, sets in self._roots.partners(member) if member.interest.source is None else ():
             parts = {**member.shares, **partner.shares}
             if len(parts) > self._limits.coverage_merged:
@@ -453,7 +453,7 @@ class Coverage(Generic[K]):
 
 
 def _move(interest: Interest, undone: dict[Interest, None], done: dict[Interest, None]) -> None:
-    """Note a step, unless it takes back one of the same change."""
+    """Record a step, or cancel its opposite of the same change."""
     if interest in undone:
         del undone[interest]
     else:
@@ -461,7 +461,7 @@ def _move(interest: Interest, undone: dict[Interest, None], done: dict[Interest,
 
 
 class _Budget:
-    """What one placement may spend on questions whose answer is no."""
+    """The number of failing comparisons that one placement may make."""
 
     __slots__ = ("comparisons", "questions")
 

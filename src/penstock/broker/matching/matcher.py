@@ -1,14 +1,14 @@
-"""Which of many selectors are TRUE on an event, at a cost that grows with the answer rather than with their number.
+"""Find the selectors that are TRUE on an event, at a cost that grows with the result rather than with their number.
 
-Selectors are cut into clauses (see `penstock.broker.matching.clauses`), and the clauses hang in a tree. A node holds
-clauses whose first few constraints are known to be met. Few of them are simply tried; more are spread over routes, each
-by the next constraint of its clause: a dictionary for single values, a tree of intervals for ranges and prefixes. An
-event follows the routes that its values open, so that it meets only clauses of which all routed constraints hold.
+Selectors are split into clauses (see `penstock.broker.matching.clauses`), and the clauses form a tree. A node has
+clauses whose first constraints are already met. If it has few, each is evaluated. More are distributed over routes, by
+the next constraint of each clause: a dictionary for single values, an interval tree for ranges and prefixes. An event
+follows the routes that match its values, so it reaches only clauses whose routed constraints are all met.
 
 Single values are routed first, then bounded ranges and prefixes, then ranges with one end; `IS NULL` and
-`IS NOT NULL` come last. What the routes cannot decide is tried for each clause that they lead to: constraints that
-would multiply the places of a clause, and opaque conditions, by compiled functions. A selector that has nothing to be
-routed by is tried on every event; `Matcher.unrouted` counts these.
+`IS NOT NULL` come last. The rest is evaluated by compiled functions for each clause that the routes lead to:
+constraints that would multiply the places of a clause, and opaque conditions. A selector without any routable
+constraint is evaluated on every event; `Matcher.unrouted` counts these.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,17 +25,17 @@ from penstock.selector.ast import And, AttributeReference, Condition, render, wa
 from penstock.selector.compile import CompiledRows, compile_for_rows
 
 # ----------------------------------------------------------------------------------------------------------------------
-# A tree of half-open intervals that says which of them hold a place.
+# A tree of half-open intervals that finds those which contain a place.
 #
-# The tree is ordered by lower ends, and each node knows how far the intervals below it reach, so that a search leaves
-# out whatever ends before the place: it costs a logarithm for each interval that is found, whatever else is stored. A
-# part that has grown out of balance is built again; no random source is needed, and no order of insertion is bad.
+# The tree is ordered by lower ends, and each node knows how far the intervals below it reach, so a search skips those
+# that end before the place: it costs a logarithm for each interval that is found. A part that has lost its balance is
+# rebuilt, so no random source is needed, and no order of insertion is bad.
 
 
 T = TypeVar("T")
 End: TypeAlias = tuple[Any, ...]
 
-#: A node is out of balance when a child holds more than this part of what it holds.
+#: A node is out of balance if a child has more than this share of its intervals.
 _BALANCE: Final = 0.7
 #: Reached by nothing: lower than every end.
 _NOWHERE: Final[End] = ()
@@ -55,7 +55,7 @@ class _Spot(Generic[T]):
         self.reach = high
 
     def measure(self) -> None:
-        """Take size and reach again from the children."""
+        """Recompute size and reach from the children."""
         left, right = self.left, self.right
         self.size = 1 + (left.size if left else 0) + (right.size if right else 0)
         reach = _NOWHERE if self.value is None else self.high
@@ -97,7 +97,7 @@ class IntervalTree(Generic[T]):
         return found.value if found is not None and found.low == low and found.high == high else None
 
     def put(self, low: End, high: End, value: T) -> None:
-        """Store a value, in the place of one that the interval had."""
+        """Store a value, or replace the one that the interval had."""
         path = self._path(low, high)
         if not path:
             self._root = _Spot(low, high, value)
@@ -126,7 +126,7 @@ class IntervalTree(Generic[T]):
             self._settle(path)
 
     def holding(self, place: End) -> list[T]:
-        """Return the values of all intervals that hold a place."""
+        """Return the values of all intervals that contain a place."""
         found: list[T] = []
         pending = [self._root] if self._root else []
         while pending:
@@ -143,7 +143,7 @@ class IntervalTree(Generic[T]):
         return found
 
     def _path(self, low: End, high: End) -> list[_Spot[T]]:
-        """Return the way down to the interval, or to where it would be hung."""
+        """Return the path to the interval, or to where it would be inserted."""
         path: list[_Spot[T]] = []
         spot = self._root
         wanted = (low, high)
@@ -156,7 +156,7 @@ class IntervalTree(Generic[T]):
         return path
 
     def _settle(self, path: list[_Spot[T]]) -> None:
-        """Measure the way back up, and rebuild the highest part that is out of balance."""
+        """Recompute the path upwards, and rebuild the highest part that is out of balance."""
         top = None
         for index in reversed(range(len(path))):
             path[index].measure()
@@ -196,7 +196,7 @@ def _living(root: _Spot[T] | None) -> list[_Spot[T]]:
 
 
 def _build(spots: list[_Spot[T]]) -> _Spot[T] | None:
-    """Hang nodes that are in order into a tree of the least depth."""
+    """Build a tree of minimal depth from ordered nodes."""
     if not spots:
         return None
     middle = len(spots) // 2
@@ -208,17 +208,17 @@ def _build(spots: list[_Spot[T]]) -> _Spot[T] | None:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Which of many selectors are TRUE on an event, at a cost that grows with the answer rather than with their number.
+# The matcher.
 
 
 K = TypeVar("K")
 Values: TypeAlias = Mapping[str, Scalar]
 
-#: So many clauses of a node are tried one by one before they are spread over routes.
+#: The number of clauses of a node up to which they are evaluated one by one instead of routed.
 _FEW: Final = 8
-#: Few selectors are compiled once so many events have come since one was added or removed.
+#: A few selectors are compiled together after so many events without a change.
 _CALM: Final = 16
-#: Places that the constraints after the first may multiply a clause into.
+#: The number of places that the constraints after the first may multiply a clause into.
 _PLACES: Final = 64
 
 
@@ -238,7 +238,7 @@ class Matcher(Generic[K]):
         self._root: _Node[K] = _Node(0)
         self._entries: dict[Selector, _Entry[K]] = {}
         self._selectors: dict[K, Selector] = {}
-        #: how often an event was matched since the last change, and the quick way that is found after some times
+        #: the number of events since the last change, and the fast matcher that is compiled after some
         self._calm = 0
         self._quick: _Few[K] | None = None
         self._residuals: WeakValueDictionary[str, _Residual] = WeakValueDictionary()
@@ -254,11 +254,11 @@ class Matcher(Generic[K]):
 
     @property
     def unrouted(self) -> int:
-        """The number of clauses that are tried on every event, because nothing in them can be looked up."""
+        """The number of clauses that are evaluated on every event, because they cannot be routed."""
         return self._root.unrouted()
 
     def add(self, key: K, selector: Selector, schema: Schema | None = None) -> None:
-        """Add a selector, or put it in the place of the one that the key had.
+        """Add a selector, or replace the one that the key had.
 
         Raises `SelectorError` when it does not fit the schema; an attribute that the schema lacks is null.
         """
@@ -276,7 +276,7 @@ class Matcher(Generic[K]):
         self._selectors[key] = selector
 
     def remove(self, key: K) -> bool:
-        """Remove what a key stands for, and return whether there was anything."""
+        """Remove a key's selector, and return whether there was one."""
         selector = self._selectors.pop(key, None)
         if selector is None:
             return False
@@ -340,7 +340,7 @@ class Matcher(Generic[K]):
 
 
 class _Few(Generic[K]):
-    """A few selectors that are tried one by one. What they answer together is remembered."""
+    """A few selectors that are evaluated one by one. Their combined results are remembered."""
 
     __slots__ = ("_answers", "_layout", "_row_tests", "_selectors", "_tests")
 
@@ -384,7 +384,7 @@ class _Few(Generic[K]):
 
 
 class _Answers(dict[int, tuple[K, ...]]):
-    """The keys for each set of places, made when it is first asked for."""
+    """The keys for each set of places, computed on first use."""
 
     def __init__(self, keys: list[tuple[int, tuple[K, ...]]], always: int) -> None:
         super().__init__()
@@ -399,7 +399,7 @@ class _Answers(dict[int, tuple[K, ...]]):
 
 
 class _Facts(dict[str, Fact]):
-    """The facts of one event, each made when it is first asked for."""
+    """The facts of one event, each computed on first use."""
 
     def __init__(self, values: Values) -> None:
         super().__init__()
@@ -411,7 +411,7 @@ class _Facts(dict[str, Fact]):
 
 
 class _Residual:
-    """A condition that only evaluation can decide, compiled when it is first met."""
+    """A condition that only evaluation can decide, compiled on first use."""
 
     __slots__ = ("__weakref__", "_compiled", "_selector")
 
@@ -429,7 +429,7 @@ class _Residual:
 
 
 class _Entry(Generic[K]):
-    """Everybody who wrote the same selector."""
+    """The keys that share one selector."""
 
     __slots__ = ("clauses", "keys")
 
@@ -440,7 +440,7 @@ class _Entry(Generic[K]):
 
 
 class _Rooted(Generic[K]):
-    """A clause as the tree holds it: constraints in the order in which they are routed."""
+    """A clause in the tree, with its constraints in routing order."""
 
     __slots__ = ("constraints", "entry", "residual", "routed")
 
@@ -453,7 +453,7 @@ class _Rooted(Generic[K]):
         self.routed = _routed(constraints)
 
     def holds(self, facts: _Facts, depth: int) -> bool:
-        """Return whether the clause holds, its first `depth` constraints being met."""
+        """Return whether the clause is met, given that its first `depth` constraints are."""
         for name, allowed in self.constraints[depth:]:
             if not allowed.admits(facts[name]):
                 return False
@@ -461,7 +461,7 @@ class _Rooted(Generic[K]):
 
 
 def _routed(constraints: tuple[tuple[str, Allowed], ...]) -> int:
-    """Return how many constraints are routed: a clause hangs in a place for each combination of their spans."""
+    """Return how many constraints are routed: a clause has a place for each combination of their spans."""
     places = 1
     for depth, (_, allowed) in enumerate(constraints):
         places *= len(allowed.spans)
@@ -471,7 +471,7 @@ def _routed(constraints: tuple[tuple[str, Allowed], ...]) -> int:
 
 
 def _order(constraint: tuple[str, Allowed]) -> tuple[int, int, str]:
-    """Return where a constraint stands: what few events meet comes first, and one order for all makes few routes."""
+    """Return the routing order of a constraint: selective ones first, in one order for all clauses."""
     name, allowed = constraint
     if allowed.family in (object, NoneType):
         rank = 3 if allowed.family is object else 4
@@ -484,15 +484,15 @@ def _order(constraint: tuple[str, Allowed]) -> tuple[int, int, str]:
 
 
 class _Node(Generic[K]):
-    """Clauses whose first `depth` constraints are met: in a short list, or spread over routes."""
+    """Clauses whose first `depth` constraints are met: in a short list, or distributed over routes."""
 
     __slots__ = ("depth", "done", "routes", "waiting")
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
-        #: tried one by one; None once they are spread
+        #: evaluated one by one; None once they are routed
         self.waiting: list[_Rooted[K]] | None = []
-        #: those that no route can take further
+        #: clauses without further routable constraints
         self.done: dict[_Rooted[K], None] = {}
         self.routes: dict[str, _Route[K]] = {}
 
@@ -541,7 +541,7 @@ class _Node(Generic[K]):
 
 
 class _Route(Generic[K]):
-    """The ways on from a node by one attribute."""
+    """The routes from a node by one attribute."""
 
     __slots__ = ("points", "present", "ranges")
 
@@ -566,7 +566,7 @@ class _Route(Generic[K]):
             pending.append(self.present)
 
     def places(self, allowed: Allowed, depth: int) -> Iterator[_Node[K]]:
-        """Yield the node of each span, made if there is none."""
+        """Yield the node of each span, created if there is none."""
         if allowed.family is object:
             if self.present is None:
                 self.present = _Node(depth)

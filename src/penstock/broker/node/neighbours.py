@@ -116,7 +116,9 @@ class Neighbours:
         """Cut the links to brokers that may not be in the network any longer."""
         for peer in list(self._neighbours):
             if not self._core.admitted(peer):
-                self.cut(Cut(peer, RefusedError("broker.not-permitted", "it may not be a broker any longer")))
+                self.cut(
+                    Cut(peer, RefusedError("broker.not-permitted", "the neighbour may not be a broker any longer"))
+                )
 
     # Links.
 
