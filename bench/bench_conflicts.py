@@ -72,7 +72,7 @@ def measure(name: str, rules: int, memory: str) -> list[Result]:
     return [
         Result(f"{name}-found", many.conflicts / many.planted, "= 1", right, f"conflicts found: {' and '.join(found)}"),
         at_most(f"{name}-growth", growth, 1.5, f"{times}; 1 is linear"),
-        Result(f"{name}-spilled", float(spilled), "= 0", not spilled, f"{spilled:,} octets went to disk to be sorted"),
+        Result(f"{name}-spilled", float(spilled), "= 0", not spilled, f"{spilled:,} bytes went to disk to be sorted"),
     ]
 
 

@@ -256,7 +256,7 @@ def million(*, lists: bool) -> list[Result]:
         name = f"moderator-million-{what}-{says.name.lower().replace('_', '-')}"
         found_here = _growth(name, [times[says]], named[says])
         results.append(observed(name, found_here.ratio, f"{says}: {found_here.detail}"))
-    loaded = f"{MILLION:,} rules added in {seconds:.1f} s, {each:,.0f} octets each beside the rules themselves"
+    loaded = f"{MILLION:,} rules added in {seconds:.1f} s, {each:,.0f} bytes each beside the rules themselves"
     results.append(observed(f"moderator-million-{what}-loaded", seconds, loaded))
     results.append(_high(world, many, what))
     gc.unfreeze()

@@ -97,7 +97,7 @@ class Tap:
         """Print what it got of each attribute; `secrets` are what it must not have seen."""
         opener = Opener(self._node.core.ring)
         opened = [opener.open(block) for block in self.blocks]
-        octets = b"".join(self.blocks)
+        sent = b"".join(self.blocks)
         table = Table("attribute", "sealed bytes", "different values that its keys open")
         columns = [split(block)[1] for block in self.blocks]
         for attribute in event_type.attributes:
@@ -107,11 +107,11 @@ class Tap:
             if values & secrets:
                 raise SystemExit("the statistics office has read a plate")
         console.print(table)
-        seen = sum(str(secret).encode() in octets for secret in secrets)
+        seen = sum(str(secret).encode() in sent for secret in secrets)
         if seen or not self.blocks:
             raise SystemExit("plates lie open on the wire, or nothing came")
         console.print(
-            f"  {len(self.blocks):,} blocks, {len(octets):,} bytes, and none of {len(secrets):,} plates in them.",
+            f"  {len(self.blocks):,} blocks, {len(sent):,} bytes, and none of {len(secrets):,} plates in them.",
             highlight=False,
         )
 

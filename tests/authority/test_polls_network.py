@@ -41,7 +41,7 @@ from penstock.model.principals import Principal
 from penstock.moderator.polls import Ballot, Poll, PollQuestion, Vote, VoterResponse
 from penstock.moderator.rules.steps import Strategy
 from penstock.store.ledgers.ledgers import Store
-from penstock.testing.fabric_kit import ManualClock
+from penstock.testing.fabric_suite import ManualClock
 from penstock.testing.nats import NatsServer
 from penstock.trust.signed import sign_value
 

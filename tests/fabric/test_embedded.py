@@ -20,8 +20,7 @@ from penstock.fabric import (
     Sample,
 )
 from penstock.fabric.limits import FabricLimits
-from penstock.testing.fabric_kit import LIVE, LOG, STATE, ManualClock, refused, take
-from penstock.testing.fabric_suite import FabricSuite
+from penstock.testing.fabric_suite import LIVE, LOG, STATE, FabricSuite, ManualClock, refused, take
 
 PERSISTENT = replace(LOG, durability=Durability.PERSISTENT)
 

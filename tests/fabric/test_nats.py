@@ -27,8 +27,7 @@ from penstock.fabric.nats import NatsFabric
 from penstock.fabric.nats_api import NatsClient, shut, store
 from penstock.fabric.nats_link import NatsLink, checked
 from penstock.fabric.nats_login import NatsLogin
-from penstock.testing.fabric_kit import EVENTS, LIVE, LOG, PATIENCE, STATE, refused, take, until
-from penstock.testing.fabric_suite import FabricSuite
+from penstock.testing.fabric_suite import EVENTS, LIVE, LOG, PATIENCE, STATE, FabricSuite, refused, take, until
 from penstock.testing.nats import NatsServer
 
 _NUMBERS = count()

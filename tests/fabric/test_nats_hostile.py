@@ -24,7 +24,7 @@ from penstock.fabric.nats_api import AnswerError, ApiError, payload, read_answer
 from penstock.fabric.nats_feed import StreamFeed, read_place
 from penstock.fabric.nats_log import NatsLog
 from penstock.fabric.tasks import failing
-from penstock.testing.fabric_kit import EVENTS, LIVE, LOG, STATE, refused, take, until
+from penstock.testing.fabric_suite import EVENTS, LIVE, LOG, STATE, refused, take, until
 from penstock.testing.nats import NatsServer
 
 _NUMBERS = count()

@@ -22,7 +22,7 @@ from penstock.fabric.nats import NatsFabric
 from penstock.fabric.nats_api import settle
 from penstock.fabric.nats_log import NatsLog
 from penstock.fabric.nats_login import NatsLogin
-from penstock.testing.fabric_kit import EVENTS, LIVE, LOG, take
+from penstock.testing.fabric_suite import EVENTS, LIVE, LOG, take
 from penstock.testing.nats import NatsServer
 
 HOW_TO = Path(__file__).resolve().parents[2] / "docs" / "how-to" / "use-nats.md"

@@ -1,9 +1,9 @@
-"""What tests of programs that use Penstock need: `network`, a network with a real broker in this process.
+"""For tests of programs that use Penstock: `network`, a network with a real broker in this process.
 
 The other modules are internal: the suites that every adapter passes, and real servers on free ports.
 
 - `local_network` implements `network`.
-- `fabric_suite` tests an adapter of `penstock.fabric`, `fabric_kit` has the clock and the waiting for it.
+- `fabric_suite` tests an adapter of `penstock.fabric`, with a manual clock.
 - `store_suite` tests an adapter of `penstock.store`.
 - `nats` and `postgres` start real servers, `server_process` runs and ends their processes.
 """

@@ -152,8 +152,8 @@ def _facts(result: Result) -> dict[str, object]:
     return {
         "decision": result.decision.plain,
         "status": result.status.code,
-        "obligations": _told(result.obligations),
-        "advice": _told(result.advice),
+        "obligations": _duties(result.obligations),
+        "advice": _duties(result.advice),
         # A path may be written in many ways.
         "attributes": sorted(
             (category.category, attribute.id, tuple(of_type.write(value) for of_type, value in attribute.values))
@@ -165,7 +165,7 @@ def _facts(result: Result) -> dict[str, object]:
     }
 
 
-def _told(duties: Sequence[Obligation]) -> list[object]:
+def _duties(duties: Sequence[Obligation]) -> list[object]:
     return [
         (duty.id, sorted((one.id, one.of.id, one.of.write(one.value), one.category or "") for one in duty.assigned))
         for duty in duties
@@ -213,8 +213,8 @@ def xacml(session: CommandSession, options: _Xacml) -> CommandAnswer:
         *(f"{case} is defective and was not run: {reason}" for case, reason in defective.items()),
         f"{passed} of {len(ran)} cases passed, {len(failed)} failed, {len(defective)} defective",
     ]
-    told = [one.as_dict() for one in failed]
-    data = {"passed": passed, "failed": told, "defective": defective, "groups": _groups(ran)}
+    failures = [one.as_dict() for one in failed]
+    data = {"passed": passed, "failed": failures, "defective": defective, "groups": _groups(ran)}
     error = RefusedError("conformance.failed", f"{len(failed)} of {len(ran)} cases failed") if failed else None
     return CommandAnswer(data, shown, error)
 

@@ -541,12 +541,12 @@ def _data(answer: ExplainAnswer, wording: Wording) -> dict[str, object]:
 
 
 def _way_data(way: PermittedWay, event_type: EventType | None) -> dict[str, object]:
-    told: dict[str, object] = {"because": list(way.because), **validity_data(way.validity), "holds": str(way.holds)}
+    as_data: dict[str, object] = {"because": list(way.because), **validity_data(way.validity), "holds": str(way.holds)}
     if way.depends:
-        told["depends_on"] = list(way.depends)
+        as_data["depends_on"] = list(way.depends)
     if way.branch is not None and event_type is not None:
-        told |= _branch_data(way.branch, event_type)
-    return told
+        as_data |= _branch_data(way.branch, event_type)
+    return as_data
 
 
 def _branch_data(branch: Branch, event_type: EventType) -> dict[str, object]:
@@ -599,8 +599,8 @@ def _way_facts(way: PermittedWay, asked: ExplainQuestion, wording: Wording) -> l
 
 
 def _branch_facts(branch: Branch, event_type: EventType) -> list[tuple[str, str]]:
-    told = _branch_data(branch, event_type)
-    attributes, forced = told["attributes"], told["forced"]
+    as_data = _branch_data(branch, event_type)
+    attributes, forced = as_data["attributes"], as_data["forced"]
     shown = ", ".join(attributes) if isinstance(attributes, list) else ""
     facts = [("attributes", "all" if branch.attributes is None else shown or "none")]
     if isinstance(forced, dict) and forced:
@@ -608,6 +608,6 @@ def _branch_facts(branch: Branch, event_type: EventType) -> list[tuple[str, str]
     facts += [
         (place, "; ".join(map(str, texts)))
         for place in ("where", "when", "asked")
-        if isinstance(texts := told[place], list) and texts
+        if isinstance(texts := as_data[place], list) and texts
     ]
     return facts

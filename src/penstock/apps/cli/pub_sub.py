@@ -393,11 +393,11 @@ class _Printer:
         if self._json:
             click.echo(json.dumps({"restrictions": found}, default=plain))
             return
-        told = json.loads(json.dumps(found, default=plain))
+        decoded = json.loads(json.dumps(found, default=plain))
         rows = [
-            ("granted", f"{key}: {json.dumps(given, ensure_ascii=False)}") for key, given in told.get("granted", ())
+            ("granted", f"{key}: {json.dumps(given, ensure_ascii=False)}") for key, given in decoded.get("granted", ())
         ]
-        for right, about, attributes in told.get("missing", ()):
+        for right, about, attributes in decoded.get("missing", ()):
             rows.append(("missing", f"{right} on {about}" + (f": {', '.join(attributes)}" if attributes else "")))
         show([fact_table(rows)])
 

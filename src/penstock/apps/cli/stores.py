@@ -116,13 +116,13 @@ def backup(options: _Backup) -> CommandAnswer:
     """
     check_lasting(options.store_url)
     check_target(options.file, overwrite=options.overwrite)
-    with open_store(options.store_url) as opened, counting("verified" if options.dry_run else "written") as told:
+    with open_store(options.store_url) as opened, counting("verified" if options.dry_run else "written") as progress:
         if options.dry_run:
             heads = opened.heads()
             for name, head in heads.items():
-                opened.ledger(name).verify(head, told)
+                opened.ledger(name).verify(head, progress)
         else:
-            heads = write_backup(opened, Path(options.file), told)
+            heads = write_backup(opened, Path(options.file), progress)
     line = f"{'would write' if options.dry_run else 'wrote'} {options.file}"
     data = {"store": opened.url, "file": options.file, "written": not options.dry_run, "ledgers": _ledgers(heads)}
     return CommandAnswer(data, [line, heads_table(heads)])
@@ -144,14 +144,14 @@ def restore(options: _Restore) -> CommandAnswer:
     as they are, so an interrupted restore is completed by running it again. A ledger with other changes is refused.
     """
     check_lasting(options.store_url)
-    with counting("read" if options.dry_run else "restored") as told:
+    with counting("read" if options.dry_run else "restored") as progress:
         # The whole backup is read before a store is created for it.
-        heads = read_backup(Path(options.file), told if options.dry_run else quiet)
+        heads = read_backup(Path(options.file), progress if options.dry_run else quiet)
         if options.dry_run:
             _check_room(options.store_url, heads)
         else:
             with open_store(options.store_url, create=True) as opened:
-                put_back(Path(options.file), heads, opened, told)
+                put_back(Path(options.file), heads, opened, progress)
     url = shown_url(options.store_url)
     line = f"{'would restore' if options.dry_run else 'restored'} {options.file} to {url}"
     data = {"store": url, "file": options.file, "written": not options.dry_run, "ledgers": _ledgers(heads)}
@@ -209,9 +209,9 @@ def verify(options: _Verify) -> CommandAnswer:
     STORE is sqlite:PATH or postgresql://USER@HOST/DATABASE. Put passwords into ~/.pgpass or PGPASSWORD.
     """
     known = parse_heads(options.heads)
-    with open_store(options.store_url) as store, counting("verified") as told:
+    with open_store(options.store_url) as store, counting("verified") as progress:
         there = store.heads()
-        found = {name: _verified(store, name, known.get(name, EMPTY), told) for name in sorted({*there, *known})}
+        found = {name: _verified(store, name, known.get(name, EMPTY), progress) for name in sorted({*there, *known})}
     problems = [one for one in found.values() if isinstance(one, RefusedError)]
     lines = [
         f"✓ {one.number} changes  {head_text(name, one)}" if isinstance(one, LedgerHead) else f"✗ {one.message}"
@@ -222,9 +222,9 @@ def verify(options: _Verify) -> CommandAnswer:
     return CommandAnswer(data, lines or ["no ledgers yet"], next(iter(problems), None))
 
 
-def _verified(store: Store, name: str, known: LedgerHead, told: Progress) -> LedgerHead | RefusedError:
+def _verified(store: Store, name: str, known: LedgerHead, progress: Progress) -> LedgerHead | RefusedError:
     try:
-        return store.ledger(name).verify(known, told)
+        return store.ledger(name).verify(known, progress)
     except RefusedError as error:
         return error
 

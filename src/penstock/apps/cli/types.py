@@ -366,13 +366,13 @@ def edit(session: CommandSession, options: _Edit) -> CommandAnswer:
 
 def _finish(making: TypeSigner, signed: UnverifiedType, made: tuple[AttributeChange, ...] = ()) -> CommandAnswer:
     name = signed.definition.name
-    told = [
+    listed = [
         {"operation": str(change.operation), "name": change.name, "uid": change.uid, "new_name": change.new_name}
         for change in made
     ]
     lines = (f"  {one.operation} {one.name}{f' to {one.new_name}' if one.new_name else ''}" for one in made)
     shown = f"{making.names.show(name.owner)}/{name.name}@{name.version}"
-    return making.finish(signed, "type", type_data(signed) | {"changes": told}, [shown, *lines])
+    return making.finish(signed, "type", type_data(signed) | {"changes": listed}, [shown, *lines])
 
 
 def new_uid(session: CommandSession) -> str:
@@ -556,8 +556,8 @@ def verify_topic_file(session: CommandSession, options: _VerifyTopic) -> Command
         verified = verify_topic(unverified, options.at.moment(session), topics=Shelf.of(*options.above), network=place)
         name = TopicName.of_type(verified.event_type.name)
     wording = Wording(names, verified.event_type)
-    told = {"signer": str(verified.signer), "because": list(verified.because)}
-    data = {"ok": True, "id": verified.id} | _topic_data(name) | validity_data(verified.validity) | told
+    signed_by = {"signer": str(verified.signer), "because": list(verified.because)}
+    data = {"ok": True, "id": verified.id} | _topic_data(name) | validity_data(verified.validity) | signed_by
     facts = fact_table(verified_facts(verified, unverified, wording, place), indent=2)
     return CommandAnswer(data, [f"✓ {wording.who(name.owner)}/{name.path}", facts])
 

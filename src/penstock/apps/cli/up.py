@@ -158,8 +158,8 @@ def _show_ready(loaded: LoadedNode, ready: Ready, *, as_json: bool) -> None:
     if as_json:
         # One line, so that a script can read it while the broker runs.
         http = None if ready.http is None else str(ready.http)
-        told = {"principal": str(ready.principal), "url": f"penstock://{ready.listen}", "http": http}
-        click.echo(json.dumps(told))
+        line = {"principal": str(ready.principal), "url": f"penstock://{ready.listen}", "http": http}
+        click.echo(json.dumps(line))
         return
     at = f"penstock://{ready.listen}" + ("" if ready.http is None else f", http://{ready.http}/metrics")
     say(f"{loaded.names.show(ready.principal)} is ready at {at}")

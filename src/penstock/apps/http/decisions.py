@@ -211,9 +211,9 @@ def _place(page: Mapping[str, Json], mark: str) -> int:
     if token is None or token == "":
         return 0
     try:
-        told, _, place = base64.urlsafe_b64decode(str(token)).decode().partition(".")
+        found_mark, _, place = base64.urlsafe_b64decode(str(token)).decode().partition(".")
     except (ValueError, binascii.Error):
-        told, place = "", ""
-    if told != mark or not place.isascii() or not place.isdigit() or len(place) > 9:
+        found_mark, place = "", ""
+    if found_mark != mark or not place.isascii() or not place.isdigit() or len(place) > 9:
         raise MalformedError("pdp.page", "this is not a page of this search", hint="begin it again without a token")
     return int(place)

@@ -45,7 +45,7 @@ def document(url: str, *, closed: bool, limits: ServiceLimits = SERVICE_LIMITS) 
         "servers": [{"url": url}],
         "paths": {**_questions(closed=closed), **_pages()},
         "components": {
-            "schemas": {**_asked(limits), **_told(), **_xacml()},
+            "schemas": {**_asked(limits), **_response_schemas(), **_xacml()},
             "responses": _responses(),
             "headers": _headers(),
             "parameters": {
@@ -83,9 +83,9 @@ def _questions(*, closed: bool) -> dict[str, Json]:
         XACML_XML: _TEXT,
         XML: _TEXT,
     }
-    told: dict[str, Json] = {XACML_JSON: _ref("XacmlResponse"), XACML_XML: _TEXT}
+    content: dict[str, Json] = {XACML_JSON: _ref("XacmlResponse"), XACML_XML: _TEXT}
     operations = {
-        AUTHORIZE: _operation("authorize", "A request of XACML", asked, {"200": _decided(told), **several_kinds}),
+        AUTHORIZE: _operation("authorize", "A request of XACML", asked, {"200": _decided(content), **several_kinds}),
     }
     for name, path in ENDPOINTS.items():
         summary, question, answer = _SUMMARIES[name]
@@ -105,9 +105,9 @@ def _operation(name: str, summary: str, asked: Mapping[str, Json], answers: dict
     }
 
 
-def _decided(told: Mapping[str, Json]) -> Json:
+def _decided(content: Mapping[str, Json]) -> Json:
     headers: dict[str, Json] = {name: {"$ref": f"#/components/headers/{name}"} for name in _headers()}
-    return {"description": "It is decided.", "headers": headers, "content": _content(told)}
+    return {"description": "It is decided.", "headers": headers, "content": _content(content)}
 
 
 def _pages() -> dict[str, Json]:
@@ -121,13 +121,13 @@ def _pages() -> dict[str, Json]:
     }
 
 
-def _page(name: str, summary: str, told: Mapping[str, Json], *, failing: bool = False) -> Json:
+def _page(name: str, summary: str, content: Mapping[str, Json], *, failing: bool = False) -> Json:
     answers: dict[str, Json] = {
-        "200": {"description": summary, "content": _content(told)},
+        "200": {"description": summary, "content": _content(content)},
         **_answers(_WRONG_PAGE),
     }
     if failing:
-        answers["503"] = {"description": "Decisions cannot be recorded.", "content": _content(told)}
+        answers["503"] = {"description": "Decisions cannot be recorded.", "content": _content(content)}
     return {"get": {"operationId": name, "summary": summary, "responses": answers, "security": []}}
 
 
@@ -236,7 +236,7 @@ def _record(members: Schema, needed: list[str]) -> Schema:
 # --- responses ------------------------------------------------------------------------------------------------------
 
 
-def _told() -> dict[str, Json]:
+def _response_schemas() -> dict[str, Json]:
     error = _closed({"code": _NAME, "message": _TEXT}, ["code", "message"])
     duty = _closed({"id": _TEXT, "attributes": _list(_closed({"id": _TEXT, "value": _TEXT}, ["id", "value"]))}, ["id"])
     duties: Schema = _list(duty)

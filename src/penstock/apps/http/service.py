@@ -421,13 +421,13 @@ class DecisionService:
         return _json(document(settings.url, closed=settings.callers is not None, limits=settings.limits))
 
     def _health(self) -> HttpResponse:
-        told: dict[str, Json] = {"status": "ok", "revision": self.bundle.revision}
+        data: dict[str, Json] = {"status": "ok", "revision": self.bundle.revision}
         if self.stale is not None:
-            told |= {"status": "stale", "code": self.stale.code}
+            data |= {"status": "stale", "code": self.stale.code}
         if self.unrecorded is not None:
-            told |= {"status": "failing", "code": self.unrecorded.code}
-            return _json(told, HTTPStatus.SERVICE_UNAVAILABLE)
-        return _json(told)
+            data |= {"status": "failing", "code": self.unrecorded.code}
+            return _json(data, HTTPStatus.SERVICE_UNAVAILABLE)
+        return _json(data)
 
 
 _JSON: Final = JSON.encode()
@@ -466,8 +466,8 @@ def _media_type(asked: HttpRequest, header: bytes) -> str:
     return asked.headers.get(header, b"").partition(b";")[0].strip().lower().decode("latin-1")
 
 
-def _json(told: dict[str, Json], status: HTTPStatus = HTTPStatus.OK, headers: bytes = b"") -> HttpResponse:
-    return HttpResponse(_ENCODE(told).encode(), status, JSON, headers)
+def _json(data: dict[str, Json], status: HTTPStatus = HTTPStatus.OK, headers: bytes = b"") -> HttpResponse:
+    return HttpResponse(_ENCODE(data).encode(), status, JSON, headers)
 
 
 def _failed(status: HTTPStatus, code: str, message: str, headers: bytes = b"") -> HttpResponse:

@@ -29,7 +29,7 @@ from tests.copies import Copy
 from tests.spoiled import flipped
 
 from penstock.apps.cli.net import chain as policy_chain
-from penstock.apps.cli.net.chain import read_count_of, told_events
+from penstock.apps.cli.net.chain import read_count_of, read_events
 from penstock.apps.cli.net.policy import Awaited
 from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.options import open_key
@@ -348,7 +348,7 @@ def test_chains_that_do_not_hold(network: Shell) -> None:
 def test_what_a_broker_tells_is_verified() -> None:
     key, other = SigningKey(bytes([1]) * 32), SigningKey(bytes([2]) * 32)
     event = PolicyAuthor(key).change(NOW)
-    assert told_events({"events": [event.to_bytes()]}, key.principal) == [event]
+    assert read_events({"events": [event.to_bytes()]}, key.principal) == [event]
     octets = event.to_bytes()
     forged = flipped(octets, -3)
     for told, owner, code in (
@@ -357,7 +357,7 @@ def test_what_a_broker_tells_is_verified() -> None:
         ([forged], key, "key.bad-signature"),
     ):
         with pytest.raises(PenstockError) as caught:
-            told_events({"events": told}, owner.principal)
+            read_events({"events": told}, owner.principal)
         assert caught.value.code == code
     with pytest.raises(MalformedError):
         read_count_of({"known": "many"}, "known")

@@ -358,8 +358,8 @@ class Issuing:
         key = self.key.open()
         statement = state(key.principal, self.subject.find(self.names, key.principal))
         certificate = issue(statement, key)
-        told = (Warned(flag.code, flag.message) for flag in flags(statement))
-        warnings = (*told, *self.subject.period.warnings(), *doubts(statement, self.session.now), *more)
+        flagged = (Warned(flag.code, flag.message) for flag in flags(statement))
+        warnings = (*flagged, *self.subject.period.warnings(), *doubts(statement, self.session.now), *more)
         warn(*warnings)
         value = Credentials.of(certificate).to_sexp()
         data = {

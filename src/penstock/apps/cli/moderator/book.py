@@ -191,8 +191,8 @@ def log(options: _Log) -> CommandAnswer:
     rows = [step_row(step, source.cast, void) for step in steps]
 
     def data() -> dict[str, object]:
-        told = [{**step_data(step, source.cast), "undone_by": undone_by.get(step.number)} for step in steps]
-        return {"store": source.where, "steps": told}
+        shown = [{**step_data(step, source.cast), "undone_by": undone_by.get(step.number)} for step in steps]
+        return {"store": source.where, "steps": shown}
 
     table = grid_table(("step", "when", "who", "asked to", "what came of it", "why"), rows)
     return CommandAnswer(data, [table if rows else "no steps yet"])
@@ -217,8 +217,8 @@ def verify(options: _Verify) -> CommandAnswer:
     Each step must be the result of its request, and the request must be signed by somebody who may make it.
     """
     known = parse_heads(options.heads).get(options.book.ledger, EMPTY)
-    with options.book.opened() as (source, book), counting("verified") as told:
-        head = book.verify(known, told)
+    with options.book.opened() as (source, book), counting("verified") as progress:
+        head = book.verify(known, progress)
         steps = book.base.next_number - 1
     noted = head_text(options.book.ledger, head)
     data = {"ok": True, "store": source.where, "steps": steps, "changes": head.number, "head": noted}

@@ -435,13 +435,13 @@ def _add_file(act: Acting, file: str, *, missing: bool) -> CommandAnswer:
             hint="`by` names who states a rule, and `principals` says which principal that is",
         )
     left = [request for request in stated if not (missing and _is_there(act.book.base, request.rule))]
-    plans, told = [], []
+    plans, results = [], []
     try:
         for plan in act.several(left, whole=not missing):
             plans.append(plan)
             # The result is shown before the next one changes the rules.
             if wants_data():
-                told.append(act.data(plan))
+                results.append(act.data(plan))
             else:
                 show(show_plan(plan, act.source, done=act.written))
     except PenstockError as error:
@@ -455,7 +455,7 @@ def _add_file(act: Acting, file: str, *, missing: bool) -> CommandAnswer:
     if len(stated) < len(rules.stated):
         shown.append(f"{counted(len(rules.stated) - len(stated), 'rule')} of others in the file: left to them")
     rejected = rejection(act.source, *plans, written=act.written)
-    return CommandAnswer({"steps": told, "there": len(stated) - len(left)}, shown, rejected)
+    return CommandAnswer({"steps": results, "there": len(stated) - len(left)}, shown, rejected)
 
 
 def _is_there(base: RuleBase, rule: Rule) -> bool:

@@ -58,18 +58,18 @@ def test(options: _Test) -> CommandAnswer:
     """
     with within(options.file):
         scenario = read_scenario(read_yaml(_text(read_bytes(options.file))))
-        told = [*run(scenario)]
-    failed = [each for each in told if each.differences]
-    data = {"title": scenario.title, "passed": not failed, "steps": [_answer(each) for each in told]}
+        results = [*run(scenario)]
+    failed = [each for each in results if each.differences]
+    data = {"title": scenario.title, "passed": not failed, "steps": [_answer(each) for each in results]}
 
     def shown() -> Iterator[str]:
         yield scenario.title
-        for each in told:
+        for each in results:
             yield f"  {each.number}. {each.facts['outcome']}"
             for name, wanted, found in each.differences:
                 yield f"     {name}: expected {_plain(wanted)}"
                 yield f"     {' ' * len(name)}     found {_plain(found)}"
-        yield f"{len(told) - len(failed)} of {len(told)} steps as expected"
+        yield f"{len(results) - len(failed)} of {len(results)} steps as expected"
 
     error = None
     if failed:
@@ -86,11 +86,13 @@ def _text(data: bytes) -> str:
         raise MalformedError("yaml.malformed", "the text is not in UTF-8") from error
 
 
-def _answer(told: StepResult) -> dict[str, object]:
+def _answer(result: StepResult) -> dict[str, object]:
     return {
-        "number": told.number,
-        **told.facts,
-        "differences": [{"name": name, "expected": wanted, "found": found} for name, wanted, found in told.differences],
+        "number": result.number,
+        **result.facts,
+        "differences": [
+            {"name": name, "expected": wanted, "found": found} for name, wanted, found in result.differences
+        ],
     }
 
 

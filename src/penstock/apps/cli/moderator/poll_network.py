@@ -63,18 +63,18 @@ class Network:
         self._cast = cast
 
     def ask_and_wait(
-        self, polls: Polls, asked: tuple[str, datetime] | None, told: Callable[[Poll], None]
+        self, polls: Polls, asked: tuple[str, datetime] | None, on_poll: Callable[[Poll], None]
     ) -> tuple[Kept, ...]:
         """Ask about a rule, or continue open polls, and wait until all have ended or the command is stopped.
 
-        `told` gets the new poll. Raises what `Polls.ask` raises.
+        `on_poll` gets the new poll. Raises what `Polls.ask` raises.
         """
 
         async def whole(stop: asyncio.Event) -> tuple[Kept, ...]:
-            async with self._connected() as fabric, self._asking(polls, fabric, told) as asking:
+            async with self._connected() as fabric, self._asking(polls, fabric, on_poll) as asking:
                 if asked is not None:
                     poll = await asking.ask(*asked)
-                    told(poll)
+                    on_poll(poll)
                     waiting = [poll.id]
                 else:
                     waiting = [poll_id for poll_id, kept in polls.kept.items() if kept.pending]
@@ -84,8 +84,8 @@ class Network:
 
         return talk(whole)
 
-    def _asking(self, polls: Polls, fabric: NatsFabric, told: Callable[[Poll], None]) -> PollModerator:
-        return PollModerator(polls, self._channel(fabric), told)
+    def _asking(self, polls: Polls, fabric: NatsFabric, on_poll: Callable[[Poll], None]) -> PollModerator:
+        return PollModerator(polls, self._channel(fabric), on_poll)
 
     def _channel(self, fabric: NatsFabric) -> PollChannel:
         return PollChannel(fabric, self._clock, AGAIN, _note)

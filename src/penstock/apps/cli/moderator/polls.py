@@ -343,12 +343,12 @@ def poll(session: CommandSession, options: _Poll) -> CommandAnswer | None:
     if login is not None:
         from penstock.apps.cli.moderator.poll_network import Network, show_progress  # noqa: PLC0415  # nats-py is an extra
 
-        def told(poll: Poll) -> None:
+        def on_poll(poll: Poll) -> None:
             if not as_json:
                 show_progress(poll, cast)
 
         as_json = wants_data()
-        ended = Network(login, session, cast).ask_and_wait(polls, asked, told)
+        ended = Network(login, session, cast).ask_and_wait(polls, asked, on_poll)
         shown = [part for kept in ended for part in show_ended(kept, cast)]
         return CommandAnswer({"polls": [kept_data(kept, cast) for kept in ended]}, shown or ["no poll is open"])
     return None if asked is None else _handed_out(polls.ask(asked[0], session.now, asked[1]), destination, cast)

@@ -192,14 +192,14 @@ def _rejected(base: RuleBase) -> Iterable[PublishRule]:
 
 def _check_answer(source: RuleSource, rules: int, found: Sequence[CheckedRule]) -> CommandAnswer:
     wrong = [each for each in found if each.problem is not None]
-    colliding = [each for each in found if each.conflicts]
+    conflicting = [each for each in found if each.conflicts]
 
     def data() -> dict[str, object]:
         return {
             "ok": not found,
             "where": source.where,
             "rules": rules,
-            "conflicts": [conflicts_data(each.rule, each.conflicts, source) for each in colliding],
+            "conflicts": [conflicts_data(each.rule, each.conflicts, source) for each in conflicting],
             "problems": [_problem(each, source) for each in wrong],
         }
 
@@ -209,10 +209,10 @@ def _check_answer(source: RuleSource, rules: int, found: Sequence[CheckedRule]) 
             yield f"✗ {each.rule.id}{line}: {each.problem}"
             if each.problem is not None and each.problem.hint:
                 yield f"  {each.problem.hint}"
-        for each in colliding[:_MANY]:
+        for each in conflicting[:_MANY]:
             yield from show_rule_conflicts(each.rule, each.conflicts, source)
-        if len(colliding) > _MANY:
-            yield f"and {len(colliding) - _MANY:,} more rules conflict; -o json has them all"
+        if len(conflicting) > _MANY:
+            yield f"and {len(conflicting) - _MANY:,} more rules conflict; -o json has them all"
         if not found:
             yield f"✓ {counted(rules, 'rule')}, no conflict"
 
@@ -223,12 +223,12 @@ def _check_answer(source: RuleSource, rules: int, found: Sequence[CheckedRule]) 
             f"{counted(len(wrong), 'rule')} of {rules:,} cannot be compared",
             hint="correct the problems that are shown above",
         )
-    elif colliding:
-        number = sum(len(each.conflicts) for each in colliding)
+    elif conflicting:
+        number = sum(len(each.conflicts) for each in conflicting)
         error = RefusedError(
             "moderator.conflict",
             f"{counted(number, 'conflict')} among {counted(rules, 'rule')}",
-            hint=f"`penstock moderator propose {colliding[0].rule.id}{source.option}` shows proposals",
+            hint=f"`penstock moderator propose {conflicting[0].rule.id}{source.option}` shows proposals",
         )
     return CommandAnswer(data, shown(), error)
 
@@ -354,7 +354,7 @@ def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
 
 def _explain_rule(standing: RuleState, source: RuleSource) -> CommandAnswer:
     stated, base, show = standing.stated, source.base, source.cast.show
-    colliding = base.detector.conflicts(stated) if standing.status is RuleStatus.REJECTED else ()
+    conflicting = base.detector.conflicts(stated) if standing.status is RuleStatus.REJECTED else ()
     touched = [step for step in base.steps if stated.id in step.delta.rules]
 
     def data() -> dict[str, object]:
@@ -364,7 +364,7 @@ def _explain_rule(standing: RuleState, source: RuleSource) -> CommandAnswer:
             "sentences": [rule_sentence(stated, show), standing_sentence(standing)],
             "stated": rule_data(stated, source.cast),
             "form": None if standing.form is None else rule_data(standing.form, source.cast),
-            "conflicts": conflicts_data(stated, colliding, source)["conflicts"],
+            "conflicts": conflicts_data(stated, conflicting, source)["conflicts"],
             "steps": [step_data(step, source.cast) for step in touched],
         }
 
@@ -375,8 +375,8 @@ def _explain_rule(standing: RuleState, source: RuleSource) -> CommandAnswer:
         yield standing_sentence(standing)
         if standing.form is not None and standing.form != stated:
             yield from diff_lines(f"  {line}" for line in Revision(stated, standing.form).diff())
-        if colliding:
-            yield from show_conflicts(stated, colliding, source)
+        if conflicting:
+            yield from show_conflicts(stated, conflicting, source)
             yield f"`penstock moderator propose {stated.id}{source.option}` shows proposals."
         elif standing.status is RuleStatus.REJECTED:
             yield "It has no conflict any more, and can be stated again."

@@ -321,9 +321,9 @@ async def _fetch(owner: OwnerSigner, client: Client, held: HeldChain) -> None:
     new: list[Event] = []
     known = held.chain.number
     while True:
-        told = await client.policy(owner.principal, new[-1].value.number if new else held.chain.number)
-        known = max(known, read_count_of(told, "known"))
-        page = told_events(told, owner.principal)
+        response = await client.policy(owner.principal, new[-1].value.number if new else held.chain.number)
+        known = max(known, read_count_of(response, "known"))
+        page = read_events(response, owner.principal)
         if not page:
             break
         new += page
@@ -344,19 +344,19 @@ async def _fetch(owner: OwnerSigner, client: Client, held: HeldChain) -> None:
         )
 
 
-def told_events(told: Mapping[str, object], owner: Principal) -> list[Event]:
+def read_events(response: Mapping[str, object], owner: Principal) -> list[Event]:
     """Read the policy events in an answer of a broker. Raises `MalformedError`, `RefusedError` (`evolution.*`)."""
-    events = told.get("events")
-    octets = [one for one in events if isinstance(one, bytes)] if isinstance(events, list) else []
-    found = [read_signed(parse_canonical(one), PolicyEvent).verify() for one in octets]
+    events = response.get("events")
+    encoded = [one for one in events if isinstance(one, bytes)] if isinstance(events, list) else []
+    found = [read_signed(parse_canonical(one), PolicyEvent).verify() for one in encoded]
     if any(event.value.owner != owner for event in found):
         raise RefusedError("evolution.other-owner", "the broker sent policy events of another owner")
     return found
 
 
-def read_count_of(told: Mapping[str, object], key: str) -> int:
+def read_count_of(response: Mapping[str, object], key: str) -> int:
     """Read the number of a policy's last event in an answer. Raises `MalformedError` (`protocol.malformed`)."""
-    number = told.get(key)
+    number = response.get(key)
     if not isinstance(number, int) or number < 0:
         raise MalformedError("protocol.malformed", "the broker's answer lacks the number of the last policy event")
     return number
@@ -447,7 +447,7 @@ async def _number_at(desk: OwnerSigner, client: Client, held: HeldChain) -> int:
     """Return the number of the last event that the broker has."""
     chain = held.chain
     try:
-        told = await client.policy(desk.principal, max(0, chain.number - 1))
+        response = await client.policy(desk.principal, max(0, chain.number - 1))
     except RefusedError as error:
         if error.code != "broker.not-operator":
             raise
@@ -458,21 +458,21 @@ async def _number_at(desk: OwnerSigner, client: Client, held: HeldChain) -> int:
             "the broker does not say whether the chain is up to date",
             hint="connect as the owner or as an operator, or say --unchecked",
         ) from None
-    known = read_count_of(told, "known")
+    known = read_count_of(response, "known")
     if known > chain.number:
         raise RefusedError(
             "evolution.old-chain",
             f"`{desk.file.path}` ends with policy event {chain.number}, and the broker has events up to {known}",
             hint="get what is missing with `penstock net chain fetch`",
         )
-    others = [event for event in told_events(told, desk.principal) if event.value.number == chain.number]
-    if told.get("state") == "forked" or any(event.digest != chain.head for event in others):
+    others = [event for event in read_events(response, desk.principal) if event.value.number == chain.number]
+    if response.get("state") == "forked" or any(event.digest != chain.head for event in others):
         raise RefusedError(
             "evolution.forked",
             f"the broker has a different policy event with a number up to {chain.number}",
             hint="find out who else has the key; the operators of all brokers must resolve it",
         )
-    return read_count_of(told, "number")
+    return read_count_of(response, "number")
 
 
 async def _hand_in(client: Client, held: HeldChain, events: Sequence[Event]) -> None:

@@ -105,8 +105,8 @@ class Awaited:
     def rows(self, names: NameBook) -> Iterator[tuple[str, str, str, str]]:
         """Yield a row for each broker: its name, its progress, since or until when, and why it is waited for."""
         for broker, standing in self.brokers.items():
-            told = table(standing)
-            progress, at = str(told.get("progress", "")), told.get("at")
+            entry = table(standing)
+            progress, at = str(entry.get("progress", "")), entry.get("at")
             mark = "✓" if progress in _DONE else "✗"
             word = "since" if progress in _DONE else "until at the latest"
             when = f"{word} {value_text(at)}" if isinstance(at, datetime) else ""
@@ -607,12 +607,12 @@ def retire(options: _Retire) -> CommandAnswer:
         known = table(state.get("brokers"))
         warnings: list[Warned] = []
         for word in options.brokers:
-            told = known.get(str(desk.names.principal(word)))
-            found = [str(id_) for id_ in listed(table(told).get("certificates"))]
-            if told is None or not found:
+            entry = known.get(str(desk.names.principal(word)))
+            found = [str(id_) for id_ in listed(table(entry).get("certificates"))]
+            if entry is None or not found:
                 raise _not_waited_for(word, known, desk)
             ids.extend(found)
-            if table(told).get("stamped") is not True:
+            if table(entry).get("stamped") is not True:
                 warnings.append(Warned("evolution.unstamped-broker", _GOES_ON.format(word)))
         return tuple(warnings)
 

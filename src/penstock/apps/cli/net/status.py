@@ -143,8 +143,8 @@ def _progress(owner: str, state: Mapping[str, Wire], names: NameBook) -> Iterato
         done = f"✓ complete since {value_text(complete)}" if isinstance(complete, datetime) else "✗ not complete"
         yield names.show_text(owner), str(number), str(revokes), "all", done, "", ""
         for broker, standing in table(event.get("brokers")).items():
-            told = table(standing)
-            progress, at = str(told.get("progress", "")), told.get("at")
+            entry = table(standing)
+            progress, at = str(entry.get("progress", "")), entry.get("at")
             if progress not in _DONE or event is events[-1]:
                 when = (
                     f"{'since' if progress in _DONE else 'until'} {value_text(at)}" if isinstance(at, datetime) else ""
@@ -164,12 +164,12 @@ def why_waited_for(state: Mapping[str, Wire], broker: str) -> str:
     known = table(state.get("brokers"))
     if broker not in known:
         return ""
-    told = table(known[broker])
-    away, end = told.get("away"), told.get("rights end")
+    entry = table(known[broker])
+    away, end = entry.get("away"), entry.get("rights end")
     words = [f"away since {value_text(away)}" if isinstance(away, datetime) else "in the network"]
     if isinstance(end, datetime):
         words.append(f"its rights end {value_text(end)}")
-    if told.get("stamped") is not True:
+    if entry.get("stamped") is not True:
         words.append("without time-stamps")
     return ", ".join(words)
 

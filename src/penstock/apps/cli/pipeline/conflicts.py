@@ -157,7 +157,9 @@ def conflicts_of(options: _ConflictsOf) -> CommandAnswer:
         shown = [_seen_from(options.rule, row) for row in rows[: options.limit]]
         seen = found.witnesses([Pair.of({**row, "rule": options.rule}) for row in shown[: options.witnesses]])
     people = [*seen, *([] for _ in shown[options.witnesses :])]
-    told = [{**row, "witnesses": [each.as_dict() for each in of]} for row, of in zip(shown, people, strict=True)]
+    with_witnesses = [
+        {**row, "witnesses": [each.as_dict() for each in of]} for row, of in zip(shown, people, strict=True)
+    ]
     columns = ("kind", "function", "other", "type", "attributes")
     lines = [
         [*(_cell(row[name]) for name in columns), "; ".join(map(str, of))]
@@ -165,7 +167,7 @@ def conflicts_of(options: _ConflictsOf) -> CommandAnswer:
     ]
     more = len(rows) > options.limit
     said = f"more than {counted(options.limit, 'conflict')}" if more else counted(len(rows), "conflict")
-    data = {"rule": options.rule, "conflicts": told, "more": more}
+    data = {"rule": options.rule, "conflicts": with_witnesses, "more": more}
     return CommandAnswer(data, [grid_table((*columns, "witness"), lines), said])
 
 

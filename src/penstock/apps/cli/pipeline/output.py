@@ -155,8 +155,8 @@ def _sum(job: Job, done: Done) -> str:
         kept = f"{counts['sealed']:,} still sealed + {counts['quarantined']:,} in quarantine"
         return f"{counted(whole, 'event')} = {counts['events']:,} opened + {kept}"
     if job.name == "evaluate":
-        told = " + ".join(f"{count:,} {word}" for word, count in counts.items() if word != "read")
-        return f"{counted(whole, 'request')} = {told}"
+        summed = " + ".join(f"{count:,} {word}" for word, count in counts.items() if word != "read")
+        return f"{counted(whole, 'request')} = {summed}"
     return f"{counted(whole, 'event')} read"
 
 

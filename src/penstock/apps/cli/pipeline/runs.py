@@ -136,10 +136,10 @@ class _Display:
     def _rows(self) -> str:
         """Return the rows that Spark has counted, or else those of complete batches, as text."""
         counter = self.remote or self.on.meter
-        told = "" if counter is None else counter.counted().text(self.watch.seconds)
-        if not told and self.watch.read:
+        counts_text = "" if counter is None else counter.counted().text(self.watch.seconds)
+        if not counts_text and self.watch.read:
             return f"{self.watch.read:,} rows, {self.watch.rate:,} rows/s"
-        return told
+        return counts_text
 
 
 def _tasks(spark: SparkSession) -> tuple[int, int | None]:

@@ -24,8 +24,8 @@ from penstock.pipeline.jobs.session_settings import EVERYWHERE, LOCAL, SMALL, is
 #
 # A Spark that this command has started sends its own counters once a second, as StatsD datagrams, to a socket of this
 # process that only this machine can reach: no port of Spark is opened for it, and nothing is added to a plan. Rows are
-# told when a task ends, bytes as they are read. Spark Connect tells the tasks that are done, and the bytes that they
-# have read. All of it is over all passes, so that a row that is read twice counts twice; nothing is estimated.
+# reported when a task ends, bytes as they are read. Spark Connect reports finished tasks, and the bytes that they have
+# read. All passes count, so a row that is read twice counts twice; nothing is estimated.
 
 
 _LOOPBACK: Final = "127.0.0.1"
@@ -85,7 +85,7 @@ class SparkMeter:
     @property
     def settings(self) -> dict[str, str]:
         """Settings that Spark needs when it starts."""
-        told = {
+        properties = {
             "class": "org.apache.spark.metrics.sink.StatsdSink",
             "host": _LOOPBACK,
             "port": str(self.port),
@@ -93,7 +93,7 @@ class SparkMeter:
             "unit": "seconds",
             "regex": rf".*\.{_WANTED}",
         }
-        return {f"{_SINK}.{name}": value for name, value in told.items()}
+        return {f"{_SINK}.{name}": value for name, value in properties.items()}
 
     def counted(self) -> SparkCounts:
         """Return the sums over all executors."""
@@ -102,11 +102,11 @@ class SparkMeter:
                 data = self._socket.recv(_DATAGRAM)
             except BlockingIOError:
                 break
-            told = _COUNTER.fullmatch(data.decode("ascii", errors="replace").strip())
-            if told is not None:
+            counter = _COUNTER.fullmatch(data.decode("ascii", errors="replace").strip())
+            if counter is not None:
                 # Counters only grow, and a datagram can arrive late.
-                key = (told[1], told[2])
-                self._found[key] = max(self._found.get(key, 0), int(told[3]))
+                key = (counter[1], counter[2])
+                self._found[key] = max(self._found.get(key, 0), int(counter[3]))
         return SparkCounts(self._sum(_READ), self._sum(_WRITTEN), self._sum(_OCTETS), self._sum(_SPILLED))
 
     def _sum(self, name: str) -> int:
@@ -300,11 +300,11 @@ def _said(log: IO[bytes]) -> str:
 
 
 def _not_started(cluster: Cluster, said: str) -> FailedError:
-    told = f": {said}" if said else ""
+    reason = f": {said}" if said else ""
     if cluster.remote is not None:
-        return FailedError("pipeline.remote", f"no Spark Connect server answers{told}", hint="check --remote")
+        return FailedError("pipeline.remote", f"no Spark Connect server answers{reason}", hint="check --remote")
     return FailedError(
         "pipeline.java",
-        f"Spark does not start{told}",
+        f"Spark does not start{reason}",
         hint="it needs Java 17 or later: install one, and set JAVA_HOME to its folder",
     )

@@ -169,8 +169,8 @@ def _show_unknown(unknown: tuple[str, ...]) -> Iterator[str]:
 
 def _idle_data(rule: IdleRule) -> Mapping[str, object]:
     why = "never-applies" if rule.never else "same-without"
-    told = {"rule": [*rule.rule.within, rule.rule.rule.id], "why": why, "verdict": rule.verdict.value}
-    return {**told, "unknown": [*rule.unknown]}
+    as_data = {"rule": [*rule.rule.within, rule.rule.rule.id], "why": why, "verdict": rule.verdict.value}
+    return {**as_data, "unknown": [*rule.unknown]}
 
 
 def _conflict_data(one: RuleContradiction, names: _Names) -> Mapping[str, object]:
@@ -183,9 +183,9 @@ def _change_data(one: DecisionChange, names: _Names) -> Mapping[str, object]:
 
 
 def _found_data(found: AnalysisResult, names: _Names) -> dict[str, object]:
-    told: dict[str, object] = {"verdict": found.verdict.value, "unknown": [*found.unknown], "request": None}
+    as_data: dict[str, object] = {"verdict": found.verdict.value, "unknown": [*found.unknown], "request": None}
     if found.witness is None:
-        return told
+        return as_data
     request = [
         {
             "category": key.category,
@@ -199,7 +199,7 @@ def _found_data(found: AnalysisResult, names: _Names) -> dict[str, object]:
     # An XACML request, which has at least one category, as `penstock pdp evaluate` reads it.
     whole = Request.of_facts(found.witness)
     xacml = write_request(whole if whole.categories else Request((Attributes(ENVIRONMENT),)))
-    return {**told, "request": request, "xacml": xacml}
+    return {**as_data, "request": request, "xacml": xacml}
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -281,8 +281,8 @@ def _show_residual(restriction: Restriction, event_type: EventType) -> Iterator[
     for branch in restriction.branches:
         shown = [attribute.name for attribute in event_type.attributes if branch.shows(attribute.id)]
         yield f"✓ {'all attributes' if branch.attributes is None else ', '.join(shown)}"
-        told = branch.as_dict(names)
+        as_data = branch.as_dict(names)
         for place in ("where", "when"):
-            if place in told:
-                yield f"    {place} {told[place]}"
+            if place in as_data:
+                yield f"    {place} {as_data[place]}"
         yield f"    by {', '.join(one.removeprefix('policy:') for one in branch.because)}"

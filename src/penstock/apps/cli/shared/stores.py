@@ -76,8 +76,8 @@ def counting(what: str) -> Iterator[Progress]:
     """Show on a terminal how many changes were processed."""
     done = [0]
 
-    def told(_number: int) -> None:
+    def count_one(_number: int) -> None:
         done[0] += 1
 
     with showing(lambda: f"{what}: {done[0]:,} changes"):
-        yield told
+        yield count_one
