@@ -9,6 +9,8 @@ import penstock
 from penstock.apps.cli.main import cli
 from penstock.codec.sexp import canonical
 from penstock.errors import PenstockError
+from penstock.store.files.client_files import OmittedArguments
+from penstock.store.files.contexts import ConnectionContext, ContextFile, contexts_path
 
 
 @pytest.fixture
@@ -63,3 +65,72 @@ def test_types(folder: Path) -> None:
     found = penstock.load_type(folder / "reading.type")
     assert found.definition.name.owner == penstock.load_key("grid.key").principal
     assert found.definition.name.name == "org.grid.Reading"
+
+
+# What a client leaves out.
+
+CONTEXT = ConnectionContext(
+    broker="penstock://127.0.0.1:1",
+    broker_principal="ed25519:b",
+    network="ed25519:a/demo",
+    key="/demo/reader.key",
+    credentials=("/demo/reader.cert",),
+    names="/demo/names.toml",
+)
+
+
+@pytest.fixture
+def in_use(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Put a context in use."""
+    monkeypatch.setenv("XDG_CONFIG_HOME", str(tmp_path))
+    monkeypatch.delenv("PENSTOCK_NAMES", raising=False)
+    ContextFile(contexts_path(), "demo", {"demo": CONTEXT}).save()
+
+
+@pytest.mark.usefixtures("in_use")
+def test_a_context_has_everything() -> None:
+    omitted = OmittedArguments()
+    assert [omitted.find(name) for name in ("url", "network", "key")] == [CONTEXT.broker, CONTEXT.network, CONTEXT.key]
+    assert (omitted.credential_files(), omitted.names_file()) == (CONTEXT.credentials, CONTEXT.names)
+    assert omitted.broker_principal() == CONTEXT.broker_principal
+
+
+@pytest.mark.usefixtures("in_use")
+def test_certificates_go_with_their_key_and_an_identity_with_its_address(monkeypatch: pytest.MonkeyPatch) -> None:
+    other_key = OmittedArguments()
+    other_key.find("url")
+    assert (other_key.credential_files(), other_key.broker_principal()) == ((), CONTEXT.broker_principal)
+    other_broker = OmittedArguments()
+    other_broker.find("key")
+    assert (other_broker.credential_files(), other_broker.broker_principal()) == (CONTEXT.credentials, None)
+    monkeypatch.setenv("PENSTOCK_KEY", "mine.key")
+    of_environment = OmittedArguments()
+    assert (of_environment.find("key"), of_environment.find("url")) == ("mine.key", CONTEXT.broker)
+    assert of_environment.credential_files() == ()
+
+
+@pytest.mark.usefixtures("in_use")
+def test_the_environment_comes_before_the_context_in_use_and_after_a_chosen_one(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for name in ("KEY", "CREDENTIALS", "NAMES"):
+        monkeypatch.setenv(f"PENSTOCK_{name}", name.lower())
+    found, chosen = OmittedArguments(), OmittedArguments("demo")
+    assert (found.find("url"), found.find("key"), found.credential_files(), found.names_file()) == (
+        *(CONTEXT.broker, "key"),
+        *(("credentials",), None),
+    )
+    assert (chosen.find("key"), chosen.credential_files(), chosen.names_file()) == (
+        *(CONTEXT.key, CONTEXT.credentials),
+        CONTEXT.names,
+    )
+
+
+@pytest.mark.usefixtures("in_use")
+def test_a_context_is_not_read_if_the_environment_has_everything(monkeypatch: pytest.MonkeyPatch) -> None:
+    contexts_path().write_text("not TOML at all")
+    for name in ("BROKER", "NETWORK", "KEY"):
+        monkeypatch.setenv(f"PENSTOCK_{name}", name.lower())
+    omitted = OmittedArguments()
+    assert [omitted.find(name) for name in ("url", "network", "key")] == ["broker", "network", "key"]
+    assert (omitted.credential_files(), omitted.names_file(), omitted.broker_principal()) == ((), None, None)
