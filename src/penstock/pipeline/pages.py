@@ -5,7 +5,7 @@ and names is hostile: it is escaped, what does not print is replaced, and the pa
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from html import escape
@@ -29,9 +29,11 @@ p{margin:.25rem 0;max-width:46rem}.soft{color:var(--soft)}
 dl{display:flex;flex-wrap:wrap;gap:.75rem;margin:1.25rem 0}
 dl div{background:var(--card);border-radius:.5rem;padding:.6rem 1rem;min-width:8.5rem}
 dt{color:var(--soft);font-size:.8rem}dd{margin:0;font-size:1.35rem;font-variant-numeric:tabular-nums}
-figure{margin:1rem 0}svg{display:block;width:100%;height:auto;max-width:56rem}
+figure{margin:1rem 0;overflow-x:auto}svg{display:block;width:100%;height:auto;min-width:38rem;max-width:56rem}
 svg text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,Arial,sans-serif;fill:var(--ink)}
 svg .soft{fill:var(--soft)}
+.on{paint-order:stroke;stroke:var(--paper);stroke-width:3px}
+.flow{fill:none;stroke:var(--a);opacity:.45}.box{fill:var(--card);stroke:var(--line)}
 .a{fill:var(--a)}.b{fill:var(--b)}.c{fill:var(--c)}.axis{stroke:var(--line)}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.88rem}
 caption{text-align:left;color:var(--soft);padding:.25rem 0;white-space:nowrap}
@@ -43,7 +45,8 @@ th{font-weight:600}th,.t{white-space:nowrap}.n{text-align:right;font-variant-num
 .key:first-child{margin-left:0}
 .key.a{background:var(--a)}.key.b{background:var(--b)}.key.c{background:var(--c)}
 footer{margin-top:3rem;color:var(--soft);font-size:.8rem;overflow-wrap:anywhere}
-@media print{h2{break-after:avoid}figure,tr{break-inside:avoid}}
+@media print{h2{break-after:avoid}figure,tr{break-inside:avoid}main{max-width:none;padding:0}
+figure,.scroll{overflow:visible}svg{min-width:0}table{font-size:.72rem}th,td{padding-right:.7rem}}
 """
 _WIDTH: Final = 860
 _LABEL: Final = 310
@@ -232,6 +235,48 @@ def diverging(key: str, title: str, items: Sequence[tuple[str, int, int]]) -> st
     if len(items) > _BARS:
         body.append(_rest(len(items)))
     return _svg(key, title, _ROW * (len(drawn) + (len(items) > _BARS)), body)
+
+
+def flows(key: str, title: str, items: Sequence[tuple[str, str, str, int]]) -> str:
+    """Draw who sends how much to whom: senders on the left, receivers on the right, a band for each flow."""
+    if not items:
+        return ""
+    drawn, row, box = items[:_BARS], 40, 230
+    most = max(1, *(amount for *_, amount in drawn))
+    # The bands of one box begin, or end, one below the other.
+    starts = _places([sender for sender, *_ in drawn], row)
+    ends = _places([receiver for _, receiver, *_ in drawn], row)
+    body: list[str] = []
+    for (_, _, what, amount), begin, end in zip(drawn, starts, ends, strict=True):
+        middle, width = _WIDTH // 2, max(1.5, 16 * (amount / most) ** 0.5)
+        curve = f"M{box} {begin}C{middle} {begin} {middle} {end} {_WIDTH - box} {end}"
+        body.append(f'<path class="flow" stroke-width="{width:.1f}" d="{curve}"/>')
+        body.append(f'<text class="on" x="{box + 12}" y="{begin + 4}">{_text(what)}, {amount:,}</text>')
+    body += _boxes([sender for sender, *_ in drawn], starts, 0, box)
+    body += _boxes([receiver for _, receiver, *_ in drawn], ends, _WIDTH - box, box)
+    height = row * len(drawn)
+    if len(items) > _BARS:
+        body.append(f'<text class="soft" x="0" y="{height + 16}">and {len(items) - _BARS:,} more, in the table</text>')
+    return _svg(key, title, height + 24 * (len(items) > _BARS), body)
+
+
+def _places(names: Sequence[str], row: int) -> list[int]:
+    """Return how far down each flow begins or ends: flows of one name together, names in their order."""
+    first = {name: names.index(name) for name in names}
+    order = sorted(range(len(names)), key=lambda at: (first[names[at]], at))
+    return [order.index(at) * row + row // 2 for at in range(len(names))]
+
+
+def _boxes(names: Sequence[str], places: Sequence[int], left: int, width: int) -> Iterator[str]:
+    for name in dict.fromkeys(names):
+        own = [place for place, other in zip(places, names, strict=True) if other == name]
+        top, bottom = min(own) - 16, max(own) + 16
+        short = name if len(name) <= 30 else f"{name[:14]}…{name[-15:]}"
+        yield _rect(left, top, width, bottom - top, "box")
+        yield (
+            f'<text x="{left + width // 2}" y="{(top + bottom) // 2 + 4}" text-anchor="middle">{_text(short)}'
+            f"<title>{_text(name)}</title></text>"
+        )
 
 
 def columns(key: str, title: str, items: Sequence[tuple[datetime, tuple[int, ...]]], period: timedelta) -> str:

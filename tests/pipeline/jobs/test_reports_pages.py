@@ -11,6 +11,7 @@ import pytest
 
 from penstock.errors import MalformedError
 from penstock.model import AttributeId, Petnames, Principal, TypeKey
+from penstock.pipeline import pages
 from penstock.pipeline.audit import AuditReport, ReportTable
 from penstock.pipeline.jobs.reports import audit_html, whatif_html
 from penstock.pipeline.whatif import AffectedReader, PolicyComparison, VisibilityChange
@@ -235,3 +236,22 @@ def test_the_same_facts_give_the_same_page() -> None:
     with pytest.raises(MalformedError) as caught:
         whatif_html(COMPARISON, at=NOON.replace(tzinfo=None))
     assert caught.value.code == "value.zone"
+
+
+def test_flows_are_drawn_between_a_box_for_each_sender_and_each_receiver() -> None:
+    items = [("a", "b", "publish", 400), ("c<d", "b", "subscribe", 100), ("a", "e", "subscribe", 1)]
+    drawn = ET.fromstring(pages.flows("f", "Flows", items))  # noqa: S314  # our own page
+    space = "{http://www.w3.org/2000/svg}"
+    texts = [text.text for text in drawn.iter(f"{space}text")]
+    assert texts == ["publish, 400", "subscribe, 100", "subscribe, 1", "a", "c<d", "b", "e"]
+    paths = list(drawn.iter(f"{space}path"))
+    ends = [
+        (re.findall(r"-?[\d.]+", path.get("d", ""))[1], re.findall(r"-?[\d.]+", path.get("d", ""))[-1])
+        for path in paths
+    ]
+    # Flows of one box are together: those of `a` first, then that of `c<d`.
+    assert ends == [("20", "20"), ("100", "60"), ("60", "100")]
+    widths = [float(path.get("stroke-width", "")) for path in paths]
+    assert widths == [16.0, 8.0, 1.5]
+    assert "and 5 more, in the table" in pages.flows("f", "Flows", items[:1] * 25)
+    assert pages.flows("f", "Flows", []) == ""

@@ -198,7 +198,7 @@ def audit_html(
         (row[0], tuple(map(pages.number, row[1:]))) for row in report.over_time.rows if isinstance(row[0], datetime)
     ]
     flows = [
-        (f"{shown.cell('', row[0])} → {shown.cell('', row[1])}: {row[2]}", pages.number(row[4]))
+        (str(shown.cell("", row[0])), str(shown.cell("", row[1])), str(row[2]), pages.number(row[4]))
         for row in report.flows.rows
     ]
     hot = [
@@ -239,7 +239,7 @@ def audit_html(
             "Flows between domains",
             "Events that passed, from the owner's domain to the reader's, and from the publisher's to the owner's.",
             report.flows,
-            pages.bars("f3", "Events that passed from one domain to another", flows, "a"),
+            pages.flows("f3", "Events that passed from one domain to another", flows),
         ),
         part("Rights that were used", "The credentials that permissions rested on.", report.rights_used),
     ]
