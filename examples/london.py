@@ -16,7 +16,7 @@ import signal
 import time
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import NamedTuple
@@ -76,14 +76,17 @@ class Scene:
     issued: Issued
     policy: PipelinePolicy
     out: Path
+    #: what the last lines repeat
+    summary: list[str] = field(default_factory=list)
 
     def chapter(self, title: str) -> None:
         """Begin a part."""
         self.console.print(f"\n[bold]{title}[/]", highlight=False)
 
-    def say(self, text: str) -> None:
-        """Print a line."""
+    def say(self, text: str, in_short: str = "") -> None:
+        """Print a line, and keep another for the summary."""
         self.console.print(f"  {text}", highlight=False, markup=False)
+        self.summary.extend([in_short] if in_short else [])
 
     def spoken(self, place: str) -> str:
         """Return the version that a camera speaks: half of them still use the first."""
@@ -127,13 +130,24 @@ def main(count: int, seed: int, out: Path) -> None:
     scene.chapter("What that broker kept is a log, which each opens as far as its keys go")
     types = [verified.event_type for verified in scene.versions.values()]
     london_pipeline.unsealed(console, spark, types, log.blocks, log.rings(count))
-    scene.say(f"The keys that the Met still has open none of the {log.later} sightings since its right was withdrawn.")
+    scene.say(
+        f"The keys that the Met still has open none of the {log.later} sightings since its right was withdrawn.",
+        "On Spark each reader's view equals live delivery, row for row, and old keys open nothing new.",
+    )
     scene.chapter("What if the statistics office could see the plate?")
     london_reports.whatif(console, transit, scene.policy, scene.versions, out)
+    scene.summary.append("A policy change was tried on past events before anybody enforced it.")
     scene.chapter("What the brokers decided today, from their logs")
     logs = [out / "network" / f"{slug(broker.principal)}.decisions.jsonl" for broker, _, _ in BROKERS.values()]
     london_reports.audit_logs(console, spark, logs, scene.policy, out)
+    scene.summary.append("The brokers' own logs show who used which right, and which rights nobody used.")
     spark.stop()
+    scene.chapter("In short")
+    summary = [f"  ✓ {line}" for line in scene.summary]
+    console.print(*summary, sep="\n", highlight=False, markup=False, soft_wrap=True)
+    scene.chapter("Try this next")
+    steps = [f"  {command:<33}{what}" for command, what in NEXT]
+    console.print(*steps, sep="\n", highlight=False, markup=False, soft_wrap=True)
     console.print(f"\n[bold green]done[/] in {time.perf_counter() - started:.1f} s", highlight=False)
 
 
@@ -199,14 +213,17 @@ async def run_network(
             kept = tuple(tap.blocks)
             tap.show(scene.console, scene.versions["0"].event_type, {event[_plate(event.type)] for _, event in sent})
             await carried(scene.console, company.urls["Thames Valley Broker"])
+            scene.summary.append(f"{len(kept):,} sealed blocks went through a broker that cannot read any of them.")
             scene.chapter("The court order is revoked, while cars pass")
             author = PolicyAuthor(PITO)
             await revoke(scene, company, author)
             scene.chapter("What is refused, and why")
             await Refusals(scene.console, company.urls, scene.issued, scene.library).show()
+            scene.summary.append("Every other attempt was refused, with the certificate that is missing.")
             scene.chapter("PITO takes the right to read from the Met: its broker loses the keys")
             rings = await company.fetch_keys("Met Broker", MET)
             await withdraw(scene.console, company.urls, author, scene.issued.met_reads)
+            scene.summary.append("A police force lost its right, and with it the keys of everything that came later.")
             later = await pass_later(scene, company, tap)
             await company.new_epoch()
             rings = await company.fetch_keys("CCS Broker", BILLING, STATISTICS) | rings
@@ -231,10 +248,20 @@ async def start(scene: Scene, company: Company) -> None:
             company.subscribe(_ASKING, STATISTICS, "CCS Broker", "0", PLATE_QUESTION),
         )
     scene.console.print(await _network(company))
-    scene.say(f"{company.processes - 1} processes over TLS: {len(BROKERS)} brokers, {len(CAMERAS)} cameras, 4 readers.")
+    parts = f"{len(BROKERS)} brokers, {len(CAMERAS)} cameras, 4 readers"
+    scene.say(
+        f"{company.processes - 1} processes over TLS: {parts}.", f"Four organisations shared one network: {parts}."
+    )
     scene.say("All meet at the broker of Thames Valley Police, which has the right to carry sightings, and no other.")
 
 
+#: commands for the end, and what each is good for
+NEXT = (
+    ("penstock dev", "change rights by hand, and watch what each reader sees"),
+    ("penstock init demo", "start a network of your own"),
+    ("docs/tutorial/first-network.md", "two organisations, step by step"),
+    ("build/demo/audit.html", "who used which right, with plots; whatif.html beside it"),
+)
 _ASKING = "Statistics Office, asking for the plate"
 
 
@@ -291,8 +318,14 @@ async def publish(
     show_views(scene, live)
     places = {event.id: event["location"] for _, event in traffic}
     corrected = sum(values["location"] != places[id_] for id_, values in live["Statistics Office"].items())
-    scene.say(f"{corrected:,} sightings claimed another place than their camera's; the broker set the right one.")
-    scene.say("A filter sees what its owner sees: asking for the plate gives the statistics office nothing.")
+    scene.say(
+        f"{corrected:,} sightings claimed another place than their camera's; the broker set the right one.",
+        f"Cameras cannot lie about their place: {corrected:,} wrong ones were set right.",
+    )
+    scene.say(
+        "A filter sees what its owner sees: asking for the plate gives the statistics office nothing.",
+        "Billing saw plates and no places, statistics places and no plates, and a filter cannot get around it.",
+    )
     scene.say(f"From the first camera to the last reader: {seconds:.1f} s.")
     return sent, live
 
@@ -361,7 +394,8 @@ async def revoke(scene: Scene, company: Company, author: PolicyAuthor) -> None:
         raise SystemExit("something was delivered after the revocation was complete")
     scene.say(
         f"Complete after {took * 1000:.0f} ms. Detective Smith got {len(followed)} of {published} passages, "
-        "and none that came later."
+        "and none that came later.",
+        f"A revoked right ended everywhere within {took * 1000:.0f} ms, while cars passed.",
     )
 
 

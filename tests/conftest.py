@@ -4,6 +4,7 @@ import asyncio
 import gc
 import os
 import re
+import signal
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -34,6 +35,9 @@ settings.register_profile(
 java.tell()
 # What tests write is for them alone, as secrets have to be.
 os.umask(0o077)
+# In the background a shell ignores Ctrl-C, and so would all programs that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 # The contexts of whoever runs the tests are not used.
 os.environ["XDG_CONFIG_HOME"] = os.devnull
 os.environ.pop("PENSTOCK_CONTEXT", None)

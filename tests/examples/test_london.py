@@ -47,6 +47,13 @@ def test_readme_shows_what_the_demonstration_prints(output: str) -> None:
     assert [line for line in shown if shape(line) not in printed] == []
 
 
+def test_it_ends_with_a_short_summary_and_what_to_try_next(output: str) -> None:
+    summary = output.partition("In short\n")[2].partition("\nTry this next\n")[0]
+    assert 8 <= len(summary.splitlines()) <= 10
+    assert all(line.startswith("  ✓ ") for line in summary.splitlines())
+    assert "penstock dev" in output.partition("Try this next\n")[2]
+
+
 def test_every_reader_sees_its_share_and_no_more(output: str) -> None:
     assert rows(output, "Billing Office")[1][1:] == ["1,500", "7f3a", "numberplate, timestamp", "location"]
     assert rows(output, "Statistics Office")[1][1:] == ["1,500", "0", "timestamp, location", "license-plate"]
