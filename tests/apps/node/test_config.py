@@ -98,7 +98,7 @@ def test_blocks_are_sealed_as_the_file_says() -> None:
         (LEAST + '[fabric]\nkind = "nats"', "node.missing", "`[nats]`"),
         (LEAST + '[fabric]\nkind = "nats"\ndurable = -1', "node.value", "`fabric.durable`"),
         (LEAST + '[fabric]\nkind = "nats"\nplaintext = "yes"', "node.value", "`fabric.plaintext`"),
-        (LEAST + ON_NATS + '[[peers]]\naddress = "h:1"', "node.peers", "calls no other"),
+        (LEAST + ON_NATS + '[[peers]]\naddress = "h:1"', "node.peers", "cannot have peers"),
         (LEAST + '[[peers]]\naddress = "h:0"', "node.value", "`peer 1: address`"),
         (LEAST + '[[peers]]\naddress = "h:1"\n[[peers]]\naddress = "h:1"', "node.value", "`peer 2: address`"),
         (LEAST + 'credentials = "certs"', "node.value", "`credentials`"),

@@ -1,7 +1,7 @@
 """Node files: the configuration of one broker, in TOML.
 
-`read_node_file` reads the file, strictly and without touching anything else; `penstock.apps.node.load` reads what it
-names. The keys are described in docs/reference/node-file.md.
+`read_node_file` reads the file strictly, and nothing else. `penstock.apps.node.load` reads the files that it names.
+docs/reference/node-file.md describes the keys.
 """
 
 import re
@@ -30,7 +30,7 @@ from penstock.store.files.strict_tables import Strict
 from penstock.trust.limits import KEY_BLOCKS, STAMP_PERIOD
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Node files: the configuration of one broker, in TOML.
+# The node file.
 
 
 HELP: Final = "see docs/reference/node-file.md, or `penstock up --example`"
@@ -51,12 +51,12 @@ _KEYS: Final = frozenset(
 )
 #: seconds: clocks that differ by more than this are wrong
 _LONGEST_SKEW: Final = 3600
-#: seconds: stamps that are over sooner would be so before the next one has come
+#: seconds: stamps with a shorter period would expire before the next one arrives
 _SHORTEST_STAMP: Final = 2.0
-#: seconds: events that are kept for longer are for a log
+#: seconds: use a log to keep events for longer
 _LONGEST_KEPT: Final = 86_400
 _UNSAFE: Final = "unsafe"
-#: files that hold what a NATS server wants to see
+#: files with secrets and certificates for NATS servers
 NATS_FILES: Final = ("credentials", "nkey", "token_file", "tls_ca", "tls_cert", "tls_key")
 _INBOX: Final = re.compile(r"_INBOX(\.[A-Za-z0-9_-]+)*", re.ASCII)
 _T = TypeVar("_T")
@@ -64,21 +64,21 @@ _CHOICE = TypeVar("_CHOICE", bound=StrEnum)
 
 
 class Brokers(StrEnum):
-    """Which brokers carry the events of a type: those that its owner gives the right to, or all of the network."""
+    """Which brokers may carry a type: those that its owner grants `route`, or all of the network."""
 
     ROUTE_RIGHT = "route-right"
     OPEN = "open"
 
 
 class Stamps(StrEnum):
-    """Whether time-stamps are needed: always, or only of owners that use them."""
+    """Whether time-stamps are required: always, or only for owners that use them."""
 
     REQUIRED = "required"
     OPTIONAL = "optional"
 
 
 class FabricKind(StrEnum):
-    """What is between brokers: links of their own, or NATS servers."""
+    """What connects brokers: their own links, or NATS servers."""
 
     ROUTED = "routed"
     NATS = "nats"
@@ -86,7 +86,7 @@ class FabricKind(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class PeerConfig:
-    """Another broker to call; without an address, across NATS. `principal` is a word that is looked up later."""
+    """Another broker to call; across NATS if it has no address. `principal` is a petname or principal."""
 
     address: PeerAddress | None
     principal: str = ""
@@ -94,22 +94,22 @@ class PeerConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FabricFile:
-    """What is between brokers. `durable` is for how many seconds it keeps events."""
+    """What connects brokers. `durable` is how many seconds it keeps events."""
 
     kind: FabricKind = FabricKind.ROUTED
     durable: float = 0.0
-    #: whether everybody who runs or reaches it may read events of types that are not sealed
+    #: whether everybody with access to it may read events of unsealed types
     unsafe_plaintext: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NatsFile:
-    """NATS servers, the files that they want to see the contents of, and whether clients may come across them."""
+    """NATS servers, the files for logging in, and whether clients may connect across them."""
 
     servers: tuple[str, ...]
     files: Mapping[str, str] = field(default_factory=dict)
     tls_hostname: str = ""
-    #: what this user's inboxes begin with, where the servers' permissions tell users apart by it
+    #: the prefix of this user's inboxes, if the servers' permissions depend on it
     inbox: str = "_INBOX"
     listen: bool = True
 
@@ -126,9 +126,9 @@ class KeysFile:
     """A key manager, as a node file describes it. Times are in milliseconds, as limits are."""
 
     log: LogKind = LogKind.FILE
-    #: of a log in a folder; without one, `keys` in the folder for state
+    #: of a log in files (default: `keys` in the state folder)
     folder: str = ""
-    #: of a log in a stream, which replicas share, and on how many servers it is
+    #: of a log in a stream, which replicas share; and the number of servers that store it
     name: str = "keys"
     copies: int = 1
     kek: str
@@ -138,9 +138,9 @@ class KeysFile:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFile:
-    """A node file as it was read. Paths are as it writes them, and relative to where it stands.
+    """The content of a node file. Paths are as written, relative to the file's folder.
 
-    `domains` says where principals and petnames are at home.
+    `domains` has the home domains of principals and petnames.
     """
 
     network: str
@@ -176,7 +176,7 @@ def read_node_file(data: str | bytes) -> NodeFile:
     """Read a node file.
 
     Raises `MalformedError`: `node.syntax` when it is not TOML, `node.unknown-key`, `node.missing`, `node.value`,
-    `node.peers` for peers beside a fabric, `environment.reserved` for a fact that every broker knows,
+    `node.peers` for peers beside a fabric, `environment.reserved` for a fact that brokers set themselves,
     `petname.malformed`.
     """
     table = _FILE.parse(data)
@@ -219,7 +219,7 @@ def read_node_file(data: str | bytes) -> NodeFile:
 
 
 def _address(where: str, text: str, *, lowest: int = 0) -> PeerAddress:
-    """Read `host:port` or `[host]:port`. Port 0 takes any that is free."""
+    """Read `host:port` or `[host]:port`. Port 0 means any free port."""
     host, colon, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     plain = port.isascii() and port.isdecimal() and len(port) <= 5
@@ -235,7 +235,7 @@ def _skew(value: object) -> timedelta:
 
 
 def _issued(table: Mapping[str, object]) -> StampSettings:
-    """Read how time-stamps are signed here for owners that let this broker do so."""
+    """Read how this broker signs time-stamps."""
     _FILE.known("`stamps`", table, {"period", "every"})
     longest = STAMP_PERIOD / 1000
     period, every = (table.get(name, getattr(StampSettings(), name).total_seconds()) for name in ("period", "every"))
@@ -281,13 +281,13 @@ def _peers(value: object, nats: NatsFile | None) -> tuple[PeerConfig, ...]:
             text = _FILE.text(f"{where}: address", _FILE.needed(where, table, "address"))
             address = _address(f"{where}: address", text, lowest=1)
         if (address or principal) in found:
-            raise _FILE.wrong(f"{where}: address", "another one than those before it")
+            raise _FILE.wrong(f"{where}: address", "different from all peers before it")
         found[address or principal] = PeerConfig(address, principal)
     return tuple(found.values())
 
 
 def _fabric(value: object, nats: NatsFile | None, peers: tuple[PeerConfig, ...]) -> FabricFile:
-    """Read what is between brokers: a word, or a table with more of it."""
+    """Read what connects brokers: a word, or a table."""
     table = {"kind": value} if isinstance(value, str) else _FILE.table("fabric", value)
     _FILE.known("`fabric`", table, {"kind", "plaintext", "durable"})
     place = "fabric"
@@ -302,9 +302,9 @@ def _fabric(value: object, nats: NatsFile | None, peers: tuple[PeerConfig, ...])
     if kind is FabricKind.ROUTED:
         return FabricFile()
     if nats is None:
-        raise MalformedError("node.missing", "a fabric over NATS lacks `[nats]`, where its servers are", hint=HELP)
+        raise MalformedError("node.missing", "a fabric over NATS needs the table `[nats]` with its servers", hint=HELP)
     if peers:
-        raise MalformedError("node.peers", "a broker on a fabric calls no other brokers", hint="leave `[[peers]]` out")
+        raise MalformedError("node.peers", "a broker on a fabric cannot have peers", hint="leave out `[[peers]]`")
     return FabricFile(kind=kind, durable=float(durable), unsafe_plaintext=plaintext == _UNSAFE)  # type: ignore[arg-type]  # a number
 
 
@@ -314,10 +314,10 @@ def _nats(table: Mapping[str, object]) -> NatsFile:
     try:
         urls = tuple(address(server) for server in servers)
     except LoginError:
-        # The address may hold a password, which is not to be shown.
+        # The address may contain a password, which must not be shown.
         raise _FILE.wrong("nats.servers", "addresses such as `nats://host:4222`, without user and password") from None
     if not urls:
-        raise _FILE.wrong("nats.servers", "one address at least")
+        raise _FILE.wrong("nats.servers", "at least one address")
     inbox = _FILE.text("nats.inbox", table.get("inbox", "_INBOX"))
     if not _INBOX.fullmatch(inbox):
         raise _FILE.wrong("nats.inbox", "`_INBOX`, or a subject beneath it such as `_INBOX.east`")
@@ -375,25 +375,27 @@ def _choice(where: str, value: object, kind: type[_CHOICE]) -> _CHOICE:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# The table `[keys]` of a node file: a key manager that runs with the broker, its log, and what secrets lie under.
+# The table `[keys]` of a node file: a key manager that runs with the broker, its log, and its key-encryption key.
 
 
 _MANAGER_KEYS: Final = frozenset(
     ("log", "folder", "name", "copies", "kek", "replicas", "epoch_seconds", "epoch_blocks", "longest_seconds")
 )
 _NAME_LENGTH: Final = 32
-#: servers that a stream can be on
+#: the most servers that can store a stream
 _MOST_COPIES: Final = 5
 
 
 def read_keys(file: Strict, table: Mapping[str, object], *, nats: bool, limits: BrokerLimits) -> KeysFile:
-    """Read the table. Raises `MalformedError` (`node.unknown-key`, `node.missing`, `node.value`)."""
+    """Read the table `[keys]`. Raises `MalformedError` (`node.unknown-key`, `node.missing`, `node.value`)."""
     file.known("`keys`", table, _MANAGER_KEYS)
     kind = file.text(_in("log"), table.get("log", LogKind.FILE))
     if kind not in tuple(LogKind):
         raise file.wrong(_in("log"), " or ".join(f"`{one}`" for one in LogKind))
     if kind == LogKind.NATS and not nats:
-        raise MalformedError(file.missing, "a log of keys on NATS lacks `[nats]` with its servers", hint=file.help)
+        raise MalformedError(
+            file.missing, "a key log on NATS needs the table `[nats]` with its servers", hint=file.help
+        )
     name = file.text(_in("name"), table.get("name", "keys"))
     if not (name.isascii() and name.isalnum() and len(name) <= _NAME_LENGTH):
         raise file.wrong(_in("name"), f"at most {_NAME_LENGTH} letters and digits")

@@ -1,6 +1,6 @@
 """Bounds that a node file can set: those of the process here, and those of its broker in `penstock.broker.limits`.
 
-All other packages have bounds that are the same everywhere. A node file that names one of them is refused.
+The bounds of all other packages are the same everywhere. A node file that names one of them is refused.
 """
 
 from collections.abc import Iterator, Mapping
@@ -31,19 +31,19 @@ _PACKAGES: Final = (
 
 @dataclass(frozen=True, kw_only=True)
 class NodeLimits:
-    """Bounds on one node. Sizes are in bytes, times in milliseconds."""
+    """Bounds of one node. Sizes are in bytes, times in milliseconds."""
 
     #: the broker itself
     broker: BrokerLimits = field(default_factory=BrokerLimits)
-    #: health and metrics over HTTP: bytes of a request, time for one, and simultaneous connections
+    #: the HTTP pages: bytes of a request, time for one, and simultaneous connections
     http_bytes: int = 8_192
     http_time: int = 5_000
     http_connections: int = 64
-    #: lines that are logged in a second: principals who are refused often must not fill a disk
+    #: lines of the log in a second, so that frequent refusals cannot fill a disk
     log_lines: int = 200
     #: files that each list of the node file names
     policy_files: int = 10_000
-    #: refused blocks that are kept in the state folder, and their bytes; the oldest of the sender with most give way
+    #: refused blocks in the state folder, and their bytes; if full, the sender with most loses its oldest
     quarantine_blocks: int = 4_096
     quarantine_bytes: int = 256 << 20
 

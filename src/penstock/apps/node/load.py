@@ -1,4 +1,4 @@
-"""What a node file names: read, verified, and put together into the settings of a node."""
+"""Read and verify the files that a node file names, and make the settings of a node from them."""
 
 import os
 from collections.abc import Iterator, Mapping
@@ -56,7 +56,7 @@ from penstock.trust.event_types import UnverifiedType
 from penstock.trust.policy_state import Revocations
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a node file names: read, verified, and put together into the settings of a node.
+# Node files.
 
 
 _NAMING: Final = NameErrors(
@@ -71,9 +71,9 @@ _NAMING: Final = NameErrors(
 
 @dataclass(frozen=True, slots=True)
 class LoadedNode:
-    """A node file and all that it names, verified; but for the key, which is opened once and never again.
+    """A node file and everything that it names, verified, except for the key, which is opened only once.
 
-    `domains` is for records of decisions, and for policies that ask where somebody is at home.
+    `domains` is for decision records, and for policies that use a principal's home domain.
     """
 
     path: str
@@ -89,30 +89,30 @@ class LoadedNode:
     policies: Policies
     types: tuple[UnverifiedType, ...]
     rules: Rules = field(repr=False)
-    #: where keys are managed: what they lie under, and the other managers that write to the log
+    #: for a key manager: the key-encryption key, and the other managers that write to its log
     kek: Secret | None = field(default=None, repr=False)
     replicas: frozenset[Principal] = frozenset()
-    #: whether this broker has never run before: it has recorded nothing
+    #: whether this broker has never run before: it has no decision log
     new: bool = True
 
     @property
     def key_file(self) -> str:
-        """Where the key is."""
+        """The path of the key."""
         return str(self.folder / self.file.key)
 
     @property
     def decisions(self) -> Path:
-        """The decision log."""
+        """The path of the decision log."""
         return self.folder / self.file.decisions
 
     @property
     def state(self) -> Path:
-        """The folder for what has to outlive the process."""
+        """The folder for what must survive the process."""
         return self.folder / self.file.state
 
     @property
     def folder(self) -> Path:
-        """Where the file stands."""
+        """The folder of the node file."""
         return Path(self.path).parent
 
     def settings(self, key: SigningKey) -> NodeSettings:
@@ -143,7 +143,7 @@ class LoadedNode:
         )
 
     def missing(self, broker: Principal, now: datetime) -> list[Right]:
-        """Return the rights of a broker that the credentials do not give it: clients and other brokers ask for them."""
+        """Return the rights of a broker that the credentials do not grant. Clients and other brokers require them."""
         authority = CapabilityAuthority(self.credentials)
         asked = ((right, NetworkRequest(broker, right, self.network, now)) for right in BROKER_RIGHTS)
         return [right for right, request in asked if not settled(decide(request, (authority,)))]
@@ -165,7 +165,7 @@ class LoadedNode:
         return [name for name in names if not overlay.may_route(now, name.key, broker)]
 
     def managed(self, broker: Principal, now: datetime) -> list[TypeName]:
-        """Return the sealed types whose keys a broker manages by its file and by its rights."""
+        """Return the sealed types whose keys the broker manages, by its file and its rights."""
         if self.file.keys is None:
             return []
         library, authority = (
@@ -184,12 +184,12 @@ class LoadedNode:
 
 
 def load_node(path: str, now: datetime) -> LoadedNode:
-    """Read a node file and what it names, but for the key, and verify all of it at a time.
+    """Read a node file and everything that it names, except for the key, and verify it as of `now`.
 
     Raises as `read_node_file`; `MalformedError`: `node.no-match` for a pattern or folder without files,
     `node.principal`, `node.twice`, `node.guard`; `LimitError` (`node.limit`); `FailedError` (`file.*`) for what
     cannot be read, and for a decision log or a state folder that cannot be written; `RefusedError`
-    (`node.plaintext`) for a type that would cross a fabric to be read by everybody there; and what reading and
+    (`node.plaintext`) for an unsealed type that everybody on the fabric could read; and what reading and
     verifying types, credentials and agreements, and reading policies raise.
     """
     data = read_file(path, POLICY_BYTES)
@@ -239,7 +239,7 @@ def _check_writable(file: Path, folder: Path) -> None:
 
 
 def _peer(peer: PeerConfig, names: NamedPrincipals, nats: NatsLogin | None) -> Address:
-    """Return where a peer is. One without an address is across NATS, and the file has said who it is."""
+    """Return the address of a peer. One without an address is reached across NATS by its principal."""
     principal = names.find(f"peer {peer.address or ''}".strip(), peer.principal) if peer.principal else None
     if peer.address is not None:
         return replace(peer.address, principal=principal)
@@ -262,7 +262,7 @@ def _rules(file: NodeFile) -> Rules:
 
 
 def _guard(name: str, dotted: str) -> Guard:
-    """Import a guard. Whatever its module raises, the node does not start without it."""
+    """Import a guard. If its module raises anything, the node does not start."""
     module, _, function = dotted.partition(":")
     try:
         found: object = getattr(import_module(module), function)
@@ -279,7 +279,7 @@ def _guard(name: str, dotted: str) -> Guard:
 
 
 def _login(file: NodeFile, named: NamedFiles) -> NatsLogin | None:
-    """Return how to get into the NATS servers. What is named must be there; it is read when it is shown."""
+    """Return the login of the NATS servers. Its files must exist, and are read again at each login."""
     if file.nats is None:
         return None
     files = {key: named.path(path) for key, path in file.nats.files.items()}
@@ -289,7 +289,7 @@ def _login(file: NodeFile, named: NamedFiles) -> NatsLogin | None:
 
 
 def _types(file: NodeFile, named: NamedFiles, network: NetworkName, now: datetime) -> tuple[UnverifiedType, ...]:
-    """Return the types, each after those that it rests on, as a library wants them."""
+    """Return the types, each after those that it depends on."""
     ordered = list(_in_order(named.types(file.types)))
     library = Library(network, limits=file.limits.broker)
     for path, unverified in ordered:
@@ -305,17 +305,17 @@ def _check_sealed(file: NodeFile, one: UnverifiedType) -> None:
         return
     raise RefusedError(
         "node.plaintext",
-        f"`{one.definition.name.name}` is not sealed: whoever runs or reaches the NATS servers would read its events",
-        hint='let its owner seal the type; or, if they may be read, write `plaintext = "unsafe"` into `[fabric]`',
+        f"type `{one.definition.name.name}` is not sealed: everybody with access to the NATS servers could read it",
+        hint='let its owner seal the type, or permit that with `plaintext = "unsafe"` in `[fabric]`',
     )
 
 
 def _in_order(read: Mapping[TypeName, tuple[str, UnverifiedType]]) -> Iterator[tuple[str, UnverifiedType]]:
-    """Yield types after their parents and previous versions, as far as these are there."""
+    """Yield types after their parents and previous versions, as far as these are given."""
     waiting = dict(read)
     while waiting:
         free = [name for name, (_, one) in waiting.items() if not _rests_on(one) & waiting.keys()]
-        # Types that rest on each other do not verify, in whatever order.
+        # Types that depend on each other do not verify in any order.
         for name in free or list(waiting):
             yield waiting.pop(name)
 
@@ -327,7 +327,7 @@ def _rests_on(one: UnverifiedType) -> set[TypeName]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a key manager needs at its start: the key-encryption key, and its log.
+# The key-encryption key and the log of a key manager.
 
 
 _ENVIRONMENT: Final = "env:"
@@ -337,7 +337,7 @@ _CREDENTIALS: Final = "CREDENTIALS_DIRECTORY"
 
 
 def find_kek(word: str, folder: Path) -> Secret:
-    """Return the key-encryption key that `kek` means: a file, a variable of the environment, or a credential.
+    """Return the key-encryption key that `kek` names: a file, an environment variable, or a credential.
 
     Raises as `read_kek`, and `FailedError` (`keys.no-kek`).
     """
@@ -348,8 +348,8 @@ def find_kek(word: str, folder: Path) -> Secret:
         if given is None:
             raise FailedError(
                 "keys.no-kek",
-                "there are no credentials: this process was not started with any",
-                hint="have the service manager load it, or name a file",
+                "the service manager has not passed any credentials to this process",
+                hint="let the service manager load the credential, or name a file",
             )
         return read_kek(Path(given) / word.removeprefix(_CREDENTIAL))
     return read_kek(folder / word)
@@ -358,14 +358,16 @@ def find_kek(word: str, folder: Path) -> Secret:
 def _from_environment(name: str) -> Secret:
     text = os.environ.get(name)
     if text is None:
-        raise FailedError("keys.no-kek", f"the variable `{name[:80]}` is not set", hint="set it, or name a file")
+        raise FailedError(
+            "keys.no-kek", f"the environment variable `{name[:80]}` is not set", hint="set it, or name a file"
+        )
     with within(f"${name}"):
         stored = parse_kek(parse(text.encode("utf-8", "surrogateescape")))
     if not isinstance(stored, Secret):
         raise RefusedError(
             "keys.kek-passphrase",
-            "this key-encryption key lies under a passphrase",
-            hint="nobody can be asked here: give a key without one",
+            "the key-encryption key has a passphrase, which a broker cannot ask for",
+            hint="give a key without a passphrase",
         )
     return stored
 

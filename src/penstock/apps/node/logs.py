@@ -1,7 +1,7 @@
-"""The log of a node: a line for whatever operators should know, for people or as JSON.
+"""The log of a node, with a line for each report to operators, for people or as JSON.
 
-A line says who asked for what and by which code it was refused, which rights were missing, and never a value, a filter
-or a restriction. There are so many lines a second and no more; of the others it says how many there were.
+A line names the principal, its request, the code of a refusal and the missing rights, but never a value, a filter or a
+restriction. The number of lines in a second is bounded. A summary line counts those that were left out.
 """
 
 import json
@@ -21,7 +21,7 @@ Line: TypeAlias = Mapping[str, object]
 
 @dataclass(slots=True)
 class Log:
-    """See the module. `write` takes a line; `clock` gives the time. With `quiet`, what went well is left out."""
+    """Writes the log. `write` receives each line. With `quiet`, accepted requests are left out."""
 
     write: Callable[[str], None]
     clock: Callable[[], datetime]
@@ -33,7 +33,7 @@ class Log:
     _lines: int = field(default=0, init=False)
 
     def note(self, report: RequestReport | LinkReport | PenstockError) -> None:
-        """Log what a node reports."""
+        """Log a report of a node."""
         if isinstance(report, PenstockError):
             self.say("warning", "problem", code=report.code, message=report.message)
         elif isinstance(report, LinkReport):
@@ -69,7 +69,7 @@ class Log:
         )
 
     def say(self, level: str, what: str, **facts: object) -> None:
-        """Log something; facts that are empty are left out."""
+        """Log a line. Empty facts are left out."""
         now = self.clock()
         second = now.replace(microsecond=0)
         if second != self._second:

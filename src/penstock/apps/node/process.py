@@ -38,7 +38,7 @@ from penstock.store.files.policy_files import PolicyFolder
 from penstock.store.files.sealed_files import QuarantineFolder
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a node counts, for Prometheus. Nothing here names a principal, a type or a value.
+# Metrics for Prometheus. They never name a principal, a type or a value.
 
 
 _COUNTED: Final = {
@@ -117,79 +117,79 @@ class Metrics:
 
 
 class _Sizes(Collector):
-    """Asks a node when somebody asks us."""
+    """Collects a node's sizes when Prometheus scrapes."""
 
     def __init__(self, node: Node) -> None:
         self._node = node
 
     def collect(self) -> Iterator[Metric]:
-        """Yield what the node holds and has counted."""
+        """Yield the node's sizes and counters."""
         node, core = self._node, self._node.core
         for counted, (name, words) in _COUNTED.items():
             yield CounterMetricFamily(name, words, core.counts[counted])
         yield CounterMetricFamily(
-            "penstock_events_held_back", "Events not delivered for want of their owner's policy.", core.local.held_back
+            "penstock_events_held_back", "Events held back because their owner's policy is stale.", core.local.held_back
         )
         yield CounterMetricFamily(
             "penstock_events_unsent",
-            "Events that other brokers had asked for, and that were not passed on since the links to them were lost.",
+            "Events that other brokers had subscribed to and did not get, because their links were lost.",
             node.neighbours.reports.unsent,
         )
         refused = CounterMetricFamily(
-            "penstock_blocks_unopened", "Sealed blocks that were refused, by the code.", labels=("code",)
+            "penstock_blocks_unopened", "Refused sealed blocks, by error code.", labels=("code",)
         )
         for code, number in core.unopened.items():
             refused.add_metric((code,), number)
         yield refused
         yield CounterMetricFamily(
             "penstock_filters_unopened",
-            "Parts of filters that do not open though their key is held, or are not what they should be.",
+            "Parts of sealed filters that do not open although their key is held, or are malformed.",
             core.vault.filters.unopened,
         )
         members, now = node.keys.members.values(), core.now()
         size, owners = core.router.size(), node.policies.status().values()
         fresh = sum(isinstance(state, dict) and state.get("state") == "fresh" for state in owners)
         held = {
-            "sessions": ("Clients that are connected.", len(node.clients)),
+            "sessions": ("Connected clients.", len(node.clients)),
             "neighbours": ("Links to other brokers.", len(node.neighbours.up())),
             "brokers": ("Brokers of the network.", len(node.brokers())),
-            "types": ("Event types that are served.", len(core.library)),
-            "policies": ("Owners whose policy is followed.", len(owners)),
+            "types": ("Installed event types.", len(core.library)),
+            "policies": ("Owners whose policy this broker follows.", len(owners)),
             "policies_stale": (
-                "Owners whose policy is not known to be current: nothing is delivered.",
+                "Owners whose policy may not be current: their types are not delivered.",
                 len(owners) - fresh,
             ),
-            "keys": ("Keys of sealed types that are held, or wanted.", len(members)),
+            "keys": ("Key groups of sealed types that the broker is in or wants to join.", len(members)),
             "keys_missing": (
-                "Of these, keys under which nothing may be sealed now: publications wait.",
+                "Key groups without a current key: publications wait.",
                 sum(not member.seals(now) for member in members),
             ),
-            "publications_waiting": ("Events of clients that wait to be sealed.", len(core.exchange.gathering)),
+            "publications_waiting": ("Clients' events that wait to be sealed.", len(core.exchange.gathering)),
             "client_entries": ("Subscriptions and advertisements of clients.", size.clients),
-            "entered_entries": ("What neighbours have entered.", size.entered),
-            "entered_subscriptions": ("Subscriptions among what neighbours have entered.", size.subscriptions),
-            "told_entries": ("What was entered with neighbours.", size.told),
+            "entered_entries": ("Entries of neighbours at this broker.", size.entered),
+            "entered_subscriptions": ("Subscriptions among the entries of neighbours.", size.subscriptions),
+            "told_entries": ("Entries of this broker at neighbours.", size.told),
             "trees": ("Dissemination trees that the broker is part of.", size.trees),
-            "retained_events": ("Events that are kept as current state.", size.retained),
-            "tasks_failing": ("Tasks that raised an error and have not run well since.", len(failing())),
-            "quarantined_blocks": ("Sealed blocks that were refused and are kept.", len(core.quarantine)),
+            "retained_events": ("Retained events.", size.retained),
+            "tasks_failing": ("Tasks that raised an error and have not succeeded since.", len(failing())),
+            "quarantined_blocks": ("Refused sealed blocks in quarantine.", len(core.quarantine)),
         }
         for name, (words, number) in held.items():
             yield GaugeMetricFamily(f"penstock_{name}", words, number)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# What a node tells of itself over HTTP, to GET and HEAD, and nothing is looked at but the path.
+# The HTTP pages of a node, for GET and HEAD. Only the path of a request is read.
 #
-# Whoever can reach the address may ask, so it says nothing about anybody.
+# Anybody who can reach the address may ask, so the pages reveal nothing about principals.
 
 
 Pages: TypeAlias = Mapping[str, Callable[[], HttpResponse]]
-"""What is at each path."""
+"""The page at each path."""
 
 
 def pages_service(pages: Pages, limits: NodeLimits) -> HttpService:
-    """Return a server of pages, whose code is `node.http`."""
+    """Return an HTTP service for pages. Its error code is `node.http`."""
 
     def answer(asked: HttpRequest) -> HttpResponse:
         if asked.method not in (b"GET", b"HEAD"):
@@ -203,12 +203,12 @@ def pages_service(pages: Pages, limits: NodeLimits) -> HttpService:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# A node from its file, until it is stopped: SIGTERM and SIGINT stop it, SIGHUP has it read its files again.
+# A node runs from its file until it is stopped: SIGTERM and SIGINT stop it, SIGHUP reloads its files.
 
 
 @dataclass(frozen=True, slots=True)
 class Ready:
-    """A node that runs: who it is, and where it is found."""
+    """A running node: its principal and addresses."""
 
     principal: Principal
     listen: PeerAddress
@@ -220,7 +220,7 @@ OnReady: TypeAlias = Callable[[Ready], None]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class World:
-    """What a node takes from outside: the time, nanoseconds that never go back, and a random source."""
+    """What a node needs from outside: the time, a monotonic timer in nanoseconds, and a random source."""
 
     clock: Clock
     timer: Callable[[], int]
@@ -228,7 +228,7 @@ class World:
 
 
 class RunningNode:
-    """See the module. `run` returns when the node has stopped."""
+    """A node that runs from its file. `run` returns when it has stopped."""
 
     def __init__(self, loaded: LoadedNode, key: SigningKey, log: Log, world: World) -> None:
         self._loaded = loaded
@@ -265,7 +265,7 @@ class RunningNode:
                 loop.add_signal_handler(number, getattr(self, event))
                 stack.callback(loop.remove_signal_handler, number)
             self._node = await self._make_node(stack)
-            # The port of the node is taken last: whoever finds it open finds a node that is ready.
+            # The port of the node opens last, when the node is ready.
             http = await self._listen_http(stack)
             await stack.enter_async_context(self._node)
             listen = self._loaded.file.listen
@@ -281,22 +281,22 @@ class RunningNode:
         self._log.say("info", "stopped")
 
     def stop(self) -> None:
-        """Say goodbye to everybody, and return from `run`."""
+        """Stop the node, and return from `run`."""
         self._stopping.set()
 
     def reload(self) -> None:
-        """Read credentials, types and operators again."""
+        """Reload credentials, types and operators."""
         self._changed.set()
 
     def _note_unexpected(self, _loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
-        """Log where something failed that nobody foresaw; its message may quote what nobody should read."""
+        """Log where an unexpected error happened, without its message, which may quote secrets."""
         error = context.get("exception")
         frames = traceback.extract_tb(error.__traceback__) if isinstance(error, BaseException) else []
         where = f"{Path(frames[-1].filename).name}:{frames[-1].lineno}" if frames else ""
         told = str(context.get("message", ""))
         self._log.say("error", "unexpected", message=told, error=type(error).__name__, where=where)
 
-    # What is between brokers.
+    # The node, its fabric and its key manager.
 
     async def _make_node(self, stack: AsyncExitStack) -> Node:
         loaded, world = self._loaded, self._world
@@ -329,11 +329,11 @@ class RunningNode:
 
     @property
     def _prefix(self) -> str:
-        """What subjects begin with: each network has its own, should several share the servers."""
+        """The prefix of subjects: each network has its own, because several may share the servers."""
         return f"penstock{network_topic(self._loaded.network)[:_PREFIX]}"
 
     async def _open_keys(self, stack: AsyncExitStack) -> Managing | None:
-        """Open the log of a key manager, if there is to be one."""
+        """Open the key manager's log, if the node file has one."""
         loaded = self._loaded
         if loaded.file.keys is None or loaded.kek is None:
             return None
@@ -352,14 +352,14 @@ class RunningNode:
     async def _reload(self) -> None:
         """Reload the files; if anything is wrong with them, continue as before."""
         try:
-            # Many signatures take their time, and clients should not notice.
+            # In a thread, because verifying many signatures takes time.
             loaded = await asyncio.to_thread(load_node, self._loaded.path, self._world.clock())
             self._node.reload(loaded.settings(self._key))
         except PenstockError as error:
             self._log.say("error", "not-reloaded", code=error.code, message=error.message)
             return
         waiting = [name for name in _AT_START if getattr(loaded.file, name) != getattr(self._loaded.file, name)]
-        # Their members may be others though the table is the same: petnames stand in a file of their own.
+        # Members may have changed although the table has not, because petnames are in another file.
         if loaded.domains != self._loaded.domains:
             waiting.append("domains")
         if loaded.rules.environment == self._loaded.rules.environment:
@@ -398,9 +398,9 @@ class RunningNode:
         return HttpResponse(b"ready\n")
 
 
-#: what operators are notified of a network that may do without time-stamps
-WITHOUT_STAMPS = "time-stamps are optional: a broker that is cut off goes on for owners that sign none"
-#: what a node takes from its file when it starts, and not again
+#: the warning for a network in which time-stamps are optional
+WITHOUT_STAMPS = "time-stamps are optional: a disconnected broker keeps delivering types of owners without time-stamps"
+#: the settings that a node reads only at its start
 _AT_START = (
     *("network", "key", "listen", "http", "peers", "decisions", "state", "zone", "guards", "limits"),
     *("fabric", "nats", "sealing", "seals", "keys", "stamps", "skew", "issued"),
