@@ -11,7 +11,8 @@ version. Names are imported when they are first used, so that `import penstock` 
 - `pipeline` enforces policy on Spark, `fabric` carries topics, `store` keeps ledgers and files.
 - `guard` decides and enforces, `moderator` finds conflicts between rules, `policy` evaluates XACML.
 - `trust` verifies certificates and types, `crypto` signs and seals, `codec` converts values to bytes.
-- `model` has the values that all of them use.
+- `selector` parses and compares conditions on events, `model` has the values that all of them use.
+- `testing` has a network for tests of programs.
 """
 
 from importlib import import_module

@@ -12,7 +12,7 @@ Certificates:
 
 From certificates to rights:
 
-- `discovery` finds the rights that a bag of certificates gives a principal.
+- `discovery` reduces chains of certificates, and finds the rights that a bag of them gives a principal.
 - `explain` says why a principal may do something, or which certificate is missing.
 - `redtest` reads reduction test cases in the `(red-test …)` form.
 

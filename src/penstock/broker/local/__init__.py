@@ -2,6 +2,6 @@
 
 `local_broker` is the entry point and keeps the active requests, `sessions` has the clients, `requests` what they ask
 and get. `effective_requests` applies policy to requests, `decisions` asks `decide()` and remembers the answers.
-`type_library` holds verified event types, `topics` maps topics to types.
+`penstock.guard.enforce` hides attributes. `type_library` holds verified event types, `topics` maps topics to types.
 May import from `penstock.broker`: `routing`, `sealing`, `matching`, `evolution`, `wire`.
 """
