@@ -238,7 +238,7 @@ def diverging(key: str, title: str, items: Sequence[tuple[str, int, int]]) -> st
 
 
 def flows(key: str, title: str, items: Sequence[tuple[str, str, str, int]]) -> str:
-    """Draw who sends how much to whom: senders on the left, receivers on the right, a band for each flow."""
+    """Draw a band for each flow: senders on the left, receivers on the right."""
     if not items:
         return ""
     drawn, row, box = items[:_BARS], 40, 230
