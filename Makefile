@@ -22,7 +22,7 @@ demo: setup ## run the London congestion-charge network: brokers and clients ove
 docs: setup ## build the documentation site into build/site (to search it: python3 -m http.server -d build/site)
 	@$(run) NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict
 
-check: setup ## the inner loop: lint, types, import contracts, and all tests that need no Java, with fewer random examples
+check: setup ## the inner loop: lint, types, import contracts, and all tests that need no Java, with fewer random examples and shorter attacks
 	@$(MAKE) --no-print-directory --jobs=2 static quick
 
 quick: setup

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.broker.node_kit import LONG, client_of, run
 from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, STRANGER, grant
-from tests.budget import examples
+from tests.budget import amount
 from tests.network.processes import BrokerProcess, started
 
 from penstock.broker.client.client import Client, Feed, Subscription
@@ -20,7 +20,7 @@ READING = grant(PDA, NEWS, Right.SUBSCRIBE)
 OTHER_READING = grant(STRANGER, NEWS, Right.SUBSCRIBE)
 WRITING = grant(REPORTER, NEWS, Right.PUBLISH)
 CONNECTING = [grant(who, None, Right.CONNECT) for who in (STRANGER, AGENCY)]
-RATE = examples(4_000)
+RATE = amount(4_000)
 
 
 def now() -> datetime:

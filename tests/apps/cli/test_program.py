@@ -45,7 +45,8 @@ def test_reduce_prints_the_canonical_form_and_nothing_else() -> None:
 
 def test_the_pipe_is_closed(tmp_path: Path) -> None:
     case = tmp_path / "case"
-    case.write_bytes((b"(" + b"(a b c) " * 15_000 + b")\n") * 20)
+    # More than a pipe holds.
+    case.write_bytes((b"(" + b"(a b c) " * 15_000 + b")\n") * 4)
     with subprocess.Popen([*PROGRAM, "sexp", "show", case], stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
         assert process.stderr is not None

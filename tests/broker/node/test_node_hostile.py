@@ -29,7 +29,7 @@ from tests.broker.node_kit import (
     until,
 )
 from tests.broker.sports import NETWORK, NEWS, NOW, NUMBER, PDA, REPORTER, STRANGER, definition, grant, signed
-from tests.budget import examples
+from tests.budget import amount
 
 from penstock.broker.client.client import Client, Feed, Subscription
 from penstock.broker.core.clock import Turns
@@ -139,8 +139,8 @@ def junk(number: int) -> str:
 @pytest.mark.parametrize(
     ("rights", "expected"),
     [
-        ((), {"broker.not-permitted": examples(1_000)}),
-        ((ALL,), {"accepted": 200, "broker.subscriptions": examples(9_800)}),
+        ((), {"broker.not-permitted": amount(1_000)}),
+        ((ALL,), {"accepted": 200, "broker.subscriptions": amount(9_800)}),
     ],
     ids=["without rights", "with rights"],
 )

@@ -31,7 +31,7 @@ import pytest
 from _pytest.mark import ParameterSet
 from tests.broker.node_kit import BROKERS, client_of
 from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant
-from tests.budget import examples
+from tests.budget import amount
 from tests.network.brokers import Lines
 from tests.network.hostile.bounds import Bounds
 from tests.network.hostile.target import GROUND, LISTENING, MEMBER, SUBSCRIBER
@@ -55,7 +55,7 @@ IN_LONG_RUN = bool(os.environ.get("LONG"))
 #: events that are published in a second, and how long the calm phase and an attack take
 RATE = 500 if IN_LONG_RUN else 200
 CALM = 5.0 if IN_LONG_RUN else 0.5
-SECONDS = 20.0 if IN_LONG_RUN else float(examples(2))
+SECONDS = 20.0 if IN_LONG_RUN else float(amount(2))
 #: for what has to happen, however busy the machine is
 PATIENCE = 120.0
 #: publications are made so often in a second

@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 from tests.broker.node_kit import client_of
 from tests.broker.sports import AGENCY, NEWS, REPORTER, grant
-from tests.budget import examples
+from tests.budget import amount
 from tests.network.brokers import Lines
 from tests.network.hostile.bounds import FORGERS, MEMBERS, STRANGERS, SUBSCRIBERS
 from tests.network.hostile.delivery_checker import Account, Ban, deliveries, faults
@@ -234,7 +234,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_nothing_is_delivered_that_was_revoked_whatever_happens(folder: Path) -> None:
-    run_soak(folder, wanted=examples(10_000), seed=18, seconds=0.5)
+    run_soak(folder, wanted=amount(10_000), seed=18, seconds=0.5)
 
 
 @pytest.mark.long

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import ClassVar
 
-from tests.budget import examples
+from tests.budget import amount
 from tests.store.writer import LEDGER
 
 from penstock.store.ledgers.urls import open_store
@@ -20,7 +20,7 @@ from penstock.testing.postgres import PostgresServer
 PROGRAM = Path(__file__).parents[1] / "writer.py"
 WRITERS = 4
 #: changes that are waited for before something is killed
-CHANGES = examples(400)
+CHANGES = amount(400)
 #: a goal that nobody reaches before being killed
 ENDLESS = 1_000_000
 PATIENCE = 120.0
