@@ -4,7 +4,6 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
-from pathlib import Path
 from typing import Final, TypeVar
 
 import click
@@ -27,7 +26,6 @@ from penstock.apps.cli.shared.session import CommandSession, Warned, speak, warn
 from penstock.apps.cli.shared.terminal import Shown, fact_table
 from penstock.errors import EvaluationError, MalformedError, PenstockError, RefusedError
 from penstock.guard import (
-    Agreements,
     Authority,
     Branch,
     CapabilityAuthority,
@@ -48,7 +46,6 @@ from penstock.model.types import EventType, TypeDefinition
 from penstock.model.values import Schema
 from penstock.selector import ALWAYS, Selector, conjunction, evaluate
 from penstock.store.files.client_files import OmittedArguments
-from penstock.store.files.named_files import NamedFiles, NameErrors
 from penstock.trust.capabilities import Right, read_terms, type_request
 from penstock.trust.credentials import Credentials
 from penstock.trust.discovery import Findings, sift
@@ -57,21 +54,6 @@ from penstock.trust.explain import AuthorityQuestion, Explanation, explain_grant
 from penstock.trust.explain import explain as find_explanation
 from penstock.trust.tags import Set, Tag
 from penstock.trust.validity import Validity
-
-# ----------------------------------------------------------------------------------------------------------------------
-# Agreed rules, which are used besides certificates, as a broker uses them.
-
-
-_USAGE: Final = "cli.usage"
-_NAMING: Final = NameErrors(
-    file="command", no_match=_USAGE, limit=_USAGE, twice=_USAGE, principal=_USAGE, help="penstock explain --help"
-)
-
-
-def load_agreements(files: Iterable[str]) -> Agreements:
-    """Read agreements and profiles, and verify all of them. Raises as `NamedFiles.agreements`."""
-    return NamedFiles(Path(), _NAMING).agreements(files)
-
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What `penstock explain` answers: the verdict of `decide()`, and the chain behind it or the link that is missing.
@@ -398,7 +380,11 @@ def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
             )
         authority = CapabilityAuthority(bag, environment=environment_schema(when.facts))
         # Brokers use the same order.
-        governed: Authority = load_agreements(options.agreements).over(authority) if options.agreements else authority
+        governed: Authority = authority
+        if options.agreements:
+            from penstock.apps.cli.explain_policies import load_agreements  # noqa: PLC0415  # see below
+
+            governed = load_agreements(options.agreements).over(authority)
         if (options.agreements or options.policies) and verified is None:
             what = "agreements" if options.agreements else "policies"
             raise MalformedError("cli.resource", f"{what} are about an event type", hint="give --type-file")

@@ -1,15 +1,29 @@
-"""Read the policies that `penstock explain` uses besides certificates, as a broker does."""
+"""Read the policies and agreed rules that `penstock explain` uses besides certificates, as a broker does."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from pathlib import Path
+from typing import Final
 
 from penstock.apps.cli.shared.files import read_bytes, within
 from penstock.apps.cli.shared.names import NameBook
 from penstock.errors import MalformedError
+from penstock.guard import Agreements
 from penstock.guard.policies import Policies, PolicyCombining
 from penstock.model.principals import Domain, Principal
 from penstock.policy.language.policies import Root
 from penstock.policy.syntax.forms import read_policies
+from penstock.store.files.named_files import NamedFiles, NameErrors
+
+_USAGE: Final = "cli.usage"
+_NAMING: Final = NameErrors(
+    file="command", no_match=_USAGE, limit=_USAGE, twice=_USAGE, principal=_USAGE, help="penstock explain --help"
+)
+
+
+def load_agreements(files: Iterable[str]) -> Agreements:
+    """Read agreements and profiles, and verify all of them. Raises as `NamedFiles.agreements`."""
+    return NamedFiles(Path(), _NAMING).agreements(files)
 
 
 @dataclass(frozen=True, slots=True)
