@@ -247,10 +247,11 @@ def flows(key: str, title: str, items: Sequence[tuple[str, str, str, int]]) -> s
     starts = _places([sender for sender, *_ in drawn], row)
     ends = _places([receiver for _, receiver, *_ in drawn], row)
     body: list[str] = []
-    for (_, _, what, amount), begin, end in zip(drawn, starts, ends, strict=True):
+    for (sender, receiver, what, amount), begin, end in zip(drawn, starts, ends, strict=True):
         middle, width = _WIDTH // 2, max(1.5, 16 * (amount / most) ** 0.5)
         curve = f"M{box} {begin}C{middle} {begin} {middle} {end} {_WIDTH - box} {end}"
-        body.append(f'<path class="flow" stroke-width="{width:.1f}" d="{curve}"/>')
+        told = _text(f"{sender} → {receiver}: {what}, {amount:,}")
+        body.append(f'<path class="flow" stroke-width="{width:.1f}" d="{curve}"><title>{told}</title></path>')
         body.append(f'<text class="on" x="{box + 12}" y="{begin + 4}">{_text(what)}, {amount:,}</text>')
     body += _boxes([sender for sender, *_ in drawn], starts, 0, box)
     body += _boxes([receiver for _, receiver, *_ in drawn], ends, _WIDTH - box, box)
