@@ -14,6 +14,7 @@ from pyspark.sql.datasource import (
 from pyspark.sql.types import StructType
 
 from penstock.errors import MalformedError
+from penstock.pipeline.jetstream import link  # noqa: F401  # first, because it says what to install if nats-py is missing
 from penstock.pipeline.jetstream.options import Options, parse_options
 from penstock.pipeline.jetstream.reader import JetStreamReader, JetStreamStreamReader, schema_of
 from penstock.pipeline.jetstream.writer import JetStreamStreamWriter, JetStreamWriter, check_written
