@@ -67,7 +67,7 @@ def given(broker: BrokerProcess, reader: SigningKey) -> list[float]:
 
 
 async def complete(client: Client, number: int) -> datetime:
-    """Wait until a broker says that all have carried out a policy event; return since when."""
+    """Wait until a broker knows all three, and says that they have carried out a policy event; return since when."""
     async with asyncio.timeout(LONG):
         while True:
             status = await client.status()
@@ -79,8 +79,10 @@ async def complete(client: Client, number: int) -> datetime:
             assert isinstance(events, list)
             for event in events:
                 assert isinstance(event, dict)
-                if event["number"] == number and isinstance(event["complete"], datetime):
-                    return event["complete"]
+                assert isinstance(event["brokers"], dict)
+                at = event["complete"]
+                if event["number"] == number and len(event["brokers"]) == 3 and isinstance(at, datetime):
+                    return at
             await asyncio.sleep(0.02)
 
 
