@@ -17,7 +17,7 @@ and ciphertext, and passes them on: with `cache` that is the one between two oth
 import asyncio
 import sys
 import time
-from collections import defaultdict, deque
+from collections import deque
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from datetime import UTC, datetime
 from itertools import count
@@ -92,26 +92,28 @@ def credentials(names: Iterable[str]) -> Credentials:
 
 
 class Presealed:
-    """Seals beforehand: when it is asked for a block, it has one of as many events."""
+    """Seals beforehand: when it is asked for a block of as many events as the last one, it has one."""
 
     def __init__(self, seal: Callable[[Sequence[TransitEvent]], bytes]) -> None:
         self._seal = seal
-        self._made = defaultdict[tuple[TypeKey, int], deque[bytes]](deque)
-        self._samples: dict[tuple[TypeKey, int], Sequence[TransitEvent]] = {}
+        self._sample: Sequence[TransitEvent] = ()
+        self._kind: tuple[TypeKey, int] | None = None
+        self._made: deque[bytes] = deque()
 
     def make(self, blocks: int) -> None:
-        """Make as many blocks as the next round takes, of whatever was sealed."""
-        for kind, events in self._samples.items():
-            made = self._made[kind]
-            made.extend([self._seal(events) for _ in range(blocks - len(made))])
+        """Make as many blocks as the next round takes, like the last one. Blocks that are left over are dropped.
+
+        They are left over if a broker sealed several messages in one block, and would be refused as replays later.
+        """
+        if self._sample:
+            self._kind = self._sample[0].key, len(self._sample)
+            self._made = deque(self._seal(self._sample) for _ in range(blocks))
 
     def __call__(self, events: Sequence[TransitEvent], /) -> bytes:
         """Return a block of such events."""
-        kind = events[0].key, len(events)
-        made = self._made[kind]
-        if made:
-            return made.popleft()
-        self._samples[kind] = events
+        self._sample = events
+        if self._made and self._kind == (events[0].key, len(events)):
+            return self._made.popleft()
         return self._seal(events)
 
 
