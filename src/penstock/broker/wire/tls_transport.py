@@ -26,6 +26,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         self._incoming, self._outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._incoming, self._outgoing, server_side=server_side)
         self._raw: asyncio.Transport | None = None
+        #: where bytes arrive and are decrypted to: the protocol's own buffer, which stays the same
+        self._place = memoryview(bytearray())
         #: set when the TLS handshake has succeeded or failed
         self._shaken = asyncio.Event()
         self._is_open = self._is_closing = False
@@ -50,16 +52,17 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         if not isinstance(transport, asyncio.Transport):  # pragma: no cover  # connections are
             raise TypeError(type(transport).__name__)
         self._raw = transport
+        self._place = memoryview(self._protocol.get_buffer(-1))
         self._shake()
 
-    def get_buffer(self, sizehint: int) -> memoryview:
+    def get_buffer(self, sizehint: int) -> memoryview:  # noqa: ARG002  # there is always room for that
         """Return where bytes go that arrive now: where they are decrypted to afterwards."""
-        return self._protocol.get_buffer(sizehint)  # type: ignore[return-value]  # a view, as channels return
+        return self._place
 
     def buffer_updated(self, nbytes: int) -> None:
         """Decrypt so many bytes, and hand them on."""
         if not self._is_closing:
-            self._incoming.write(self.get_buffer(-1)[:nbytes])
+            self._incoming.write(self._place[:nbytes])
             if self._is_open or self._shake():
                 self._read()
 
@@ -154,9 +157,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
 
     def _read(self) -> None:
         """Hand on everything that can be decrypted. A call of `SSLObject.read` returns one record at most."""
-        incoming, tls = self._incoming, self._tls
+        incoming, tls, place = self._incoming, self._tls, self._place
         while not self._is_closing:
-            place = self.get_buffer(-1)
             size, count, found = len(place), 0, 1
             try:
                 while found and count < size:
