@@ -35,7 +35,6 @@ from penstock.crypto.wrapping import Secret
 from penstock.guard import Recorder
 from penstock.model import AttributeDefinition, AttributeSpec, Kind, NetworkName, TypeDefinition, TypeName
 from penstock.model.events import TransitEvent
-from penstock.model.names import TypeKey
 from penstock.model.types import Sealing
 from penstock.trust.capabilities import BROKER_RIGHTS, Right, event_tag, network_tag
 from penstock.trust.certificates import Authorisation, Certificate, issue
@@ -97,7 +96,7 @@ class Presealed:
     def __init__(self, seal: Callable[[Sequence[TransitEvent]], bytes]) -> None:
         self._seal = seal
         self._sample: Sequence[TransitEvent] = ()
-        self._kind: tuple[TypeKey, int] | None = None
+        self._kind: tuple[object, int] = (None, 0)
         self._made: deque[bytes] = deque()
 
     def make(self, blocks: int) -> None:
