@@ -33,7 +33,7 @@ Writable: TypeAlias = "bool | int | float | str | bytes | datetime | Sequence[Wr
 Encoded = NewType("Encoded", bytes)
 """The bytes of one message, as `encode` makes them."""
 
-Octets: TypeAlias = bytes | bytearray | memoryview
+BytesLike: TypeAlias = bytes | bytearray | memoryview
 
 _LENGTH: Final = Struct(">I")
 HEADER_BYTES: Final = _LENGTH.size
@@ -83,7 +83,7 @@ def encode_rows(
     return Encoded(data)
 
 
-def decode(data: Octets, *, limits: CodecLimits = CODEC_LIMITS) -> Wire:
+def decode(data: BytesLike, *, limits: CodecLimits = CODEC_LIMITS) -> Wire:
     """Read one message, and nothing behind it.
 
     Raises `MalformedError` (`wire.malformed`) and `LimitError` (`wire.limit`).
@@ -93,7 +93,7 @@ def decode(data: Octets, *, limits: CodecLimits = CODEC_LIMITS) -> Wire:
     return value
 
 
-def decode_messages(data: Octets, *, limits: CodecLimits = CODEC_LIMITS) -> list[Wire]:
+def decode_messages(data: BytesLike, *, limits: CodecLimits = CODEC_LIMITS) -> list[Wire]:
     """Read the messages of a frame.
 
     Raises `MalformedError` (`wire.malformed`) and `LimitError` (`wire.limit`).
@@ -117,7 +117,7 @@ def frame(messages: Sequence[Encoded], *, urgent: bool = False) -> bytes:
     return b"".join((_LENGTH.pack(length), header, *messages))
 
 
-def is_urgent(found: Octets) -> bool:
+def is_urgent(found: BytesLike) -> bool:
     """Return whether a frame may be taken before others."""
     return bool(found) and found[0] == _URGENT[0]
 
@@ -159,7 +159,7 @@ class FrameReader:
         """Let frames from the next one on be as large as any."""
         self._limit = self._largest
 
-    def feed(self, data: Octets) -> list[memoryview]:
+    def feed(self, data: BytesLike) -> list[memoryview]:
         """Take some bytes and return the frames that are whole now, without their lengths and without copying them.
 
         The views are on what was fed, which must not change while they are used; unless the reader was `partial`, when
@@ -201,7 +201,7 @@ class FrameReader:
         return length
 
 
-def _unpack(data: Octets, limits: CodecLimits) -> Wire:
+def _unpack(data: BytesLike, limits: CodecLimits) -> Wire:
     try:
         # An array is made as long as it claims to be before its items are read: the bound is on every level of nesting.
         value: Wire = msgpack.unpackb(

@@ -10,7 +10,7 @@ the plaintext.
 """
 
 from enum import IntEnum
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol
 
 from cryptography.exceptions import InvalidTag
 from cryptography.hazmat.primitives.ciphers import Cipher, algorithms, modes
@@ -18,22 +18,21 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM, AESGCMSIV
 from cryptography.hazmat.primitives.cmac import CMAC
 from cryptography.hazmat.primitives.constant_time import bytes_eq
 
+from penstock.codec.wire import BytesLike
 from penstock.errors import RefusedError
 
 TAG_BYTES: Final = 16
 NONCE_BYTES: Final = 12
 _BLOCK: Final = 16
 
-Octets: TypeAlias = bytes | memoryview
-
 
 class Aead(Protocol):
     """A key for one algorithm. `decrypt` raises `InvalidTag`, whatever the reason."""
 
-    def encrypt(self, nonce: Octets, data: Octets, associated_data: Octets | None, /) -> bytes:
+    def encrypt(self, nonce: BytesLike, data: BytesLike, associated_data: BytesLike | None, /) -> bytes:
         """Return the ciphertext and its tag."""
 
-    def decrypt(self, nonce: Octets, data: Octets, associated_data: Octets | None, /) -> bytes:
+    def decrypt(self, nonce: BytesLike, data: BytesLike, associated_data: BytesLike | None, /) -> bytes:
         """Return the plaintext."""
 
 
@@ -65,13 +64,13 @@ class AesEax:
         # OMAC^t begins with the block that holds t. The rest differs, so only this part is computed once.
         self._macs = tuple(_begun(self._aes, use) for use in range(3))
 
-    def encrypt(self, nonce: Octets, data: Octets, associated_data: Octets | None, /) -> bytes:
+    def encrypt(self, nonce: BytesLike, data: BytesLike, associated_data: BytesLike | None, /) -> bytes:
         """Return the ciphertext and its tag."""
         start = self._mac(0, nonce)
         sealed = self._stream(start, data)
         return sealed + self._tag(start, associated_data, sealed)
 
-    def decrypt(self, nonce: Octets, data: Octets, associated_data: Octets | None, /) -> bytes:
+    def decrypt(self, nonce: BytesLike, data: BytesLike, associated_data: BytesLike | None, /) -> bytes:
         """Return the plaintext. Raises `InvalidTag`; the tag is looked at before anything is decrypted."""
         end = len(data) - TAG_BYTES
         if end < 0:
@@ -81,17 +80,17 @@ class AesEax:
             raise InvalidTag
         return self._stream(start, sealed)
 
-    def _tag(self, start: bytes, associated_data: Octets | None, sealed: Octets) -> bytes:
+    def _tag(self, start: bytes, associated_data: BytesLike | None, sealed: BytesLike) -> bytes:
         three = (start, self._mac(1, associated_data or b""), self._mac(2, sealed))
         one, two, last = (int.from_bytes(mac, "big") for mac in three)
         return (one ^ two ^ last).to_bytes(_BLOCK, "big")
 
-    def _mac(self, use: int, data: Octets) -> bytes:
+    def _mac(self, use: int, data: BytesLike) -> bytes:
         mac = self._macs[use].copy()
         mac.update(bytes(data))
         return mac.finalize()
 
-    def _stream(self, start: bytes, data: Octets) -> bytes:
+    def _stream(self, start: bytes, data: BytesLike) -> bytes:
         encryptor = Cipher(self._aes, modes.CTR(start)).encryptor()
         return encryptor.update(data) + encryptor.finalize()
 

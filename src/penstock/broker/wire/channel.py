@@ -25,9 +25,9 @@ from typing import Final
 from penstock.broker.limits import BrokerLimits
 from penstock.codec.wire import (
     KEEPALIVE,
+    BytesLike,
     Encoded,
     FrameReader,
-    Octets,
     decode,
     encode,
     frame,
@@ -177,7 +177,7 @@ class Channel(asyncio.BufferedProtocol):
         # Where a frame has begun, its reader keeps a copy of what follows.
         self.data_received(arrived if self._reader.pending else bytes(arrived))
 
-    def data_received(self, data: Octets) -> None:
+    def data_received(self, data: BytesLike) -> None:
         """Cut bytes that have arrived into frames."""
         if self.ended is not None:
             return

@@ -26,7 +26,7 @@ from penstock.broker.limits import BrokerLimits
 from penstock.broker.wire.channel import Channel
 from penstock.broker.wire.handshake import Accepting, AuthenticatedPeer, Connecting, HandshakeTerms
 from penstock.broker.wire.link import Endpoint, Link, Reception, Refused, Serve, introduce, meet
-from penstock.codec.wire import Octets, raw_frame
+from penstock.codec.wire import BytesLike, raw_frame
 from penstock.crypto.keys import RandomBytes, digest
 from penstock.crypto.session import OVERHEAD_BYTES, KeyExchange, Opening, RecordSealer
 from penstock.errors import FailedError, MalformedError, RefusedError
@@ -190,7 +190,7 @@ class NatsTransport(asyncio.Transport):
         """Return the number of bytes that wait."""
         return self._buffered
 
-    def write(self, data: Octets) -> None:
+    def write(self, data: BytesLike) -> None:
         """Send bytes, or keep them until they may go."""
         if self._closing or not data:
             return
@@ -239,7 +239,7 @@ class NatsTransport(asyncio.Transport):
         if self._sealing is not None:
             self._queue(self._sealing.seal(kind, content))
 
-    def _put_plain(self, content: Octets) -> None:
+    def _put_plain(self, content: BytesLike) -> None:
         """Send a plain record; one without content says that no more follows."""
         self._queue(_PLAIN_HEAD.pack(_PLAIN, self._plain_sent & 0xFF) + content)
         self._plain_sent += 1
