@@ -1,7 +1,8 @@
 """Pages: one HTML file each, with no script and no network, and the same bytes for the same facts.
 
-Plots are plain SVG, and beside each stands a table that says the same. Everything that comes from events, logs, rules
-and names is hostile: it is escaped, what does not print is replaced, and the page forbids itself to load anything.
+Text in plots keeps its size on a phone and on paper, and beside each plot is a table with the same numbers. Everything
+that comes from events, logs, rules and names is hostile: it is escaped, what does not print is replaced, and the page
+forbids itself to load anything.
 """
 
 import re
@@ -10,7 +11,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from html import escape
 from math import ceil
-from typing import Final, TypeAlias
+from typing import Final, TypeAlias, TypeGuard
 
 from penstock.errors import MalformedError, printable
 from penstock.model.instants import in_utc
@@ -29,12 +30,20 @@ p{margin:.25rem 0;max-width:46rem}.soft{color:var(--soft)}
 dl{display:flex;flex-wrap:wrap;gap:.75rem;margin:1.25rem 0}
 dl div{background:var(--card);border-radius:.5rem;padding:.6rem 1rem;min-width:8.5rem}
 dt{color:var(--soft);font-size:.8rem}dd{margin:0;font-size:1.35rem;font-variant-numeric:tabular-nums}
-figure{margin:1rem 0;overflow-x:auto}svg{display:block;width:100%;height:auto;min-width:38rem;max-width:56rem}
-svg text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,Arial,sans-serif;fill:var(--ink)}
-svg .soft{fill:var(--soft)}
-.on{paint-order:stroke;stroke:var(--paper);stroke-width:3px}
-.flow{fill:none;stroke:var(--a);opacity:.45}.box{fill:var(--card);stroke:var(--line)}
-.a{fill:var(--a)}.b{fill:var(--b)}.c{fill:var(--c)}.axis{stroke:var(--line)}
+figure{margin:1rem 0;max-width:56rem;overflow-x:auto}figure,.key{print-color-adjust:exact}
+.time{display:block;width:100%;height:auto;min-width:44rem}
+.time text{font:12px system-ui,-apple-system,"Segoe UI",Roboto,Arial,sans-serif;fill:var(--soft)}
+.a{fill:var(--a);stroke:var(--a);background:var(--a)}.b{fill:var(--b);stroke:var(--b);background:var(--b)}
+.c{fill:var(--c);stroke:var(--c);background:var(--c)}.time rect{stroke:none}.axis{stroke:var(--line)}
+.bars,.flows{font-size:.85rem;line-height:1.25}
+.bars div{display:grid;grid-template-columns:36% 1fr;gap:.1rem .75rem;align-items:center;margin:.35rem 0}
+.bars bdi{text-align:right;overflow-wrap:anywhere}.bars span{display:flex;align-items:center;gap:.4rem}
+.bars i{height:1rem;min-width:1px;border-radius:2px;width:calc((100% - 5rem)*var(--share))}
+.flows{display:grid;grid-template-columns:28% 1fr 28%}.flows div{position:relative}
+.flows svg{display:block;width:100%}.flows path{fill:none;opacity:.4;vector-effect:non-scaling-stroke}
+.flows bdi{position:absolute}.flows svg~bdi{left:.6rem;text-shadow:0 0 3px var(--paper),0 0 3px var(--paper)}
+.box{width:100%;display:flex;align-items:center;justify-content:center;text-align:center;overflow:hidden;
+padding:0 .4rem;overflow-wrap:anywhere;background:var(--card);border:1px solid var(--line);border-radius:.35rem}
 .scroll{overflow-x:auto}table{border-collapse:collapse;font-size:.88rem}
 caption{text-align:left;color:var(--soft);padding:.25rem 0;white-space:nowrap}
 summary{cursor:pointer;color:var(--soft)}figcaption{margin:.4rem 0}
@@ -43,16 +52,21 @@ th{font-weight:600}th,.t{white-space:nowrap}.n{text-align:right;font-variant-num
 .id{display:inline-block;max-width:20ch;overflow:hidden;text-overflow:ellipsis;white-space:nowrap;vertical-align:bottom}
 .key{display:inline-block;width:.8em;height:.8em;border-radius:.15em;margin:0 .35em 0 1em}
 .key:first-child{margin-left:0}
-.key.a{background:var(--a)}.key.b{background:var(--b)}.key.c{background:var(--c)}
 footer{margin-top:3rem;color:var(--soft);font-size:.8rem;overflow-wrap:anywhere}
+@media(max-width:40rem){main{padding:1.25rem .9rem 3rem}dl{gap:.5rem}dl div{flex:1 1 40%;min-width:0}
+.bars div{grid-template-columns:1fr}.bars bdi{text-align:left}.flows{font-size:.75rem;line-height:1.15}
+.box{font-size:.7rem;line-height:1.1;padding:0 .2rem}th,td{padding-right:.7rem}.wide thead{display:none}
+.wide tr{display:block;padding:.4rem 0;border-bottom:1px solid var(--line)}
+.wide td{display:grid;grid-template-columns:7rem 1fr;padding:.05rem 0;border:0;text-align:left;overflow-wrap:anywhere}
+.wide td::before{content:attr(data-of);color:var(--soft)}}
 @media print{h2{break-after:avoid}figure,tr{break-inside:avoid}main{max-width:none;padding:0}
-figure,.scroll{overflow:visible}svg{min-width:0}table{font-size:.72rem}th,td{padding-right:.7rem}}
+figure,.scroll{overflow:visible}.time{min-width:0}table{font-size:.72rem}th,td{padding-right:.7rem}}
 """
 _WIDTH: Final = 860
-_LABEL: Final = 310
-_ROW: Final = 24
-_BARS: Final = 20
+_ROW: Final = 48
+_DRAWN: Final = 20
 _OPEN: Final = 24
+_NARROW: Final = 4
 _STAMP: Final = 120
 
 Cell: TypeAlias = object
@@ -71,6 +85,8 @@ _HEADINGS: Final[Mapping[str, str]] = {
     "time": "time (UTC)",
     "first": "first (UTC)",
     "last": "last (UTC)",
+    "between_types": "between types",
+    "same_type": "on one type",
 }
 
 
@@ -144,18 +160,25 @@ def section(title: str, text: str, figure: str = "", table: str = "") -> str:
     return f'<section>\n<h2>{_text(title)}</h2>\n<p class="soft">{_text(text)}</p>\n{drawn}{table}\n</section>\n'
 
 
+def _is_number(value: Cell) -> TypeGuard[int | float]:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
 def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) -> str:
-    """Return a table, collapsed if it is long."""
+    """Return a table, collapsed if it is long. On a phone the rows of a wide one are lists."""
     rows = list(rows)
-    numeric = [all(isinstance(row[at], int | float) for row in rows) for at in range(len(columns))]
+    wide = len(columns) > _NARROW
+    numeric = [all(_is_number(row[at]) for row in rows) for at in range(len(columns))]
 
     def cell(value: Cell, name: str) -> str:
-        if isinstance(value, int | float):
-            return f'<td class="n">{number_text(value)}</td>'
+        of = f' data-of="{_text(_HEADINGS.get(name, name))}"' if wide else ""
+        if _is_number(value):
+            return f'<td class="n"{of}>{number_text(value)}</td>'
         if isinstance(value, datetime):
-            return f'<td class="t">{moment(value)}</td>'
+            return f'<td class="t"{of}>{moment(value)}</td>'
         clipped = ' class="id"' if name in ("credential", "id") else ""
-        return f"<td><bdi{clipped}>{_text(value)}</bdi></td>"
+        told = ("no", "yes")[value] if isinstance(value, bool) else value
+        return f"<td{of}><bdi{clipped}>{_text(told)}</bdi></td>"
 
     head = "".join(
         f'<th scope="col"{" class=n" if number else ""}>{_text(_HEADINGS.get(name, name))}</th>'
@@ -165,7 +188,8 @@ def table(caption: str, columns: Sequence[str], rows: Iterable[Sequence[Cell]]) 
         f"<tr>{''.join(cell(value, name) for value, name in zip(row, columns, strict=True))}</tr>\n" for row in rows
     )
     table = (
-        f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(caption)}"><table>\n'
+        f'<div class="scroll" tabindex="0" role="region" aria-label="{_text(caption)}">'
+        f"<table{' class=wide' if wide else ''}>\n"
         f"<caption>{_text(caption)}</caption>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{body}</tbody></table></div>"
     )
     return f"<details><summary>{len(rows):,} rows</summary>{table}</details>" if len(rows) > _OPEN else table
@@ -177,110 +201,90 @@ def legend(*entries: tuple[str, str]) -> str:
     return f"<figcaption>{keys}</figcaption>"
 
 
-def _svg(key: str, title: str, height: int, body: Iterable[str]) -> str:
-    return (
-        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {_WIDTH} {height}" role="img" aria-labelledby="{key}">'
-        f'<title id="{key}">{_text(title)}. The table below has the same numbers.</title>{"".join(body)}</svg>'
+def _plot(kind: str, title: str, body: Iterable[str], more: int = 0) -> str:
+    rest = f'<p class="soft">and {more:,} more, in the table</p>' if more > 0 else ""
+    told = f"{_text(title)}. The table below has the same numbers."
+    return f'<div class="{kind}" role="img" aria-label="{told}">{"".join(body)}</div>{rest}'
+
+
+def _svg(view: str, kind: str, body: Iterable[str]) -> str:
+    return f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {view}" {kind}>{"".join(body)}</svg>'
+
+
+def _short(text: str, most: int) -> str:
+    """Return a label that is not too long; the difference between labels can be at either end."""
+    half = most // 2
+    return _text(text if len(text) <= most else f"{text[: half - 1]}…{text[-half:]}")
+
+
+def bars(title: str, items: Sequence[tuple[str, int]], style: str) -> str:
+    """Draw horizontal bars, in the order that they come in."""
+    if not items:
+        return ""
+    drawn = items[:_DRAWN]
+    most = max(1, *(value for _, value in drawn))
+    body = (
+        f'<div><bdi title="{_text(label)}">{_short(label, 90)}</bdi>'
+        f'<span><i class="{style}" style="--share:{value / most:.4f}"></i>{value:,}</span></div>'
+        for label, value in drawn
     )
+    return _plot("bars", title, body, len(items) - _DRAWN)
 
 
-def _label(text: str, y: int) -> str:
-    # The difference between labels can be at either end.
-    short = text if len(text) <= 44 else f"{text[:21]}…{text[-22:]}"
-    return f'<text x="{_LABEL - 10}" y="{y + 15}" text-anchor="end">{_text(short)}<title>{_text(text)}</title></text>'
+@dataclass(frozen=True, slots=True)
+class FlowBand:
+    """A flow in a diagram: between which boxes, what is written on it, and how wide it is."""
+
+    sender: str
+    receiver: str
+    label: str
+    amount: int
+    style: str = "a"
+
+
+def flows(title: str, bands: Sequence[FlowBand]) -> str:
+    """Draw a band for each flow: senders on the left, receivers on the right."""
+    if not bands:
+        return ""
+    drawn = bands[:_DRAWN]
+    most, height = max(1, *(band.amount for band in drawn)), _ROW * len(drawn)
+    # The bands of one box begin, or end, one below the other.
+    senders, receivers = [band.sender for band in drawn], [band.receiver for band in drawn]
+    starts, ends = _places(senders), _places(receivers)
+    paths: list[str] = []
+    labels: list[str] = []
+    for band, begin, end in zip(drawn, starts, ends, strict=True):
+        width = max(1.5, 16 * (band.amount / most) ** 0.5)
+        told = _text(f"{band.sender} → {band.receiver}: {band.label}")
+        curve = f"M0 {begin}C50 {begin} 50 {end} 100 {end}"
+        paths.append(f'<path class="{band.style}" stroke-width="{width:.1f}" d="{curve}"><title>{told}</title></path>')
+        labels.append(f'<bdi style="top:{begin - 23}px">{_short(band.label, 40)}</bdi>')
+    svg = _svg(f"100 {height}", f'height="{height}" preserveAspectRatio="none"', paths)
+    left, right = "".join(_boxes(senders, starts)), "".join(_boxes(receivers, ends))
+    body = f"<div>{left}</div><div>{svg}{''.join(labels)}</div><div>{right}</div>"
+    return _plot("flows", title, [body], len(bands) - _DRAWN)
+
+
+def _places(names: Sequence[str]) -> list[int]:
+    """Return how far down each flow begins or ends: flows of one name together, names in their order."""
+    first = {name: names.index(name) for name in names}
+    order = sorted(range(len(names)), key=lambda at: (first[names[at]], at))
+    return [order.index(at) * _ROW + _ROW // 2 for at in range(len(names))]
+
+
+def _boxes(names: Sequence[str], places: Sequence[int]) -> Iterator[str]:
+    for name in dict.fromkeys(names):
+        own = [place for place, other in zip(places, names, strict=True) if other == name]
+        top, bottom = min(own) - 20, max(own) + 20
+        place = f"top:{top}px;height:{bottom - top}px"
+        yield f'<bdi class="box" style="{place}" title="{_text(name)}">{_short(name, 40)}</bdi>'
 
 
 def _rect(x: float, y: float, width: float, height: float, style: str) -> str:
     return f'<rect x="{x:.1f}" y="{y:.1f}" width="{width:.1f}" height="{height:.1f}" rx="2" class="{style}"/>'
 
 
-def _rest(total: int) -> str:
-    return f'<text class="soft" x="0" y="{_BARS * _ROW + 15}">and {total - _BARS:,} more, in the table</text>'
-
-
-def bars(key: str, title: str, items: Sequence[tuple[str, int]], style: str) -> str:
-    """Draw horizontal bars, in the order that they come in."""
-    if not items:
-        return ""
-    drawn = items[:_BARS]
-    scale = (_WIDTH - _LABEL - 80) / max(1, *(value for _, value in drawn))
-    body: list[str] = []
-    for place, (label, value) in enumerate(drawn):
-        y, width = place * _ROW, value * scale
-        body += [_label(label, y), _rect(_LABEL, y + 4, max(width, 1), _ROW - 8, style)]
-        body.append(f'<text x="{_LABEL + width + 6:.1f}" y="{y + 16}">{value:,}</text>')
-    if len(items) > _BARS:
-        body.append(_rest(len(items)))
-    return _svg(key, title, _ROW * (len(drawn) + (len(items) > _BARS)), body)
-
-
-def diverging(key: str, title: str, items: Sequence[tuple[str, int, int]]) -> str:
-    """Draw losses to the left of a line and gains to its right; a side that is empty takes no room."""
-    drawn = items[:_BARS]
-    lost, gained = max(value for _, value, _ in drawn), max(value for _, _, value in drawn)
-    left, right = (70 if lost else 0), 80
-    scale = (_WIDTH - _LABEL - left - right) / max(1, lost + gained)
-    axis = _LABEL + left + lost * scale
-    body: list[str] = []
-    for place, (label, down, up) in enumerate(drawn):
-        y = place * _ROW
-        body.append(_label(label, y))
-        if down:
-            body.append(_rect(axis - down * scale, y + 4, down * scale, _ROW - 8, "b"))
-            body.append(f'<text x="{axis - down * scale - 6:.1f}" y="{y + 16}" text-anchor="end">−{down:,}</text>')
-        if up:
-            body.append(_rect(axis, y + 4, up * scale, _ROW - 8, "a"))
-            body.append(f'<text x="{axis + up * scale + 6:.1f}" y="{y + 16}">+{up:,}</text>')
-    body.append(f'<line class="axis" x1="{axis:.1f}" x2="{axis:.1f}" y1="0" y2="{_ROW * len(drawn)}"/>')
-    if len(items) > _BARS:
-        body.append(_rest(len(items)))
-    return _svg(key, title, _ROW * (len(drawn) + (len(items) > _BARS)), body)
-
-
-def flows(key: str, title: str, items: Sequence[tuple[str, str, str, int]]) -> str:
-    """Draw a band for each flow: senders on the left, receivers on the right."""
-    if not items:
-        return ""
-    drawn, row, box = items[:_BARS], 40, 230
-    most = max(1, *(amount for *_, amount in drawn))
-    # The bands of one box begin, or end, one below the other.
-    starts = _places([sender for sender, *_ in drawn], row)
-    ends = _places([receiver for _, receiver, *_ in drawn], row)
-    body: list[str] = []
-    for (sender, receiver, what, amount), begin, end in zip(drawn, starts, ends, strict=True):
-        middle, width = _WIDTH // 2, max(1.5, 16 * (amount / most) ** 0.5)
-        curve = f"M{box} {begin}C{middle} {begin} {middle} {end} {_WIDTH - box} {end}"
-        told = _text(f"{sender} → {receiver}: {what}, {amount:,}")
-        body.append(f'<path class="flow" stroke-width="{width:.1f}" d="{curve}"><title>{told}</title></path>')
-        body.append(f'<text class="on" x="{box + 12}" y="{begin + 4}">{_text(what)}, {amount:,}</text>')
-    body += _boxes([sender for sender, *_ in drawn], starts, 0, box)
-    body += _boxes([receiver for _, receiver, *_ in drawn], ends, _WIDTH - box, box)
-    height = row * len(drawn)
-    if len(items) > _BARS:
-        body.append(f'<text class="soft" x="0" y="{height + 16}">and {len(items) - _BARS:,} more, in the table</text>')
-    return _svg(key, title, height + 24 * (len(items) > _BARS), body)
-
-
-def _places(names: Sequence[str], row: int) -> list[int]:
-    """Return how far down each flow begins or ends: flows of one name together, names in their order."""
-    first = {name: names.index(name) for name in names}
-    order = sorted(range(len(names)), key=lambda at: (first[names[at]], at))
-    return [order.index(at) * row + row // 2 for at in range(len(names))]
-
-
-def _boxes(names: Sequence[str], places: Sequence[int], left: int, width: int) -> Iterator[str]:
-    for name in dict.fromkeys(names):
-        own = [place for place, other in zip(places, names, strict=True) if other == name]
-        top, bottom = min(own) - 16, max(own) + 16
-        short = name if len(name) <= 30 else f"{name[:14]}…{name[-15:]}"
-        yield _rect(left, top, width, bottom - top, "box")
-        yield (
-            f'<text x="{left + width // 2}" y="{(top + bottom) // 2 + 4}" text-anchor="middle">{_text(short)}'
-            f"<title>{_text(name)}</title></text>"
-        )
-
-
-def columns(key: str, title: str, items: Sequence[tuple[datetime, tuple[int, ...]]], period: timedelta) -> str:
+def columns(title: str, items: Sequence[tuple[datetime, tuple[int, ...]]], period: timedelta) -> str:
     """Draw stacked columns over time; periods in which nothing happened are empty."""
     if not items:
         return ""
@@ -291,7 +295,7 @@ def columns(key: str, title: str, items: Sequence[tuple[datetime, tuple[int, ...
     step = (_WIDTH - left) / max(periods, 12)
     body = [
         f'<line class="axis" x1="{left}" x2="{_WIDTH}" y1="{y}" y2="{y}"/>'
-        f'<text class="soft" x="{left - 8}" y="{y + 4}" text-anchor="end">{round(top * share):,}</text>'
+        f'<text x="{left - 8}" y="{y + 4}" text-anchor="end">{round(top * share):,}</text>'
         for share, y in ((0, height + 10), (1, 10))
     ]
     for start, values in items:
@@ -304,5 +308,5 @@ def columns(key: str, title: str, items: Sequence[tuple[datetime, tuple[int, ...
     for place in range(0, periods, ceil(_STAMP / step)):
         x, label = left + place * step, moment(first + place * period)
         if x + _STAMP <= _WIDTH or not place:
-            body.append(f'<text class="soft" x="{x:.1f}" y="{height + 30}">{label}</text>')
-    return _svg(key, title, height + 40, body)
+            body.append(f'<text x="{x:.1f}" y="{height + 30}">{label}</text>')
+    return _plot("columns", title, [_svg(f"{_WIDTH} {height + 40}", 'class="time"', body)])

@@ -202,20 +202,20 @@ def conflicts_html(
             "Between which parties",
             "Conflicts by who states the two rules.",
             found.organisations,
-            pages.bars("f1", "Conflicts by organisations", by_pair, "b"),
+            pages.bars("Conflicts by organisations", by_pair, "b"),
         ),
         part(
             "Where",
             "Conflicts by the subtree in which the upper of the two types stands.",
             found.subtrees,
-            pages.bars("f2", "Conflicts by subtree", by_tree, "b"),
+            pages.bars("Conflicts by subtree", by_tree, "b"),
         ),
         part(
             "Which rules",
-            "Those that conflict with most others: on the same type, on types above (up) or below (down). `rules` says "
-            "how many on the type state the same function.",
+            "Those that conflict with most others: on the same type, on types above (up) or below (down). The column "
+            "“rules” says how many on the type state the same function.",
             found.causes,
-            pages.bars("f3", "Rules that each of these conflicts with", by_rule, "b"),
+            pages.bars("Rules that each of these conflicts with", by_rule, "b"),
         ),
     ]
     if found.reasons:

@@ -39,7 +39,7 @@ try:
     )
 except ImportError as missing:
     raise FailedError(
-        "jetstream.not-installed", "`penstock.jetstream` needs nats-py", hint="install `penstock[nats]`"
+        "jetstream.not-installed", "`penstock.jetstream` needs nats-py", hint="pip install 'penstock[nats]'"
     ) from missing
 
 _T = TypeVar("_T")
@@ -163,7 +163,7 @@ class JetStreamLink:
             raise FailedError(
                 "jetstream.not-installed",
                 "options `credentials` and `nkey` need nkeys",
-                hint="install `nats-py[nkeys]`",
+                hint="pip install 'penstock[nats]'",
             ) from error
         except UnreadableError as error:
             raise unreadable(error.option) from error

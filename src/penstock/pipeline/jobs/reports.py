@@ -118,16 +118,14 @@ def whatif_html(
     return pages.page(title, f"{comparison.events:,} events under two policies", facts, parts, footer)
 
 
-#: the figure, the title and the text of a section, and who it is about
+#: the title and the text of a section, and who it is about
 _SECTIONS: Final = {
     Right.SUBSCRIBE: (
-        "f1",
         "Who gains and who loses what",
         "On how many events a reader gets to see what it did not see before, and the other way round.",
         "subscriber",
     ),
     Right.PUBLISH: (
-        "f2",
         "Who may publish what",
         "On how many events a publisher may put in what it could not before, and the other way round.",
         "publisher",
@@ -136,15 +134,20 @@ _SECTIONS: Final = {
 
 
 def _changes(right: Right, changes: Sequence[VisibilityChange], names: pages.PrincipalNames) -> str:
-    figure, title, text, who = _SECTIONS[right]
+    title, text, who = _SECTIONS[right]
 
     def name(change: VisibilityChange) -> str:
         known = change.reader.name
         return names.principal(known) if change.right is Right.PUBLISH else known
 
     shown = listed(changes)
-    largest = sorted(shown, key=lambda one: -(one[0].gained + one[0].lost))
-    bars = [(f"{name(change)}: {what}", change.lost, change.gained) for change, what in largest]
+    bands: list[pages.FlowBand] = []
+    for change, what in shown:
+        ends = (name(change), change.reader.type.name)
+        sender, receiver = ends if right is Right.PUBLISH else reversed(ends)
+        sides = ((f"{what} +{change.gained:,}", change.gained, "a"), (f"{what} −{change.lost:,}", change.lost, "b"))
+        bands += [pages.FlowBand(sender, receiver, label, events, style) for label, events, style in sides if events]
+    bands.sort(key=lambda band: -band.amount)
     rows = [
         (
             name(change),
@@ -161,7 +164,7 @@ def _changes(right: Right, changes: Sequence[VisibilityChange], names: pages.Pri
     return pages.section(
         title,
         text,
-        pages.diverging(figure, "Events on which something is lost (left) or gained (right)", bars)
+        pages.flows("On how many events something is gained or lost", bands)
         + pages.legend(("a", "gained"), ("b", "lost")),
         pages.table("Every change, with some of the events that it concerns", columns, rows),
     )
@@ -198,8 +201,9 @@ def audit_html(
         (row[0], tuple(map(pages.number, row[1:]))) for row in report.over_time.rows if isinstance(row[0], datetime)
     ]
     flows = [
-        (str(shown.cell("", row[0])), str(shown.cell("", row[1])), str(row[2]), pages.number(row[4]))
+        pages.FlowBand(str(shown.cell("", row[0])), str(shown.cell("", row[1])), f"{row[2]}, {events:,}", events)
         for row in report.flows.rows
+        for events in (pages.number(row[4]),)
     ]
     hot = [
         (
@@ -221,25 +225,25 @@ def audit_html(
             "Decisions over time",
             "How many requests were permitted, denied, or could not be decided.",
             report.over_time,
-            pages.columns("f1", "Decisions by period: permitted, denied, indeterminate", over, report.width) + effects,
+            pages.columns("Decisions by period: permitted, denied, indeterminate", over, report.width) + effects,
         ),
         part(
             "Refusals",
             "Where refused requests pile up.",
             _reasoned(report.refusals),
-            pages.bars("f2", "Refused requests", hot, "b"),
+            pages.bars("Refused requests", hot, "b"),
         ),
         part(
             "Events kept back",
             "Where events did not pass: a permission (permit) does not cover them, or the request was refused.",
             report.kept_back,
-            pages.bars("f6", "Events that did not pass", kept, "b"),
+            pages.bars("Events that did not pass", kept, "b"),
         ),
         part(
             "Flows between domains",
             "Events that passed, from the owner's domain to the reader's, and from the publisher's to the owner's.",
             report.flows,
-            pages.flows("f3", "Events that passed from one domain to another", flows),
+            pages.flows("Events that passed from one domain to another", flows),
         ),
         part("Rights that were used", "The credentials that permissions rested on.", report.rights_used),
     ]
@@ -253,7 +257,7 @@ def audit_html(
             "Time taken",
             "Percentiles of the time that a decision took.",
             report.durations,
-            pages.bars("f4", "Microseconds that a decision took, by action and percentile", slow, "a"),
+            pages.bars("Microseconds that a decision took, by action and percentile", slow, "a"),
         ),
         part("Slowest decisions", "Those that took longest.", report.slowest),
     ]
@@ -274,7 +278,7 @@ def _revoked(
         for row in report.revocations.rows
         for share, at in _TO_REVOKE
     ]
-    figure = pages.bars("f5", "Microseconds that a revocation took, by owner", bars, "a")
+    figure = pages.bars("Microseconds that a revocation took, by owner", bars, "a")
     return part(title, text, report.revocations, figure)
 
 
