@@ -2,12 +2,15 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
+import tomllib
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from pathlib import Path
+from unittest.mock import ANY
 
 import pytest
 from packaging.requirements import Requirement
@@ -72,16 +75,46 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return python.parent
 
 
+def _environment(home: Path) -> dict[str, str]:
+    """Return the variables of somebody who has used neither Python nor Penstock here."""
+    kept = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PENSTOCK", "XDG"))}
+    return {**kept, "HOME": str(home)}
+
+
 def _run(programs: Path, folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
-    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTHON", "PENSTOCK"))}
     return subprocess.run(
         [programs / arguments[0], *arguments[1:]],
         cwd=folder,
-        env={**environment, "HOME": str(folder)},
+        env=_environment(folder),
+        stdin=subprocess.DEVNULL,
         capture_output=True,
         text=True,
         check=False,
     )
+
+
+@contextmanager
+def _started(programs: Path, folder: Path, *arguments: str) -> Iterator[subprocess.Popen[str]]:
+    """Run a command until the block ends; everything that it says comes as its output."""
+    with subprocess.Popen(
+        [programs / "penstock", *arguments],
+        cwd=folder,
+        env=_environment(folder),
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+    ) as running:
+        try:
+            yield running
+        finally:
+            running.terminate()
+            running.communicate()
+
+
+def _lines(running: subprocess.Popen[str]) -> Iterator[str]:
+    assert running.stdout is not None
+    return iter(running.stdout.readline, "")
 
 
 def test_every_command_tells_its_help_or_the_extra_that_it_needs(installed: Path, tmp_path: Path) -> None:
@@ -91,6 +124,7 @@ def test_every_command_tells_its_help_or_the_extra_that_it_needs(installed: Path
     assert len(told) > 100
     failed = {path for path, (status, _) in told.items() if status}
     assert failed == {path for path in told if path.startswith("pipeline ")}
+    assert all("hint: pip install 'penstock[spark]'" in told[path][1] for path in failed)
     assert "pyspark" not in told["pipeline"][1]
 
 
@@ -113,19 +147,12 @@ def test_a_broker_runs_and_answers(installed: Path, tmp_path: Path) -> None:
         'network = "london/London"\nkey = "east.key"\nlisten = "127.0.0.1:0"\nnames = "names.toml"\n'
         'credentials = ["east.cert"]\noperators = ["east"]\ndecisions = "east.jsonl"\nstate = "east.state"\n'
     )
-    with subprocess.Popen(
-        [installed / "penstock", "up", "east.toml"], cwd=tmp_path, stdout=subprocess.PIPE, text=True
-    ) as broker:
-        try:
-            assert broker.stdout is not None
-            ready = broker.stdout.readline()
-            assert "is ready at penstock://" in ready
-            url = ready.split("ready at ")[1].split(",")[0].strip()
-            line = f"net show --broker {url} --network london/London --key london.key --credential east.cert"
-            shown = _run(installed, tmp_path, "penstock", *line.split())
-            assert (shown.returncode, "only operators" in shown.stderr) == (1, True)
-        finally:
-            broker.terminate()
+    with _started(installed, tmp_path, "up", "east.toml") as broker:
+        ready = next(line for line in _lines(broker) if "is ready at penstock://" in line)
+        url = ready.split("ready at ")[1].split(",")[0].strip()
+        line = f"net show --broker {url} --network london/London --key london.key --credential east.cert"
+        shown = _run(installed, tmp_path, "penstock", *line.split())
+        assert (shown.returncode, "only operators" in shown.stderr) == (1, True)
     assert broker.returncode == 0
 
 
@@ -139,3 +166,47 @@ def test_keys_types_certificates_and_explanations(installed: Path, tmp_path: Pat
     ):
         done = _run(installed, tmp_path, "penstock", *line.split())
         assert done.returncode == 0, (line, done.stderr)
+
+
+def test_a_new_network_delivers_a_restricted_event(installed: Path, tmp_path: Path) -> None:
+    made = _run(installed, tmp_path, "penstock", "init", "demo", "--yes")
+    assert (made.returncode, made.stderr) == (0, "")
+    with _started(installed, tmp_path, "up", "demo") as broker:
+        assert any("is ready at" in line for line in _lines(broker))
+        with _started(installed, tmp_path, "sub", "--context", "demo-reader", "--count", "1", "-o", "json") as reader:
+            assert any("subscribed to" in line for line in _lines(reader))
+            values = ("meter=M-17", "region=north", "power=1.5")
+            sent = _run(installed, tmp_path, "penstock", "pub", "--context", "demo-sensor", *values)
+            assert sent.returncode == 0, sent.stderr
+            received = json.loads(next(_lines(reader)))
+    assert received["data"] == {"meter": None, "region": "north", "power": 1.5}
+
+
+def test_the_network_in_one_process_delivers_restricted_events(installed: Path, tmp_path: Path) -> None:
+    with _started(installed, tmp_path, "dev", "--for", "60", "-o", "json") as network:
+        told = map(json.loads, _lines(network))
+        assert next(told)["event"] == "ready"
+        received = next(one for one in told if one["event"] == "received" and one["reader"] == "planner")
+        assert received["values"] == {"meter": None, "region": "north", "power": ANY}
+        assert network.stdin is not None
+        network.stdin.write("quit\n")
+        network.stdin.flush()
+        assert [one for one in told if one["event"] == "ended"]
+
+
+def test_the_version_is_in_one_place(installed: Path, tmp_path: Path) -> None:
+    number = _run(installed, tmp_path, "penstock", "--version").stdout.removeprefix("penstock ").strip()
+    assert list(installed.parent.glob(f"lib/python3*/site-packages/penstock-{number}.dist-info"))
+    changes = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
+    assert re.findall(r"^## \[(\d.*?)\] - \d{4}-\d\d-\d\d$", changes, re.MULTILINE)[0] == number
+
+
+def test_every_extra_is_described() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    packages = {
+        extra: sorted(str(Requirement(one).name) for one in needed)
+        for extra, needed in project["optional-dependencies"].items()
+    }
+    page = (ROOT / "docs" / "how-to" / "install.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `(\w+)` \| .+ \| (.+) \|$", page, re.MULTILINE)
+    assert {extra: sorted(re.findall(r"`([\w-]+)`", named)) for extra, named in rows} == packages

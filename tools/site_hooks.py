@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 from mkdocs.structure.files import File, Files
 
+import penstock
+
 if TYPE_CHECKING:
     from mkdocs.config.defaults import MkDocsConfig
 
@@ -13,7 +15,8 @@ MODULES = ("penstock", "penstock.errors", "penstock.selector", "penstock.spark",
 
 
 def on_config(config: "MkDocsConfig") -> "MkDocsConfig":
-    """Replace patterns in the navigation by the pages that match them."""
+    """Replace patterns in the navigation by the pages that match them, and show the version."""
+    config.copyright = f"Penstock {penstock.__version__}"
     config.nav = _expanded(config.nav, Path(config.docs_dir))
     return config
 

@@ -85,7 +85,7 @@ if TYPE_CHECKING:
     from penstock.trust import sign_type as sign_type
     from penstock.trust import verify_type as verify_type
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 __all__ = [
     "BROKER_RIGHTS",
     "AttributeDefinition",

@@ -59,7 +59,7 @@ try:
     from penstock.fabric.nats_link import Listening, NatsLink, checked
 except ImportError as missing:
     raise FailedError(
-        "fabric.not-installed", "the fabric over NATS needs nats-py", hint="install `penstock[nats]`"
+        "fabric.not-installed", "the fabric over NATS needs nats-py", hint="pip install 'penstock[nats]'"
     ) from missing
 
 # ----------------------------------------------------------------------------------------------------------------------

@@ -362,5 +362,7 @@ def _refused(error: LoginError, servers: str) -> FailedError | RefusedError:
             "fabric.tls", f"no TLS with the server at {servers}: {error.option}", hint="check the certificates"
         )
     if isinstance(error, NotInstalledError):
-        return FailedError("fabric.not-installed", "credentials and nkeys need nkeys", hint="install `penstock[nats]`")
+        return FailedError(
+            "fabric.not-installed", "credentials and nkeys need nkeys", hint="pip install 'penstock[nats]'"
+        )
     return FailedError("fabric.credentials", f"the file for `{error.option}` cannot be used", option=error.option)

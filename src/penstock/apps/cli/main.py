@@ -3,10 +3,10 @@
 import secrets
 import sys
 from datetime import UTC, datetime
-from importlib.metadata import version
 
 import click
 
+from penstock import __version__
 from penstock.apps.cli.shared.session import FAILED, CommandSession, Noun, Root
 
 _HERE = "penstock.apps.cli"
@@ -50,7 +50,7 @@ NOUNS = {
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit status: 0 yes, 1 no, 2 wrong use or malformed input, 3 failed.",
 )
-@click.version_option(version("penstock"), message="penstock %(version)s")
+@click.version_option(__version__, message="penstock %(version)s")
 @click.pass_context
 def cli(context: click.Context) -> None:
     """Penstock decides which events each organisation may publish, and which attributes each reader gets.

@@ -44,7 +44,7 @@ try:
     from penstock.fabric.nats_login import NatsLogin
 except ImportError as missing:
     raise FailedError(
-        "fabric.not-installed", "links across NATS need nats-py", hint="install `penstock[nats]`"
+        "fabric.not-installed", "links across NATS need nats-py", hint="pip install 'penstock[nats]'"
     ) from missing
 
 # ----------------------------------------------------------------------------------------------------------------------
