@@ -19,7 +19,7 @@ setup: ## create .venv and find a Java (all other targets do this by themselves)
 demo: setup ## run the London congestion-charge network: brokers and clients over TLS, then the same on Spark
 	@$(run) python examples/london.py
 
-docs: setup ## build the documentation site into build/site (to search it: python3 -m http.server -d build/site)
+docs: setup ## build the documentation site; open build/site/index.html in a browser
 	@$(run) NO_MKDOCS_2_WARNING=1 mkdocs build --quiet --strict
 
 check: setup ## the inner loop: lint, types, import contracts, and all tests that need no Java, with fewer random examples and shorter attacks

@@ -14,8 +14,9 @@ start, a second terminal, Ctrl-C) is in comments on the lines before a block, wh
     <!-- test: ended reader -->         wait until the command in the terminal `reader` ended
     <!-- test: signal HUP broker -->    send a signal to the command in the terminal `broker`
 
-Output is compared line by line; `…` stands for any text in a line, or for any lines. Variables that a command exports
-and the folder that it changes to stay for the next commands.
+A command that shows `✗` or `error:` at the beginning of a line ends with status 1. Output is compared line by line; `…`
+stands for any text in a line, or for any lines. Variables that a command exports and the folder that it changes to stay
+for the next commands.
 """
 
 import re
@@ -136,8 +137,8 @@ class Session:
     def _run(self, block: list[Step], marks: dict[str, str]) -> None:
         """Run commands one after the other; each must end and print as shown."""
         for step in block:
-            written = re.search(r"# exit (\d)$", step.command)
-            expected = int(written.group(1)) if written else int(marks.get("status", 0)) if step is block[-1] else 0
+            refused = any(line.startswith(("✗", "error:")) for line in step.promised)
+            expected = int(marks["status"]) if "status" in marks and step is block[-1] else int(refused)
             # Not a pipe: a command that goes on in the background would keep it open.
             with tempfile.NamedTemporaryFile() as exported:
                 done = subprocess.run(

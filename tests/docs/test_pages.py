@@ -33,6 +33,13 @@ def test_commands_share_a_folder_and_variables(tmp_path: Path) -> None:
     follow(tmp_path, block("$ mkdir a; cd a; export WHO=me") + block('$ echo "$WHO in $(basename $PWD)"\nme in a'))
 
 
+@pytest.mark.parametrize("said", ["✗ no", "error: no"])
+def test_a_command_that_shows_a_refusal_ends_with_status_1(tmp_path: Path, said: str) -> None:
+    follow(tmp_path, block(f"$ (echo '{said}'; exit 1)\n{said}\n$ true"))
+    with pytest.raises(AssertionError):
+        follow(tmp_path, block(f"$ echo '{said}'\n{said}"))
+
+
 @pytest.mark.parametrize(
     "page",
     [

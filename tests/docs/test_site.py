@@ -34,6 +34,11 @@ def test_reading_needs_no_network(site: Path) -> None:
     assert [page.name for page in site.rglob("*.html") if loads.search(page.read_text(encoding="utf-8"))] == []
 
 
+def test_search_works_from_files(site: Path) -> None:
+    assert (site / "search" / "search_index.js").read_text(encoding="utf-8").startswith("var __index = {")
+    assert 'src="assets/iframe-worker.js"' in (site / "index.html").read_text(encoding="utf-8")
+
+
 def test_the_start_page_leads_to_every_page() -> None:
     start = (DOCS / "index.md").read_text(encoding="utf-8")
     pages = [page.relative_to(DOCS) for page in DOCS.rglob("*.md") if page.parent.name not in {"adr", "cli", "docs"}]
