@@ -9,7 +9,7 @@ version. Names are imported when they are first used, so that `import penstock` 
 
 - `apps` has what people run, `authority` the moderator's signed rule book, `broker` the broker network.
 - `pipeline` enforces policy on Spark, `fabric` carries topics, `store` keeps ledgers and files.
-- `guard` decides and enforces, `moderator` finds conflicts between rules, `policy` evaluates XACML.
+- `guard` decides and enforces, `moderator` finds conflicts between rules, `policy` evaluates XACML, `roles` runs OASIS.
 - `trust` verifies certificates and types, `crypto` signs and seals, `codec` converts values to bytes.
 - `selector` parses and compares conditions on events, `model` has the values that all of them use.
 - `testing` has a network for tests of programs.

@@ -15,6 +15,7 @@ The sources of authority:
 - `capabilities` turns chains of certificates into restrictions.
 - `policies` is the source for attribute-based policies. It evaluates a policy as far as possible before the event is
   known, and turns the result into branches.
+- `roles` is the source for active roles, now and in history.
 - `agreements` is the source for rules agreed through the moderator, which an owner signs and announces.
 - `agreed_capabilities` expresses agreed rules as certificates.
 """

@@ -1,0 +1,309 @@
+"""The engine and the fixed point agree: over random policies, activations and retractions, in two domains."""
+
+from datetime import UTC, datetime, timedelta
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.roles.naive import NaiveCredential, NaiveDomain, NaiveWorld
+
+from penstock.errors import RefusedError
+from penstock.model.principals import Principal
+from penstock.model.values import Scalar
+from penstock.roles.engine import (
+    AcceptCredential,
+    ActivateRole,
+    Appoint,
+    DeactivateRole,
+    DropCredential,
+    EndSession,
+    ForeignCredential,
+    OpenSession,
+    RelyOnRecord,
+    RoleChange,
+    RoleEngine,
+    RoleOutcome,
+    SetFact,
+    WithdrawAppointment,
+    change_from_sexp,
+)
+from penstock.roles.language import CredentialKind, format_policy, parse_policy, policy_problems, read_policy
+
+A, B = Principal(b"A" * 32), Principal(b"B" * 32)
+PEOPLE = (Principal(b"p" * 32), Principal(b"q" * 32))
+START = datetime(2026, 3, 2, 6, tzinfo=UTC)
+VALUES = ("a", "b")
+DECLARED = """
+domain other;
+role r0(x: string); role r1(x: string); role r2; role r3(x: string);
+role r0(x: string) by other;
+appointment a0(x: string); appointment a1(x: string);
+appointment a0(x: string) by other;
+fact f0(who: principal, x: string); fact f1(x: string);
+fact level: integer; fact flag: boolean;
+"""
+
+_terms = st.sampled_from(["x", "y", "'a'", "_"])
+_marks = st.sampled_from(["", " *", " *"])
+_conditions = st.one_of(
+    st.builds("role r{}({}){}".format, st.sampled_from([0, 1, 3]), _terms, _marks),
+    st.builds("role r2{}".format, _marks),
+    st.builds("role r0({}) by other{}".format, _terms, _marks),
+    st.builds("appointment a{}({}){}".format, st.integers(0, 1), _terms, _marks),
+    st.builds("appointment a0({}) by other{}".format, _terms, _marks),
+    st.builds("fact f0(principal, {}){}".format, _terms, _marks),
+    st.builds("fact f1({}){}".format, _terms, _marks),
+    st.builds("where {}{}".format, st.sampled_from([
+        "x = 'a'", "x <> 'b' OR level > 2", "hour BETWEEN 7 AND 17", "flag", "level >= 1 AND flag", "weekday < 4",
+        "time < TIMESTAMP '2026-03-02 12:00:00'", "minute < 30", "x = 'a' AND hour < 12", "NOT flag",
+    ]), _marks),
+)  # fmt: skip
+_heads = st.sampled_from(["r0(x)", "r1(x)", "r2", "r3('a')", "r3(x)"])
+_rules = st.builds(
+    lambda head, conditions: f"activate {head} if {', '.join(conditions)};",
+    _heads,
+    st.lists(_conditions, min_size=1, max_size=3),
+)
+_bounds = st.lists(
+    st.sampled_from(
+        [
+            "separate dynamic r0, r1;",
+            "separate dynamic r1(x), r3(x);",
+            "separate static a0(x), a1(x);",
+            "limit r0(x) to 1;",
+            "limit r1(_) to 1;",
+        ]
+    ),
+    max_size=2,
+    unique=True,
+)
+
+
+@st.composite
+def policies(draw: st.DrawFn) -> str:
+    """Return a policy without mistakes; rules that have one are left out."""
+    found = DECLARED
+    for rule in draw(st.lists(_rules, min_size=2, max_size=7)):
+        if not policy_problems(parse_policy(found + rule)):
+            found += rule + "\n"
+    return found + "\n".join(draw(_bounds))
+
+
+_values = st.sampled_from(VALUES)
+_operations = st.one_of(
+    st.tuples(st.just("open"), st.integers(0, 2), st.integers(0, 1)),
+    st.tuples(st.just("end"), st.integers(0, 2)),
+    *[
+        st.tuples(
+            st.just("activate"),
+            st.integers(0, 2),
+            st.sampled_from(["r0", "r1", "r2", "r3"]),
+            st.sampled_from([*VALUES, None]),
+        )
+    ]
+    * 4,
+    st.tuples(st.just("deactivate"), st.integers(0, 20)),
+    *[st.tuples(st.just("appoint"), st.integers(0, 1), st.sampled_from(["a0", "a1"]), _values, st.integers(0, 9))] * 2,
+    st.tuples(st.just("withdraw"), st.integers(0, 20)),
+    *[st.tuples(st.just("f0"), st.integers(0, 1), _values, st.sampled_from([True, True, False, None]))] * 2,
+    st.tuples(st.just("f1"), _values, st.sampled_from([True, True, False, None])),
+    st.tuples(st.just("level"), st.sampled_from([0, 1, 3, None])),
+    st.tuples(st.just("flag"), st.sampled_from([True, False, None])),
+    st.tuples(st.just("time"), st.integers(1, 40)),
+    *[st.tuples(st.just("present"), st.integers(0, 20))] * 2,
+)
+
+
+class Pair:
+    """Two domains, each as an engine and as the oracle, which are driven together."""
+
+    def __init__(self, first: str, second: str) -> None:
+        self.world = NaiveWorld(START)
+        self.engines: dict[Principal, RoleEngine] = {}
+        self.changes: dict[Principal, list[tuple[datetime, RoleChange]]] = {A: [], B: []}
+        for me, other, text in ((A, B, first), (B, A, second)):
+            policy = read_policy(text)
+            self.engines[me] = RoleEngine(policy, me, {"other": other})
+            self.engines[me].advance(START)
+            self.world.domains[me] = NaiveDomain(self.world, policy, me, {"self": me, "other": other})
+
+    def apply(self, domain: Principal, change: RoleChange) -> RoleOutcome:
+        engine = self.engines[domain]
+        assert change_from_sexp(change.to_sexp()) == change
+        outcome = engine.apply(change)
+        self.changes[domain].append((engine.now, change))
+        self.notify(domain, outcome)
+        return outcome
+
+    def notify(self, domain: Principal, outcome: RoleOutcome) -> None:
+        for other, record in outcome.notices:
+            self.apply(other, DropCredential(domain, record))
+
+    def advance(self, now: datetime) -> None:
+        # Two services: each processes what is due in its turn, in the order of time.
+        while True:
+            due = [engine.next_due for engine in self.engines.values()]
+            first = min((when for when in due if when is not None and when <= now), default=None)
+            if first is None:
+                break
+            for me in self.engines:
+                self.notify(me, self.engines[me].advance(first))
+        for me in self.engines:
+            self.notify(me, self.engines[me].advance(now))
+        self.world.advance(now)
+
+    def step(self, domain: Principal, operation: tuple[object, ...]) -> None:  # one case each
+        naive = self.world.domains[domain]
+        other = B if domain == A else A
+        match operation:
+            case ("open", int(session), int(who)):
+                name = f"s{session}"
+                if name not in naive.sessions:
+                    naive.sessions[name] = PEOPLE[who]
+                    self.apply(domain, OpenSession(name, PEOPLE[who]))
+            case ("end", int(session)):
+                if naive.sessions.pop(f"s{session}", None) is not None:
+                    self.world.settle()
+                    self.apply(domain, EndSession(f"s{session}"))
+            case ("activate", int(session), str(role), None | str() as value):
+                if f"s{session}" in naive.sessions:
+                    self.activate(domain, f"s{session}", role, () if role == "r2" else (value,))
+            case ("deactivate", int(index)):
+                roles = [one for one in naive.held if one.session]
+                if roles:
+                    found = roles[index % len(roles)]
+                    naive.held.remove(found)
+                    self.world.settle()
+                    self.apply(domain, DeactivateRole(found.id))
+            case ("appoint", int(who), str(name), str(value), int(hours)):
+                holder = PEOPLE[who]
+                until = None if hours == 0 else naive.world.now + timedelta(minutes=30 * hours)
+                change = Appoint(name, holder, domain, (value,), until)
+                if naive.separated(holder, CredentialKind.APPOINTMENT, name, (value,)):
+                    self.refused(domain, change, "role.separated")
+                else:
+                    self.apply(domain, change)
+                    kind = CredentialKind.APPOINTMENT
+                    naive.held.append(NaiveCredential(naive.next_id(), kind, domain, name, (value,), holder, until))
+            case ("withdraw", int(index)):
+                found_all = [one for one in naive.held if one.kind == "appointment" and one.issuer == domain]
+                if found_all:
+                    found = found_all[index % len(found_all)]
+                    naive.held.remove(found)
+                    self.world.settle()
+                    self.apply(domain, WithdrawAppointment(found.id, domain))
+            case ("f0", int(who), str(value), (None | bool()) as truth):
+                arguments = (str(PEOPLE[who]), value)
+                self.lookup(domain, "f0", arguments, truth)
+            case ("f1", str(value), (None | bool()) as truth):
+                self.lookup(domain, "f1", (value,), truth)
+            case ("level" | "flag" as name, (None | bool() | int()) as value):
+                naive.values[name] = value
+                self.world.settle()
+                self.apply(domain, SetFact(name, value))
+            case ("time", int(quarters)):
+                self.advance(self.world.now + quarters * timedelta(minutes=15))
+            case ("present", int(index)):
+                self.present(domain, other, index)
+
+    def activate(self, domain: Principal, session: str, role: str, wanted: tuple[Scalar, ...]) -> None:
+        naive = self.world.domains[domain]
+        principal = naive.sessions[session]
+        change = ActivateRole(session, role, wanted)
+        for one in naive.held:
+            same = (one.session, one.name) == (session, role)
+            if same and all(w is None or w == v for w, v in zip(wanted, one.arguments, strict=True)):
+                assert self.apply(domain, change).record == self.engines[domain].record(one.id)
+                return
+        found = naive.activate(session, role, wanted)
+        if found is None:
+            self.refused(domain, change, "role.denied")
+        elif naive.separated(principal, CredentialKind.ROLE, role, found[0]):
+            self.refused(domain, change, "role.separated")
+        elif naive.full(principal, role, found[0]):
+            self.refused(domain, change, "role.cardinality")
+        else:
+            arguments, relied = found
+            untils = [
+                one.until
+                for member, key in relied
+                for one in naive.held
+                if member and key == ("credential", one.issuer, one.id)
+            ]
+            until = min((one for one in untils if one is not None), default=None)
+            kept = tuple(key for member, key in relied if member)
+            naive.held.append(
+                NaiveCredential(
+                    naive.next_id(), CredentialKind.ROLE, domain, role, arguments, principal, until, session, kept
+                )
+            )
+            assert self.apply(domain, change).record is not None
+
+    def lookup(self, domain: Principal, name: str, arguments: tuple[str, ...], truth: bool | None) -> None:
+        naive = self.world.domains[domain]
+        if naive.lookups.get((name, arguments)) is not True or truth is not True:
+            naive.lookups.pop((name, arguments), None)
+            naive.lookups[name, arguments] = truth
+        self.world.settle()
+        self.apply(domain, SetFact(name, truth, arguments))
+
+    def present(self, domain: Principal, other: Principal, index: int) -> None:
+        """Present a credential of the other domain."""
+        naive = self.world.domains[domain]
+        theirs = [one for one in self.world.domains[other].held if one.issuer == other and one.name in ("r0", "a0")]
+        if not theirs:
+            return
+        found = theirs[index % len(theirs)]
+        shown = ForeignCredential(
+            other, found.id, found.kind, found.name, found.principal, found.arguments, found.until
+        )
+        change = AcceptCredential(shown)
+        if any((one.issuer, one.id) == (other, found.id) for one in naive.held):
+            self.apply(domain, change)
+            return
+        self.apply(other, RelyOnRecord(found.id, domain))
+        self.apply(domain, change)
+        naive.held.append(
+            NaiveCredential(found.id, found.kind, other, found.name, found.arguments, found.principal, found.until)
+        )
+
+    def refused(self, domain: Principal, change: RoleChange, code: str) -> None:
+        before = [*self.engines[domain].records()]
+        with pytest.raises(RefusedError) as caught:
+            self.engines[domain].apply(change)
+        assert caught.value.code == code
+        assert [*self.engines[domain].records()] == before
+
+    def compare(self) -> None:
+        for me, engine in self.engines.items():
+            naive = self.world.domains[me]
+            expected = {(one.issuer, one.id, one.name, one.arguments, one.principal, one.until) for one in naive.held}
+            found = {(o.issuer, o.id, o.name, o.arguments, o.principal, o.until) for o in engine.records()}
+            assert found == expected
+            assert engine.sessions() == naive.sessions
+
+
+@settings(max_examples=150, deadline=None)
+@given(policies(), policies(), st.lists(st.tuples(st.booleans(), _operations), max_size=60))
+def test_the_engine_and_the_fixed_point_agree(
+    first: str, second: str, operations: list[tuple[bool, tuple[object, ...]]]
+) -> None:
+    pair = Pair(first, second)
+    for which, operation in operations:
+        pair.step(A if which else B, operation)
+        pair.compare()
+    for me, engine in pair.engines.items():
+        # The same changes at the same times give the same state.
+        again = RoleEngine(engine.policy, me, {"other": B if me == A else A})
+        again.advance(START)
+        again.fold(pair.changes[me])
+        again.advance(engine.now)
+        assert [*again.records()] == [*engine.records()]
+
+
+@given(policies())
+def test_what_is_written_reads_the_same(text: str) -> None:
+    policy = read_policy(text)
+    written = format_policy(policy)
+    assert read_policy(written) == policy
+    assert format_policy(read_policy(written)) == written
