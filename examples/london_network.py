@@ -290,8 +290,8 @@ class Company:
         for key in readers:
             me = slug(key.principal)
             kek, ring = f"{me}.kek", f"{me}.ring"
-            await self.ask("key", "new-kek", kek)
-            words = ["keys", "fetch", ring, "--kek", kek, "--type", f"PITO/{PLATE_TYPE}", "--key", f"{me}.key"]
+            await self.ask("sealing", "new-kek", kek)
+            words = ["sealing", "fetch", ring, "--kek", kek, "--type", f"PITO/{PLATE_TYPE}", "--key", f"{me}.key"]
             words += ["--credential", f"{me}.certs", *self.connection(broker)]
             await self.ask(*words)
             found[key.principal] = KeyFiles(str(self.folder / ring), str(self.folder / kek))
@@ -299,7 +299,7 @@ class Company:
 
     async def new_epoch(self) -> None:
         """Have PITO begin new epochs by hand, so that those before are over."""
-        words = ["keys", "rotate", "--type", f"PITO/{PLATE_TYPE}", "--key", "pito.key"]
+        words = ["sealing", "rotate", "--type", f"PITO/{PLATE_TYPE}", "--key", "pito.key"]
         await self.ask(*words, *self.connection("PITO Broker"))
 
     async def stop_brokers(self) -> list[int]:

@@ -160,7 +160,7 @@ def test_keys_types_certificates_and_explanations(installed: Path, tmp_path: Pat
     for line in (
         "key new pito.key --name pito",
         "key new met.key --name met",
-        "type define uk.Plate --key pito.key --attribute plate:string --out plate.type",
+        "type new uk.Plate --key pito.key --attribute plate:string --out plate.type",
         "cert issue --key pito.key --to met --type-file plate.type --right subscribe --days 30 --out met.cert",
         "explain --type-file plate.type --principal met --right subscribe --credential met.cert",
     ):

@@ -1,13 +1,15 @@
-"""Write docs/reference/cli/, a page for each noun, from the help texts: `python tools/cli_reference.py`."""
+"""Write docs/reference/cli/, a page for each noun, and the tables of docs/reference/cli.md."""
 
 from collections.abc import Iterator
 from pathlib import Path
 
 import click
 
-from penstock.apps.cli.main import cli
+from penstock.apps.cli.main import GROUPS, cli
+from penstock.apps.cli.shared.renames import COMMANDS, OPTIONS
 
 FOLDER = Path(__file__).resolve().parents[1] / "docs" / "reference" / "cli"
+INDEX = FOLDER.with_suffix(".md")
 WIDTH = 100
 
 
@@ -18,6 +20,34 @@ def pages() -> dict[Path, str]:
     return {
         FOLDER / f"{name}.md": "\n".join(_parts(noun, context, 0)) for name, noun in found.items() if noun is not None
     }
+
+
+def index(text: str) -> str:
+    """Return the text of the index with its tables: the commands by group, and the old spellings."""
+    for name, lines in (("commands", _commands()), ("renames", _renames())):
+        table = "\n".join(lines)
+        begin, end = f"<!-- begin {name} -->\n", f"<!-- end {name} -->"
+        before, _, rest = text.partition(begin)
+        text = f"{before}{begin}{table}\n{end}{rest.partition(end)[2]}"
+    return text
+
+
+def _commands() -> Iterator[str]:
+    yield "| group | command | |"
+    yield "|---|---|---|"
+    for group, nouns in GROUPS.items():
+        for place, (name, noun) in enumerate(nouns.items()):
+            yield f"| {'' if place else group} | [`{name}`](cli/{name}.md) | {noun.help} |"
+
+
+def _renames() -> Iterator[str]:
+    yield "| old | new |"
+    yield "|---|---|"
+    for old, new in COMMANDS.items():
+        yield f"| `{old}` | `{new}` |"
+    for row in OPTIONS:
+        where = ", ".join(f"`{command}`" for command in row.commands)
+        yield f"| `{row.old}`{f' of {where}' if where else ''} | `{row.new}` |"
 
 
 def _parts(command: click.Command, parent: click.Context, depth: int) -> Iterator[str]:
@@ -46,5 +76,6 @@ if __name__ == "__main__":
     made = pages()
     for page in set(FOLDER.glob("*.md")) - set(made):
         page.unlink()
+    made[INDEX] = index(INDEX.read_text(encoding="utf-8"))
     for page, text in made.items():
         page.write_text(text, encoding="utf-8")

@@ -11,8 +11,10 @@
 Programs compare `code`, never the message. All codes are listed in docs/reference/errors.md.
 """
 
-from collections.abc import Callable
-from typing import ClassVar
+from collections.abc import Callable, Iterable
+from difflib import get_close_matches
+from itertools import islice
+from typing import ClassVar, Final
 
 __all__ = [
     "EvaluationError",
@@ -32,6 +34,25 @@ def printable(text: str) -> str:
     'two�lines'
     """
     return text if text.isprintable() else "".join(c if c.isprintable() else "\ufffd" for c in text)
+
+
+#: how many known words, and how much of each, are compared with one that is not known
+_COMPARED: Final = 1_000
+_COMPARED_LENGTH: Final = 120
+
+
+def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
+    """Return a hint with the known words that are most similar to an unknown one, or another hint if none is.
+
+    >>> did_you_mean("strng", ["string", "integer"])
+    'did you mean `string`?'
+    >>> did_you_mean("x", ["string", "integer"], "it is one of string, integer")
+    'it is one of string, integer'
+    """
+    words = {one[:_COMPARED_LENGTH].casefold(): one for one in islice(known, _COMPARED)}
+    near = get_close_matches(word[:_COMPARED_LENGTH].casefold(), words, 3, cutoff=0.7)
+    shown = " or ".join(f"`{words[one][:_COMPARED_LENGTH]}`" for one in near)
+    return f"did you mean {shown}?" if near else otherwise
 
 
 def _revive(cls: type["PenstockError"], args: tuple[object, ...], state: dict[str, object]) -> "PenstockError":

@@ -59,7 +59,7 @@ def _make(shell: Shell) -> None:
     for folder in ("types", "certs"):
         (shell.folder / folder).mkdir()
     attributes = [part for word in ("plate:string", "speed:integer", "at:timestamp") for part in ("--attribute", word)]
-    shell.ok("type", "define", "org.london.Sighting", "--key", "london.key", *attributes, "--out", "types/s.type")
+    shell.ok("type", "new", "org.london.Sighting", "--key", "london.key", *attributes, "--out", "types/s.type")
     for who in ("camera", "reader", "ops"):
         grant(shell, f"{who}.cert", who, "--network", "london/London", "--right", "connect")
     for who in ("east", "west"):

@@ -56,9 +56,9 @@ def serve(path: str) -> NoReturn:
 
 def load() -> None:
     """Load all commands, but for those that start Spark."""
-    from penstock.apps.cli.main import NOUNS  # noqa: PLC0415  # who asks loads nothing
+    from penstock.apps.cli.main import cli  # noqa: PLC0415  # who asks loads nothing
 
-    for noun in NOUNS.values():
+    for noun in cli.nouns.values():
         if not noun.extra:
             noun.load()
 

@@ -8,7 +8,7 @@ timestamp  RFC 2693 date in UTC, a fraction only where there is one
 from datetime import datetime
 
 from penstock.codec.sexp import SExp
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, did_you_mean
 from penstock.model.instants import format_date, parse_date
 from penstock.model.values import AttributeSpec, Enumerated, Kind, Ranged, Value, ValueDomain, check_value, kind_of
 
@@ -108,11 +108,14 @@ def _exactly(spec: AttributeSpec, parts: tuple[SExp, ...]) -> AttributeSpec:
 
 
 def _kind(kind: bytes) -> Kind:
+    word = kind.decode("ascii", "replace")
     try:
-        return Kind(kind.decode("ascii", "replace"))
+        return Kind(word)
     except ValueError:
         raise MalformedError(
-            "value.malformed", f"`{kind[:20]!r}` is not a kind of value", hint=f"known: {', '.join(Kind)}"
+            "value.malformed",
+            f"`{kind[:20]!r}` is not a kind of value",
+            hint=did_you_mean(word, Kind, f"known: {', '.join(Kind)}"),
         ) from None
 
 

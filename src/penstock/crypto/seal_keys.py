@@ -154,7 +154,7 @@ def unknown_key(event_type: TypeKey, attribute: str = "") -> RefusedError:
     return RefusedError(
         "seal.unknown-key",
         f"no key is held here for {of}`{event_type.name}` in this epoch",
-        hint="brokers get it with a right to the type and all attributes, others with `penstock keys fetch`",
+        hint="brokers get it with a right to the type and all attributes, others with `penstock sealing fetch`",
     )
 
 

@@ -186,5 +186,5 @@ def parse_kek(value: SExp) -> StoredKek:
 
 def _malformed_kek(message: str) -> MalformedError:
     return MalformedError(
-        "keys.kek", message, hint="make one with `penstock key new-kek`: `(kek …)` or `(protected-kek …)`"
+        "keys.kek", message, hint="make one with `penstock sealing new-kek`: `(kek …)` or `(protected-kek …)`"
     )

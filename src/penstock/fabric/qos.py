@@ -24,7 +24,7 @@ from dataclasses import dataclass, fields, replace
 from enum import Enum
 from typing import Any, Final, Self
 
-from penstock.errors import MalformedError, RefusedError
+from penstock.errors import MalformedError, RefusedError, did_you_mean
 from penstock.fabric.limits import FABRIC_HISTORY
 
 FOREVER: Final = math.inf
@@ -151,7 +151,9 @@ class Qos:
         values = dict(data)
         for name, kind in kinds.items():
             if values[name] not in _words(kind):
-                raise _wrong(name, values[name], f"one of {', '.join(_words(kind))}")
+                wrong = _wrong(name, values[name], f"one of {', '.join(_words(kind))}")
+                wrong.hint = did_you_mean(str(values[name]), _words(kind), wrong.hint)
+                raise wrong
             values[name] = kind(values[name])
         for name in _DURATIONS:
             values[name] = FOREVER if values[name] is None else values[name]

@@ -12,7 +12,7 @@ from itertools import islice
 from types import MappingProxyType
 from typing import Final, TypeAlias, TypeVar
 
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, did_you_mean
 from penstock.model.event_classes import event_class_of
 from penstock.model.instants import in_utc
 from penstock.model.names import TypeKey
@@ -68,7 +68,7 @@ class Event:
             raise MalformedError(
                 "event.unknown-attribute",
                 f"`{event_type.name.name}` version {event_type.name.version} has no attribute `{name[:80]}`",
-                hint=f"it has: {', '.join(event_type.by_name) or 'none'}",
+                hint=did_you_mean(name, event_type.by_name, f"it has: {', '.join(event_type.by_name) or 'none'}"),
             )
         checked = {a.name: checked_value(a.name, a.spec, values.get(a.name)) for a in event_type.attributes}
         return cls(event_type, MappingProxyType(checked), id, time)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from types import MappingProxyType
 
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, did_you_mean
 from penstock.model.names import check_attribute_name
 from penstock.model.values import AttributeSpec, Enumerated, Kind, Ranged, Scalar, Schema, Value, checked_value
 
@@ -54,7 +54,7 @@ class ProfileSchema:
                 raise MalformedError(
                     "profile.unknown-attribute",
                     f"profiles of this kind have no attribute `{name[:80]}`",
-                    hint=f"they have: {', '.join(self.attributes) or 'none'}",
+                    hint=did_you_mean(name, self.attributes, f"they have: {', '.join(self.attributes) or 'none'}"),
                 )
             checked[name] = checked_value(name, spec, value)
         return Profile(MappingProxyType(checked))

@@ -11,7 +11,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import NamedTuple, Self
 
-from penstock.errors import LimitError, MalformedError
+from penstock.errors import LimitError, MalformedError, did_you_mean
 from penstock.model.limits import TYPE_ATTRIBUTES, TYPE_DEPTH
 from penstock.model.names import AttributeId, TypeKey, TypeName, check_attribute_name, check_token
 from penstock.model.values import AttributeSpec, Schema
@@ -115,10 +115,11 @@ class TypeDefinition:
         for attribute in self.attributes:
             if attribute.name == name:
                 return attribute
+        known = [attribute.name for attribute in self.attributes]
         raise MalformedError(
             "type.unknown-attribute",
             f"`{self.name.name}` defines no attribute `{name}`",
-            hint=f"it defines: {', '.join(a.name for a in self.attributes) or 'none'}",
+            hint=did_you_mean(name, known, f"it defines: {', '.join(known) or 'none'}"),
         )
 
     # The four management operations (section 4.3). Each gives the next version; its number is the caller's choice,
@@ -245,7 +246,7 @@ class EventType:
             raise MalformedError(
                 "type.unknown-attribute",
                 f"`{self.name.name}` has no attribute `{name}`",
-                hint=f"it has: {', '.join(self.by_name) or 'none'}",
+                hint=did_you_mean(name, self.by_name, f"it has: {', '.join(self.by_name) or 'none'}"),
             ) from None
 
 

@@ -33,7 +33,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import to_arrow_type
 from pyspark.sql.types import StringType, StructField, StructType
 
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, did_you_mean
 from penstock.pipeline.limits import PIPELINE_LIMITS, PipelineLimits
 from penstock.pipeline.sealed.log import map_arrow
 from penstock.policy.engine.lookup import Repository, check_policies
@@ -850,7 +850,7 @@ def _column_type(requests: DataFrame, wanted: RequestColumn) -> Any:
         raise MalformedError(
             "evaluate.column",
             f"there is no column `{wanted.name[:80]}`",
-            hint=f"there are: {', '.join(requests.columns)[:400]}",
+            hint=did_you_mean(wanted.name, requests.columns, f"there are: {', '.join(requests.columns)[:400]}"),
         )
     found = to_arrow_type(requests.schema[wanted.name].dataType)
     if wanted.many is not (pa.types.is_list(found) or wanted.separator is not None):

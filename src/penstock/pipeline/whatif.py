@@ -19,7 +19,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.types import ArrayType, BooleanType, IntegerType, LongType, StringType, StructField, StructType
 
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, did_you_mean
 from penstock.guard.restriction import Restriction
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
@@ -168,7 +168,8 @@ def fails_on(comparison: PolicyComparison, what: FailOn) -> bool:
     """
     found = {"gain": comparison.gains, "loss": comparison.losses, "any": comparison.changes}
     if what not in found:
-        raise MalformedError("whatif.fail-on", f"`{what}` is nothing to fail on", hint="choose gain, loss or any")
+        hint = did_you_mean(what, found, "choose gain, loss or any")
+        raise MalformedError("whatif.fail-on", f"`{what}` is nothing to fail on", hint=hint)
     return bool(found[what])
 
 

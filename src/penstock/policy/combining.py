@@ -37,7 +37,7 @@ from itertools import combinations
 from typing import Final, Generic, Protocol, TypeAlias, TypeVar
 from urllib.parse import parse_qsl, quote
 
-from penstock.errors import LimitError, MalformedError, RefusedError
+from penstock.errors import LimitError, MalformedError, RefusedError, did_you_mean
 from penstock.model.values import AttributeSpec, Kind, Ranged, Schema
 from penstock.policy.language.results import (
     NOT_APPLICABLE,
@@ -865,7 +865,12 @@ def _algorithm(
         return tuple_algorithm(name)
     found = known.get(name)
     if found is None:
-        raise MalformedError("xacml.combining", f"`{name[:120]}` is not a combining algorithm that can be used here")
+        words = {one.rpartition(":")[2] for one in known}
+        raise MalformedError(
+            "xacml.combining",
+            f"`{name[:120]}` is not a combining algorithm that can be used here",
+            hint=did_you_mean(name.rpartition(":")[2], sorted(words), f"there are: {', '.join(sorted(words))}"),
+        )
     return found.combine
 
 

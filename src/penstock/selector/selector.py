@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Final, NoReturn
 from typing import Literal as OneOf
 
-from penstock.errors import MalformedError, SelectorError
+from penstock.errors import MalformedError, SelectorError, did_you_mean
 from penstock.model.values import Kind, Schema, Value, check_value, kind_of
 from penstock.selector.ast import (
     And,
@@ -126,12 +126,13 @@ class _Checker:
         if self.null_missing:
             return None
         known = ", ".join(sorted(self.schema)[:12])
+        listed = f"the attributes are: {known}" if known else "there are no attributes here"
         raise SelectorError(
             "selector.unknown-attribute",
             f"there is no attribute `{name}`",
             text=self.text,
             position=node.at,
-            hint=f"the attributes are: {known}" if known else "there are no attributes here",
+            hint=did_you_mean(name, self.schema, listed),
             attribute=name,
         )
 

@@ -23,7 +23,7 @@ from penstock.broker.limits import BrokerLimits
 from penstock.broker.node.node import Node
 from penstock.codec.sexp import canonical
 from penstock.crypto import SigningKey, private_key_to_sexp
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, did_you_mean
 from penstock.guard import DecisionRecord, Recorder
 from penstock.model.event_classes import EventClass, event_class_of
 from penstock.model.names import NetworkName, TypeName
@@ -239,7 +239,9 @@ def _right(written: str) -> Right:
         return Right(written)
     except ValueError:
         raise MalformedError(
-            "capability.right", f"unknown right `{written[:40]}`; expected {', '.join(Right)}"
+            "capability.right",
+            f"unknown right `{written[:40]}`; expected {', '.join(Right)}",
+            hint=did_you_mean(written, Right),
         ) from None
 
 

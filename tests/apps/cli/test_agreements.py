@@ -33,8 +33,8 @@ FILE = ("--file", "rules.yaml", "--name", "plant", "--key", "plant.key")
 def plant(penstock: Shell) -> Shell:
     for who in ("plant", "acme", "bolt", "ada", "bob"):
         penstock.ok("key", "new", f"{who}.key", "--name", who)
-    penstock.ok("type", "define", "Machine", "--key", "plant.key", "--attribute", "publisher:string", "--out", "m.type")
-    penstock.ok("type", "define", "Press", "--key", "plant.key", "--extends", "m.type", "--out", "p.type")
+    penstock.ok("type", "new", "Machine", "--key", "plant.key", "--attribute", "publisher:string", "--out", "m.type")
+    penstock.ok("type", "new", "Press", "--key", "plant.key", "--extends", "m.type", "--out", "p.type")
     (penstock.folder / "rules.yaml").write_text(RULES)
     return penstock
 
@@ -94,13 +94,13 @@ def test_agreements_are_announced(plant: Shell) -> None:
     foreign = (*NOWHERE[:5], "acme.key", "--dry-run")
     assert plant("net", "agree", "plant.agreement", *foreign).code == "evolution.foreign-agreement"
     assert plant("net", "end-agreement", "plant", *NOWHERE).code == "evolution.no-agreement"
-    assert plant.ok("net", "forget", "bob", *NOWHERE).out.startswith("nothing to sign")
+    assert plant.ok("net", "remove-profile", "bob", *NOWHERE).out.startswith("nothing to sign")
     Path("plant.agreement").write_bytes(Path("rules.yaml").read_bytes())
     assert plant("net", "agree", "plant.agreement", *NOWHERE).status == 2
 
 
 def test_certificates_say_the_same_and_follow_a_change(plant: Shell) -> None:
-    types = ("--type", "m.type", "--type", "p.type")
+    types = ("--type-file", "m.type", "--type-file", "p.type")
     first = plant.ok("moderator", "certify", *FILE, *types, "--out", "old.certs", "-o", "json").json
     assert (len(first["issued"]), first["kept"], first["revoke"], first["short"]) == (6, [], [], [])
     asked = ("--right", "subscribe", "--type-file", "p.type", "--parent", "m.type", "--credential", "old.certs")
@@ -128,7 +128,9 @@ def test_what_certificates_cannot_say_is_told(plant: Shell) -> None:
         "id: late, by: bolt", "id: late, by: acme"
     )
     (plant.folder / "rules.yaml").write_text(upwards)
-    said = plant.ok("moderator", "certify", *FILE, "--type", "m.type", "--type", "p.type", "--out", "c.certs").out
+    said = plant.ok(
+        "moderator", "certify", *FILE, "--type-file", "m.type", "--type-file", "p.type", "--out", "c.certs"
+    ).out
     assert "✗ not said: bob may have Machine from acme, but not all that is below it" in said
 
 

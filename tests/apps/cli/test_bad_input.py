@@ -264,7 +264,10 @@ def test_arguments_that_are_no_text(files: Shell) -> None:
     assert (ran.status, ran.code) == (2, "value.text")
     for option in ("--to", "--names", "--not-after"):
         assert files(*line, option, "\udcff").status in (2, 3)
-    assert files("cert", "name", "\udcff", "--key", "met.key", "--to", "met.key", "-o", "json").json["name"] == "\\xff"
+    assert (
+        files("cert", "issue-name", "\udcff", "--key", "met.key", "--to", "met.key", "-o", "json").json["name"]
+        == "\\xff"
+    )
     assert files("selector", "check", "\udcff").code == "selector.syntax"
 
 
@@ -277,7 +280,7 @@ def test_the_wrong_type_of_thing(files: Shell) -> None:
         ("key", "show", "good.cert"): "key.malformed",
         ("spki", "reduce", "good.cert"): "redtest.malformed",
         ("explain", "--network", "good.cert/N", "--principal", "met.key", "--right", "connect"): "key.malformed",
-        ("type", "define", "a.B", "--key", "good.cert"): "key.malformed",
+        ("type", "new", "a.B", "--key", "good.cert"): "key.malformed",
     }.items():
         ran = files(*line)
         assert (ran.status, ran.code) == (2, code), line
@@ -358,9 +361,9 @@ def test_errors_name_the_file(files: Shell) -> None:
         ("bad", "sexp", "show", "bad"),
         ("bad", "sexp", "canonical", "bad"),
         ("bad", "spki", "reduce", "bad"),
-        ("bad", "cert", "name", "n", "--key", "bad", "--to", "met.key"),
-        ("bad", "cert", "name", "n", "--key", "met.key", "--to", "bad"),
-        ("odd", "cert", "name", "n", "--key", "odd", "--to", "met.key"),
+        ("bad", "cert", "issue-name", "n", "--key", "bad", "--to", "met.key"),
+        ("bad", "cert", "issue-name", "n", "--key", "met.key", "--to", "bad"),
+        ("odd", "cert", "issue-name", "n", "--key", "odd", "--to", "met.key"),
         ("odd", "spki", "reduce", "odd"),
         ("odd", "type", "verify", "odd"),
         ("quorum", "key", "show", "quorum"),

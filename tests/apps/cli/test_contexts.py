@@ -14,7 +14,7 @@ def shell(penstock: Shell) -> Shell:
     """Return a shell in a folder with keys and a type."""
     for who in ("acme", "reader"):
         penstock.ok("key", "new", f"{who}.key", "--name", who)
-    penstock.ok("type", "define", "Reading", "--key", "acme.key", "--attribute", "power:float", "--out", "reading.type")
+    penstock.ok("type", "new", "Reading", "--key", "acme.key", "--attribute", "power:float", "--out", "reading.type")
     return penstock
 
 

@@ -23,7 +23,7 @@ def grid(penstock: Shell) -> Shell:
     for name in ("grid", "city", "planner"):
         penstock.ok("key", "new", f"{name}.key", "--name", name)
     penstock.ok(
-        *("type", "define", "org.grid.Reading", "--key", "grid.key", "--attribute", "meter:string"),
+        *("type", "new", "org.grid.Reading", "--key", "grid.key", "--attribute", "meter:string"),
         *("--attribute", "region:string:north|south", "--attribute", "power:float", "--out", "reading.type"),
     )
     return penstock
@@ -123,8 +123,8 @@ def test_a_chain_that_is_too_long_to_follow_is_said_to_be_so(grid: Shell) -> Non
 
 def test_a_quorum_that_owns_a_type_is_found_in_the_type(grid: Shell) -> None:
     members = [part for name in ("grid", "city") for part in ("--member", name)]
-    grid.ok("key", "quorum", "--threshold", "2", *members, "--out", "council")
-    define = ("type", "define", "org.Shared", "--owner", "council", "--key", "grid.key", "--attribute", "a:string")
+    grid.ok("key", "new-quorum", "--threshold", "2", *members, "--out", "council")
+    define = ("type", "new", "org.Shared", "--owner", "council", "--key", "grid.key", "--attribute", "a:string")
     refused = grid(*define)
     assert (refused.status, refused.code) == (1, "type.forged")
     assert "--credential council" in refused.err
@@ -171,7 +171,7 @@ def test_policies_count_as_they_do_at_a_broker(grid: Shell) -> None:
     assert "policy:grid.readings" in answer["grants"][0]["because"]
     assert answer["grants"][0]["where"] == ["region IS NULL OR region <> 'south'"]
     # A role that the owner gives, and where somebody is at home.
-    grid.ok("cert", "name", "auditor", "--key", "grid.key", "--to", "planner", "--out", "auditor.cert")
+    grid.ok("cert", "issue-name", "auditor", "--key", "grid.key", "--to", "planner", "--out", "auditor.cert")
     for more in (("--credential", "auditor.cert"), ("--home", "planner=Grid")):
         assert "attributes  meter, region, power\n" in grid.ok(*line, "--credential", "planner.cert", *more).out
     # Without certificates, and with what policies alone say.

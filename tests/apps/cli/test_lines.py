@@ -9,12 +9,12 @@ BAD = "a\n✓ FORGED\x1b[2J\u202e\u2028\r"
 WIDE = ("--type-file", "plate.type", "--right", "subscribe")
 FIELDS: dict[str, tuple[str, ...]] = {
     "comment": ("issue", "--to", "met", *WIDE, "--comment", BAD),
-    "forced value": ("issue", "--to", "met", *WIDE, "--force", f"plate={BAD}"),
+    "forced value": ("issue", "--to", "met", *WIDE, "--set", f"plate={BAD}"),
     "selector": ("issue", "--to", "met", *WIDE, "--where", f"plate = '{BAD}'"),
     "condition": ("issue", "--to", "met", *WIDE, "--when", f"hour < 24 OR '{BAD}' = 'b'"),
     "tag": ("issue", "--to", "met", "--tag", '(say "a\\nx FORGED\\x1b[2J\\r")'),
     "name of another": ("issue", "--to-name", BAD, *WIDE),
-    "name": ("name", BAD, "--to", "met"),
+    "name": ("issue-name", BAD, "--to", "met"),
 }
 
 
@@ -24,7 +24,7 @@ def files(penstock: Shell) -> Shell:
         penstock.ok("key", "new", f"{name}.key", "--name", name)
     attributes = ("plate:string", f"zone:string:{BAD}|b")
     given = [part for attribute in attributes for part in ("--attribute", attribute)]
-    penstock.ok("type", "define", "uk.Plate", "--key", "pito.key", *given, "--out", "plate.type")
+    penstock.ok("type", "new", "uk.Plate", "--key", "pito.key", *given, "--out", "plate.type")
     return penstock
 
 

@@ -83,7 +83,7 @@ def test_exit_statuses(tmp_path: Path) -> None:
 
 
 def test_answers_and_errors_go_their_own_ways() -> None:
-    done = run("selector", "eval", "a > 1", "--attribute", "a:integer", "--value", "a=0", "-o", "json")
+    done = run("selector", "evaluate", "a > 1", "--attribute", "a:integer", "--set", "a=0", "-o", "json")
     assert done.returncode == 1
     assert done.stdout == b'{\n  "value": false\n}\n'
     assert b'"selector.not-true"' in done.stderr
@@ -103,7 +103,7 @@ def test_completion(shell: str) -> None:
 def test_petnames_are_completed(tmp_path: Path) -> None:
     names = tmp_path / "names.toml"
     names.write_text(f'met = "ed25519:{"a" * 52}"\nother = "ed25519:{"a" * 52}"\n')
-    for command in ("cert issue --to m", "explain --principal m", "key quorum --member m", "type define x --owner m"):
+    for command in ("cert issue --to m", "explain --principal m", "key new-quorum --member m", "type new x --owner m"):
         line = f"penstock {command}"
         shown = complete(COMP_WORDS=line, COMP_CWORD=str(len(line.split()) - 1), PENSTOCK_NAMES=str(names)).stdout
         assert b"plain,met" in shown.splitlines()

@@ -58,7 +58,7 @@ def test_as_processes(network: Shell, broker: Running) -> None:
 
 
 def test_one_event(network: Shell, broker: Running) -> None:
-    words = ("speed=31", "at=2026-05-01T12:00Z", "plate=", "--wait", "0.1")
+    words = ("speed=31", "at=2026-05-01T12:00Z", "plate=", "--subscriber-timeout", "0.1")
     ran = ask(network, broker, "camera", "pub", "--type", TYPE, *words)
     assert (ran.status, ran.out[:10]) == (0, "1 accepted")
     assert "pub.unwanted" in ran.err
@@ -77,7 +77,7 @@ def test_one_event(network: Shell, broker: Running) -> None:
 def test_one_event_that_is_none(
     network: Shell, broker: Running, words: tuple[str, ...], code: str, status: int
 ) -> None:
-    ran = ask(network, broker, "camera", "pub", "--type", TYPE, "--wait", "0", *words)
+    ran = ask(network, broker, "camera", "pub", "--type", TYPE, "--subscriber-timeout", "0", *words)
     assert (ran.code, ran.status) == (code, status)
 
 
@@ -117,7 +117,19 @@ def test_what_is_refused_is_counted_by_code(network: Shell, broker: Running) -> 
     assert ran.json["accepted"] == 2
     assert ran.json["codes"] == {"broker.unknown-type": 1, "pub.line": 3, "value.kind": 2}
     assert [problem["event"] for problem in ran.json["problems"]] == [2, 3, 5, 7, 8, 9]
-    shown = ask(network, broker, "camera", "pub", "--type", TYPE, "--wait", "0", "--file", "-", stdin="\n".join(lines))
+    shown = ask(
+        network,
+        broker,
+        "camera",
+        "pub",
+        "--type",
+        TYPE,
+        "--subscriber-timeout",
+        "0",
+        "--file",
+        "-",
+        stdin="\n".join(lines),
+    )
     assert shown.out.startswith("2 accepted, 6 refused")
     assert "pub.line" in shown.out
 
@@ -150,9 +162,9 @@ def test_the_environment_gives_defaults(network: Shell, broker: Running, monkeyp
     monkeypatch.setenv("PENSTOCK_NETWORK", "london/London")
     monkeypatch.setenv("PENSTOCK_KEY", "camera.key")
     monkeypatch.setenv("PENSTOCK_CREDENTIALS", "certs/camera.cert:certs/publish.cert")
-    assert network("pub", "--type", TYPE, "speed=1", "--wait", "0").status == 0
+    assert network("pub", "--type", TYPE, "speed=1", "--subscriber-timeout", "0").status == 0
     monkeypatch.setenv("PENSTOCK_CREDENTIALS", "certs/nothing.cert")
-    assert network("pub", "--type", TYPE, "speed=1", "--wait", "0").code == "file.missing"
+    assert network("pub", "--type", TYPE, "speed=1", "--subscriber-timeout", "0").code == "file.missing"
 
 
 def test_another_broker_than_the_one_that_is_meant(network: Shell, broker: Running) -> None:

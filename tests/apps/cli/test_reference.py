@@ -12,7 +12,7 @@ from types import ModuleType
 import click
 import pytest
 
-from penstock.apps.cli.main import NOUNS, cli
+from penstock.apps.cli.main import GROUPS, cli
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -27,19 +27,27 @@ def tool() -> ModuleType:
 
 
 def commands() -> Iterator[tuple[str, click.Command]]:
-    for noun in NOUNS:
-        yield from verbs(noun, NOUNS[noun].load())
+    for name, noun in cli.nouns.items():
+        yield from verbs(name, noun.load())
 
 
 def verbs(name: str, command: click.Command) -> Iterator[tuple[str, click.Command]]:
     if not isinstance(command, click.Group):
         yield name, command
         return
-    for verb in command.commands:
-        yield from verbs(f"{name} {verb}", command.commands[verb])
+    context = click.Context(command)
+    for verb in command.list_commands(context):
+        found = command.get_command(context, verb)
+        assert found is not None
+        yield from verbs(f"{name} {verb}", found)
 
 
 COMMANDS = dict(commands())
+
+
+def parent() -> click.Context:
+    """Return the context of `penstock`; commands remember the names of the first help option that they were given."""
+    return click.Context(cli, info_name="penstock", help_option_names=["-h", "--help"])
 
 
 def test_the_reference_is_what_the_tool_writes() -> None:
@@ -58,7 +66,9 @@ def test_every_command_has_an_example_that_its_options_understand(name: str) -> 
         words = list(itertools.takewhile(lambda word: word not in ("<", ">", "|", "&&", "#"), shlex.split(line)))
         parts = name.split()
         assert words[1 : 1 + len(parts)] == parts
-        COMMANDS[name].make_context(name, words[1 + len(parts) :], parent=click.Context(cli))
+        COMMANDS[name].make_context(
+            name, words[1 + len(parts) :], parent=click.Context(cli, help_option_names=["-h", "--help"])
+        )
 
 
 @pytest.mark.parametrize("name", COMMANDS)
@@ -76,7 +86,23 @@ def test_every_option_has_a_help_text(name: str) -> None:
 
 
 def test_the_list_of_nouns_says_what_the_nouns_say() -> None:
-    for name, noun in NOUNS.items():
+    for name, noun in cli.nouns.items():
         command = noun.load()
         if isinstance(command, click.Group):
             assert (command.help or "").splitlines()[0] == noun.help, name
+
+
+def test_the_index_is_what_the_tool_writes() -> None:
+    made = tool()
+    text = made.INDEX.read_text(encoding="utf-8")
+    assert text == made.index(text), "run tools/cli_reference.py"
+
+
+def test_every_command_is_in_one_group() -> None:
+    listed = [name for group in GROUPS.values() for name in group]
+    assert sorted(listed) == sorted({*listed})
+    assert list(GROUPS) == ["Start here", "Rights", "Run", "Data", "Moderator", "Low level"]
+    help_text = cli.get_help(parent())
+    found = re.findall(r"^  (?! )(\S+)  +\S", help_text.partition("Start here:")[2], re.MULTILINE)
+    assert found == listed
+    assert [line[:-1] for line in help_text.splitlines() if line[:-1] in GROUPS] == list(GROUPS)

@@ -39,7 +39,7 @@ class CommandLine:
         self.quorums = [table["name"] for table in scenario.tables("quorums")]
         for table in scenario.tables("quorums"):
             members = [part for member in table["members"] for part in ("--member", member)]
-            shell.ok("key", "quorum", "--threshold", str(table["threshold"]), *members, "--out", table["name"])
+            shell.ok("key", "new-quorum", "--threshold", str(table["threshold"]), *members, "--out", table["name"])
         self.ids: dict[str, str] = {}
         self.made: set[str] = set()
 
@@ -57,7 +57,7 @@ class CommandLine:
         return file
 
     def _issue(self, table: Table) -> list[str]:
-        line = ["cert", "name", table["name"]] if "name" in table else ["cert", "issue"]
+        line = ["cert", "issue-name", table["name"]] if "name" in table else ["cert", "issue"]
         line += ["--key", f"{table['issuer']}.key"]
         options = {"to": "--to", "to_name": "--to-name", "network": "--network", "type": "--type"}
         options |= {"not_before": "--not-before", "not_after": "--not-after", "version": "--version"}
@@ -72,7 +72,7 @@ class CommandLine:
             line += ["--type-file", self.type(table["of"])]
         for key, option in {"attributes": "--attribute", "where": "--where", "when": "--when"}.items():
             line += [part for value in table.get(key, ()) for part in (option, value)]
-        line += [part for pair in table.get("forced", {}).items() for part in ("--force", "=".join(pair))]
+        line += [part for pair in table.get("forced", {}).items() for part in ("--set", "=".join(pair))]
         if "not_after" not in table:
             line.append("--no-expiry")
         return [*line, "--propagate"] if table.get("propagate") else line
@@ -99,7 +99,7 @@ class CommandLine:
             for key in ("add", "remove", "rename", "retype"):
                 line += [part for written in table.get(key, ()) for part in (f"--{key}", written)]
         else:
-            line = ["type", "define", table["name"]]
+            line = ["type", "new", table["name"]]
             line += [part for written in table["attributes"] for part in ("--attribute", written)]
             line += ["--owner", table["owner"]] if "owner" in table else []
             line += ["--extends", self.type(table["extends"])] if "extends" in table else []

@@ -22,8 +22,8 @@ EVENTS: list[dict[str, object]] = [
     {"plate": None, "speed": 77, "at": None},
 ]
 LINES = "\n".join(json.dumps(event) for event in EVENTS)
-TYPE = ("--type", "sighting.type")
-KEYS = (*TYPE, "--keys", "all.ring", "--kek", "ring.kek")
+TYPE = ("--type-file", "sighting.type")
+KEYS = (*TYPE, "--ring", "all.ring", "--kek", "ring.kek")
 _MADE: dict[str, bytes] = {}
 
 
@@ -44,11 +44,11 @@ def _make(shell: Shell) -> None:
     attributes = [word for name in ("plate:string", "speed:integer", "at:timestamp") for word in ("--attribute", name)]
     for file, level in (("sighting", "attribute"), ("whole", "event"), ("open", "none")):
         name = f"org.london.{file.capitalize()}"
-        shell.ok("type", "define", name, "--key", "owner.key", *attributes, "--seal", level, "--out", f"{file}.type")
-    shell.ok("key", "new-kek", "ring.kek")
-    shell.ok("key", "new-kek", "other.kek")
-    types = ("--type", "sighting.type", "--type", "whole.type", "--type", "open.type")
-    shell.ok("key", "new-ring", "all.ring", "--kek", "ring.kek", *types)
+        shell.ok("type", "new", name, "--key", "owner.key", *attributes, "--seal", level, "--out", f"{file}.type")
+    shell.ok("sealing", "new-kek", "ring.kek")
+    shell.ok("sealing", "new-kek", "other.kek")
+    types = ("--type-file", "sighting.type", "--type-file", "whole.type", "--type-file", "open.type")
+    shell.ok("sealing", "new-ring", "all.ring", "--kek", "ring.kek", *types)
     (shell.folder / "events.jsonl").write_text(LINES)
     shell.ok("seal", "events.jsonl", *KEYS, "--key", "broker.key", "--rows", "2", "--out", "events.sealed")
 
@@ -88,9 +88,9 @@ def test_sealed_is_not_readable(shell: Shell) -> None:
 
 def test_files_of_blinded_types_do_not_say_what_they_are(shell: Shell) -> None:
     made = ("--attribute", "plate:string", "--seal", "attribute", "--blinded")
-    shell.ok("type", "define", "org.london.Hidden", "--key", "owner.key", *made, "--out", "hidden.type")
-    keys = ("--type", "hidden.type", "--keys", "hidden.ring", "--kek", "ring.kek")
-    shell.ok("key", "new-ring", "hidden.ring", "--kek", "ring.kek", "--type", "hidden.type")
+    shell.ok("type", "new", "org.london.Hidden", "--key", "owner.key", *made, "--out", "hidden.type")
+    keys = ("--type-file", "hidden.type", "--ring", "hidden.ring", "--kek", "ring.kek")
+    shell.ok("sealing", "new-ring", "hidden.ring", "--kek", "ring.kek", "--type-file", "hidden.type")
     Path("hidden.sealed").write_bytes(shell("seal", "-", *keys, "--key", "broker.key", stdin='{"plate": "ABC"}').raw)
     assert b"Hidden" not in Path("hidden.sealed").read_bytes()
     assert opened(shell.ok("open", "hidden.sealed", *keys, "--verify", "-o", "json"))[0]["data"] == {"plate": "ABC"}
@@ -105,10 +105,10 @@ def test_files_of_blinded_types_do_not_say_what_they_are(shell: Shell) -> None:
 
 
 def test_events_that_have_to_be_signed_are(shell: Shell) -> None:
-    keys = ("--type", "pledge.type", "--keys", "pledge.ring", "--kek", "ring.kek")
-    define = ("type", "define", "org.london.Pledge", "--key", "owner.key", "--attribute", "plate:string")
+    keys = ("--type-file", "pledge.type", "--ring", "pledge.ring", "--kek", "ring.kek")
+    define = ("type", "new", "org.london.Pledge", "--key", "owner.key", "--attribute", "plate:string")
     shell.ok(*define, "--seal", "attribute", "--out", "pledge.type")
-    shell.ok("key", "new-ring", "pledge.ring", "--kek", "ring.kek", "--type", "pledge.type")
+    shell.ok("sealing", "new-ring", "pledge.ring", "--kek", "ring.kek", "--type-file", "pledge.type")
     line = '{"plate": "ABC"}'
     Path("two.sealed").write_bytes(shell("seal", "-", *keys, "--sender", "broker", stdin=line).raw)
     shell.ok(*define, "--seal", "attribute", "--signed", "--overwrite", "--out", "pledge.type")
@@ -125,7 +125,7 @@ def test_events_that_have_to_be_signed_are(shell: Shell) -> None:
 
 @pytest.mark.parametrize("algorithm", ["aes-gcm", "aes-gcm-siv", "aes-eax"])
 def test_event_level_and_other_ciphers(shell: Shell, algorithm: str) -> None:
-    keys = ("--type", "whole.type", *KEYS[2:])
+    keys = ("--type-file", "whole.type", *KEYS[2:])
     words = ("--sender", "broker", "--algorithm", algorithm, "--out", "whole.sealed", "-o", "json")
     assert shell.ok("seal", "events.jsonl", *keys, *words).json["blocks"] == 1
     assert [event["data"] for event in opened(shell.ok("open", "whole.sealed", *keys, "-o", "json"))] == EVENTS
@@ -135,8 +135,8 @@ def test_what_is_sealed_as_a_whole_and_should_not_be_does_not_open(shell: Shell)
     # Who holds the key of the type, and of no attribute, could do that.
     attributes = [word for name in ("plate:string", "speed:integer", "at:timestamp") for word in ("--attribute", name)]
     words = ("--key", "owner.key", *attributes, "--seal", "event", "--out", "lie.type")
-    shell.ok("type", "define", "org.london.Sighting", *words)
-    shell.ok("seal", "events.jsonl", "--type", "lie.type", *KEYS[2:], "--sender", "broker", "--out", "lie.sealed")
+    shell.ok("type", "new", "org.london.Sighting", *words)
+    shell.ok("seal", "events.jsonl", "--type-file", "lie.type", *KEYS[2:], "--sender", "broker", "--out", "lie.sealed")
     ran = shell("open", "lie.sealed", *KEYS)
     assert (ran.status, ran.out) == (1, "")
     assert "[seal.cannot-open]" in ran.err
@@ -154,7 +154,7 @@ def test_for_people(shell: Shell) -> None:
 
 def test_an_attribute_without_a_key_is_null_and_named(shell: Shell) -> None:
     cut_ring("#1")
-    ran = shell.ok("open", "events.sealed", *TYPE, "--keys", "cut.ring", "--kek", "ring.kek", "-o", "json")
+    ran = shell.ok("open", "events.sealed", *TYPE, "--ring", "cut.ring", "--kek", "ring.kek", "-o", "json")
     assert [event["data"] for event in opened(ran)] == [event | {"plate": None, "at": None} for event in EVENTS]
     assert "no key for plate: 1 block\n" in ran.err
 
@@ -172,7 +172,7 @@ def test_several_types_in_one_file(shell: Shell) -> None:
     owner = shell.ok("key", "show", "owner.key", "-o", "json").json["principal"]
     event = {"specversion": "1.0", "id": "1", "type": f"{owner}/org.london.Whole@0", "data": {"plate": "W"}}
     mixed = f"{LINES}\n{json.dumps(event)}\n\n"
-    keys = (*KEYS, "--type", "whole.type")
+    keys = (*KEYS, "--type-file", "whole.type")
     shell.ok("seal", "-", *keys, "--sender", "broker", "--out", "mixed.sealed", stdin=mixed)
     ran = shell.ok("open", "mixed.sealed", *keys, "-o", "json")
     assert sorted(event["type"].rpartition(".")[2] for event in opened(ran)) == ["Sighting@0"] * 3 + ["Whole@0"]
@@ -216,7 +216,7 @@ def test_what_does_not_open_is_listed_and_the_rest_is_there(shell: Shell, how: s
 
 def test_a_key_of_another_epoch_is_none(shell: Shell) -> None:
     cut_ring("#0", epoch=2)
-    ran = shell("open", "events.sealed", *TYPE, "--keys", "cut.ring", "--kek", "ring.kek")
+    ran = shell("open", "events.sealed", *TYPE, "--ring", "cut.ring", "--kek", "ring.kek")
     assert (ran.status, ran.out, ran.code) == (1, "", "open.refused")
     assert ran.err.count("[seal.unknown-key]") == 2
 
@@ -277,8 +277,8 @@ def test_a_line_that_is_no_event_stops_it_and_nothing_is_written(shell: Shell, l
         ((), "cli.usage"),
         (("--sender", "broker", "--kek", "other.kek"), "keys.wrong-kek"),
         (("--sender", "broker", "--kek", "owner.key"), "keys.kek"),
-        (("--sender", "broker", "--keys", "owner.key"), "keys.ring"),
-        (("--sender", "broker", "--type", "open.type"), "seal.level"),
+        (("--sender", "broker", "--ring", "owner.key"), "keys.ring"),
+        (("--sender", "broker", "--type-file", "open.type"), "seal.level"),
         (("--sender", "broker", "--out", "events.sealed"), "file.exists"),
         (("--sender", "broker", "--out", "ring.kek", "--overwrite"), "file.private-key"),
         (("--sender", "nobody"), "principal.unknown"),
@@ -293,7 +293,7 @@ def test_a_ring_without_the_keys(shell: Shell) -> None:
     ring = KeyRing()
     ring.put("another/type", 1, Secret(bytes(32)))
     write_key_ring(Path("empty.ring"), ring, kek, bytes)
-    words = (*TYPE, "--keys", "empty.ring", "--kek", "ring.kek")
+    words = (*TYPE, "--ring", "empty.ring", "--kek", "ring.kek")
     assert shell("seal", "events.jsonl", *words, "--sender", "broker").code == "seal.unknown-key"
 
 
@@ -308,35 +308,35 @@ def test_rehearsal_and_absence(shell: Shell) -> None:
 
 def test_keys_under_a_passphrase(shell: Shell) -> None:
     Path("words").write_text("open sesame\n")
-    made = shell.ok("key", "new-kek", "slow.kek", "--passphrase-file", "words", "-o", "json").json
+    made = shell.ok("sealing", "new-kek", "slow.kek", "--passphrase-file", "words", "-o", "json").json
     assert made["protected"]
     assert Path("slow.kek").read_text().startswith("(protected-kek")
     create_kek(Path("safe.kek"), protect_kek(Secret(bytes(32)), b"open sesame", shell.random, Cost(1, 8 << 10)))
     safe = ("--kek", "safe.kek", "--kek-passphrase-file", "words")
-    assert shell.ok("key", "new-ring", "safe.ring", *TYPE, *safe, "-o", "json").json["keys"] == 4
-    words = (*TYPE, "--keys", "safe.ring", *safe)
+    assert shell.ok("sealing", "new-ring", "safe.ring", *TYPE, *safe, "-o", "json").json["keys"] == 4
+    words = (*TYPE, "--ring", "safe.ring", *safe)
     shell.ok("seal", "events.jsonl", *words, "--sender", "broker", "--out", "safe.sealed")
     assert len(opened(shell.ok("open", "safe.sealed", *words, "-o", "json"))) == 3
-    for again in (shell("key", "new-kek", "safe.kek"), shell("key", "new-ring", "safe.ring", *TYPE, *safe)):
+    for again in (shell("sealing", "new-kek", "safe.kek"), shell("sealing", "new-ring", "safe.ring", *TYPE, *safe)):
         assert again.code == "file.exists"
         # Nothing replaces them, so that no option is to be had for it.
         assert "--overwrite" not in again.err
 
 
-OFFICE = ("key", "new-ring", "office.ring", "--kek", "other.kek", "--from", "all.ring", "--from-kek", "ring.kek")
+OFFICE = ("sealing", "new-ring", "office.ring", "--kek", "other.kek", "--from", "all.ring", "--from-kek", "ring.kek")
 
 
 def test_a_ring_for_somebody_who_reads_less(shell: Shell) -> None:
     assert shell.ok(*OFFICE, *TYPE, "--attribute", "speed", "-o", "json").json["keys"] == 2
-    ran = shell.ok("open", "events.sealed", *TYPE, "--keys", "office.ring", "--kek", "other.kek", "-o", "json")
+    ran = shell.ok("open", "events.sealed", *TYPE, "--ring", "office.ring", "--kek", "other.kek", "-o", "json")
     whole = opened(shell.ok("open", "events.sealed", *KEYS, "-o", "json"))
     assert [(one["data"]["plate"], one["data"]["speed"]) for one in opened(ran)] == [
         (None, one["data"]["speed"]) for one in whole
     ]
     # What was taken from a part can be no more than the part.
-    again = ("key", "new-ring", "more.ring", "--kek", "other.kek", "--from", "office.ring")
+    again = ("sealing", "new-ring", "more.ring", "--kek", "other.kek", "--from", "office.ring")
     assert shell(*again, *TYPE, "--attribute", "plate").code == "seal.unknown-key"
-    assert shell(*again, "--type", "whole.type").code == "seal.unknown-key"
+    assert shell(*again, "--type-file", "whole.type").code == "seal.unknown-key"
     assert shell.ok(*again, *TYPE, "-o", "json").json["keys"] == 2
 
 
@@ -344,7 +344,7 @@ def test_a_ring_for_somebody_who_reads_less(shell: Shell) -> None:
     ("words", "code"),
     [
         ((*OFFICE, *TYPE, "--attribute", "sped"), "type.unknown-attribute"),
-        ((*OFFICE, "--type", "whole.type", "--attribute", "speed"), "seal.level"),
+        ((*OFFICE, "--type-file", "whole.type", "--attribute", "speed"), "seal.level"),
         ((*OFFICE[:5], *TYPE, "--attribute", "speed"), "cli.usage"),
         ((*OFFICE[:7], *TYPE), "keys.wrong-kek"),
     ],
@@ -357,15 +357,17 @@ def test_no_ring_is_made_that_would_open_more_or_less_than_was_meant(
 
 
 def test_a_ring_and_its_key_that_change_places_are_told_apart(shell: Shell) -> None:
-    ran = shell("open", "events.sealed", *TYPE, "--keys", "ring.kek", "--kek", "all.ring")
+    ran = shell("open", "events.sealed", *TYPE, "--ring", "ring.kek", "--kek", "all.ring")
     assert ran.code == "keys.kek"
     assert "this is a key ring" in ran.err
-    assert "penstock key new-kek" in shell("open", "events.sealed", *TYPE, "--keys", "all.ring", "--kek", "no.kek").err
+    assert (
+        "penstock sealing new-kek" in shell("open", "events.sealed", *TYPE, "--ring", "all.ring", "--kek", "no.kek").err
+    )
 
 
 def test_where_nobody_answers_a_passphrase_is_asked_for_in_a_file(shell: Shell) -> None:
     create_kek(Path("safe.kek"), protect_kek(Secret(bytes(32)), b"open sesame", shell.random, Cost(1, 8 << 10)))
-    ran = shell("key", "new-ring", "safe.ring", *TYPE, "--kek", "safe.kek")
+    ran = shell("sealing", "new-ring", "safe.ring", *TYPE, "--kek", "safe.kek")
     assert ran.code == "cli.aborted"
     assert "--kek-passphrase-file" in ran.err
 

@@ -10,7 +10,7 @@ from tests.apps.conftest import Shell
 from penstock.crypto.seal_keys import KeyRing
 from penstock.store.files.key_files import read_kek, read_key_ring, write_key_ring
 
-KEYS = ("--type", "s.type", "--keys", "all.ring", "--kek", "ring.kek")
+KEYS = ("--type-file", "s.type", "--ring", "all.ring", "--kek", "ring.kek")
 EVENTS = [
     {"specversion": "1.0", "source": "c", "id": f"e{n}", "type": "owner/org.Sighting", "data": {"plate": p, "id": n}}
     for n, p in ((1, "ABC123"), (2, None), (3, "XYZ789"))
@@ -23,9 +23,9 @@ def shell(penstock: Shell) -> Shell:
     for who in ("owner", "broker"):
         penstock.ok("key", "new", f"{who}.key", "--name", who)
     made = ("--attribute", "plate:string", "--attribute", "id:integer", "--seal", "attribute", "--out", "s.type")
-    penstock.ok("type", "define", "org.Sighting", "--key", "owner.key", *made)
-    penstock.ok("key", "new-kek", "ring.kek")
-    penstock.ok("key", "new-ring", "all.ring", "--kek", "ring.kek", "--type", "s.type")
+    penstock.ok("type", "new", "org.Sighting", "--key", "owner.key", *made)
+    penstock.ok("sealing", "new-kek", "ring.kek")
+    penstock.ok("sealing", "new-ring", "all.ring", "--kek", "ring.kek", "--type-file", "s.type")
     lines = "\n".join(json.dumps({**event, "type": f"{event['type']}@0"}) for event in EVENTS)
     penstock.ok("seal", "-", *KEYS, "--key", "broker.key", "--out", "signed.sealed", stdin=lines)
     penstock.ok("seal", "-", *KEYS, "--sender", "broker", "--out", "unsigned.sealed", stdin=lines)
@@ -34,18 +34,18 @@ def shell(penstock: Shell) -> Shell:
 
 def make(shell: Shell, event: str, *shown: str) -> None:
     chosen = [word for name in shown for word in ("--show", name)]
-    shell.ok("proof", "make", "signed.sealed", "--event", event, *chosen, *KEYS, "--out", "p.proof", "--overwrite")
+    shell.ok("proof", "new", "signed.sealed", "--event", event, *chosen, *KEYS, "--out", "p.proof", "--overwrite")
     for file in (*Path().glob("*.sealed"), Path("all.ring"), Path("ring.kek")):
         file.rename(file.with_suffix(".away"))
 
 
 def test_somebody_without_keys_sees_what_is_shown(shell: Shell) -> None:
     make(shell, "e1", "plate")
-    ran = shell.ok("proof", "check", "p.proof", "--type", "s.type")
+    ran = shell.ok("proof", "verify", "p.proof", "--type-file", "s.type")
     assert "✓ signed by broker" in ran.out
     assert "owner/org.Sighting" in ran.out
     assert [line.split() for line in ran.out.splitlines()[-2:]] == [["plate", "ABC123"], ["id", "(hidden)"]]
-    found = shell.ok("proof", "check", "p.proof", "-o", "json").json
+    found = shell.ok("proof", "verify", "p.proof", "-o", "json").json
     assert found["id"] == "e1"
     assert [*found["attributes"].values()] == ["ABC123"]
     # Without the type, attributes are known by their ids.
@@ -55,7 +55,7 @@ def test_somebody_without_keys_sees_what_is_shown(shell: Shell) -> None:
 
 def test_a_null_is_shown_and_nothing_may_be(shell: Shell) -> None:
     make(shell, "e2", "plate", "id")
-    found = shell.ok("proof", "check", "p.proof", "--type", "s.type", "-o", "json").json
+    found = shell.ok("proof", "verify", "p.proof", "--type-file", "s.type", "-o", "json").json
     assert (found["attributes"], found["hidden"]) == ({"plate": None, "id": 2}, [])
 
 
@@ -70,13 +70,13 @@ def test_a_changed_proof_is_refused(shell: Shell) -> None:
     Path("p.proof").write_text(f"{text.split('|')[0]}|{changed}|)")
     for wrong in (Path("p.proof").read_text(), text.replace('"1"', '"2"'), "(event-proof)"):
         Path("p.proof").write_text(wrong)
-        ran = shell("proof", "check", "p.proof")
+        ran = shell("proof", "verify", "p.proof")
         assert (ran.status, ran.code, ran.out) == (1, "seal.bad-proof", "")
 
 
 def test_what_cannot_be_proven_is_told(shell: Shell) -> None:
     def code(file: str, event: str, *more: str, keys: tuple[str, ...] = KEYS) -> str:
-        ran = shell("proof", "make", file, "--event", event, *more, *keys)
+        ran = shell("proof", "new", file, "--event", event, *more, *keys)
         assert ran.out == ""
         return ran.code
 
@@ -88,13 +88,13 @@ def test_what_cannot_be_proven_is_told(shell: Shell) -> None:
         if not scope.endswith("#0"):
             cut.put(scope, epoch, key)
     write_key_ring(Path("cut.ring"), cut, kek, bytes)
-    less = ("--type", "s.type", "--keys", "cut.ring", "--kek", "ring.kek")
+    less = ("--type-file", "s.type", "--ring", "cut.ring", "--kek", "ring.kek")
     assert code("signed.sealed", "e1", "--show", "plate", keys=less) == "seal.unknown-key"
     # What he can read himself he can show.
-    shell.ok("proof", "make", "signed.sealed", "--event", "e1", "--show", "id", *less)
+    shell.ok("proof", "new", "signed.sealed", "--event", "e1", "--show", "id", *less)
 
 
 def test_what_is_no_proof_is_met_with_what_makes_one(shell: Shell) -> None:
-    ran = shell("proof", "check", "signed.sealed")
+    ran = shell("proof", "verify", "signed.sealed")
     assert ran.code == "sexp.syntax"
-    assert "penstock proof make" in ran.err
+    assert "penstock proof new" in ran.err

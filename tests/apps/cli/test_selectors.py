@@ -50,10 +50,10 @@ def test_check_points_at_what_is_wrong(penstock: Shell, text: str, code: str) ->
     ],
 )
 def test_eval(penstock: Shell, text: str, values: list[str], shown: str, status: int) -> None:
-    given = [part for value in values for part in ("--value", value)]
-    ran = penstock("selector", "eval", text, *SCHEMA, *given)
+    given = [part for value in values for part in ("--set", value)]
+    ran = penstock("selector", "evaluate", text, *SCHEMA, *given)
     assert (ran.out, ran.status) == (f"{shown}\n", status)
-    value = penstock("selector", "eval", text, *SCHEMA, *given, "-o", "json").json["value"]
+    value = penstock("selector", "evaluate", text, *SCHEMA, *given, "-o", "json").json["value"]
     assert value is {"TRUE": True, "FALSE": False, "NULL": None}[shown]
 
 
@@ -68,9 +68,9 @@ def test_eval(penstock: Shell, text: str, values: list[str], shown: str, status:
     ],
 )
 def test_eval_of_what_has_no_value(penstock: Shell, values: list[str], status: int, code: str) -> None:
-    ran = penstock("selector", "eval", "1 / speed > 0", *SCHEMA, *[p for v in values for p in ("--value", v)])
+    ran = penstock("selector", "evaluate", "1 / speed > 0", *SCHEMA, *[p for v in values for p in ("--set", v)])
     assert (ran.status, ran.code) == (status, code)
-    assert penstock("selector", "eval", "speed > 1").code == "cli.schema"
+    assert penstock("selector", "evaluate", "speed > 1").code == "cli.schema"
 
 
 @pytest.mark.parametrize(
@@ -104,11 +104,11 @@ def test_nothing_is_given_twice(penstock: Shell) -> None:
     declared = ("--attribute", "a:integer")
     for line in (
         ("check", "a > 1", *declared, "--attribute", "a:string"),
-        ("eval", "a > 1", *declared, "--value", "a=1", "--value", "a=2"),
-        ("eval", "a > 1", *declared, "--value", "a=1", "--value", "a=1"),
+        ("evaluate", "a > 1", *declared, "--set", "a=1", "--set", "a=2"),
+        ("evaluate", "a > 1", *declared, "--set", "a=1", "--set", "a=1"),
     ):
         ran = penstock("selector", *line)
         assert (ran.status, ran.code) == (2, "cli.twice")
     penstock.ok("key", "new", "o.key")
-    penstock.ok("type", "define", "a.B", "--key", "o.key", "--attribute", "a:string", "--out", "b.type")
+    penstock.ok("type", "new", "a.B", "--key", "o.key", "--attribute", "a:string", "--out", "b.type")
     assert penstock("selector", "check", "a > 1", "--type-file", "b.type", *declared).code == "cli.twice"

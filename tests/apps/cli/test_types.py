@@ -13,7 +13,7 @@ def owner(penstock: Shell) -> Shell:
     for name in ("owner", "stranger"):
         penstock.ok("key", "new", f"{name}.key", "--name", name)
     penstock.ok(
-        *("type", "define", "org.Reading", "--key", "owner.key", "--attribute", "sensor:string"),
+        *("type", "new", "org.Reading", "--key", "owner.key", "--attribute", "sensor:string"),
         *("--attribute", "value:float:-1.5..1e3", "--attribute", "unit:string:C|F", "--out", "v0.type"),
     )
     return penstock
@@ -37,7 +37,7 @@ def test_define(owner: Shell) -> None:
 
 
 def test_define_prints_or_writes_or_rehearses(owner: Shell) -> None:
-    line = ("type", "define", "a.B", "--key", "owner.key", "--attribute", "x#1:boolean")
+    line = ("type", "new", "a.B", "--key", "owner.key", "--attribute", "x#1:boolean")
     shown = owner.ok(*line).out
     owner.ok(*line, "--out", "b.type")
     assert Path("b.type").read_text() == shown
@@ -63,7 +63,7 @@ def test_define_from_an_event_class(owner: Shell) -> None:
         "class Plain: ...\n"
     )
     before = list(sys.path)
-    line = ("type", "define", "--key", "owner.key", "--from")
+    line = ("type", "new", "--key", "owner.key", "--from")
     owner.ok(*line, "readings:Metered", "--seal", "attribute", "--out", "metered.type")
     made = owner.ok("type", "show", "metered.type", "-o", "json").json
     assert (made["name"], made["version"], made["sealing"]) == ("org.Metered", "7", "attribute")
@@ -77,11 +77,11 @@ def test_define_from_an_event_class(owner: Shell) -> None:
     assert owner(*line, "readings:Plain").code == "event.class"
     for written in ("readings:Nobody", "nowhere:Metered", "readings", "", "readings:penstock"):
         assert owner(*line, written).code == "cli.class", written
-    wrong = owner("type", "define", "--key", "stranger.key", "--from", "readings:Metered")
+    wrong = owner("type", "new", "--key", "stranger.key", "--from", "readings:Metered")
     assert wrong.code == "event.class"
     for more in (("org.Other",), ("--attribute", "x:string"), ("--version", "8")):
         assert owner(*line, "readings:Metered", *more).code == "cli.usage"
-    assert owner("type", "define", "--key", "owner.key").code == "cli.usage"
+    assert owner("type", "new", "--key", "owner.key").code == "cli.usage"
     assert sys.path == before
 
 
@@ -106,7 +106,7 @@ def test_sealed_and_blinded(owner: Shell) -> None:
     made = owner.ok(*edit, "v1.type", "--seal", "event", "--blinded", "-o", "json").json
     assert (made["sealing"], made["blinded"], made["changes"]) == ("event", True, [])
     assert "by event, blinded" in owner.ok("type", "show", "v1.type").out
-    below = owner.ok("type", "define", "org.Below", "--key", "owner.key", "--extends", "v1.type", "-o", "json").json
+    below = owner.ok("type", "new", "org.Below", "--key", "owner.key", "--extends", "v1.type", "-o", "json").json
     assert (below["sealing"], below["blinded"]) == ("event", True), "as what it extends"
     assert owner(*edit, "v2.type", "--blinded").code == "type.blinded"
     signed = owner.ok(*edit, "v3.type", "--seal", "event", "--signed", "-o", "json").json
@@ -140,7 +140,7 @@ def test_a_stranger_cannot_edit_or_define(owner: Shell) -> None:
     edited = owner("type", "edit", "v0.type", "--key", "stranger.key", "--add", "x:string")
     assert (edited.status, edited.code) == (1, "type.over-reach")
     assert "stranger may not" in edited.err
-    line = ("type", "define", "org.Reading", "--owner", "owner", "--key", "stranger.key", "--attribute", "x:string")
+    line = ("type", "new", "org.Reading", "--owner", "owner", "--key", "stranger.key", "--attribute", "x:string")
     assert owner(*line).code == "type.forged"
     owner.ok(*line, "--unchecked", "--out", "forged.type")
     forged = owner("type", "verify", "forged.type")
@@ -149,7 +149,7 @@ def test_a_stranger_cannot_edit_or_define(owner: Shell) -> None:
 
 
 def test_a_forged_type_names_no_attributes(owner: Shell) -> None:
-    line = ("type", "define", "org.Reading", "--owner", "owner", "--key", "stranger.key", "--attribute", "x:string")
+    line = ("type", "new", "org.Reading", "--owner", "owner", "--key", "stranger.key", "--attribute", "x:string")
     owner.ok(*line, "--unchecked", "--out", "forged.type")
     for command in (
         ("cert", "issue", "--key", "owner.key", "--to", "stranger", "--type-file", "forged.type", "--right", "publish"),
@@ -161,7 +161,7 @@ def test_a_forged_type_names_no_attributes(owner: Shell) -> None:
 
 
 def test_extends(owner: Shell) -> None:
-    line = ("type", "define", "org.Humidity", "--key", "owner.key", "--extends", "v0.type", "--attribute")
+    line = ("type", "new", "org.Humidity", "--key", "owner.key", "--extends", "v0.type", "--attribute")
     assert owner(*line, "sensor:string").code == "type.duplicate-attribute"
     owner.ok(*line, "humidity:float", "--out", "sub.type")
     assert owner("type", "verify", "sub.type").code == "type.unknown-parent"
@@ -192,7 +192,7 @@ def test_verify_says_who_and_until_when(owner: Shell) -> None:
 
 
 def test_a_program_gets_an_answer_also_where_it_is_no(owner: Shell) -> None:
-    line = ("type", "define", "org.Reading", "--owner", "owner", "--key", "stranger.key", "--attribute", "x:string")
+    line = ("type", "new", "org.Reading", "--owner", "owner", "--key", "stranger.key", "--attribute", "x:string")
     owner.ok(*line, "--unchecked", "--out", "forged.type")
     for file, status, code in (("forged.type", 1, "type.forged"), ("missing.type", 3, "file.missing")):
         ran = owner("type", "verify", file, "-o", "json")

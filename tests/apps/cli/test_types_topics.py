@@ -76,12 +76,12 @@ def test_verify(agency: Shell) -> None:
 
 
 def test_types_and_topics_are_told_apart(agency: Shell) -> None:
-    agency.ok("type", "define", "News", "--key", "agency.key", "--attribute", "a:string", "--out", "a.type")
+    agency.ok("type", "new", "News", "--key", "agency.key", "--attribute", "a:string", "--out", "a.type")
     for verb in ("show", "verify"):
         assert agency("topic", verb, "a.type").code == "topic.type"
-    line = ("type", "define", "topic.news", "--key", "agency.key", "--attribute", "a:string")
+    line = ("type", "new", "topic.news", "--key", "agency.key", "--attribute", "a:string")
     assert agency(*line).code == "topic.definition"
-    line = ("type", "define", "Flash", "--key", "agency.key", "--extends", "news.topic")
+    line = ("type", "new", "Flash", "--key", "agency.key", "--extends", "news.topic")
     assert agency(*line).code == "topic.definition"
 
 

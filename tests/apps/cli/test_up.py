@@ -77,7 +77,9 @@ def test_a_network_that_may_do_without_time_stamps_says_so_everywhere(network: S
     ran = network.ok("up", "--check", "east.toml", "-o", "json")
     assert [warning["code"] for warning in ran.json["warnings"]] == ["node.stamps-optional"]
     with running(network, "east.toml") as broker:
-        assert ask(network, broker, "camera", "pub", "--type", TYPE, "speed=31", "--wait", "0").status == 0
+        assert (
+            ask(network, broker, "camera", "pub", "--type", TYPE, "speed=31", "--subscriber-timeout", "0").status == 0
+        )
         ready, words, _ = broker.get("/ready").split("\n")
         assert (ready, "optional" in words) == ("ready", True)
         assert broker.saw("stamps-optional") is not None
@@ -89,13 +91,16 @@ def test_a_broker_that_may_stamp_goes_on_after_a_restart_and_not_when_it_has_los
     file = node_file(network)
     for _ in range(2):
         with running(network, file) as broker:
-            assert ask(network, broker, "camera", "pub", "--type", TYPE, "speed=31", "--wait", "0").status == 0
+            assert (
+                ask(network, broker, "camera", "pub", "--type", TYPE, "speed=31", "--subscriber-timeout", "0").status
+                == 0
+            )
     shutil.rmtree(network.folder / "east.state")
     with running(network, file) as lost:
         eventually(lambda: any(line.get("code") == "evolution.nothing-kept" for line in lost.logged()))
         assert ask(network, lost, "camera", "pub", "--type", TYPE, "speed=31").code == "broker.policy-stale"
         ask(network, lost, "london", "net", "stamp", "--for", "1m")
-        assert ask(network, lost, "camera", "pub", "--type", TYPE, "speed=31", "--wait", "0").status == 0
+        assert ask(network, lost, "camera", "pub", "--type", TYPE, "speed=31", "--subscriber-timeout", "0").status == 0
 
 
 def test_a_broker_without_the_rights_of_a_broker_is_warned_about(network: Shell) -> None:
@@ -109,9 +114,9 @@ def test_a_broker_without_the_rights_of_a_broker_is_warned_about(network: Shell)
 
 
 def test_a_key_manager_that_may_manage_nothing_is_warned_about(network: Shell) -> None:
-    network.ok("key", "new-kek", "keys.kek")
+    network.ok("sealing", "new-kek", "keys.kek")
     made = ("--attribute", "plate:string", "--seal", "attribute", "--out", "types/hidden.type")
-    network.ok("type", "define", "org.london.Hidden", "--key", "london.key", *made)
+    network.ok("type", "new", "org.london.Hidden", "--key", "london.key", *made)
     words = ("up", "--check", node_file(network, "east", '[keys]\nkek = "keys.kek"\n'), "-o", "json")
     ran = network.ok(*words)
     assert ([warning["code"] for warning in ran.json["warnings"]], ran.json["manages_keys"]) == (["node.no-keys"], [])
@@ -159,7 +164,7 @@ def test_it_runs_tells_and_stops(network: Shell, broker: Running) -> None:
     with pytest.raises(HTTPError, match="404"):
         broker.get("/other")
     assert network.ok("key", "show", "east.key").out.find(broker.principal) >= 0
-    assert ask(network, broker, "camera", "pub", "--type", TYPE, "speed=31", "--wait", "0").status == 0
+    assert ask(network, broker, "camera", "pub", "--type", TYPE, "speed=31", "--subscriber-timeout", "0").status == 0
     text = broker.get("/metrics")
     for line in (
         "penstock_events_published_total 1.0",
@@ -192,7 +197,10 @@ def test_decisions_are_recorded_with_domains(network: Shell) -> None:
     camera = network.ok("key", "show", "camera.key", "-o", "json").json["principal"]
     homes = f'[domains]\nlondon = "City"\n"{camera}" = "Transport"'
     with running(network, node_file(network, more=homes)) as broker:
-        for who, words in (("camera", ("pub", "--wait", "0", "speed=31")), ("reader", ("sub", "--timeout", "0.1"))):
+        for who, words in (
+            ("camera", ("pub", "--subscriber-timeout", "0", "speed=31")),
+            ("reader", ("sub", "--timeout", "0.1")),
+        ):
             ask(network, broker, who, words[0], "--type", TYPE, *words[1:])
         assert broker.stop() == 0
     found = [json.loads(line)["data"] for line in (network.folder / "east.jsonl").read_text().splitlines()]
@@ -223,7 +231,7 @@ def test_other_credentials_and_types_without_a_lost_connection(network: Shell, b
         (network.folder / "certs" / "subscribe.cert").unlink()
         right = ("--type-file", "types/s.type", "--attribute", "plate", "--right", "subscribe")
         grant(network, "other.cert", "reader", *right)
-        network.ok("type", "define", "org.london.Other", "--key", "london.key", "--out", "types/o.type")
+        network.ok("type", "new", "org.london.Other", "--key", "london.key", "--out", "types/o.type")
         broker.signal(signal.SIGHUP)
         assert eventually(lambda: broker.saw("reloaded"))["types"] == 2
         assert ask(network, broker, "camera", "pub", "--type", TYPE, "speed=2", "plate=B").status == 0
@@ -243,7 +251,7 @@ def test_files_that_are_wrong_change_nothing(network: Shell, broker: Running) ->
     file.write_text(file.read_text() + "\n[limits]\nclient_rate = 5\n")
     broker.signal(signal.SIGHUP)
     assert eventually(lambda: broker.saw("restart-needed"))["keys"] == ["limits"]
-    assert ask(network, broker, "camera", "pub", "--type", TYPE, "speed=31", "--wait", "0").status == 0
+    assert ask(network, broker, "camera", "pub", "--type", TYPE, "speed=31", "--subscriber-timeout", "0").status == 0
 
 
 def test_decisions_that_cannot_be_recorded(network: Shell, broker: Running) -> None:
@@ -254,7 +262,7 @@ def test_decisions_that_cannot_be_recorded(network: Shell, broker: Running) -> N
         decisions.unlink(missing_ok=True)
         with suppress(FileExistsError):
             decisions.mkdir()
-    assert ask(network, broker, "camera", "pub", "--type", TYPE, "speed=31", "--wait", "0").status != 0
+    assert ask(network, broker, "camera", "pub", "--type", TYPE, "speed=31", "--subscriber-timeout", "0").status != 0
     with pytest.raises(HTTPError, match="503"):
         broker.get("/ready")
 

@@ -170,7 +170,7 @@ def test_paths_are_relative_to_the_file(network: Shell, tmp_path: Path, monkeypa
 
 def test_types_may_stand_in_any_order(network: Shell) -> None:
     network.ok(
-        *("type", "define", "org.london.A", "--key", "london.key", "--extends", "types/s.type"),
+        *("type", "new", "org.london.A", "--key", "london.key", "--extends", "types/s.type"),
         *("--out", "types/a.type"),
     )
     ran = network.ok("up", "--check", node_file(network), "-o", "json")
@@ -187,7 +187,7 @@ def test_a_type_that_was_changed_is_refused(network: Shell) -> None:
 
 def test_a_type_that_somebody_else_signed_is_refused(network: Shell) -> None:
     forged = ("--key", "camera.key", "--owner", "london", "--unchecked", "--out", "types/f.type")
-    network.ok("type", "define", "org.london.Forged", *forged)
+    network.ok("type", "new", "org.london.Forged", *forged)
     ran = network("up", "--check", node_file(network))
     assert (ran.status, ran.code[:5]) == (1, "type.")
     assert "f.type" in ran.err

@@ -22,7 +22,7 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, cheap_passphrases: N
     for line in (
         "key new grid.key --name grid",
         "key new city.key --name city --passphrase-file word",
-        "type define org.grid.Reading --key grid.key --attribute power:float --out reading.type",
+        "type new org.grid.Reading --key grid.key --attribute power:float --out reading.type",
         "cert issue --key grid.key --to city --type-file reading.type --right subscribe --out certs/a.cert",
         "cert issue --key grid.key --to city --type-file reading.type --right publish --out certs/b.cert",
     ):

@@ -71,5 +71,5 @@ def test_a_key_that_is_nearly_right_is_told() -> None:
         FILE.known("it", {"creds": 1, "netwrok": 2}, {"network", "creds"})
     assert (caught.value.message, caught.value.hint) == (
         "it has no key `netwrok`",
-        "`network` is meant? it has: creds, network",
+        "did you mean `network`?",
     )

@@ -16,10 +16,11 @@ import click
 
 from penstock.apps.cli.shared.broker_client import talk, until
 from penstock.apps.cli.shared.commands import command, option, option_class, output_option, wants_data
+from penstock.apps.cli.shared.options import Duration
 from penstock.apps.cli.shared.session import CommandSession, say
 from penstock.apps.cli.shared.terminal import LivePart, grid_table, live
 from penstock.apps.node.dev_network import DevNetwork, DevReader, ReadRight, dev_network
-from penstock.errors import MalformedError, PenstockError, printable
+from penstock.errors import MalformedError, PenstockError, did_you_mean, printable
 from penstock.model.values import Scalar
 
 _HELP: Final = (
@@ -33,16 +34,16 @@ _NORTH: Final = "region = 'north'"
 class _Dev:
     seconds: float | None = option(
         "--for",
-        type=click.FloatRange(0, min_open=True),
-        metavar="SECONDS",
+        type=Duration(above=0),
+        metavar="DURATION",
         help="Stop after this time (default: never).",
     )
     every: float = option(
         "--every",
-        type=click.FloatRange(0),
-        default=1.0,
+        type=Duration(),
+        default="1s",
         show_default=True,
-        metavar="SECONDS",
+        metavar="DURATION",
         help="Publish a reading at this interval. With 0, publish only when told to.",
     )
     output: str = output_option()
@@ -51,8 +52,8 @@ class _Dev:
 @command(
     example="""
 penstock dev
-penstock dev --for 5 -o json
-printf 'hide billing meter\\nrevoke planner\\n' | penstock dev --for 5
+penstock dev --for 5s -o json
+printf 'hide billing meter\\nrevoke planner\\n' | penstock dev --for 5s
 """
 )
 def dev(session: CommandSession, options: _Dev) -> None:
@@ -122,9 +123,8 @@ def wanted(net: DevNetwork, line: str) -> tuple[DevReader, ReadRight]:
         case [("hide" | "show") as verb, who, name]:
             reader, right = net.reader(who), net.reader(who).right
             if name not in net.type.by_name:
-                raise MalformedError(
-                    "dev.command", f"there is no attribute `{name[:40]}`", hint=f"choose: {', '.join(net.type.by_name)}"
-                )
+                hint = did_you_mean(name, net.type.by_name, f"choose: {', '.join(net.type.by_name)}")
+                raise MalformedError("dev.command", f"there is no attribute `{name[:40]}`", hint=hint)
             chosen = {*right.attributes} - {name} if verb == "hide" else {*right.attributes, name}
             where = right.where if right.attributes else reader.granted.where
             return reader, ReadRight(tuple(one for one in net.type.by_name if one in chosen), where)

@@ -11,42 +11,66 @@ from penstock.apps.cli.shared.session import FAILED, CommandSession, Noun, Root
 
 _HERE = "penstock.apps.cli"
 
-NOUNS = {
-    "init": Noun(f"{_HERE}.init:init", "Create a folder with a network that works: keys, a type, rights, a broker."),
-    "dev": Noun(f"{_HERE}.dev:dev", "Run a whole network in one process, and watch what each reader sees."),
-    "doctor": Noun(f"{_HERE}.doctor:doctor", "Check a folder or a running broker, and say what to do."),
-    "context": Noun(f"{_HERE}.contexts:context", "Store what to connect with, so that daily commands need no options."),
-    "key": Noun(f"{_HERE}.keys.key_files:key", "Manage signing keys and the identities they stand for."),
-    "keys": Noun(f"{_HERE}.keys.broker_keys:keys", "Manage the keys of sealed types at a broker."),
-    "name": Noun(f"{_HERE}.petnames:name", "Manage your own names for principals."),
-    "cert": Noun(f"{_HERE}.certs.certs:cert", "Issue, list, renew and verify certificates, which grant rights."),
-    "type": Noun(f"{_HERE}.types:type_", "Manage signed event types and their versions."),
-    "topic": Noun(f"{_HERE}.types:topic", "Manage topics: plain messages under names that form a tree."),
-    "up": Noun(f"{_HERE}.up:up", "Run a broker from one file."),
-    "pub": Noun(f"{_HERE}.pub_sub:pub", "Publish events, each confirmed by the broker."),
-    "sub": Noun(f"{_HERE}.pub_sub:sub", "Subscribe, and print events as they arrive."),
-    "seal": Noun(f"{_HERE}.sealed:seal", "Seal the events of a file."),
-    "open": Noun(f"{_HERE}.sealed:open_", "Open the sealed events of a file."),
-    "proof": Noun(f"{_HERE}.sealed:proof", "Make and check proofs of single events, for those who have no keys."),
-    "net": Noun(f"{_HERE}.net.commands:net", "Show how a broker sees the network, and change an owner's policy in it."),
-    "store": Noun(f"{_HERE}.stores:store", "Back up, restore and migrate stores of changes."),
-    "log": Noun(f"{_HERE}.stores:log", "Show and verify changes: what, who, when and why."),
-    "explain": Noun(f"{_HERE}.explain:explain", "Explain why a principal may or may not do something."),
-    "moderator": Noun(f"{_HERE}.moderator.commands:moderator", "Find and settle conflicts between publishers' rules."),
-    "selector": Noun(f"{_HERE}.selectors:selector", "Check, evaluate and compare selectors."),
-    "pipeline": Noun(f"{_HERE}.pipeline.commands:pipeline", "Run the same policy over logs and streams, on Spark."),
-    "pdp": Noun(f"{_HERE}.policy.commands:pdp", "Decide by attribute-based policies."),
-    "policy": Noun(f"{_HERE}.policy.commands:policy", "Check, convert, test and analyse attribute-based policies."),
-    "conformance": Noun(f"{_HERE}.conformance:conformance", "Run the test suites of standards."),
-    "spki": Noun(f"{_HERE}.sexp:spki", "Reduce lists of rights as in RFC 2693."),
-    "sexp": Noun(f"{_HERE}.sexp:sexp", "Show and convert S-expressions in their three forms."),
-    "completion": Noun(f"{_HERE}.completion:completion", "Print completion scripts for your shell."),
+#: the commands as `--help` lists them; each is in one group
+GROUPS = {
+    "Start here": {
+        "init": Noun(
+            f"{_HERE}.init:init", "Create a folder with a network that works: keys, a type, rights, a broker."
+        ),
+        "dev": Noun(f"{_HERE}.dev:dev", "Run a whole network in one process, and watch what each reader sees."),
+        "doctor": Noun(f"{_HERE}.doctor:doctor", "Check a folder or a running broker, and say what to do."),
+        "context": Noun(
+            f"{_HERE}.contexts:context", "Store what to connect with, so that daily commands need no options."
+        ),
+        "completion": Noun(f"{_HERE}.completion:completion", "Print completion scripts for your shell."),
+    },
+    "Rights": {
+        "key": Noun(f"{_HERE}.keys.key_files:key", "Manage signing keys and the identities they stand for."),
+        "name": Noun(f"{_HERE}.petnames:name", "Manage your own names for principals."),
+        "type": Noun(f"{_HERE}.types:type_", "Manage signed event types and their versions."),
+        "topic": Noun(f"{_HERE}.types:topic", "Manage topics: plain messages under names that form a tree."),
+        "cert": Noun(f"{_HERE}.certs.certs:cert", "Issue, list, renew and verify certificates, which grant rights."),
+        "explain": Noun(f"{_HERE}.explain:explain", "Explain why a principal may or may not do something."),
+        "policy": Noun(f"{_HERE}.policy.commands:policy", "Check, convert, test and analyse attribute-based policies."),
+        "pdp": Noun(f"{_HERE}.policy.commands:pdp", "Decide by attribute-based policies."),
+    },
+    "Run": {
+        "up": Noun(f"{_HERE}.up:up", "Run a broker from one file."),
+        "pub": Noun(f"{_HERE}.pub_sub:pub", "Publish events, each confirmed by the broker."),
+        "sub": Noun(f"{_HERE}.pub_sub:sub", "Subscribe, and print events as they arrive."),
+        "net": Noun(
+            f"{_HERE}.net.commands:net", "Show how a broker sees the network, and change an owner's policy in it."
+        ),
+        "sealing": Noun(
+            f"{_HERE}.keys.broker_keys:sealing",
+            "Manage the keys of sealed types: key groups at a broker, and key rings in files.",
+        ),
+    },
+    "Data": {
+        "pipeline": Noun(f"{_HERE}.pipeline.commands:pipeline", "Run the same policy over logs and streams, on Spark."),
+        "seal": Noun(f"{_HERE}.sealed:seal", "Seal the events of a file."),
+        "open": Noun(f"{_HERE}.sealed:open_", "Open the sealed events of a file."),
+        "proof": Noun(f"{_HERE}.sealed:proof", "Make and verify proofs of single events, for those who have no keys."),
+    },
+    "Moderator": {
+        "moderator": Noun(
+            f"{_HERE}.moderator.commands:moderator", "Find and settle conflicts between publishers' rules."
+        ),
+        "store": Noun(f"{_HERE}.stores:store", "Back up, restore and migrate stores of changes."),
+        "log": Noun(f"{_HERE}.stores:log", "Show and verify changes: what, who, when and why."),
+    },
+    "Low level": {
+        "selector": Noun(f"{_HERE}.selectors:selector", "Check, evaluate and compare selectors."),
+        "sexp": Noun(f"{_HERE}.sexp:sexp", "Show and convert S-expressions in their three forms."),
+        "spki": Noun(f"{_HERE}.sexp:spki", "Reduce lists of rights as in RFC 2693."),
+        "conformance": Noun(f"{_HERE}.conformance:conformance", "Run the test suites of standards."),
+    },
 }
 
 
 @click.command(
     cls=Root,
-    nouns=NOUNS,
+    sections=GROUPS,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit status: 0 yes, 1 no, 2 wrong use or malformed input, 3 failed.",
 )

@@ -34,6 +34,7 @@ from penstock.apps.cli.shared.commands import (
 from penstock.apps.cli.shared.events import EventDraft, Rows, Unreadable, cloud_event, of_lines, of_pairs, plain, typed
 from penstock.apps.cli.shared.files import STDIN
 from penstock.apps.cli.shared.names import NameBook
+from penstock.apps.cli.shared.options import Duration
 from penstock.apps.cli.shared.session import Warned, say, warn
 from penstock.apps.cli.shared.terminal import Shown, fact_table, grid_table, show, showing
 from penstock.broker.client.client import Client, Feed, Subscription, TypeSource
@@ -165,11 +166,11 @@ class _Pub:
         help="Publish lines of JSON: CloudEvents, or objects of attributes; - reads standard input.",
     )
     wait: float = option(
-        "--wait",
-        type=click.FloatRange(0),
-        default=1.0,
+        "--subscriber-timeout",
+        type=Duration(),
+        default="1s",
         show_default=True,
-        metavar="SECONDS",
+        metavar="DURATION",
         help="Wait this long for a subscriber if there is none: brokers take a moment to learn of readers elsewhere.",
     )
     of_type: BrokerTypeOptions
@@ -310,8 +311,8 @@ class _Sub:
     )
     timeout: float | None = option(
         "--timeout",
-        type=click.FloatRange(0),
-        metavar="SECONDS",
+        type=Duration(),
+        metavar="DURATION",
         help="Stop if no event arrives for this long (default: never).",
     )
     ask: bool = option(

@@ -98,11 +98,12 @@ class RingOptions:
     """Options for the key ring that blocks are sealed or opened with."""
 
     ring_file: str = option(
-        "--keys",
+        "--ring",
         required=True,
-        envvar="PENSTOCK_KEYS",
+        # The second was the name of the first until 0.2.0, and goes with 0.3.0.
+        envvar=["PENSTOCK_RING", "PENSTOCK_KEYS"],
         metavar="FILE",
-        help="Use the keys in this key ring (default: $PENSTOCK_KEYS).",
+        help="Use the keys in this key ring (default: $PENSTOCK_RING).",
     )
     kek_file: str = option(
         "--kek",
@@ -120,7 +121,6 @@ class RingOptions:
 
 def _type_option(*, required: bool) -> Any:
     return option(
-        "--type",
         "--type-file",
         required=required,
         multiple=True,
@@ -236,7 +236,7 @@ def check_signed(types: Iterable[EventType], signer: str | None) -> None:
 
 def _unknown_type(name: str) -> RefusedError:
     return RefusedError(
-        "seal.unknown-type", f"the type `{name[:120]}` is not among those given", hint="give it with --type"
+        "seal.unknown-type", f"the type `{name[:120]}` is not among those given", hint="give it with --type-file"
     )
 
 
@@ -275,7 +275,7 @@ class _Seal:
 
 @command(
     example="""
-penstock seal sightings.jsonl --type numberplate.type --keys plates.ring --kek plates.kek \\
+penstock seal sightings.jsonl --type-file numberplate.type --ring plates.ring --kek plates.kek \\
     --key camera-broker.key --out sightings.sealed
 """
 )
@@ -414,10 +414,10 @@ class _Open:
 @command(
     name="open",
     example="""
-penstock open sightings.sealed --type numberplate.type --keys statistics.ring --kek statistics.kek
-penstock open sightings.sealed --type numberplate.type --keys plates.ring --kek plates.kek \\
+penstock open sightings.sealed --type-file numberplate.type --ring statistics.ring --kek statistics.kek
+penstock open sightings.sealed --type-file numberplate.type --ring plates.ring --kek plates.kek \\
     --verify --out sightings.jsonl
-penstock open met.state/quarantine/*.sealed --type numberplate.type --keys plates.ring --kek plates.kek
+penstock open met.state/quarantine/*.sealed --type-file numberplate.type --ring plates.ring --kek plates.kek
 """,
 )
 def open_(session: CommandSession, options: _Open) -> CommandAnswer | None:
@@ -596,11 +596,11 @@ def _summary(opening: _Opening, names: NameBook) -> Iterator[str]:
 
 @click.group(cls=Verbs)
 def proof() -> None:
-    """Make and check proofs of single events, for those who have no keys."""
+    """Make and verify proofs of single events, for those who have no keys."""
 
 
 @option_class
-class _Make:
+class _NewProof:
     files: tuple[str, ...] = argument(nargs=-1, required=True, metavar="FILE...")
     event_id: str = option("--event", required=True, metavar="ID", help="Prove the event with this id.")
     shown: tuple[str, ...] = option(
@@ -616,13 +616,13 @@ class _Make:
 
 @command(
     proof,
-    "make",
+    "new",
     example="""
-penstock proof make sightings.sealed --event 71c9 --show plate --type numberplate.type \\
-    --keys plates.ring --kek plates.kek --out seen.proof
+penstock proof new sightings.sealed --event 71c9 --show plate --type-file numberplate.type \\
+    --ring plates.ring --kek plates.kek --out seen.proof
 """,
 )
-def make(session: CommandSession, options: _Make) -> CommandAnswer:
+def new(session: CommandSession, options: _NewProof) -> CommandAnswer:
     """Prove an event that is sealed in a FILE, to show it to anybody; - reads standard input.
 
     The block must be signed (`penstock seal --key`, or by a broker if the type requires it). The proof has the event's
@@ -674,7 +674,7 @@ def _column(event_type: EventType, block: Block, name: str) -> str:
 
 
 @option_class
-class _Check:
+class _VerifyProof:
     file: str = argument(metavar="FILE")
     types: OptionalTypesOptions
     at: AtOption
@@ -682,18 +682,18 @@ class _Check:
     names: NamesOption
 
 
-@command(proof, "check", example="penstock proof check seen.proof --type numberplate.type")
-def check(session: CommandSession, options: _Check) -> CommandAnswer:
-    """Check a proof in FILE, and show the event that it proves and who signed it. You need no key.
+@command(proof, "verify", example="penstock proof verify seen.proof --type-file numberplate.type")
+def verify(session: CommandSession, options: _VerifyProof) -> CommandAnswer:
+    """Verify a proof in FILE, and show the event that it proves and who signed it. You need no key.
 
-    With --type attributes have the names that their owner gave them. A proof shows who signed an event. Run `penstock
-    explain` to see whether that principal may publish such events.
+    With --type-file, attributes have the names that their owner gave them. A proof shows who signed an event. Run
+    `penstock explain` to see whether that principal may publish such events.
     """
     names = options.names.load()
     try:
         value = read_sexp(options.file)
     except MalformedError as error:
-        error.hint = "a proof is what `penstock proof make` wrote: is it the right file?"
+        error.hint = "a proof is what `penstock proof new` wrote: is it the right file?"
         raise
     with within(options.file):
         proven = verify_proof(EventProof.from_sexp(value))

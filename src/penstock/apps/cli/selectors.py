@@ -10,7 +10,7 @@ from penstock.apps.cli.shared.describe import value_text
 from penstock.apps.cli.shared.events import given_twice, parse_schema, parse_value, split_pair
 from penstock.apps.cli.shared.options import TypeFileOptions
 from penstock.apps.cli.shared.session import CommandSession, Verbs
-from penstock.errors import MalformedError, RefusedError
+from penstock.errors import MalformedError, RefusedError, did_you_mean
 from penstock.model.values import Scalar, Schema
 from penstock.selector import (
     AnalysisVerdict,
@@ -86,17 +86,21 @@ def check(session: CommandSession, options: _OneSelector) -> CommandAnswer:
 
 
 @option_class
-class _Eval:
+class _Evaluate:
     text: str = argument(metavar="SELECTOR")
     values: tuple[str, ...] = option(
-        "--value", multiple=True, metavar="NAME=VALUE", help="Set the value of an attribute. Can be repeated."
+        "--set", multiple=True, metavar="NAME=VALUE", help="Set the value of an attribute. Can be repeated."
     )
     schema: SchemaOptions
     output: str = output_option()
 
 
-@command(selector, "eval", example='penstock selector eval "speed > 30" --attribute speed:integer --value speed=42')
-def eval_(session: CommandSession, options: _Eval) -> CommandAnswer:
+@command(
+    selector,
+    "evaluate",
+    example='penstock selector evaluate "speed > 30" --attribute speed:integer --set speed=42',
+)
+def evaluate_command(session: CommandSession, options: _Evaluate) -> CommandAnswer:
     """Evaluate a SELECTOR for an event: TRUE, FALSE or NULL. The exit status is 0 for TRUE only."""
     schema = options.schema.needed(session)
     parsed = parse(options.text)
@@ -105,9 +109,8 @@ def eval_(session: CommandSession, options: _Eval) -> CommandAnswer:
     for written in options.values:
         name, value = split_pair(written, "NAME=VALUE")
         if name not in schema:
-            raise MalformedError(
-                "event.unknown-attribute", f"there is no attribute `{name[:80]}`", hint=f"known: {', '.join(schema)}"
-            )
+            hint = did_you_mean(name, schema, f"known: {', '.join(schema)}")
+            raise MalformedError("event.unknown-attribute", f"there is no attribute `{name[:80]}`", hint=hint)
         if name in row:
             raise given_twice(written, "an attribute has one value")
         row[name] = parse_value(schema[name].kind, value)

@@ -1,4 +1,4 @@
-"""`penstock type` and `penstock topic`: define, sign, show and verify event types and topics."""
+"""`penstock type` and `penstock topic`: make, sign, show and verify event types and topics."""
 
 import sys
 from collections.abc import Iterable, Iterator, Mapping
@@ -215,7 +215,7 @@ class EditOptions:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# `penstock type`: define, edit, show and verify event types.
+# `penstock type`: make, edit, show and verify event types.
 
 
 @click.group("type", cls=Verbs)
@@ -224,7 +224,7 @@ def type_() -> None:
 
 
 @option_class
-class _Define:
+class _NewType:
     type_name: str | None = argument(metavar="[NAME]", required=False)
     key: KeyOptions
     event_class: str | None = option(
@@ -292,15 +292,16 @@ def load_event_class(written: str) -> EventClass[Any]:
 
 @command(
     type_,
+    "new",
     example="""
-penstock type define uk.gov.pito.Numberplate --key pito.key --attribute numberplate:string \\
+penstock type new uk.gov.pito.Numberplate --key pito.key --attribute numberplate:string \\
     --attribute timestamp:timestamp --attribute speed:integer:0..200 \\
     --attribute 'zone:string:north|south' --out numberplate.type
-penstock type define --from london.events:Numberplate --key pito.key --out numberplate.type
+penstock type new --from london.events:Numberplate --key pito.key --out numberplate.type
 """,
 )
-def define(session: CommandSession, options: _Define) -> CommandAnswer:
-    """Define the event type NAME and sign it.
+def new_type(session: CommandSession, options: _NewType) -> CommandAnswer:
+    """Make the event type NAME and sign it.
 
     Kinds are string, integer, float, boolean and timestamp. A domain is a range or a list of values. Each attribute
     gets an id that stays when it is renamed; write NAME#ID:KIND to choose it yourself. With --from, an event class

@@ -263,7 +263,7 @@ def _seals(table: Mapping[str, object]) -> SealSettings:
 
 def _named(where: str, value: object, known: Mapping[str, _T]) -> _T:
     if not isinstance(value, str) or value not in known:
-        raise _FILE.wrong(where, f"one of {', '.join(known)}")
+        raise _FILE.not_one_of(where, value, known)
     return known[value]
 
 
@@ -371,7 +371,7 @@ def _choice(where: str, value: object, kind: type[_CHOICE]) -> _CHOICE:
     try:
         return kind(_FILE.text(where, value))
     except ValueError:
-        raise _FILE.wrong(where, " or ".join(f"`{one}`" for one in kind)) from None
+        raise _FILE.not_one_of(where, value, kind) from None
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -498,7 +498,7 @@ brokers = "route-right"
 # folder = "state/keys"         # of a log in a folder, which replicas on one machine may share
 # name = "keys"                 # of a log on NATS, which all replicas name alike
 # copies = 1                    # servers that keep a log on NATS
-# kek = "keys.kek"              # what keys lie under, of `penstock key new-kek`; or "env:NAME", "credential:NAME"
+# kek = "keys.kek"              # what keys lie under, of `penstock sealing new-kek`; or "env:NAME", "credential:NAME"
 # replicas = ["other-broker"]   # other key managers that write to the same log
 # epoch_seconds = 3600          # how long the key of an epoch is used
 # epoch_blocks = 4294967296     # how many blocks may be sealed under it

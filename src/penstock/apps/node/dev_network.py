@@ -24,7 +24,7 @@ from penstock.broker.wire.transports import PeerAddress
 from penstock.codec.wire import Wire
 from penstock.crypto import SigningKey, new_key
 from penstock.crypto.keys import RandomBytes
-from penstock.errors import FailedError, MalformedError
+from penstock.errors import FailedError, MalformedError, did_you_mean
 from penstock.guard import Recorder
 from penstock.model.events import Event
 from penstock.model.names import NetworkName
@@ -152,9 +152,8 @@ class DevNetwork:
     def reader(self, who: str) -> DevReader:
         """Return a reader. Raises `MalformedError` (`dev.command`)."""
         if who not in self.readers:
-            raise MalformedError(
-                "dev.command", f"there is no reader `{who[:40]}`", hint=f"the readers are: {', '.join(self.readers)}"
-            )
+            hint = did_you_mean(who, self.readers, f"the readers are: {', '.join(self.readers)}")
+            raise MalformedError("dev.command", f"there is no reader `{who[:40]}`", hint=hint)
         return self.readers[who]
 
     # The parts.

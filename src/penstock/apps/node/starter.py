@@ -234,6 +234,6 @@ In production each principal creates its own key on its own machine, and the key
 
 - `penstock doctor .` checks this folder and says what to do.
 - `penstock cert list certs` shows who may do what, and when each right expires. `penstock cert renew` renews rights.
-- `penstock cert issue --help` grants a right, and `penstock type define --help` defines your own event type. Put the
+- `penstock cert issue --help` grants a right, and `penstock type new --help` defines your own event type. Put the
   files into `certs/` and `types/`, and send the broker SIGHUP.
 """

@@ -39,7 +39,7 @@ from penstock.codec.wire import Encoded, Wire, Writable
 from penstock.crypto.hpke import SealingKey
 from penstock.crypto.keys import RandomBytes, SigningKey
 from penstock.crypto.wrapping import Secret
-from penstock.errors import FailedError, LimitError, MalformedError, PenstockError, RefusedError
+from penstock.errors import FailedError, LimitError, MalformedError, PenstockError, RefusedError, did_you_mean
 from penstock.fabric.nats_login import NatsLogin
 from penstock.fabric.tasks import in_background
 from penstock.guard.enforce import row_writer
@@ -261,7 +261,7 @@ class Feed(_Held, Generic[T]):
             raise MalformedError(
                 "event.unknown-attribute",
                 f"`{self.type.name.name}` has no attribute `{unknown[:80]}`",
-                hint=f"it has: {', '.join(self.type.by_name) or 'none'}",
+                hint=did_you_mean(unknown, self.type.by_name, f"it has: {', '.join(self.type.by_name) or 'none'}"),
             )
         written = id_ or f"{self._stem}{next(self._numbers)}"
         return [written, self._clock() if time is None else in_utc(time), *self._values(values)]

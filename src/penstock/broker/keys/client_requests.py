@@ -140,7 +140,7 @@ class KeyDesk:
             raise RefusedError(
                 "keys.not-member",
                 "the broker to evict holds none of these keys",
-                hint="run `penstock keys status` as the type's owner to see who holds them",
+                hint="run `penstock sealing show` as the type's owner to see who holds them",
             )
         for group in groups:
             self._keys.evict(group, broker)
@@ -174,7 +174,7 @@ class KeyDesk:
             raise RefusedError(
                 "keys.not-managed",
                 "this broker does not manage such keys",
-                hint="run `penstock keys status` to see its keys, and compare broker, type and attribute",
+                hint="run `penstock sealing show` to see its keys, and compare broker, type and attribute",
             )
         if not all(self._may_manage(asker, group) for group in groups):
             raise RefusedError(

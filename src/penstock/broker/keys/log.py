@@ -242,7 +242,7 @@ def write_state(
         raise LimitError(
             "keys.checkpoint",
             f"a checkpoint of the key log takes more than {limits.key_checkpoint_parts} records: the log keeps growing",
-            hint="forget old epochs: run `penstock keys forget`",
+            hint="forget old epochs: run `penstock sealing forget`",
         )
     return parts
 

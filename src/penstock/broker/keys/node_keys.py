@@ -416,7 +416,7 @@ class ManagedGroups:
 #: managers' refusals to a broker that asks to join, and what to do about them
 _REFUSALS: Final = {
     NO_PLACE: ("the key group is full", "let the type's owner evict brokers that no longer need the key"),
-    NOT_MEMBER: ("this broker was evicted", "run `penstock keys join` to ask for its keys again"),
+    NOT_MEMBER: ("this broker was evicted", "run `penstock sealing join` to ask for its keys again"),
     NOT_BROKER: ("this broker may not carry the type", "let the type's owner grant it `route`"),
 }
 

@@ -19,7 +19,7 @@ from typing import Annotated, ClassVar, Final, Self
 from penstock.codec.sexp import OMITTED, ListForm, Named, SExp, read_record, text
 from penstock.codec.values import value_from_sexp, value_to_sexp
 from penstock.crypto import digest
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, did_you_mean
 from penstock.model.principals import Principal
 from penstock.model.profiles import Profile, ProfileSchema
 from penstock.model.values import Value
@@ -95,7 +95,7 @@ class Founding(Claim):
             raise MalformedError(
                 "moderator.founding",
                 f"unknown heuristic `{self.heuristic[:80]}`",
-                hint=f"there are: {', '.join(HEURISTICS)}",
+                hint=did_you_mean(self.heuristic, HEURISTICS, f"there are: {', '.join(HEURISTICS)}"),
             )
         if self.tightening is Tightening.POLL and self.resolve not in (None, Strategy.FOLLOW):
             raise MalformedError(

@@ -12,14 +12,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from enum import StrEnum
 from itertools import groupby
 from types import MappingProxyType
 from typing import Final, TypeVar
 
 from penstock.codec.yaml_text import Lined, Written
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, did_you_mean
 from penstock.model.instants import parse_end, parse_instant
 from penstock.model.names import TypeKey, check_attribute_name
 from penstock.model.principals import Principal
@@ -160,14 +159,17 @@ class StrictMapping:
         try:
             return kind(text)
         except ValueError as error:
-            raise self.malformed(key, f"one of {', '.join(kind)}") from error
+            raise self.malformed(key, _also(f"one of {', '.join(kind)}", did_you_mean(text, kind))) from error
 
     def done(self) -> None:
         """Check that every key was read."""
         for key in self._left:
-            meant = get_close_matches(key, sorted(self._asked), 1)
-            perhaps = f"; did you mean `{meant[0]}`?" if meant else ""
-            raise self.form.wrong(self.place(key), f"this means nothing here{perhaps}")
+            meant = did_you_mean(key, sorted(self._asked))
+            raise self.form.wrong(self.place(key), _also("this means nothing here", meant))
+
+
+def _also(text: str, more: str) -> str:
+    return f"{text}; {more}" if more else text
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -200,6 +202,8 @@ def _attribute_spec(table: StrictMapping, name: str) -> AttributeSpec:
             return AttributeSpec(Kind(kind), Ranged(*ends))  # type: ignore[arg-type]  # the spec checks its ends
         case []:
             return alphabetic()
+        case str(kind):
+            raise table.malformed(name, _also(f"a kind: {', '.join(Kind)}", did_you_mean(kind, Kind)))
     raise table.malformed(name, "a list of values, `min` and `max`, or a kind")
 
 

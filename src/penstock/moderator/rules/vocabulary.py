@@ -7,7 +7,7 @@ from typing import Annotated, Final
 
 from penstock.codec.sexp import ListForm, RecordParts, SExp, text
 from penstock.codec.values import spec_from_sexp, spec_to_sexp
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, did_you_mean
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.profiles import ProfileSchema
@@ -39,10 +39,11 @@ class Vocabulary:
     def check_type(self, event: TypeKey) -> None:
         """Check that a type is in the tree. Raises `MalformedError` (`moderator.unknown-type`)."""
         if event not in self.tree:
+            of_owner = (one.name for one in self.tree.parents if one.owner == event.owner)
             raise MalformedError(
                 "moderator.unknown-type",
                 f"there is no event type `{event.name}` of {event.owner.short}",
-                hint="add it to the tree first",
+                hint=did_you_mean(event.name, of_owner, "add it to the tree first"),
             )
 
     def check(
@@ -95,7 +96,7 @@ def _check_words(selector: Selector, schema: Schema) -> None:
         raise MalformedError(
             "moderator.unknown-attribute",
             f"profiles have no attribute `{unknown[0][:80]}`",
-            hint=f"they have: {', '.join(schema) or 'none'}",
+            hint=did_you_mean(unknown[0], schema, f"they have: {', '.join(schema) or 'none'}"),
         )
     selector.check(schema)
     # (3) A condition with a value that cannot occur is a mistake, though it has a meaning.

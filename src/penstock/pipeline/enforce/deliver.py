@@ -12,7 +12,6 @@ constants are data of broadcast tables.
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from difflib import get_close_matches
 from itertools import chain
 from math import isfinite
 from typing import Final, TypeAlias
@@ -20,7 +19,7 @@ from typing import Final, TypeAlias
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 
-from penstock.errors import MalformedError, PenstockError, RefusedError
+from penstock.errors import MalformedError, PenstockError, RefusedError, did_you_mean
 from penstock.guard.restriction import Branch, Restriction
 from penstock.model.types import EventType
 from penstock.model.values import Kind, Value
@@ -438,8 +437,7 @@ def no_view(name: str, readers: Iterable[str], without_rights: Iterable[str]) ->
             hint="`penstock explain` says what is missing",
         )
     known = [*readers, *refused]
-    near = get_close_matches(name, known, 3)
-    others = f"did you mean {' or '.join(f'`{one[:80]}`' for one in near)}?" if near else _listed(sorted(known))
+    others = did_you_mean(name, known, _listed(sorted(known)))
     return MalformedError(
         "pipeline.unknown-subscriber",
         f"the policy has no subscriber `{name[:80]}`",

@@ -26,7 +26,7 @@ from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
 from pyspark.sql.types import DataType, IntegerType, StringType, StructField, StructType, TimestampType
 
-from penstock.errors import FailedError, MalformedError
+from penstock.errors import FailedError, MalformedError, did_you_mean
 from penstock.model.types import EventType
 from penstock.model.values import Kind
 from penstock.pipeline.enforce.deliver import PROGRAM, SUBSCRIBER, Delivered, no_view
@@ -170,7 +170,9 @@ def _layout(name: str) -> Layout:
         return Layout(name)
     except ValueError:
         raise MalformedError(
-            "layout.unknown", f"`{name[:40]}` is not a layout", hint=f"choose {' or '.join(Layout)}"
+            "layout.unknown",
+            f"`{name[:40]}` is not a layout",
+            hint=did_you_mean(name, Layout, f"choose {' or '.join(Layout)}"),
         ) from None
 
 

@@ -28,7 +28,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from penstock.errors import LimitError, MalformedError
+from penstock.errors import LimitError, MalformedError, did_you_mean
 from penstock.model.types import EventType
 from penstock.model.values import AttributeSpec, Kind
 from penstock.pipeline.frames import literal, quoted
@@ -324,7 +324,7 @@ def _parquet(records: DataFrame, bound: BoundMapping, lacking: Sequence[str]) ->
             raise MalformedError(
                 "mapping.column",
                 f"there is no column `{name[:80]}`",
-                hint=f"there are: {', '.join(sorted(there))[:400]}",
+                hint=did_you_mean(name, there, f"there are: {', '.join(sorted(there))[:400]}"),
                 column=name[:80],
             )
         cells[name] = _Cell(quoted(ROW).getField(name), there[name])

@@ -12,7 +12,7 @@ from enum import StrEnum
 from types import MappingProxyType
 from typing import Final
 
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, did_you_mean
 from penstock.model.principals import Principal
 from penstock.model.types import Attribute, EventType
 from penstock.model.values import Kind, Scalar, Value, canonical, check_value
@@ -249,7 +249,7 @@ class Mapping:
                 raise MalformedError(
                     "mapping.attribute",
                     f"`{event_type.name.name}` version {event_type.name.version} has no attribute `{name[:80]}`",
-                    hint=f"it has: {', '.join(event_type.by_name) or 'none'}",
+                    hint=did_you_mean(name, event_type.by_name, f"it has: {', '.join(event_type.by_name) or 'none'}"),
                     attribute=name[:80],
                 )
             bound[name] = _bound(attribute, origin)

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from penstock.errors import FailedError, MalformedError
+from penstock.errors import FailedError, MalformedError, did_you_mean
 from penstock.fabric.nats_login import AddressError, NatsLogin, SecretError, UnreadableError, address
 
 COLUMNS: Final = ("subject", "sequence", "time", "id", "headers", "payload")
@@ -87,7 +87,9 @@ def parse_options(given: Mapping[str, str]) -> Options:
             raise _secret(f"option `{key}` would carry a secret, which Spark shows in plans")
         if key not in _KNOWN and key not in _OF_SPARK:
             raise MalformedError(
-                "jetstream.unknown-option", f"there is no option `{key}`", hint=f"known: {', '.join(sorted(_KNOWN))}"
+                "jetstream.unknown-option",
+                f"there is no option `{key}`",
+                hint=did_you_mean(key, _KNOWN, f"known: {', '.join(sorted(_KNOWN))}"),
             )
     for key in ("url", "stream"):
         if not text.get(key):

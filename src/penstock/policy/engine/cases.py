@@ -14,11 +14,10 @@ policy uses by that name and type are refused, unless the type is given: `{type:
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from difflib import get_close_matches
 from typing import Final
 
 from penstock.codec.yaml_text import Plain, read_yaml
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, did_you_mean
 from penstock.model.instants import parse_instant
 from penstock.policy.engine.decide import SCOPE, Evaluator, decide
 from penstock.policy.engine.lookup import PolicySources
@@ -232,10 +231,9 @@ def _text(value: Plain, what: str) -> str:
 
 
 def _unknown(what: str, written: str, known: Iterable[str]) -> MalformedError:
-    near = get_close_matches(written, [*known], 1)
-    hint = f"did you mean `{near[0][:120]}`? " if near else ""
-    hint += "" if what == "category" else "To give it all the same, say its type: `{type: string, value: …}`."
-    return _malformed(f"no policy uses {what} `{written[:80]}`", hint.strip())
+    anyway = "" if what == "category" else "To give it all the same, say its type: `{type: string, value: …}`."
+    hint = " ".join(filter(None, (did_you_mean(written, known), anyway)))
+    return _malformed(f"no policy uses {what} `{written[:80]}`", hint)
 
 
 def _malformed(message: str, hint: str = "") -> MalformedError:

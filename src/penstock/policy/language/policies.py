@@ -13,7 +13,7 @@ from itertools import chain
 from types import MappingProxyType
 from typing import Final, TypeAlias
 
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, did_you_mean
 from penstock.policy.language.datatypes import BOOLEAN, Bag, DataType, Function, Kind, Value
 from penstock.policy.language.functions import FUNCTIONS, V1, V3, WITHIN, kinds_text
 from penstock.policy.language.requests import Key, key_of
@@ -144,7 +144,9 @@ def function_of(function_id: str) -> Function:
     """Return a function that can be applied to values. Raises `MalformedError` (`xacml.function`)."""
     found = FUNCTIONS.get(function_id) or _BEFORE.get(function_id)
     if found is None:
-        raise MalformedError("xacml.function", f"`{function_id[:120]}` is not a function of XACML 3.0")
+        words = sorted({one.rpartition(":")[2] for one in FUNCTIONS})
+        hint = did_you_mean(function_id.rpartition(":")[2], words)
+        raise MalformedError("xacml.function", f"`{function_id[:120]}` is not a function of XACML 3.0", hint=hint)
     return found
 
 

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Final
 
-from penstock.errors import FailedError, MalformedError, RefusedError
+from penstock.errors import FailedError, MalformedError, RefusedError, did_you_mean
 from penstock.store.files.files import read_file, reason, replace_file, within
 from penstock.store.files.strict_tables import Strict
 
@@ -78,7 +78,9 @@ class ContextFile:
             raise RefusedError(
                 "context.unknown",
                 f"there is no context `{name[:80]}`",
-                hint=f"the contexts are: {known}. Add one with `penstock context add`",
+                hint=did_you_mean(
+                    name, self.contexts, f"the contexts are: {known}. Add one with `penstock context add`"
+                ),
             )
         return self.contexts[name]
 

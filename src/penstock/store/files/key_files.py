@@ -168,14 +168,14 @@ def read_stored_kek(path: Path) -> StoredKek:
         data = read_file(str(path))
     except FailedError as error:
         if error.code == "file.missing":
-            error.hint = "check the path; `penstock key new-kek` makes a key-encryption key"
+            error.hint = "check the path; `penstock sealing new-kek` makes a key-encryption key"
         raise
     with within(str(path)):
         if data.startswith(MAGIC):
             raise MalformedError(
                 "keys.kek",
                 "this is a key ring, not the key-encryption key that encrypts it",
-                hint="give the ring where keys are asked for, and here what `penstock key new-kek` made",
+                hint="give the ring where keys are asked for, and here what `penstock sealing new-kek` made",
             )
         return parse_kek(parse(data))
 

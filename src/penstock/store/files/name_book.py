@@ -13,7 +13,7 @@ from typing import Final
 
 from penstock.codec.sexp import SExp, parse
 from penstock.crypto import read_key
-from penstock.errors import MalformedError, RefusedError
+from penstock.errors import MalformedError, RefusedError, did_you_mean
 from penstock.model.names import AttributeId, NetworkName, TypeName
 from penstock.model.principals import Petnames, Principal
 from penstock.store.files.files import read_file, within
@@ -74,7 +74,7 @@ class NameBook:
             raise MalformedError(
                 "principal.unknown",
                 f"`{text[:80]}` is not a principal, a name or a file",
-                hint=f"write `ed25519:…`, a key file, or one of the names: {known}",
+                hint=did_you_mean(text, self.by_name, f"write `ed25519:…`, a key file, or one of the names: {known}"),
             )
         return found
 

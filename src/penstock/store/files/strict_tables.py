@@ -1,6 +1,5 @@
 """Read TOML tables that people write, strictly: an unknown key is an error, with a suggestion."""
 
-import difflib
 import tomllib
 import zoneinfo
 from collections.abc import Iterable, Mapping
@@ -9,7 +8,7 @@ from datetime import datetime
 from types import MappingProxyType
 from typing import TypeVar
 
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, did_you_mean
 from penstock.guard import environment_schema
 from penstock.model.principals import Principal
 from penstock.model.values import AttributeSpec, Value, canonical, check_value, kind_of
@@ -82,16 +81,21 @@ class Strict:
         """Return the error for a value of the wrong kind."""
         return MalformedError(self.value, f"`{where}` must be {expected}", hint=self.help)
 
+    def not_one_of(self, where: str, value: object, words: Iterable[str]) -> MalformedError:
+        """Return the error for a word that is not one of those that can stand here."""
+        known = [*words]
+        hint = did_you_mean(value, known, self.help) if isinstance(value, str) else self.help
+        return MalformedError(self.value, f"`{where}` must be one of {', '.join(known)}", hint=hint)
+
     def known(self, where: str, table: Mapping[str, object], keys: Iterable[str]) -> None:
         """Check that a table has no keys but these."""
         unknown = sorted(table.keys() - set(keys))
         if unknown:
-            near = difflib.get_close_matches(unknown[0], sorted(keys), n=1)
-            meant = f"`{near[0]}` is meant? " if near else ""
+            words = sorted(keys)
             raise MalformedError(
                 self.unknown,
                 f"{where} has no key `{unknown[0][:80]}`",
-                hint=f"{meant}it has: {', '.join(sorted(keys))}",
+                hint=did_you_mean(unknown[0], words, f"it has: {', '.join(words)}"),
                 key=unknown[0][:80],
             )
 

@@ -15,7 +15,7 @@ def people(penstock: Shell) -> Shell:
         penstock.ok("key", "new", f"{name}.key", "--name", name)
     attributes = ("plate:string", "seen:timestamp", "speed:integer:0..200", "zone:string:north|south", "ok:boolean")
     given = [part for attribute in attributes for part in ("--attribute", attribute)]
-    penstock.ok("type", "define", "uk.Plate", "--key", "pito.key", *given, "--out", "plate.type")
+    penstock.ok("type", "new", "uk.Plate", "--key", "pito.key", *given, "--out", "plate.type")
     return penstock
 
 
@@ -37,7 +37,7 @@ def test_the_certificate_goes_to_standard_output_or_into_a_file(people: Shell) -
 def test_all_of_the_vocabulary(people: Shell) -> None:
     made = people.ok(
         *issue("--to", "smith", "--type-file", "plate.type", "--version", "0", "--right", "subscribe"),
-        *("--attribute", "plate", "--force", "zone=north", "--force", "seen=2026-01-01T00:00Z", "--force", "ok=true"),
+        *("--attribute", "plate", "--set", "zone=north", "--set", "seen=2026-01-01T00:00Z", "--set", "ok=true"),
         *("--where", "speed > 30", "--when", "hour < 17", "--when", "day <> 'Sunday'", "--comment", "court order 7"),
         *("--not-before", "2026-05-01", "--days", "31", "-o", "json"),
     ).json
@@ -121,7 +121,7 @@ def test_what_will_not_do_what_it_seems_to_is_issued_with_a_warning(
 
 def test_what_is_as_it_seems_gets_no_warning(people: Shell) -> None:
     for more in (
-        ("--type-file", "plate.type", "--right", "publish", "--force", "speed=1", "--force", "speed=1"),
+        ("--type-file", "plate.type", "--right", "publish", "--set", "speed=1", "--set", "speed=1"),
         ("--type", "pito/*", "--right", "publish", "--when", "hour < 9 AND rate < 5"),
         ("--tag", "(*)"),
         ("--tag", "(network)"),
@@ -150,11 +150,11 @@ def test_what_is_as_it_seems_gets_no_warning(people: Shell) -> None:
         (("--type-file", "plate.type", "--right", "publish", "--attribute", "colour"), "type.unknown-attribute"),
         (("--type-file", "plate.type", "--right", "publish", "--where", "colour = 1"), "selector.unknown-attribute"),
         (("--type-file", "plate.type", "--right", "publish", "--where", "speed = 'x'"), "selector.type"),
-        (("--type-file", "plate.type", "--right", "publish", "--force", "speed"), "cli.pair"),
-        (("--type-file", "plate.type", "--right", "publish", "--force", "speed=fast"), "value.malformed"),
-        (("--type-file", "plate.type", "--right", "publish", "--force", "speed=201"), "value.domain"),
-        (("--type-file", "plate.type", "--right", "publish", "--force", "zone=east"), "value.domain"),
-        (("--type-file", "plate.type", "--right", "publish", "--force", "speed=1", "--force", "speed=2"), "cli.twice"),
+        (("--type-file", "plate.type", "--right", "publish", "--set", "speed"), "cli.pair"),
+        (("--type-file", "plate.type", "--right", "publish", "--set", "speed=fast"), "value.malformed"),
+        (("--type-file", "plate.type", "--right", "publish", "--set", "speed=201"), "value.domain"),
+        (("--type-file", "plate.type", "--right", "publish", "--set", "zone=east"), "value.domain"),
+        (("--type-file", "plate.type", "--right", "publish", "--set", "speed=1", "--set", "speed=2"), "cli.twice"),
         (("--type-file", "plate.type", "--right", "publish", "--attribute", "ok", "--attribute", "ok"), "cli.twice"),
         (("--type", "pito/uk.Plate", "--right", "publish", "--when", "hour = 'x'"), "selector.type"),
         (("--type", "pito/uk.Plate", "--right", "publish", "--when", "foo AND hour = 'x'"), "selector.type"),
@@ -213,7 +213,7 @@ def test_show_one_in_full_and_several_as_a_tree(people: Shell) -> None:
 def test_verify_now_and_at_another_time(people: Shell) -> None:
     people.ok(*issue("--to", "met", "--network", "pito/N", "--right", "connect", "--days", "9", "--out", "1"))
     people.ok(
-        "cert", "name", "Brokers", "--key", "met.key", "--to", "smith", "--not-before", "2026-04-01", "--out", "2"
+        "cert", "issue-name", "Brokers", "--key", "met.key", "--to", "smith", "--not-before", "2026-04-01", "--out", "2"
     )
     assert people.ok("cert", "verify", "1", "2").out.count("✓") == 2
     late = people("cert", "verify", "1", "2", "--at", "2026-06-01")
@@ -296,7 +296,7 @@ def test_the_list_marks_what_needs_attention(people: Shell) -> None:
 
 def test_renewed_certificates_say_the_same_for_longer(people: Shell) -> None:
     people.ok(*issue(*READ, "--days", "5", "--comment", "for a week", "--out", "a.cert"))
-    people.ok("cert", "name", "Brokers", "--key", "pito.key", "--to", "smith", "--days", "90", "--out", "b.cert")
+    people.ok("cert", "issue-name", "Brokers", "--key", "pito.key", "--to", "smith", "--days", "90", "--out", "b.cert")
     before = people.ok("cert", "show", "a.cert", "-o", "json").json["certificates"][0]
     ran = people.ok("cert", "renew", "a.cert", "b.cert", "--key", "pito.key", "--within", "30", "-o", "json").json
     assert [one["file"] for one in ran["renewed"]] == ["a.cert"]

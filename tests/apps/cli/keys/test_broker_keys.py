@@ -1,4 +1,4 @@
-"""`penstock keys` against a broker that runs and manages keys, is killed, and starts again."""
+"""`penstock sealing` against a broker that runs and manages keys, is killed, and starts again."""
 
 import signal
 from pathlib import Path
@@ -24,11 +24,11 @@ def network(penstock: Shell) -> Shell:
 def _make(shell: Shell) -> None:
     for who in ("london", "east", "engineer", "ops"):
         shell.ok("key", "new", f"{who}.key", "--name", who)
-    shell.ok("key", "new-kek", "keys.kek")
+    shell.ok("sealing", "new-kek", "keys.kek")
     for folder in ("types", "certs"):
         (shell.folder / folder).mkdir()
     attributes = ("--attribute", "plate:string", "--attribute", "speed:integer", "--seal", "attribute")
-    shell.ok("type", "define", "org.london.Sighting", "--key", "london.key", *attributes, "--out", "types/s.type")
+    shell.ok("type", "new", "org.london.Sighting", "--key", "london.key", *attributes, "--out", "types/s.type")
     for who in ("london", "engineer", "ops"):
         grant(shell, f"{who}.cert", who, "--network", "london/London", "--right", "connect")
     grant(shell, "east.cert", "east", "--network", "london/London", "--right", "connect", "--right", "broker")
@@ -41,7 +41,7 @@ def _make(shell: Shell) -> None:
 
 
 def epochs(shell: Shell, broker: Running, who: str = "ops") -> set[int]:
-    found = ask(shell, broker, who, "keys status", "-o", "json").json
+    found = ask(shell, broker, who, "sealing show", "-o", "json").json
     return {one["epoch"] for one in found["held"].values()}
 
 
@@ -51,25 +51,25 @@ def test_a_manager_from_its_file_is_killed_and_goes_on(network: Shell, monkeypat
         eventually(lambda: epochs(network, east) == {1})
         assert dumps_nothing(east.process.pid)
         rehearsed(network, east)
-        ran = ask(network, east, "london", "keys rotate", "--type", TYPE, "-o", "json")
+        ran = ask(network, east, "london", "sealing rotate", "--type", TYPE, "-o", "json")
         assert {(one["attribute"], one["epoch"]) for one in ran.json["keys"].values()} == {
             ("", 2),
             ("plate", 2),
             ("speed", 2),
         }
         for words in ("rotate", "evict east"):
-            assert ask(network, east, "ops", f"keys {words}", "--type", TYPE).code == "keys.not-manager"
+            assert ask(network, east, "ops", f"sealing {words}", "--type", TYPE).code == "keys.not-manager"
         east.signal(signal.SIGKILL)
         east.process.wait(60)
     with running(network, file) as east:
         eventually(lambda: epochs(network, east) == {2})
-        shown = ask(network, east, "ops", "keys status").out
+        shown = ask(network, east, "ops", "sealing show").out
         assert "london/org.london.Sighting plate" in shown
         assert "(for its owner to see)" in shown
         # Operators do not learn who may read; the owner does.
         assert "east" not in shown
         assert "ops" not in shown
-        ran = ask(network, east, "london", "keys rotate", "--type", TYPE, "--attribute", "plate")
+        ran = ask(network, east, "london", "sealing rotate", "--type", TYPE, "--attribute", "plate")
         assert "✓ a new epoch has begun" in ran.out
         fetched(network, east)
         with monkeypatch.context() as patch:
@@ -81,13 +81,13 @@ def test_a_manager_from_its_file_is_killed_and_goes_on(network: Shell, monkeypat
             assert ask(network, east, "london", *FORGET, "--yes").status == 0
         gone = ask(network, east, "engineer", *FETCH, "--credential", "history.cert")
         assert gone.code == "keys.no-history"
-        assert "east" in ask(network, east, "london", "keys evict", "east", "--type", TYPE).out
-        assert "✓ the broker asks for keys" in ask(network, east, "ops", "keys join").out
+        assert "east" in ask(network, east, "london", "sealing evict", "east", "--type", TYPE).out
+        assert "✓ the broker asks for keys" in ask(network, east, "ops", "sealing join").out
         eventually(lambda: epochs(network, east) >= {4})
         assert east.stop() == 0
     assert not secrets_in(network.folder)
     (network.folder / "keys.kek").unlink()
-    network.ok("key", "new-kek", "keys.kek")
+    network.ok("sealing", "new-kek", "keys.kek")
     assert network("up", file).code == "keys.wrong-kek"
     assert network("up", node_file(network, "east", KEYS.replace("keys.kek", "env:NONE"))).code == "keys.no-kek"
 
@@ -101,26 +101,26 @@ def test_what_cannot_be_meant_is_not_asked_for(penstock: Shell) -> None:
         assert penstock("keys", *words, *whom).code == "cli.usage"
 
 
-FETCH = ("keys fetch", "logs.ring", "--kek", "keys.kek", "--type", TYPE)
+FETCH = ("sealing fetch", "logs.ring", "--kek", "keys.kek", "--type", TYPE)
 
 
-FORGET = ("keys forget", "--before", "2999-01-01T00:00Z")
+FORGET = ("sealing forget", "--before", "2999-01-01T00:00Z")
 
 
 def rehearsed(network: Shell, east: Running) -> None:
     """Say what changes would concern; none of them happens."""
     of_type = ("--type", TYPE, "--dry-run")
-    ran = ask(network, east, "london", "keys rotate", *of_type, "--attribute", "plate", "-o", "json").json
+    ran = ask(network, east, "london", "sealing rotate", *of_type, "--attribute", "plate", "-o", "json").json
     [found] = ran["keys"].values()
     assert ran["dry_run"]
     assert (found["attribute"], found["epoch"], found["then"], len(found["holders"])) == ("plate", 1, 2, 1)
-    shown = ask(network, east, "london", "keys evict", "east", *of_type).out
+    shown = ask(network, east, "london", "sealing evict", "east", *of_type).out
     assert "east would be out; these epochs would begin" in shown
     assert "nothing was changed, this is a rehearsal" in shown
     assert "nothing is forgotten" in ask(network, east, "london", *FORGET, "--dry-run").out
-    assert "nothing would change" in ask(network, east, "ops", "keys join", "--dry-run").out
-    assert ask(network, east, "london", "keys join", "--dry-run").code == "broker.not-operator"
-    for noun, who in ((("keys rotate", *of_type), "ops"), ((*FORGET, "--dry-run"), "engineer")):
+    assert "nothing would change" in ask(network, east, "ops", "sealing join", "--dry-run").out
+    assert ask(network, east, "london", "sealing join", "--dry-run").code == "broker.not-operator"
+    for noun, who in ((("sealing rotate", *of_type), "ops"), ((*FORGET, "--dry-run"), "engineer")):
         assert ask(network, east, who, *noun).code == "keys.not-manager"
     assert epochs(network, east) == {1}
 

@@ -1,4 +1,4 @@
-"""`penstock keys fetch` gets all that a manager has kept, wherever that begins, some at a time."""
+"""`penstock sealing fetch` gets all that a manager has kept, wherever that begins, some at a time."""
 
 import asyncio
 from collections.abc import Mapping

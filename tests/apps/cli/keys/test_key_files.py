@@ -31,7 +31,7 @@ def test_no_key_is_lost_by_accident(penstock: Shell) -> None:
     again = penstock("key", "new", "a.key")
     assert (again.status, again.code) == (1, "file.exists")
     assert Path("a.key").read_bytes() == before
-    penstock.ok("key", "new", "a.key", "--force")
+    penstock.ok("key", "new", "a.key", "--overwrite")
     assert Path("a.key").read_bytes() != before
     assert stat.S_IMODE(Path("a.key").stat().st_mode) == 0o600
 
@@ -163,7 +163,7 @@ def test_a_word_that_is_a_name_and_another_key_file_is_ambiguous(penstock: Shell
 def test_a_quorum_is_a_principal(penstock: Shell) -> None:
     for name in "abc":
         penstock.ok("key", "new", f"{name}.key", "--name", name)
-    line = ("key", "quorum", "--threshold", "2", "--member", "a", "--member", "b", "--member", "c.key")
+    line = ("key", "new-quorum", "--threshold", "2", "--member", "a", "--member", "b", "--member", "c.key")
     assert "k-of-n" in penstock.ok(*line).out
     made = penstock.ok(*line, "--out", "council", "-o", "json").json
     assert made["principal"].startswith("threshold:")
@@ -172,8 +172,8 @@ def test_a_quorum_is_a_principal(penstock: Shell) -> None:
     assert penstock.ok("key", "show", "council", "-o", "json").json["principal"] == made["principal"]
     penstock.ok(*line, "--out", "again", "--name", "elders")
     assert "elders" in penstock.ok("key", "list").out
-    assert penstock("key", "quorum", "--threshold", "4", "--member", "a").code == "subject.threshold"
-    assert penstock("key", "quorum", "--threshold", "1", "--member", "nobody").code == "principal.unknown"
+    assert penstock("key", "new-quorum", "--threshold", "4", "--member", "a").code == "subject.threshold"
+    assert penstock("key", "new-quorum", "--threshold", "1", "--member", "nobody").code == "principal.unknown"
 
 
 @pytest.mark.parametrize(
@@ -209,9 +209,9 @@ def test_only_a_new_key_replaces_a_key(penstock: Shell) -> None:
         out = ("--out", name, "--overwrite")
         for line in (
             ("cert", "issue", "--key", "a.key", "--to", "a", "--network", "a/N", "--right", "connect", *out),
-            ("cert", "name", "n", "--key", "a.key", "--to", "a", *out),
-            ("type", "define", "a.B", "--key", "a.key", "--attribute", "x:string", *out),
-            ("key", "quorum", "--threshold", "1", "--member", "a", *out),
+            ("cert", "issue-name", "n", "--key", "a.key", "--to", "a", *out),
+            ("type", "new", "a.B", "--key", "a.key", "--attribute", "x:string", *out),
+            ("key", "new-quorum", "--threshold", "1", "--member", "a", *out),
             ("key", "show", "a.key", "--public", name, "--overwrite"),
             ("key", "new", "c.key", "--public", name, "--overwrite"),
         ):
@@ -228,7 +228,7 @@ def test_a_rehearsal_notices_what_would_fail(penstock: Shell) -> None:
     for line in (
         ("key", "new", "no/b.key", "--dry-run"),
         ("key", "show", "a.key", "--public", "no/a.pub", "--dry-run"),
-        ("cert", "name", "n", "--key", "a.key", "--to", "a", "--out", "no/n.cert", "--dry-run"),
+        ("cert", "issue-name", "n", "--key", "a.key", "--to", "a", "--out", "no/n.cert", "--dry-run"),
     ):
         ran = penstock(*line)
         assert (ran.status, ran.code) == (3, "file.unwritable")
@@ -282,8 +282,10 @@ def test_names_are_added_listed_and_removed(penstock: Shell) -> None:
     penstock.ok("name", "add", "new", "a.key", "--names", "other.toml")
 
 
-@pytest.mark.parametrize(("typed", "meant"), [("key status", "penstock keys status"), ("keys new", "penstock key new")])
-def test_keys_in_files_and_keys_at_brokers_are_not_far_apart(penstock: Shell, typed: str, meant: str) -> None:
+@pytest.mark.parametrize(
+    ("typed", "meant"), [("key rotate", "penstock sealing rotate"), ("sealing new", "penstock key new")]
+)
+def test_signing_keys_and_keys_of_sealed_types_are_not_far_apart(penstock: Shell, typed: str, meant: str) -> None:
     ran = penstock(*typed.split())
     assert ran.code == "cli.usage"
     assert f"`{meant}`" in ran.err

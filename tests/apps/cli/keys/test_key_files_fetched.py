@@ -1,4 +1,4 @@
-"""Keys that `penstock keys fetch` brings open what a running broker has sealed, in files and on Spark."""
+"""Keys that `penstock sealing fetch` brings open what a running broker has sealed, in files and on Spark."""
 
 import asyncio
 import threading
@@ -30,7 +30,7 @@ from penstock.store.files.key_files import read_kek, read_key_ring, write_key_ri
 from penstock.store.files.sealed_files import write_sealed
 from penstock.trust.capabilities import Right
 
-KEYS = ("--keys", "logs.ring", "--kek", "logs.kek")
+KEYS = ("--ring", "logs.ring", "--kek", "logs.kek")
 FILES = ("--type-file", "plate.type")
 
 
@@ -80,7 +80,7 @@ def shell(penstock: Shell) -> Shell:
     """Return a shell in a folder with a key, a type, and what a ring lies under."""
     Path("pda.key").write_text(advanced(private_key_to_sexp(PDA)))
     Path("plate.type").write_bytes(SIGNED.to_bytes())
-    penstock.ok("key", "new-kek", "logs.kek")
+    penstock.ok("sealing", "new-kek", "logs.kek")
     return penstock
 
 
@@ -91,7 +91,7 @@ def fetch(shell: Shell) -> bytes:
         node, sealed = ready.result(60)
         there = ("--broker", f"penstock://{HOST}:{node.port}", "--network", str(NETWORK), "--key", "pda.key")
         ran = shell.ok(
-            "keys", "fetch", "logs.ring", "--kek", "logs.kek", "--type", str(PLATE.name), *there, "-o", "json"
+            "sealing", "fetch", "logs.ring", "--kek", "logs.kek", "--type", str(PLATE.name), *there, "-o", "json"
         )
     once = {"first": 1, "last": 1, "epochs": 1}
     assert ran.json["keys"] == {PLATE.name.name: once, "plate": once, "speed": once, "(labels)": once}
@@ -116,7 +116,7 @@ def test_fetched_keys_open_what_a_broker_has_sealed(shell: Shell, spark: SparkSe
     [line] = shell.ok("open", "day.sealed", *FILES, *KEYS, "-o", "json").out.splitlines()
     assert '"plate": "ABC123"' in line
     nameless("cut.ring")
-    cut = ("--keys", "cut.ring", "--kek", "logs.kek")
+    cut = ("--ring", "cut.ring", "--kek", "logs.kek")
     assert "seal.unknown-label" in shell("open", "day.sealed", *FILES, *cut).err
 
     with interpreted(spark):

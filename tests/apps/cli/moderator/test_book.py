@@ -459,7 +459,7 @@ def test_what_was_before_a_book_and_where_there_is_none(book: Shell) -> None:
     early = book("moderator", "at", "2020-01-01")
     assert early.code == "moderator.no-book"
     assert "hint: ask about a later time" in early.err
-    for verb in ("show", "polls"):
+    for verb in ("show", "show-polls"):
         missing = book("moderator", verb, "--store", "sqlite:other.db")
         assert missing.code == "store.missing"
         assert "`penstock moderator init FILE --store sqlite:other.db --key …`" in missing.err

@@ -161,7 +161,7 @@ def test_propose_ranks_ways_out_and_counts_people(filed: Shell) -> None:
     assert filed("moderator", "propose", "press", "--file", "rules.yaml").code == "moderator.not-rejected"
     wrong = filed("moderator", "propose", "lime", "--file", "rules.yaml")
     assert wrong.code == "moderator.unknown-rule"
-    assert "did you mean line?" in wrong.err
+    assert "did you mean `line`?" in wrong.err
     assert filed("moderator", "propose", "ada-press", "--file", "rules.yaml").code == "moderator.unknown-rule"
 
 

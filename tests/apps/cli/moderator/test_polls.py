@@ -71,7 +71,7 @@ def in_force(shell: Shell) -> dict[str, str]:
 def test_by_files(plant: Shell) -> None:
     rehearsed = ask(plant, "--dry-run", "-o", "json").json
     assert (rehearsed["written"], rehearsed["poll"]) == (False, None)
-    assert "nobody has been asked" in plant.ok("moderator", "polls", *STORE).out
+    assert "nobody has been asked" in plant.ok("moderator", "show-polls", *STORE).out
     asked = ask(plant, "--out", "d.question").out
     assert "3 publishers asked" in asked
     assert "delete-attributes: relaxes the rules of" in asked
@@ -79,7 +79,7 @@ def test_by_files(plant: Shell) -> None:
     assert vote(plant, "acme", "--accept", "add-attributes").status == 0
     assert vote(plant, "bolt", "--refuse").status == 0
     assert "acme: approves of add-attributes" in tally(plant, "acme.vote", "--dry-run").out
-    assert plant.ok("moderator", "polls", *STORE, "-o", "json").json["polls"][0]["votes"] == []
+    assert plant.ok("moderator", "show-polls", *STORE, "-o", "json").json["polls"][0]["votes"] == []
     assert "acme: approves of add-attributes" in tally(plant, "acme.vote", "bolt.vote", "acme.vote").out
     assert vote(plant, "bolt", "--accept", "add-attributes", "--number", "2").status == 0
     plant.now = NOW + HOUR / 2
@@ -94,9 +94,9 @@ def test_by_files(plant: Shell) -> None:
     assert "dora: silent, which refuses" in ended
     assert "2 of 3 approve of add-attributes: step 4" in ended
     assert set(in_force(plant).values()) == {"machine = 'M' AND role = 'engineer'"}
-    (shown,) = plant.ok("moderator", "polls", *STORE, "-o", "json").json["polls"]
+    (shown,) = plant.ok("moderator", "show-polls", *STORE, "-o", "json").json["polls"]
     assert (shown["chosen"], shown["step"], shown["open"]) == ("add-attributes", 4, False)
-    assert "2 of 3 approve" in plant.ok("moderator", "polls", shown["poll"][:8], *STORE).out
+    assert "2 of 3 approve" in plant.ok("moderator", "show-polls", shown["poll"][:8], *STORE).out
     plant.ok("moderator", "verify", *STORE)
 
 
@@ -167,7 +167,7 @@ def test_what_does_not_count(plant: Shell) -> None:
         (("poll", "a", "--deadline", "1h", "--key", "plant.key", *STORE), "moderator.not-rejected"),
         (("poll", "d", "--deadline", "1h", "--key", "plant.key", "--nats", "http://x", *STORE), "cli.usage"),
         (("poll", "d", "--deadline", "1h", "--key", "plant.key", "--nats-login", "nkey", *STORE), "cli.usage"),
-        (("polls", "ff", *STORE), "poll.unknown"),
+        (("show-polls", "ff", *STORE), "poll.unknown"),
         (("vote", "--key", "acme.key"), "cli.usage"),
         (("vote", "--key", "acme.key", "--auto", "refuse"), "cli.usage"),
         (("vote", "--key", "acme.key", "--nats", "nats://127.0.0.1:1"), "cli.usage"),

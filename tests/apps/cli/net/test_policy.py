@@ -113,7 +113,10 @@ def test_grant_and_revoke_and_wait_until_it_is_complete(network: Shell, broker: 
             assert reader.stderr is not None
             assert reader.stdout is not None
             assert reader.stderr.readline().startswith("subscribed")
-            assert ask(network, broker, "camera", "pub", "--type", TYPE, "speed=1", "--wait", "120").status == 0
+            assert (
+                ask(network, broker, "camera", "pub", "--type", TYPE, "speed=1", "--subscriber-timeout", "120").status
+                == 0
+            )
             assert json.loads(reader.stdout.readline())["data"]["speed"] == 1
             ran = owner(network, broker, "revoke", "reader.cert", *AS_OPS, "--wait", "--timeout", "120")
             assert ran.status == 0, ran.err
@@ -124,7 +127,10 @@ def test_grant_and_revoke_and_wait_until_it_is_complete(network: Shell, broker: 
                 "west ✓ acknowledged",
             ]
             # Once it is complete, nothing more is delivered.
-            assert ask(network, broker, "camera", "pub", "--type", TYPE, "speed=2", "--wait", "0").status == 0
+            assert (
+                ask(network, broker, "camera", "pub", "--type", TYPE, "speed=2", "--subscriber-timeout", "0").status
+                == 0
+            )
             reader.send_signal(signal.SIGINT)
             assert reader.communicate(timeout=LONGEST)[0] == ""
     # What is so already is not said again, and what was revoked is not granted again.
@@ -182,7 +188,7 @@ def _peer(broker: Running) -> str:
 
 
 def test_types_stamps_and_checkpoints(network: Shell, broker: Running) -> None:
-    network.ok("type", "define", "org.london.Golf", "--key", "london.key", "--out", "golf.type")
+    network.ok("type", "new", "org.london.Golf", "--key", "london.key", "--out", "golf.type")
     assert done(network, broker, "install", "golf.type")["events"][0]["changes"][0]["install"]["name"].endswith("Golf")
     assert "penstock_types 2.0" in broker.get("/metrics")
     assert done(network, broker, "install", "golf.type")["events"] == []
@@ -441,9 +447,9 @@ def test_bad_input(network: Shell, words: str, code: str, status: int) -> None:
     forged[place : place + 3] = b"com"
     Path("forged.cert").write_bytes(forged)
     Path("empty.cert").write_text("(sequence)")
-    network.ok("type", "define", "org.east.A", "--key", "east.key", "--out", "foreign.type")
+    network.ok("type", "new", "org.east.A", "--key", "east.key", "--out", "foreign.type")
     parent = ("--extends", "types/s.type")
-    network.ok("type", "define", "org.london.Sub", "--key", "london.key", *parent, "--out", "sub.type")
+    network.ok("type", "new", "org.london.Sub", "--key", "london.key", *parent, "--out", "sub.type")
     with ChainFile(Path("other.chain")).hold() as held:
         held.append([PolicyAuthor(SigningKey(bytes(32))).change(network.now)])
     ran = network("net", *words.split(), *NOWHERE, "--dry-run")

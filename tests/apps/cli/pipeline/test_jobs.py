@@ -86,7 +86,7 @@ def test_from_files_to_views(plant: Shell) -> None:
     assert "did you mean `statistics`" in misspelt.err
     log = "".join(file.read_text() for file in Path("admitted/decisions").rglob("part-*"))
     assert log.count('"domain":"contractor"') == log.count('"owner-domain":"plant"') / 2 == 4
-    page = ("--html", "audit.html", "--top", "5")
+    page = ("--html", "audit.html", "--limit", "5")
     table = plant.ok("pipeline", "audit", "delivered", *POLICY_FILE, *page).out
     assert "plant → office: subscribe" in Path("audit.html").read_text()
     flows = {tuple(row.split()) for row in table.partition("\nflows\n")[2].splitlines()}

@@ -25,7 +25,7 @@ from penstock.trust import sign_type
 
 RECORDS = 42
 POLICY = ("--policy", "plant/policy.toml")
-WHOLE, SOME = (("--keys", f"{name}/ring", "--kek", f"{name}/kek") for name in ("whole", "some"))
+WHOLE, SOME = (("--ring", f"{name}/ring", "--kek", f"{name}/kek") for name in ("whole", "some"))
 
 
 @pytest.fixture(autouse=True)
@@ -99,8 +99,8 @@ def _through_jetstream(plant: Shell, events: int) -> None:
 def test_what_is_wrong_is_told(plant: Shell) -> None:
     types = ("--type-file", "plant/reading-0.type")
     assert plant("pipeline", "unseal", "x", *types, *WHOLE, "--verify", "--out", "y").code == "cli.policy"
-    assert plant("pipeline", "deliver", "x", *POLICY, "--keys", "whole/ring", "--out", "y").code == "cli.keys"
-    wrong = ("--keys", "whole/ring", "--kek", "some/kek")
+    assert plant("pipeline", "deliver", "x", *POLICY, "--ring", "whole/ring", "--out", "y").code == "cli.keys"
+    wrong = ("--ring", "whole/ring", "--kek", "some/kek")
     assert plant("pipeline", "unseal", "x", *POLICY, *wrong, "--out", "y").code == "keys.wrong-kek"
     assert plant("pipeline", "unseal", *POLICY, *WHOLE, "--out", "y").code == "cli.resource"
     assert plant("pipeline", "unseal", "x", *WHOLE, "--out", "y").code == "cli.type-file"

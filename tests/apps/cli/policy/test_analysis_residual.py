@@ -35,7 +35,7 @@ def residual(penstock: Shell, role: str, *more: str) -> list[str]:
         penstock.ok("key", "new", "pito.key")
         attributes = ("plate:string", "speed:integer:0..200", "zone:string:north|charge")
         chosen = [part for one in attributes for part in ("--attribute", one)]
-        penstock.ok("type", "define", "uk.Plate", "--key", "pito.key", *chosen, "--out", "plate.type")
+        penstock.ok("type", "new", "uk.Plate", "--key", "pito.key", *chosen, "--out", "plate.type")
         (penstock.folder / "plates.policy").write_text(POLICY)
     return ["policy", "residual", "plates.policy", "--type-file", "plate.type", "--subject", f"{ROLE}={role}", *more]
 

@@ -29,7 +29,15 @@ from penstock.apps.cli.shared.describe import (
     validity_text,
 )
 from penstock.apps.cli.shared.files import as_text, check_target, within, write_bytes
-from penstock.apps.cli.shared.options import SEXP, AtOption, KeyOptions, NamesOption, OutputFile, TypeFileOptions
+from penstock.apps.cli.shared.options import (
+    SEXP,
+    AtOption,
+    Duration,
+    KeyOptions,
+    NamesOption,
+    OutputFile,
+    TypeFileOptions,
+)
 from penstock.apps.cli.shared.session import CommandSession, Verbs, warn
 from penstock.apps.cli.shared.terminal import Shown, TreeLine, fact_table, grid_table, trees
 from penstock.codec.sexp import advanced
@@ -230,9 +238,13 @@ class _Name:
     names: NamesOption
 
 
-@command(cert, example='penstock cert name "Met Brokers" --key met.key --to broker1 --days 30 --out broker1.cert')
-def name(session: CommandSession, options: _Name) -> CommandAnswer:
-    """Define NAME in your own name space.
+@command(
+    cert,
+    "issue-name",
+    example='penstock cert issue-name "Met Brokers" --key met.key --to broker1 --days 30 --out broker1.cert',
+)
+def issue_name(session: CommandSession, options: _Name) -> CommandAnswer:
+    """Issue a name certificate: define NAME in your own name space.
 
     Several such certificates make a group: a right that is granted to the name is granted to all its members.
     """
@@ -314,6 +326,8 @@ def _mark(one: Judged) -> str:
 # ----------------------------------------------------------------------------------------------------------------------
 # When the certificates in files and folders expire.
 
+#: seconds; a time that is further away cannot be computed with
+_LONGEST: Final = 365_000 * 86_400
 #: certificates that expire within this time are marked
 SOON: Final = timedelta(days=30)
 _SUFFIXES: Final = (".cert", ".certs")
@@ -386,20 +400,20 @@ def _listed(file: str, judged: Judged, now: datetime, soon: timedelta) -> Listed
 @option_class
 class _List:
     paths: tuple[str, ...] = argument(nargs=-1, metavar="[FILE|FOLDER]...")
-    within: int = option(
+    within: float = option(
         "--within",
-        type=click.IntRange(min=0),
-        default=SOON.days,
+        type=Duration(_LONGEST, unit="d"),
+        default=f"{SOON.days}d",
         show_default=True,
-        metavar="DAYS",
-        help="Mark certificates that expire within this many days.",
+        metavar="DURATION",
+        help="Mark certificates that expire within this time. A plain number is days.",
     )
     at: AtOption
     output: str = output_option()
     names: NamesOption
 
 
-@command(cert, "list", example="penstock cert list\npenstock cert list certs --within 60 -o json")
+@command(cert, "list", example="penstock cert list\npenstock cert list certs --within 60d -o json")
 def list_(session: CommandSession, options: _List) -> CommandAnswer:
     """List certificates: who may do what, and when each right ends (default: all below this folder).
 
@@ -407,7 +421,7 @@ def list_(session: CommandSession, options: _List) -> CommandAnswer:
     decides.
     """
     wording, now = Wording(options.names.load()), options.at.moment(session)
-    found = list(find_certificates(options.paths or (".",), now, timedelta(days=options.within)))
+    found = list(find_certificates(options.paths or (".",), now, timedelta(seconds=options.within)))
     rows = [
         (one.mark, *_columns(one.judged.statement, wording), one.until, one.left, one.file)
         for one in sorted(found, key=lambda one: (one.ends is None, one.ends or now))
@@ -433,11 +447,11 @@ class _Renew:
     files: tuple[str, ...] = argument(nargs=-1, required=True, metavar="FILE...")
     key: KeyOptions
     lifetime: LifetimeOptions
-    within: int | None = option(
+    within: float | None = option(
         "--within",
-        type=click.IntRange(min=0),
-        metavar="DAYS",
-        help="Renew only those that expire within this many days (default: all).",
+        type=Duration(_LONGEST, unit="d"),
+        metavar="DURATION",
+        help="Renew only those that expire within this time (default: all). A plain number is days.",
     )
     out: str | None = option("--out", metavar="FILE", help="Write to this file (default: replace each file).")
     overwrite: bool = option("--overwrite", is_flag=True, help="Replace an --out file that exists.")
@@ -449,7 +463,7 @@ class _Renew:
 @command(
     cert,
     example="""
-penstock cert renew certs/*.cert --key acme.key --within 30
+penstock cert renew certs/*.cert --key acme.key --within 30d
 penstock cert renew reader.cert --key acme.key --days 90
 """,
 )
@@ -466,7 +480,7 @@ def renew(session: CommandSession, options: _Renew) -> CommandAnswer:
         check_target(file, overwrite=options.out is None or options.overwrite)
     wording, now, key = Wording(options.names.load()), session.now, options.key.open()
     validity = options.lifetime.validity(now)
-    latest = None if options.within is None else now + timedelta(days=options.within)
+    latest = None if options.within is None else now + timedelta(seconds=options.within)
     renewed: list[tuple[str, Credentials]] = []
     for file in options.files:
         bag = load_credentials([file])

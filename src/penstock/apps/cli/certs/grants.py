@@ -23,7 +23,7 @@ from penstock.apps.cli.shared.options import (
 from penstock.apps.cli.shared.session import CommandSession, Warned, warn
 from penstock.codec.sexp import parse as parse_sexp
 from penstock.codec.sexp import transport
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, did_you_mean
 from penstock.guard import ENVIRONMENT
 from penstock.model.instants import parse_end, parse_instant
 from penstock.model.names import AttributeId, check_token
@@ -69,7 +69,10 @@ class RightOptions:
         help="Grant this attribute only (default: all). Can be repeated.",
     )
     forced: tuple[str, ...] = option(
-        "--force", multiple=True, metavar="NAME=VALUE", help="Force the value of an attribute. Can be repeated."
+        "--set",
+        multiple=True,
+        metavar="NAME=VALUE",
+        help="Force this value of an attribute, whatever the publisher writes. Can be repeated.",
     )
     where: tuple[str, ...] = option(
         "--where",
@@ -133,7 +136,7 @@ class RightOptions:
         for written in self.forced:
             attribute, value = self._force(written, names, event_type)
             if forced.setdefault(attribute, value) != value:
-                raise given_twice(f"--force {written.partition('=')[0]}", "an attribute has one forced value")
+                raise given_twice(f"--set {written.partition('=')[0]}", "an attribute has one forced value")
         listed = [attribute_id(written, names, event_type) for written in self.attributes]
         for index, attribute in enumerate(listed):
             if attribute in listed[:index]:
@@ -160,7 +163,7 @@ class RightOptions:
             raise MalformedError(
                 "type.unknown-attribute",
                 f"`{known.name.name}` has no attribute `{name}`",
-                hint=f"it has: {', '.join(known.by_name)}",
+                hint=did_you_mean(name, known.by_name, f"it has: {', '.join(known.by_name)}"),
             )
         spec = known.by_id[found].spec
         read = parse_value(spec.kind, value)

@@ -1,4 +1,4 @@
-"""`penstock keys`: show, change and fetch the keys of sealed types at a running broker."""
+"""`penstock sealing`: show, change and fetch the keys of sealed types at a running broker."""
 
 import asyncio
 import sys
@@ -11,6 +11,7 @@ from typing import Any, Final, TypeAlias
 
 import click
 
+from penstock.apps.cli.keys.key_rings import new_kek_command, new_ring
 from penstock.apps.cli.net.status import plain
 from penstock.apps.cli.sealed import kek_passphrase_option, load_kek
 from penstock.apps.cli.shared.broker_client import (
@@ -69,7 +70,7 @@ def evicted(status: Mapping[str, Wire], of_type: TypeKey, attribute: str, broker
     held = {s: one for s, one in _meant(status, of_type, attribute).items() if who in listed(one.get("holders"))}
     if not held:
         raise RefusedError(
-            "keys.not-member", "this broker holds none of these keys", hint="`penstock keys status` shows who does"
+            "keys.not-member", "this broker holds none of these keys", hint="`penstock sealing show` shows who does"
         )
     return {
         scope: {
@@ -114,7 +115,7 @@ def _meant(status: Mapping[str, Wire], of_type: TypeKey | None, attribute: str) 
         raise RefusedError(
             "keys.not-managed",
             "no such keys are managed here",
-            hint="`penstock keys status` shows which keys this broker manages: compare broker, type and attribute",
+            hint="`penstock sealing show` shows which keys this broker manages: compare broker, type and attribute",
         )
     if not all("holders" in one for one in found.values()):
         raise _not_manager()
@@ -194,7 +195,7 @@ def _held(one: Mapping[str, Wire], names: NameBook) -> tuple[str, str, str, str]
     if one.get("seals") is True and isinstance(until, datetime):
         seals = f"✓ until {value_text(until)} at the latest"
     elif one.get("evicted") is True:
-        seals = "✗ evicted, and no member: `penstock keys join` asks again"
+        seals = "✗ evicted, and no member: `penstock sealing join` asks again"
     else:
         seals = "✗ publications wait for a key" if one.get("epoch") == 0 else "✗ publications wait for a new epoch"
     return _key(one, names), _epoch_text(one), _when(one.get("begun")), seals
@@ -257,28 +258,34 @@ class KeyChangeOptions:
     output: str = output_option()
 
 
-_IN_FILES = dict.fromkeys(("new", "show", "list", "quorum", "new-kek", "new-ring"), "penstock key")
+_OF_KEY = dict.fromkeys(("new", "list", "new-quorum"), "penstock key")
 
 
-@click.group(cls=Verbs, elsewhere=_IN_FILES)
-def keys() -> None:
-    """Manage the keys of sealed types at a broker.
+@click.group(cls=Verbs, elsewhere=_OF_KEY)
+def sealing() -> None:
+    """Manage the keys of sealed types: key groups at a broker, and key rings in files.
 
     Brokers that may read or publish a sealed type get its keys from a key manager, which is a broker with `[keys]` in
-    its file. Clients never have these keys. To manage signing keys, use `penstock key`.
+    its file. Clients never have these keys. Key rings are for events that are sealed in files. To manage signing keys,
+    use `penstock key`.
     """
 
 
+for _command in (new_kek_command, new_ring):
+    sealing.add_command(_command)
+
+
 @option_class
-class _Status:
+class _Show:
     client: ClientOptions
     output: str = output_option()
 
 
 @command(
-    keys, example="penstock keys status --broker penstock://127.0.0.1:7600 --network pito/London --key operator.key"
+    sealing,
+    example="penstock sealing show --broker penstock://127.0.0.1:7600 --network pito/London --key operator.key",
 )
-def status(options: _Status) -> CommandAnswer:
+def show(options: _Show) -> CommandAnswer:
     """Show which keys a broker holds, how long it may seal with them, and what waits for keys.
 
     For its operators. If the broker manages keys, their owners, and everybody with the right `keys`, see who holds
@@ -289,7 +296,10 @@ def status(options: _Status) -> CommandAnswer:
     return CommandAnswer(_plain(found), show_keys(found, call.names))
 
 
-@command(keys, example="penstock keys join --broker penstock://127.0.0.1:7600 --network pito/London --key operator.key")
+@command(
+    sealing,
+    example="penstock sealing join --broker penstock://127.0.0.1:7600 --network pito/London --key operator.key",
+)
 def join(options: KeyChangeOptions) -> CommandAnswer:
     """Make a broker request all keys that it may have and does not have yet.
 
@@ -300,7 +310,7 @@ def join(options: KeyChangeOptions) -> CommandAnswer:
     if options.dry_run:
         return _rehearsal(joined(_ask(call, KeyWord.STATUS)), call, "the broker would ask for these keys")
     found = _ask(call, KeyWord.JOIN)
-    done = "✓ the broker asks for keys; `penstock keys status` shows what has come"
+    done = "✓ the broker asks for keys; `penstock sealing show` shows what has come"
     return CommandAnswer(_plain(found), chain([done], show_keys(found, call.names)))
 
 
@@ -312,9 +322,9 @@ class _Rotate:
 
 
 @command(
-    keys,
+    sealing,
     example="""
-penstock keys rotate --type pito/Numberplate --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key
+penstock sealing rotate --type pito/Numberplate --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key
 """,
 )
 def rotate(options: _Rotate) -> CommandAnswer:
@@ -341,9 +351,9 @@ class _Evict:
 
 
 @command(
-    keys,
+    sealing,
     example="""
-penstock keys evict met-broker --type pito/Numberplate --broker penstock://127.0.0.1:7600 --network pito/London \\
+penstock sealing evict met-broker --type pito/Numberplate --broker penstock://127.0.0.1:7600 --network pito/London \\
   --key pito.key
 """,
 )
@@ -373,9 +383,10 @@ class _Forget:
 
 
 @command(
-    keys,
+    sealing,
     example="""
-penstock keys forget --before 2026-01-01T00:00Z --broker penstock://127.0.0.1:7600 --network pito/London --key pito.key
+penstock sealing forget --before 2026-01-01T00:00Z --broker penstock://127.0.0.1:7600 --network pito/London \\
+  --key pito.key
 """,
 )
 def forget(options: _Forget) -> CommandAnswer:
@@ -446,7 +457,7 @@ def _plain(found: Mapping[str, Wire]) -> dict[str, object]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# `penstock keys fetch`: fetch keys of past epochs into a key ring.
+# `penstock sealing fetch`: fetch keys of past epochs into a key ring.
 
 
 _NOT_ENTITLED: Final = "keys.not-entitled"
@@ -459,7 +470,7 @@ _NOTHING: Final = {
     ),
     _NO_HISTORY: (
         "the key manager has none of these epochs, or they have not ended",
-        "an epoch ends when the next one begins: automatically, or with `penstock keys rotate`",
+        "an epoch ends when the next one begins: automatically, or with `penstock sealing rotate`",
     ),
 }
 
@@ -502,9 +513,9 @@ class _Fetch:
 
 
 @command(
-    keys,
+    sealing,
     example="""
-penstock keys fetch plates.ring --kek logs.kek --type pito/Numberplate --credential history.cert \\
+penstock sealing fetch plates.ring --kek logs.kek --type pito/Numberplate --credential history.cert \\
   --broker penstock://127.0.0.1:7600 --network pito/London --key engineer.key
 """,
 )
@@ -514,8 +525,8 @@ def fetch(session: CommandSession, options: _Fetch) -> CommandAnswer:
     You need the right `history` on the type or on some of its attributes: show the certificate with --credential. The
     broker forwards the request to a key manager, which decides, and seals the keys to a key that only this command has.
     A ring that exists is extended. The broker's operators also get the keys of the current epoch, if the broker itself
-    has the right. The keys of a blinded type come with those of its labels, including the current one. `penstock key
-    new-kek` makes a key-encryption key for the ring. `penstock open` and jobs on Spark read the ring.
+    has the right. The keys of a blinded type come with those of its labels, including the current one. `penstock
+    sealing new-kek` makes a key-encryption key for the ring. `penstock open` and jobs on Spark read the ring.
     """
     if options.last is not None and options.last < options.first:
         raise MalformedError(

@@ -148,7 +148,11 @@ def compile_(session: CommandSession, options: _Compile) -> CommandAnswer:
 class _Certify:
     compiled: CompileOptions
     types: tuple[str, ...] = option(
-        "--type", multiple=True, required=True, metavar="FILE", help="Read a signed type of the tree. Can be repeated."
+        "--type-file",
+        multiple=True,
+        required=True,
+        metavar="FILE",
+        help="Read a signed type of the tree. Can be repeated.",
     )
     issued: tuple[str, ...] = option(
         "--issued", multiple=True, metavar="FILE", help="Read what this command wrote the last time. Can be repeated."
@@ -157,7 +161,9 @@ class _Certify:
     output: str = output_option()
 
 
-@command(example="penstock moderator certify --file rules.yaml --type news.type --key plant.key --out agreed.certs")
+@command(
+    example="penstock moderator certify --file rules.yaml --type-file news.type --key plant.key --out agreed.certs"
+)
 def certify(session: CommandSession, options: _Certify) -> CommandAnswer:
     """Issue certificates that express the rules in force, for everybody who is known.
 

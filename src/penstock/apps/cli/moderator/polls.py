@@ -1,6 +1,5 @@
 """`penstock moderator poll|vote|tally|polls`: ask the publishers that a proposal affects, vote, and count the votes."""
 
-import re
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime, timedelta
@@ -33,7 +32,7 @@ from penstock.apps.cli.shared.commands import (
     wants_data,
 )
 from penstock.apps.cli.shared.files import read_sexp, within
-from penstock.apps.cli.shared.options import WHO, KeyOptions, NamesOption, OutputFile
+from penstock.apps.cli.shared.options import WHO, KeyOptions, NamesOption, OutputFile, parse_duration
 from penstock.apps.cli.shared.session import CommandSession, Warned, warn
 from penstock.apps.cli.shared.stores import dry_run_option
 from penstock.apps.cli.shared.terminal import Shown, grid_table, show
@@ -283,11 +282,7 @@ class _Voter:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# `penstock moderator poll|tally|polls`: ask the publishers that a proposal affects, and count their votes.
-
-
-_PERIOD: Final = re.compile(r"(\d{1,9})([smhd])", re.ASCII)
-_SECONDS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+# `penstock moderator poll|tally|show-polls`: ask the publishers that a proposal affects, and count their votes.
 
 
 @contextmanager
@@ -370,13 +365,12 @@ def _deadline(text: str, now: datetime) -> datetime:
 
     Raises `MalformedError` (`date.malformed`) and `LimitError` (`poll.limit`).
     """
-    found = _PERIOD.fullmatch(text)
-    if found is None:
+    seconds = parse_duration(text)
+    if seconds is None:
         return parse_end(text)
-    period = timedelta(seconds=int(found[1]) * _SECONDS[found[2]])
-    if period > timedelta(seconds=POLL_LONGEST):
+    if seconds > POLL_LONGEST:
         raise LimitError("poll.limit", f"`{text}` is too long", hint=f"at most {POLL_LONGEST} seconds")
-    return now + period
+    return now + timedelta(seconds=seconds)
 
 
 @option_class
@@ -422,14 +416,14 @@ def tally(session: CommandSession, options: _Tally) -> CommandAnswer:
 
 
 @option_class
-class _Polls:
+class _ShowPolls:
     wanted: str | None = argument(required=False, metavar="[POLL]")
     book: BookOptions
     output: str = output_option()
 
 
-@command(example="penstock moderator polls")
-def polls(session: CommandSession, options: _Polls) -> CommandAnswer:
+@command(name="show-polls", example="penstock moderator show-polls")
+def show_polls(session: CommandSession, options: _ShowPolls) -> CommandAnswer:
     """List all polls, or show POLL with its question and votes."""
     cast, wanted, ledger = Cast(options.book.names.load()), options.wanted, options.book.ledger
     with existing_store(options.book.store_url) as store:
@@ -451,4 +445,4 @@ def polls(session: CommandSession, options: _Polls) -> CommandAnswer:
     return CommandAnswer({"polls": [kept_data(kept, cast) for kept in found]}, shown)
 
 
-COMMANDS: Final = (poll, vote, tally, polls)
+COMMANDS: Final = (poll, vote, tally, show_polls)

@@ -4,7 +4,6 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from difflib import get_close_matches
 from typing import Any, Final
 
 import click
@@ -20,7 +19,7 @@ from penstock.apps.cli.shared.stores import check_lasting
 from penstock.authority.rulebook import RuleBook
 from penstock.codec.sexp import parse
 from penstock.codec.yaml_text import read_yaml
-from penstock.errors import FailedError, MalformedError, PenstockError
+from penstock.errors import FailedError, MalformedError, PenstockError, did_you_mean
 from penstock.model.instants import instant_key
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
@@ -38,6 +37,7 @@ from penstock.trust.validity import State
 LEDGER: Final = "moderator"
 #: the time at which rules of a file are stated if only their names are needed
 _EVER: Final = datetime(2000, 1, 1, tzinfo=UTC)
+_ALL_OF_THEM: Final = "`penstock moderator show` has all of them"
 
 
 @option_class
@@ -210,8 +210,7 @@ def find_event(base: RuleBase, cast: Cast, word: str) -> TypeKey:
             hint=f"write `{cast.show(found[0].owner)}/{name}`",
         )
     if not found:
-        near = get_close_matches(name, [event.name for event in base.tree.parents], 3)
-        hint = f"did you mean {', '.join(near)}?" if near else "`penstock moderator show` has all of them"
+        hint = did_you_mean(name, (event.name for event in base.tree.parents), _ALL_OF_THEM)
         raise MalformedError("moderator.unknown-type", f"there is no event type `{word[:80]}`", hint=hint)
     return found[0]
 
@@ -225,8 +224,7 @@ def known_standing(base: RuleBase, rule_id: str) -> RuleState:
             raise MalformedError(
                 "moderator.unknown-rule", f"`{rule_id}` is a subscriber's rule, which never conflicts"
             ) from error
-        near = get_close_matches(rule_id, [*base.standings], 3)
-        error.hint = f"did you mean {', '.join(near)}?" if near else "`penstock moderator show` has all of them"
+        error.hint = did_you_mean(rule_id, base.standings, _ALL_OF_THEM)
         raise
 
 

@@ -10,10 +10,10 @@ from penstock.apps.cli.net.policy import (
     agree,
     checkpoint,
     end_agreement,
-    forget,
     install,
     publish,
     remove,
+    remove_profile,
     require_stamps,
     retire,
     revoke,
@@ -59,7 +59,7 @@ def show(options: _Show) -> CommandAnswer:
 
 
 for _command in (
-    *(publish, revoke, retire, install, remove, agree, end_agreement, forget),
+    *(publish, revoke, retire, install, remove, agree, end_agreement, remove_profile),
     *(require_stamps, checkpoint, stamp, chain),
 ):
     net.add_command(_command)

@@ -2,13 +2,12 @@
 
 import asyncio
 import json
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import click
 
@@ -42,13 +41,13 @@ from penstock.apps.cli.shared.credentials import Shelf, load_credentials, load_t
 from penstock.apps.cli.shared.describe import Wording, listed, table, value_text
 from penstock.apps.cli.shared.files import read_bytes, within
 from penstock.apps.cli.shared.names import NameBook
-from penstock.apps.cli.shared.options import ShelfOptions
+from penstock.apps.cli.shared.options import Duration, ShelfOptions
 from penstock.apps.cli.shared.session import Warned, say, warn
 from penstock.apps.cli.shared.terminal import Shown, showing
 from penstock.broker.client.client import Client
 from penstock.broker.evolution.completeness import BrokerProgress
 from penstock.codec.wire import Wire
-from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError, printable
+from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
 from penstock.guard import Agreement
 from penstock.model.names import TypeName
 from penstock.model.principals import Principal
@@ -185,9 +184,9 @@ class ChangeOptions:
     )
     timeout: float | None = option(
         "--timeout",
-        type=click.FloatRange(0),
-        metavar="SECONDS",
-        help="Wait at most this long (default: without limit).",
+        type=Duration(),
+        metavar="DURATION",
+        help="Wait at most this long, such as 30s (default: without limit).",
     )
     dry_run: bool = option(
         "--dry-run", is_flag=True, help="Show what would be signed, and sign, write and send nothing."
@@ -464,7 +463,7 @@ def _answer(desk: OwnerSigner, done: Signed, awaited: Awaited | None, *, dry_run
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# `penstock net agree`, `end-agreement`, `forget`: agreements about an owner's types.
+# `penstock net agree`, `end-agreement`, `remove-profile`: agreements about an owner's types.
 
 
 AgreementPlan = Callable[[OwnerSigner, PolicyState], Iterable[Change]]
@@ -520,14 +519,17 @@ def end_agreement(options: _EndAgreement) -> CommandAnswer:
 
 
 @option_class
-class _Forget:
+class _RemoveProfile:
     principals: tuple[str, ...] = argument(nargs=-1, required=True, metavar="WHO...")
     change: ChangeOptions
 
 
-@command(example="penstock net forget ada --broker penstock://127.0.0.1:7600 --network plant/Floor --key plant.key")
-def forget(options: _Forget) -> CommandAnswer:
-    """Forget the profile of a principal, who then gets nothing that was agreed on."""
+@command(
+    name="remove-profile",
+    example="penstock net remove-profile ada --broker penstock://127.0.0.1:7600 --network plant/Floor --key plant.key",
+)
+def remove_profile(options: _RemoveProfile) -> CommandAnswer:
+    """Remove the profile of a principal, who then gets nothing that was agreed on."""
 
     def forgotten(desk: OwnerSigner, state: PolicyState) -> Iterator[Change]:
         known = [who for who in map(desk.names.principal, options.principals) if who in state.profiles]
@@ -644,8 +646,7 @@ def _not_waited_for(word: str, known: Iterable[str], desk: OwnerSigner) -> Refus
 # `penstock net stamp`: sign time-stamps, which say how far an owner's policy is and for how long that is valid.
 
 
-_PERIOD: Final = re.compile(r"(\d{1,12})(ms|s|m|h|d)", re.ASCII)
-_UNITS: Final = {"ms": 1, "s": 1_000, "m": 60_000, "h": 3_600_000, "d": 86_400_000}
+_STAMP: Final = Duration(STAMP_PERIOD / 1_000, above=0)
 #: seconds until a retry, or the interval of stamps if that is shorter
 _RETRY: Final = 1.0
 #: seconds within which a stamp must be sent, at least and at most: others wait for the chain meanwhile
@@ -655,30 +656,15 @@ _ANSWER: Final = (1.0, 5.0)
 _PASSING: Final = frozenset(("evolution.busy", "evolution.old-chain", "evolution.backwards", "evolution.future"))
 
 
-class Period(click.ParamType[int]):
-    """A period such as `500ms`, `30s`, `10m`, `2h` or `1d`, in milliseconds."""
-
-    name = "period"
-
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Read a period."""
-        found = _PERIOD.fullmatch(str(value))
-        milliseconds = int(found[1]) * _UNITS[found[2]] if found else 0
-        if not 0 < milliseconds <= STAMP_PERIOD:
-            longest = f"{STAMP_PERIOD // _UNITS['d']}d"
-            self.fail(f"`{printable(str(value)[:40])}` is not a period from 1ms to {longest}, such as 30s", param, ctx)
-        return milliseconds
-
-
 @option_class
 class _Stamp:
-    period: int = option(
-        "--for", type=Period(), required=True, metavar="PERIOD", help="Set how long it is valid, such as 30s."
+    period: float = option(
+        "--for", type=_STAMP, required=True, metavar="DURATION", help="Set how long it is valid, such as 30s."
     )
-    every: int | None = option(
+    every: float | None = option(
         "--every",
-        type=Period(),
-        metavar="PERIOD",
+        type=_STAMP,
+        metavar="DURATION",
         help="Keep signing at this interval, best a third of --for (default: sign once).",
     )
     signing: OwnerSigningOptions
@@ -698,14 +684,14 @@ def stamp(options: _Stamp) -> None:
     """
     if options.every is not None and options.every >= options.period:
         raise MalformedError("cli.usage", "--every must be shorter than --for", hint="use about a third of it")
-    stamper = _Stamper(options.signing.signer(), options.period, as_json=wants_data())
+    stamper = _Stamper(options.signing.signer(), max(1, round(options.period * 1_000)), as_json=wants_data())
 
     async def conversation(stop: asyncio.Event) -> None:
         if options.every is None:
             async with stamper.desk.call.client() as client:
                 await stamper.sign(client)
         else:
-            await stamper.go_on(options.every / 1_000, stop)
+            await stamper.go_on(options.every, stop)
 
     talk(conversation)
 

@@ -25,7 +25,8 @@ _JOBS: Final = {
 
 
 @click.command(
-    cls=Nouns, nouns={name: Noun(f"{_HERE}.{where}", text, "spark") for name, (where, text) in _JOBS.items()}
+    cls=Nouns,
+    sections={"Commands": {name: Noun(f"{_HERE}.{where}", text, "spark") for name, (where, text) in _JOBS.items()}},
 )
 def pipeline() -> None:
     """Run the same policy over logs and streams, on Spark.

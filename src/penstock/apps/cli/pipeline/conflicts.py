@@ -74,8 +74,8 @@ class _Conflicts:
         type=click.Choice([each.value for each in StorageFormat]),
         help="Read tables in this format (default: by the name's ending; folders are Parquet).",
     )
-    top: int = option(
-        "--top",
+    limit: int = option(
+        "--limit",
         type=click.IntRange(1, 1_000),
         default=20,
         show_default=True,
@@ -121,7 +121,7 @@ def conflicts(session: CommandSession, options: _Conflicts) -> CommandAnswer:
             raise MalformedError("cli.usage", "no folder is given for the tables", hint="give --out")
         done = execute(job, on, how.place)
         with opened(on.spark, how.place.out) as stored:
-            found = stored.report(options.top, options.witnesses)
+            found = stored.report(options.limit, options.witnesses)
     if options.html is not None:
         page = conflicts_html(found, names=known.cast.names.petnames, at=session.now)
         write_bytes(options.html, page.encode(), overwrite=how.overwrite)

@@ -282,8 +282,8 @@ class _Audit:
         metavar="TIME",
         help="Report only decisions until this time; a date alone includes that day (default: all).",
     )
-    top: int = option(
-        "--top",
+    limit: int = option(
+        "--limit",
         type=click.IntRange(1, 1_000),
         default=20,
         show_default=True,
@@ -312,7 +312,7 @@ def audit(session: CommandSession, options: _Audit) -> CommandAnswer:
     how = options.job.run()
     policy = policy_now(options.policy_file, session)
     loaded = policy()
-    question = ReportOptions(_moment(options.since), _end(options.until), options.top, timedelta(hours=options.hours))
+    question = ReportOptions(_moment(options.since), _end(options.until), options.limit, timedelta(hours=options.hours))
     names = known(options.names.load().petnames, *(() if loaded is None else (loaded,)))
     page = Page(options.html, names, session, how.overwrite, again=how.streams)
     page.check()

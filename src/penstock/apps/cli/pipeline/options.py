@@ -187,7 +187,7 @@ _KEK: Final = "Decrypt the key ring with this key-encryption key, which has no p
 class KeyFilesOptions:
     """Options for the keys of a sealed log, which tasks read where they run."""
 
-    ring_file: str = option("--keys", required=True, metavar="FILE", help=_RING)
+    ring_file: str = option("--ring", required=True, metavar="FILE", help=_RING)
     kek_file: str = option("--kek", required=True, metavar="FILE", help=_KEK)
 
     def load(self, how: Run) -> KeyFiles:
@@ -199,7 +199,7 @@ class KeyFilesOptions:
 class SealedInputOptions:
     """Options for the keys of the input, if it is a sealed log."""
 
-    ring_file: str | None = option("--keys", metavar="FILE", help=f"{_RING} FOLDER is then a sealed log.")
+    ring_file: str | None = option("--ring", metavar="FILE", help=f"{_RING} FOLDER is then a sealed log.")
     kek_file: str | None = option("--kek", metavar="FILE", help=_KEK)
 
     def load(self, how: Run) -> KeyFiles | None:
@@ -209,5 +209,5 @@ class SealedInputOptions:
         if self.ring_file is self.kek_file:
             return None
         raise MalformedError(
-            "cli.keys", "a sealed log is read with a key ring and its key", hint="give --keys and --kek"
+            "cli.keys", "a sealed log is read with a key ring and its key", hint="give --ring and --kek"
         )

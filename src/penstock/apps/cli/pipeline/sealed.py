@@ -103,9 +103,9 @@ class _Seal:
 
 @command(
     example="""
-penstock pipeline seal ingested --type-file numberplate.type --keys plates.ring --kek plates.kek \\
+penstock pipeline seal ingested --type-file numberplate.type --ring plates.ring --kek plates.kek \\
     --sender camera-broker --out sealed
-penstock pipeline seal ingested --type-file numberplate.type --keys plates.ring --kek plates.kek \\
+penstock pipeline seal ingested --type-file numberplate.type --ring plates.ring --kek plates.kek \\
     --key camera.key --to-jetstream nats://localhost:4222 PLATES --jetstream subject=plates --out sealed --stream
 """
 )
@@ -169,7 +169,7 @@ class _Unseal:
 
 @command(
     example="""
-penstock pipeline unseal sealed --type-file numberplate.type --keys plates.ring --kek plates.kek --out opened
+penstock pipeline unseal sealed --type-file numberplate.type --ring plates.ring --kek plates.kek --out opened
 """
 )
 def unseal(session: CommandSession, options: _Unseal) -> CommandAnswer:
@@ -224,7 +224,7 @@ class _Compact:
     output: str = output_option()
 
 
-@command(example="penstock pipeline compact sealed --keys plates.ring --kek plates.kek --out compacted")
+@command(example="penstock pipeline compact sealed --ring plates.ring --kek plates.kek --out compacted")
 def compact(options: _Compact) -> CommandAnswer:
     """Merge small blocks of a sealed log into large ones.
 

@@ -25,7 +25,7 @@ from penstock.apps.cli.shared.commands import (
     wants_data,
 )
 from penstock.apps.cli.shared.files import read_bytes, within
-from penstock.apps.cli.shared.options import AtOption
+from penstock.apps.cli.shared.options import AtOption, Duration
 from penstock.apps.cli.shared.session import CommandSession, Verbs
 from penstock.apps.cli.shared.terminal import show
 from penstock.apps.http.bundles import load
@@ -98,10 +98,10 @@ class _Serve:
     )
     watch: float = option(
         "--watch",
-        type=click.FloatRange(0, 3600),
-        default=2.0,
+        type=Duration(3_600),
+        default="2s",
         show_default=True,
-        metavar="SECONDS",
+        metavar="DURATION",
         help="Look for a changed bundle this often; 0 waits for SIGHUP.",
     )
     trust_properties: bool = option(

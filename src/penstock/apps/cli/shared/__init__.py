@@ -2,5 +2,6 @@
 
 `commands` declares a command and prints its answer, `session` runs it. `options`, `names`, `files`, `credentials`,
 `events` and `stores` read its input. `describe` and `terminal` show the answer, `broker_client` connects to a broker.
+`renames` has the old spellings of commands and options.
 Imports nothing else of `penstock.apps.cli`.
 """

@@ -12,7 +12,7 @@ from click.shell_completion import CompletionItem
 from penstock.apps.cli.shared.commands import option, option_class
 from penstock.apps.cli.shared.credentials import load_credentials, load_type
 from penstock.apps.cli.shared.names import NameBook
-from penstock.apps.cli.shared.options import WHO, NamesOption, open_key, passphrase_option
+from penstock.apps.cli.shared.options import WHO, Duration, NamesOption, open_key, passphrase_option
 from penstock.broker.client.client import Client, TypeSource, connect
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, PenstockError
@@ -64,7 +64,6 @@ class ClientOptions:
     passphrase_file: str | None = passphrase_option()
     credentials: tuple[str, ...] = option(
         "--credential",
-        "--credentials",
         multiple=True,
         type=click.Path(path_type=str),
         metavar="FILE",
@@ -74,11 +73,11 @@ class ClientOptions:
         "--broker-principal", **WHO, help="Require this broker identity (default: accept any broker of the network)."
     )
     patience: float = option(
-        "--patience",
-        type=click.FloatRange(0),
-        default=0.0,
-        metavar="SECONDS",
-        help="Retry the connection for this many seconds (default: 0).",
+        "--connect-timeout",
+        type=Duration(),
+        default="0s",
+        metavar="DURATION",
+        help="Retry the connection for this long, such as 30s (default: do not retry).",
     )
     names: NamesOption
 

@@ -18,15 +18,17 @@ import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
+from copy import copy
 from dataclasses import Field, dataclass, field, fields, is_dataclass
 from functools import wraps
 from typing import Any, Final, TypeVar, dataclass_transform
 
 import click
 
-from penstock.apps.cli.shared.session import CommandSession
+from penstock.apps.cli.shared.renames import is_given, rename_message, renamed_options
+from penstock.apps.cli.shared.session import OLD_SPELLINGS, BadChoice, CommandSession, OldSpellings
 from penstock.apps.cli.shared.terminal import Shown, show
-from penstock.errors import PenstockError
+from penstock.errors import PenstockError, did_you_mean
 
 C = TypeVar("C")
 
@@ -40,12 +42,31 @@ _PARAMETER: Final = "click parameter"
 
 def option(*names: str, **attributes: Any) -> Any:
     """Declare a field as an option; names and attributes are those of `click.Option`."""
-    return field(metadata={_PARAMETER: lambda name: click.Option((*names, name), **attributes)})
+    return field(metadata={_PARAMETER: lambda name: click.Option((*names, name), **_suggesting(attributes))})
 
 
 def argument(**attributes: Any) -> Any:
     """Declare a field as an argument; attributes are those of `click.Argument`."""
-    return field(metadata={_PARAMETER: lambda name: click.Argument((name,), **attributes)})
+    return field(metadata={_PARAMETER: lambda name: click.Argument((name,), **_suggesting(attributes))})
+
+
+class _Choice(click.Choice[str]):
+    """One of several words. A mistyped one is refused with the word that was probably meant."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Return the word. Raises `BadChoice`."""
+        try:
+            return super().convert(value, param, ctx)
+        except click.BadParameter as error:
+            known = [self.normalize_choice(one, ctx) for one in self.choices]
+            raise BadChoice(error.message, ctx, param, did_you_mean(str(value), known)) from None
+
+
+def _suggesting(attributes: dict[str, Any]) -> dict[str, Any]:
+    kind = attributes.get("type")
+    if not isinstance(kind, click.Choice):
+        return attributes
+    return {**attributes, "type": _Choice(kind.choices, kind.case_sensitive)}
 
 
 def output_option(*more: str) -> Any:
@@ -152,6 +173,28 @@ def until_answered(resource: AbstractContextManager[C]) -> C:
 # Commands.
 
 
+class _Verb(click.Command):
+    """A command that also accepts old spellings of its options, with a warning."""
+
+    def make_parser(self, ctx: click.Context) -> Any:
+        """Return the parser, which knows the old spellings; they are not options, so no help text has them."""
+        parser = super().make_parser(ctx)
+        for row, current in renamed_options(ctx):
+            old = copy(current)
+            old.opts, old.secondary_opts = [row.old], []
+            old.add_to_parser(parser, ctx)
+        return parser
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Parse the arguments, and warn of old spellings."""
+        spellings: OldSpellings | None = ctx.meta.get(OLD_SPELLINGS)
+        if spellings is not None:
+            for row, _ in renamed_options(ctx):
+                if is_given(row.old, args):
+                    spellings.add(rename_message(row.old, row.new))
+        return super().parse_args(ctx, args)
+
+
 def command(
     group: click.Group | None = None, name: str | None = None, *, example: str = ""
 ) -> Callable[[Callable[..., CommandAnswer | None]], click.Command]:
@@ -174,7 +217,9 @@ def command(
             if answer is not None:
                 answer.render()
 
-        made = click.command(name, params=parameters, help=with_example(function.__doc__ or "", example))(run)
+        made = click.command(name, cls=_Verb, params=parameters, help=with_example(function.__doc__ or "", example))(
+            run
+        )
         if group is not None:
             group.add_command(made)
         return made

@@ -7,7 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from penstock.apps.cli.shared.describe import value_text
-from penstock.errors import MalformedError
+from penstock.errors import MalformedError, did_you_mean
 from penstock.model.events import Event
 from penstock.model.instants import parse_instant
 from penstock.model.types import AttributeDefinition, EventType
@@ -29,7 +29,9 @@ def parse_spec(written: str) -> AttributeSpec:
         kind = Kind(kind_text)
     except ValueError:
         raise MalformedError(
-            "cli.attribute", f"unknown attribute kind `{kind_text[:40]}`", hint=f"expected one of: {', '.join(Kind)}"
+            "cli.attribute",
+            f"unknown attribute kind `{kind_text[:40]}`",
+            hint=did_you_mean(kind_text, Kind, f"expected one of: {', '.join(Kind)}"),
         ) from None
     if not colon:
         return AttributeSpec(kind)
@@ -246,6 +248,6 @@ def _kind(event_type: EventType, name: str) -> Kind:
         raise MalformedError(
             "event.unknown-attribute",
             f"`{event_type.name.name}` has no attribute `{name[:80]}`",
-            hint=f"it has: {', '.join(event_type.by_name) or 'none'}",
+            hint=did_you_mean(name, event_type.by_name, f"it has: {', '.join(event_type.by_name) or 'none'}"),
         )
     return attribute.spec.kind

@@ -15,7 +15,7 @@ from click.shell_completion import CompletionItem
 
 from penstock.apps.cli.shared.files import STDIN, check_target, read_bytes, write_bytes
 from penstock.apps.cli.shared.session import SPOKEN
-from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
+from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError, did_you_mean
 from penstock.model.principals import Principal
 from penstock.store.files import name_book
 from penstock.store.files.files import reason
@@ -121,8 +121,10 @@ def forget(name: str, chosen: str | None, *, dry_run: bool) -> None:
     """Remove a petname from the file. Raises `RefusedError` (`petname.unknown`) and as `remembering` does."""
     with _editing(chosen, dry_run=dry_run) as file:
         before = _read(file)
-        if name not in parse_names(before, file).by_name:
-            raise RefusedError("petname.unknown", f"you have no name `{name}`", hint="`penstock name list` shows all")
+        known = parse_names(before, file).by_name
+        if name not in known:
+            hint = did_you_mean(name, known, "`penstock name list` shows all")
+            raise RefusedError("petname.unknown", f"you have no name `{name}`", hint=hint)
         lines = before.splitlines(keepends=True)
         del lines[_place(lines, name, file)]
         if not dry_run:

@@ -1,8 +1,10 @@
-"""Groups of options that many commands share."""
+"""Groups of options that many commands share, and the durations that options take."""
 
+import re
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from itertools import chain
+from math import inf
 from typing import Any, Final
 
 import click
@@ -24,7 +26,7 @@ from penstock.apps.cli.shared.terminal import Shown
 from penstock.codec.sexp import SExp, advanced
 from penstock.crypto import ProtectedKey, PublicKey, SigningKey, read_key
 from penstock.crypto.keys import passphrase_bytes
-from penstock.errors import FailedError, MalformedError
+from penstock.errors import FailedError, MalformedError, printable
 from penstock.model.instants import parse_instant
 from penstock.model.types import EventType
 from penstock.trust.capabilities import Right
@@ -35,6 +37,37 @@ SEXP: Final = "sexp"
 #: how an option that names a principal is written and completed
 WHO: Final[dict[str, Any]] = {"metavar": "WHO", "shell_complete": complete_who}
 RIGHT: Final = click.Choice([right.value for right in Right])
+_DURATION: Final = re.compile(r"(\d{1,12}(?:\.\d{1,9})?)(ms|s|m|h|d)?", re.ASCII)
+_SECONDS: Final = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3_600.0, "d": 86_400.0}
+
+
+def parse_duration(text: str, unit: str = "") -> float | None:
+    """Return a duration in seconds, or None if the text is not one. `unit` is that of a plain number.
+
+    >>> parse_duration("10m"), parse_duration("1.5", "s"), parse_duration("1.5")
+    (600.0, 1.5, None)
+    """
+    found = _DURATION.fullmatch(text)
+    unit = (found[2] or unit) if found else ""
+    return float(found[1]) * _SECONDS[unit] if found and unit else None
+
+
+class Duration(click.ParamType[float]):
+    """A duration such as `500ms`, `30s`, `10m`, `2h` or `1d`, in seconds. A plain number is of the given unit."""
+
+    name = "duration"
+
+    def __init__(self, most: float = inf, *, unit: str = "s", above: float = -1.0) -> None:
+        self.most, self.unit, self.above = most, unit, above
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """Read a duration."""
+        seconds = parse_duration(str(value), self.unit)
+        if seconds is None or not self.above < seconds <= self.most:
+            more = " above 0" if self.above == 0 else ""
+            limit = "" if self.most == inf else f", at most {self.most:g}s"
+            self.fail(f"`{printable(str(value)[:40])}` is not a duration{more} such as 30s{limit}", param, ctx)
+        return seconds
 
 
 @option_class

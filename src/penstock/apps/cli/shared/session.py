@@ -5,17 +5,20 @@ import os
 import re
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from importlib import import_module
 from typing import Any, Final, NoReturn
 
 import click
 
-from penstock.errors import FailedError, MalformedError, PenstockError, SelectorError, printable
+from penstock.apps.cli.shared.renames import current_command
+from penstock.errors import FailedError, MalformedError, PenstockError, SelectorError, did_you_mean, printable
 
 #: the key under which a command stores the reader's names for principals, for `report`
 SPOKEN: Final = "penstock.spoken"
+#: the key of the run's `OldSpellings`
+OLD_SPELLINGS: Final = "penstock.old-spellings"
 _SET: Final = re.compile(r"\{([^{}]*)\}")
 
 
@@ -50,6 +53,20 @@ def warn(*warnings: Warned) -> None:
         click.echo(printable(f"warning: {warning.message} [{warning.code}]"), err=True)
 
 
+@dataclass(frozen=True, slots=True)
+class OldSpellings:
+    """The warnings of one run about old spellings. With `-o json` they follow the answer, or are part of the error."""
+
+    as_json: bool
+    warnings: list[Warned] = field(default_factory=list)
+
+    def add(self, message: str) -> None:
+        """Warn of one."""
+        self.warnings.append(Warned("cli.renamed", message))
+        if not self.as_json:
+            warn(self.warnings[-1])
+
+
 def speak(text: str, spoken: Mapping[str, str]) -> str:
     """Replace the short forms of principals in a text by the reader's names.
 
@@ -62,16 +79,18 @@ def speak(text: str, spoken: Mapping[str, str]) -> str:
     return _SET.sub(lambda found: f"{{{', '.join(sorted(found[1].split(', ')))}}}", text) if spoken else text
 
 
-def report(error: PenstockError, *, as_json: bool, spoken: Mapping[str, str]) -> None:
+def report(error: PenstockError, *, as_json: bool, spoken: Mapping[str, str], warnings: Sequence[Warned] = ()) -> None:
     """Print an error on standard error: message and code, the place in a selector, and what to do next.
 
-    `spoken` has the reader's own names for principals, by their short form.
+    `spoken` has the reader's own names for principals, by their short form. With `-o json` the warnings are beside the
+    error, because a program reads all of it as one object.
     """
     if as_json:
         data = error.as_dict()
         if isinstance(error, SelectorError):
             data["pointer"] = error.pointer()
-        click.echo(json.dumps({"error": data}, indent=2), err=True)
+        beside = {"warnings": [one.as_dict() for one in warnings]} if warnings else {}
+        click.echo(json.dumps({"error": data, **beside}, indent=2), err=True)
         return
     lines = [f"error: {error}"]
     if isinstance(error, SelectorError) and error.text:
@@ -122,12 +141,37 @@ class Noun:
         return command
 
 
-class Nouns(click.Group):
-    """A group whose commands are imported only when they are used."""
+class _Commands(click.Group):
+    """A group that suggests a command for one that it does not have.
 
-    def __init__(self, *, nouns: Mapping[str, Noun], **attributes: Any) -> None:
+    `elsewhere` maps commands that people look for here to the noun that has them.
+    """
+
+    def __init__(self, *arguments: Any, elsewhere: Mapping[str, str] | None = None, **attributes: Any) -> None:
+        super().__init__(*arguments, **attributes)
+        self.elsewhere = elsewhere or {}
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find a command. Raises `MalformedError` (`cli.usage`) for one that does not exist, and what click raises."""
+        name, known = args[0], self.list_commands(ctx)
+        if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
+            if name in self.elsewhere:
+                hint = f"`{self.elsewhere[name]} {name}` is another command"
+            else:
+                hint = did_you_mean(name, known) or f"`{ctx.command_path} --help` lists all"
+            raise MalformedError("cli.usage", f"no such command `{name[:80]}`", hint=hint)
+        return super().resolve_command(ctx, args)
+
+
+class Nouns(_Commands):
+    """A group whose commands are imported only when they are used. They are listed in sections."""
+
+    def __init__(self, *, sections: Mapping[str, Mapping[str, Noun]], **attributes: Any) -> None:
         super().__init__(**attributes)
-        self.nouns = nouns
+        self.sections = sections
+        self.nouns = {name: noun for section in sections.values() for name, noun in section.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # click's signature
         """Return the names of all commands."""
@@ -140,8 +184,11 @@ class Nouns(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:  # noqa: ARG002  # as click calls it
         """List the commands without importing them."""
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, noun.help) for name, noun in self.nouns.items()])
+        widest = max(map(len, self.nouns))
+        for title, nouns in self.sections.items():
+            with formatter.section(title):
+                # The texts of all sections begin in one column.
+                formatter.write_dl([(name.ljust(widest), noun.help) for name, noun in nouns.items()])
 
 
 class Root(Nouns):
@@ -161,13 +208,20 @@ class Root(Nouns):
         name = prog_name or "penstock"
         self._main_shell_completion(extra, name, complete_var)
         as_json = wants_json(arguments)
+        old = OldSpellings(as_json)
+        arguments, message = current_command(arguments)
+        if message:
+            old.add(message)
         spoken: dict[str, str] = {}
         try:
             with self.make_context(name, arguments, **extra) as context:
                 # Nested contexts share this, and it outlives them.
                 spoken = context.meta.setdefault(SPOKEN, {})
+                context.meta[OLD_SPELLINGS] = old
                 self.invoke(context)
             sys.stdout.flush()
+            if as_json:
+                warn(*old.warnings)
         except click.exceptions.Exit as leaving:
             sys.exit(leaving.exit_code)
         except BrokenPipeError:
@@ -177,7 +231,7 @@ class Root(Nouns):
             problem = _as_penstock_error(error)
             if isinstance(error, click.exceptions.NoArgsIsHelpError) and not as_json:
                 click.echo(f"{error.message}\n", err=True)
-            report(problem, as_json=as_json, spoken=spoken)
+            report(problem, as_json=as_json, spoken=spoken, warnings=old.warnings)
             sys.exit(problem.exit_status)
         sys.exit(0)
 
@@ -192,9 +246,11 @@ def _as_penstock_error(
             return MalformedError("cli.usage", f"`{error.ctx.command_path}` needs a command")
         case click.UsageError():
             path = error.ctx.command_path if error.ctx is not None else "penstock"
-            # click lays out some messages in several lines.
-            message = " ".join(error.format_message().split()).rstrip(".")
-            return MalformedError("cli.usage", message[:1].lower() + message[1:], hint=f"`{path} --help` shows how")
+            # click lays out some messages in several lines, and makes suggestions of its own.
+            text = error.message if isinstance(error, click.NoSuchOption) else error.format_message()
+            message = " ".join(text.split()).rstrip(".")
+            hint = _suggestion(error) or f"`{path} --help` shows how"
+            return MalformedError("cli.usage", message[:1].lower() + message[1:], hint=hint)
         case click.ClickException():
             return MalformedError("cli.usage", error.format_message())
         case click.Abort() | KeyboardInterrupt():
@@ -202,6 +258,21 @@ def _as_penstock_error(
         case OSError():
             where = "" if error.filename is None else f"`{error.filename}`: "
             return FailedError("file.failed", f"{where}{error.strerror or 'input or output failed'}")
+
+
+class BadChoice(click.BadParameter):
+    """A value that an option cannot have, with the value that was probably meant."""
+
+    def __init__(self, message: str, ctx: click.Context | None, param: click.Parameter | None, suggestion: str) -> None:
+        super().__init__(message, ctx, param)
+        self.suggestion = suggestion
+
+
+def _suggestion(error: click.UsageError) -> str:
+    if isinstance(error, click.NoSuchOption) and error.ctx is not None:
+        options = (one for one in error.ctx.command.get_params(error.ctx) if isinstance(one, click.Option))
+        return did_you_mean(error.option_name, [name for one in options for name in (*one.opts, *one.secondary_opts)])
+    return error.suggestion if isinstance(error, BadChoice) else ""
 
 
 def _quiet_stdout() -> None:
@@ -213,26 +284,8 @@ def _quiet_stdout() -> None:
         pass
 
 
-class Verbs(click.Group):
-    """The verbs of one noun, in the order in which they are declared.
-
-    `elsewhere` maps verbs that people look for here to the command that has them.
-    """
-
-    def __init__(self, *arguments: Any, elsewhere: Mapping[str, str] | None = None, **attributes: Any) -> None:
-        super().__init__(*arguments, **attributes)
-        self.elsewhere = elsewhere or {}
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a verb. Raises `MalformedError` (`cli.usage`) for one that another noun has, and what click raises."""
-        verb = args[0]
-        if verb not in self.commands and verb in self.elsewhere:
-            raise MalformedError(
-                "cli.usage", f"no such command '{verb}'", hint=f"`{self.elsewhere[verb]} {verb}` is another command"
-            )
-        return super().resolve_command(ctx, args)
+class Verbs(_Commands):
+    """The verbs of one noun, in the order in which they are declared."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # as click calls it
         """Return the names of the verbs."""

@@ -23,7 +23,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Final
 
-from penstock.errors import MalformedError, RefusedError
+from penstock.errors import MalformedError, RefusedError, did_you_mean
 from penstock.policy.combining import (
     POLICY_COMBINING,
     PREFIX,
@@ -265,7 +265,8 @@ class Expressions:
         words = self.words
         declared = self.attributes.get(name)
         if declared is None:
-            hint = 'declare it before: attribute name { category = subject id = "…" type = string }'
+            declare = 'declare it before: attribute name { category = subject id = "…" type = string }'
+            hint = did_you_mean(name, self.attributes, declare)
             raise problem("xacml.attribute", f"unknown name `{name[:80]}`", words.text, token.at, hint)
         declared.used = True
         meant = declared.attribute
