@@ -22,6 +22,8 @@ Signed statements:
 - `policy_events` has the policy events of an owner, time-stamps and acknowledgements.
 - `policy_state` computes an owner's policy from its policy events, and says which certificates are revoked.
 - `profiles` signs and verifies profiles.
+- `statements` has validity statements: timed CRLs and revalidations, one-time answers, revocations and heartbeats.
+- `statement_book` says what these statements mean for a certificate now.
 - `key_statements` has the statements of brokers and key managers about key groups.
 - `signed` signs and verifies statements of any kind: policy events, profiles, key statements, time-stamps.
 """

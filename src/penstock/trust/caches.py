@@ -126,5 +126,9 @@ class TypeCache:
         self._known.put(unverified.fingerprint, verified, len(canonical(unverified.body)))
         return verified
 
+    def forget(self) -> None:
+        """Forget all results."""
+        self._known = Recent(self.entries)
+
     def __len__(self) -> int:
         return len(self._known)

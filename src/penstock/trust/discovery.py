@@ -23,7 +23,7 @@ from penstock.trust.certificates import Authorisation, Certificate, Name, Subjec
 from penstock.trust.credentials import Credentials
 from penstock.trust.limits import TRUST_LIMITS, TrustLimits
 from penstock.trust.tags import ANY, Tag, TagBudget, covers, intersect
-from penstock.trust.validity import ALWAYS, OnlineTest, State, Validity
+from penstock.trust.validity import ALWAYS, OnlineTest, Periods, State, Validity, both
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Tuples, and the reduction of a chain of them (RFC 2693, section 6; paper 5, section 2.6.1).
@@ -503,6 +503,9 @@ def _shared(left: FiveTuple, right: FiveTuple, room: TagBudget) -> FiveTuple | N
 OnlineChecker: TypeAlias = Callable[[OnlineTest, str, datetime], Validity]
 """Answers an on-line test for a certificate id: for how long it holds. Raises `RefusedError` when it does not."""
 
+OnlineHistory: TypeAlias = Callable[[OnlineTest, str], Periods]
+"""Answers an on-line test for a certificate id about all times: when it held."""
+
 NO_ENDS: Final[Mapping[str, Validity]] = MappingProxyType({})
 """No certificate was revoked before its time."""
 
@@ -550,13 +553,14 @@ def sift(
     now: datetime | None,
     online: OnlineChecker = no_online_checker,
     ends: Mapping[str, Validity] = NO_ENDS,
+    history: OnlineHistory | None = None,
 ) -> Evidence:
     """Sort verified certificates into those usable now and those that are not. Never raises for a certificate.
 
     `ends` has the last validity of revoked certificates, by id.
 
     Without `now` all dates are kept, so that the conclusions have dates themselves. History is decided this way.
-    On-line tests are about one moment, so a certificate with one is then not usable.
+    `history` says when on-line tests held. Without it, a certificate with one is then not usable.
     """
     moment = None if now is None else instant_key(now)
     fives: list[FiveTuple] = []
@@ -578,22 +582,36 @@ def sift(
                 unusable.append(UnusableCertificate(certificate, "cert.revoked", words))
                 continue
             validity = left
+        periods: Periods = (validity,)
         if validity.online:
             try:
-                if now is None:
-                    raise RefusedError("cert.online-test", "an on-line test cannot be asked about all times")
-                validity = _ask(validity, certificate.id, now, online)
+                if now is not None:
+                    periods = (_ask(validity, certificate.id, now, online),)
+                else:
+                    periods = _ask_always(validity, certificate.id, history)
             except PenstockError as error:
                 unusable.append(UnusableCertificate(certificate, error.code, error.message))
                 continue
         because = (certificate.id,)
-        if isinstance(statement, Authorisation):
-            fives.append(
-                FiveTuple(statement.issuer, statement.subject, statement.propagate, statement.tag, validity, because)
-            )
-        else:
-            fours.append(FourTuple(statement.issuer, statement.name, statement.subject, validity, because))
+        for period in periods:
+            if isinstance(statement, Authorisation):
+                fives.append(
+                    FiveTuple(statement.issuer, statement.subject, statement.propagate, statement.tag, period, because)
+                )
+            else:
+                fours.append(FourTuple(statement.issuer, statement.name, statement.subject, period, because))
     return Evidence(tuple(fives), tuple(fours), credentials.thresholds(), tuple(unusable))
+
+
+def valid_period(certificate: Certificate, now: datetime, online: OnlineChecker) -> Validity:
+    """Return the dates of a certificate, narrowed by its on-line tests if they hold now."""
+    validity = certificate.statement.validity
+    if not validity.online:
+        return validity
+    try:
+        return _ask(validity, certificate.id, now, online)
+    except PenstockError:
+        return validity
 
 
 def _ask(validity: Validity, certificate: str, now: datetime, online: OnlineChecker) -> Validity:
@@ -605,6 +623,18 @@ def _ask(validity: Validity, certificate: str, now: datetime, online: OnlineChec
             raise RefusedError("cert.online-test", f"the on-line test `{test.kind}` does not hold now")
         period = Validity(narrowed.not_before, narrowed.not_after)
     return period
+
+
+def _ask_always(validity: Validity, certificate: str, history: OnlineHistory | None) -> Periods:
+    """Run the on-line tests about all times, and return periods without tests."""
+    if history is None:
+        raise RefusedError("cert.online-test", "an on-line test cannot be asked about all times")
+    found: Periods = (Validity(validity.not_before, validity.not_after),)
+    for test in validity.online:
+        found = both(found, history(test, certificate))
+    if not found:
+        raise RefusedError("cert.online-test", "the on-line tests never held")
+    return found
 
 
 def discover(  # noqa: PLR0913  # each argument is one of the facts that a decision rests on

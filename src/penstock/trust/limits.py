@@ -30,6 +30,13 @@ POLICY_PARTS: Final = 256
 #: milliseconds: the longest that a broker can go on without a newer time-stamp
 STAMP_PERIOD: Final = 7 * 24 * 3_600_000
 
+#: validity statements: bytes of one, certificates in it, milliseconds that a timed one covers at most, and URIs of an
+#: on-line test
+STATEMENT_BYTES: Final = 256 << 10
+STATEMENT_CERTIFICATES: Final = 4_000
+STATEMENT_PERIOD: Final = 366 * 24 * 3_600_000
+STATEMENT_URIS: Final = 4
+
 #: key groups: members of one, nodes that one message about an epoch renews, blocks of an epoch, milliseconds that an
 #: epoch of label keys can last, and parts of a checkpoint
 KEY_MEMBERS: Final = 65_536
@@ -58,6 +65,12 @@ class TrustLimits(CodecLimits):
     policy_revoked: int = 100_000
     policy_agreements: int = 64
     policy_profiles: int = 100_000
+    #: validity statements that a verifier keeps: issuers, statements of one issuer and kind, questions without an
+    #: answer, and certificates whose state is remembered
+    statement_issuers: int = 1_000
+    statements_of_issuer: int = 8
+    statement_questions: int = 1_000
+    statement_certificates: int = 100_000
 
 
 TRUST_LIMITS: Final = TrustLimits()

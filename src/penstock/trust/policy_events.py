@@ -74,8 +74,8 @@ def _read_type_name(parts: tuple[SExp, ...]) -> TypeName:
     raise malformed("a type is removed by its owner, name and version")
 
 
-_CREDENTIALS: Final[ListForm[UnverifiedCredentials]] = ListForm(lambda bag: bag.to_sexp()[1:], collect_credentials)
-_CERTIFICATE_ID: Final = Form(str.encode, _read_id)
+CREDENTIALS: Final[ListForm[UnverifiedCredentials]] = ListForm(lambda bag: bag.to_sexp()[1:], collect_credentials)
+CERTIFICATE_ID: Final = Form(str.encode, _read_id)
 _DEFINITION: Final = Form(UnverifiedType.to_sexp, _read_definition)
 _TYPE_NAME: Final[ListForm[TypeName]] = ListForm(
     lambda name: (str(name.owner).encode(), name.name.encode(), name.version.encode()), _read_type_name
@@ -88,7 +88,7 @@ class PublishCertificates(StatementRecord):
     """Certificates that brokers may use: grants and names, of the owner and of others."""
 
     HEAD: ClassVar = b"publish"
-    credentials: Annotated[UnverifiedCredentials, _CREDENTIALS, BARE] = field(repr=False)
+    credentials: Annotated[UnverifiedCredentials, CREDENTIALS, BARE] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,7 +96,7 @@ class Revoke(StatementRecord):
     """Revoke certificates, by their ids, whoever presents them. This cannot be undone."""
 
     HEAD: ClassVar = b"revoke"
-    certificates: Annotated[tuple[str, ...], _CERTIFICATE_ID, BARE]
+    certificates: Annotated[tuple[str, ...], CERTIFICATE_ID, BARE]
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from penstock.model.instants import date_key, format_date, instant_key, parse_da
 DEFAULT_LIFETIME: Final = timedelta(days=365)
 _BEGIN: Final = b""
 _END: Final = b"\xff"
-_ONLINE_KINDS: Final = (b"crl", b"reval", b"one-time")
+_ONLINE_KINDS: Final = (b"crl", b"reval", b"one-time", b"active")
 
 
 class State(StrEnum):
@@ -31,7 +31,7 @@ class State(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class OnlineTest:
-    """An on-line test as the issuer wrote it: `(online crl|reval|one-time …)`. Someone else answers it."""
+    """An on-line test as the issuer wrote it: `(online crl|reval|one-time|active …)`; `trust.statements` reads it."""
 
     kind: str
     body: SExp
@@ -137,7 +137,7 @@ def parse_validity(parts: Iterable[SExp]) -> Validity:
                 raise MalformedError(
                     "validity.malformed",
                     "a `valid` field holds something else than not-before, not-after and on-line tests",
-                    hint="expected `(valid (not-before …) (not-after …) (online crl|reval|one-time …))`",
+                    hint="expected `(valid (not-before …) (not-after …) (online crl|reval|one-time|active …))`",
                 )
     validity = Validity(not_before, not_after, tuple(online))
     if validity.begin > validity.end:

@@ -1,0 +1,515 @@
+"""The validity statements that a verifier has, and what follows for one certificate: valid until, revoked or unknown.
+
+A state machine without a clock or a network. Its rules:
+
+1. A timed statement counts from `not_before` to `not_after`. Two of one issuer and kind that overlap are both void.
+   Without a statement that covers now, nothing is known (RFC 2693, 5.2: the gap is not valid).
+2. A timed statement that begins before a forgotten one has ended is refused. Numbers of active revocations and
+   heartbeats, and times of heartbeats, do not decrease. If two active revocations have the same number, no certificate
+   that depends on them is valid, until there is one with a higher number.
+3. Active revocations count immediately. A heartbeat ends after its period, and after the interval that the certificate
+   permits, both counted from when it was signed or received, whichever is earlier: an issuer whose clock is ahead does
+   not extend it. A heartbeat for a revocation that has not arrived yet vouches for nothing.
+4. A one-time answer counts once, for the question with its nonce, and for `recheck` from the time of the question.
+5. Clocks jump. The only bounds that are remembered are dates in signed statements, and the last ended statements are
+   kept. So a verifier whose clock was ahead goes on with them when its clock is corrected.
+6. Everything is bounded (`TrustLimits.statement_*`). What does not fit is refused, and so are its certificates.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from enum import StrEnum
+from typing import Final, TypeAlias, cast
+
+from penstock.errors import LimitError, MalformedError, RefusedError
+from penstock.model.principals import Principal
+from penstock.trust.limits import TRUST_LIMITS, TrustLimits
+from penstock.trust.signed import SignedValue
+from penstock.trust.statements import (
+    ActiveRevocation,
+    Heartbeat,
+    OneTimeAnswer,
+    OneTimeQuestion,
+    OnlineKind,
+    OnlineTerms,
+    Revalidation,
+    RevocationList,
+    TimedStatement,
+    ValidityClaim,
+)
+from penstock.trust.validity import OnlineTest, Periods, Validity, earliest
+
+#: ended statements that are kept of each issuer and kind
+_KEPT: Final = 2
+_INSTANT: Final = timedelta(microseconds=1)
+#: a question is forgotten after this time: an answer that comes later is refused
+ANSWER_TIME: Final = timedelta(seconds=30)
+
+
+class OnlineState(StrEnum):
+    """What statements say about a certificate."""
+
+    VALID = "valid"
+    UNKNOWN = "unknown"
+    REVOKED = "revoked"
+
+
+@dataclass(frozen=True, slots=True)
+class OnlineStatus:
+    """What statements say about a certificate now: until when, and why in a code and words for people.
+
+    Only a valid certificate has no code.
+    """
+
+    state: OnlineState
+    until: datetime | None = None
+    code: str = ""
+    why: str = ""
+
+    @property
+    def missing(self) -> bool:
+        """Whether a later statement could say more."""
+        return self.code in ("statement.unknown", "statement.ended")
+
+
+@dataclass(slots=True)
+class _Timed:
+    """The timed statements of one issuer and kind, the earliest first."""
+
+    windows: list[SignedValue[TimedStatement]] = field(default_factory=list)
+    #: digests of statements that overlap with others
+    void: set[bytes] = field(default_factory=set)
+    #: the last end of a forgotten statement
+    floor: datetime | None = None
+
+    def purge(self, now: datetime) -> None:
+        """Forget all statements that have ended, except for the last ones."""
+        ended = [held for held in self.windows if held.value.not_after < now][:-_KEPT]
+        for held in ended:
+            self.windows.remove(held)
+            self.void.discard(held.digest)
+            end = held.value.not_after
+            self.floor = end if self.floor is None else max(self.floor, end)
+
+
+@dataclass(slots=True)
+class _Active:
+    """The last active revocation and heartbeat of one issuer."""
+
+    revoked: SignedValue[ActiveRevocation] | None = None
+    beat: SignedValue[Heartbeat] | None = None
+    #: when the heartbeat arrived
+    heard: datetime | None = None
+    #: the highest number under which there are two different revocations
+    forked: int = 0
+
+    def until(self, interval: timedelta | None = None) -> datetime | None:
+        """Return when the last heartbeat ends, if the certificate permits this interval at most."""
+        if self.beat is None or self.heard is None:
+            return None
+        value = self.beat.value
+        period = value.until - value.time
+        return min(value.time, self.heard) + (period if interval is None else min(period, interval))
+
+
+@dataclass(frozen=True, slots=True)
+class _Asked:
+    """A question without an answer: when it was asked, and how long its answer counts."""
+
+    question: OneTimeQuestion
+    at: datetime
+    recheck: timedelta
+
+
+@dataclass(frozen=True, slots=True)
+class _Answered:
+    """The last answer about a certificate, and when it was asked for."""
+
+    answer: SignedValue[OneTimeAnswer]
+    at: datetime
+    until: datetime
+
+
+@dataclass(slots=True)
+class _Issuer:
+    timed: dict[OnlineKind, _Timed] = field(default_factory=dict)
+    active: _Active = field(default_factory=_Active)
+    answers: dict[str, _Answered] = field(default_factory=dict)
+
+    def is_over(self, now: datetime) -> bool:
+        """Return whether every statement has ended."""
+        until = self.active.until()
+        ends = [held.value.not_after for timed in self.timed.values() for held in timed.windows]
+        ends += [found.until for found in self.answers.values()]
+        return all(end < now for end in ends) and (until is None or until < now)
+
+
+_TIMED_KINDS: Final = {RevocationList: OnlineKind.CRL, Revalidation: OnlineKind.REVALIDATION}
+
+
+class StatementBook:
+    """See the module. `verifier` is the principal that asks one-time questions."""
+
+    def __init__(self, verifier: Principal, *, limits: TrustLimits = TRUST_LIMITS) -> None:
+        self._verifier = verifier
+        self._limits = limits
+        self._issuers: dict[Principal, _Issuer] = {}
+        self._asked: dict[bytes, _Asked] = {}
+
+    # Statements.
+
+    def take(self, statement: SignedValue[ValidityClaim], now: datetime) -> bool:
+        """Take a verified statement; return whether it is new. Two that exclude each other are both kept, as void.
+
+        Raises `RefusedError`: `statement.backwards` for one from before what is known, `statement.ended` for a
+        heartbeat that is over, `statement.nonce` for an answer to no open question; and `LimitError`
+        (`statement.limit`).
+        """
+        value = statement.value
+        issuer = self._issuer(value.issuer, now)
+        match value:
+            case TimedStatement():
+                timed = issuer.timed.setdefault(_TIMED_KINDS[type(value)], _Timed())
+                new = self._take_timed(timed, cast("SignedValue[TimedStatement]", statement), now)
+            case ActiveRevocation():
+                new = _take_revocation(issuer.active, cast("SignedValue[ActiveRevocation]", statement))
+            case Heartbeat():
+                new = _take_heartbeat(issuer.active, cast("SignedValue[Heartbeat]", statement), now)
+            case OneTimeAnswer():
+                new = self._take_answer(issuer, cast("SignedValue[OneTimeAnswer]", statement), now)
+            case _:
+                raise TypeError("not a validity statement")
+        if new:
+            self._issuers[value.issuer] = issuer
+        return new
+
+    def _issuer(self, principal: Principal, now: datetime) -> _Issuer:
+        known = self._issuers.get(principal)
+        if known is not None:
+            return known
+        most = self._limits.statement_issuers
+        if len(self._issuers) >= most:
+            # What is forgotten has ended: taken again, it would be refused or vouch for nothing.
+            for one in [one for one, issuer in self._issuers.items() if issuer.is_over(now)]:
+                del self._issuers[one]
+        if len(self._issuers) >= most:
+            raise LimitError("statement.limit", f"there are validity statements of more than {most} issuers")
+        return _Issuer()
+
+    def _take_timed(self, timed: _Timed, statement: SignedValue[TimedStatement], now: datetime) -> bool:
+        value, most = statement.value, self._limits.statements_of_issuer
+        if any(held.digest == statement.digest for held in timed.windows):
+            return False
+        timed.purge(now)
+        clash = [held.digest for held in timed.windows if held.value.overlaps(value)]
+        timed.void.update(clash)
+        if not clash and timed.floor is not None and value.not_before <= timed.floor:
+            raise _backwards(f"it begins before {_moment(timed.floor)}, when an earlier one ended")
+        if len(timed.windows) >= most:
+            raise LimitError("statement.limit", f"one issuer has more than {most} statements that have not ended")
+        if clash:
+            timed.void.add(statement.digest)
+        timed.windows.append(statement)
+        timed.windows.sort(key=lambda held: held.value.not_before)
+        # One that has ended is kept if it is among the last: the clock may be ahead.
+        timed.purge(now)
+        return statement in timed.windows
+
+    def _take_answer(self, issuer: _Issuer, statement: SignedValue[OneTimeAnswer], now: datetime) -> bool:
+        value = statement.value
+        self._forget_questions(now)
+        asked = self._asked.get(value.nonce)
+        question = OneTimeQuestion(value.issuer, value.certificate, value.verifier, value.nonce)
+        if asked is None or asked.question != question:
+            raise RefusedError("statement.nonce", "this one-time answer does not belong to an open question")
+        del self._asked[value.nonce]
+        issuer.answers[value.certificate] = _Answered(statement, asked.at, asked.at + asked.recheck)
+        return True
+
+    def ask(self, terms: OnlineTerms, certificate: str, nonce: bytes, now: datetime) -> OneTimeQuestion:
+        """Return a question to the issuer. Its answer is accepted once, within `ANSWER_TIME`.
+
+        Raises `LimitError` (`statement.limit`), `MalformedError` (`online.malformed`) for terms of another kind.
+        """
+        self._forget_questions(now)
+        if len(self._asked) >= self._limits.statement_questions:
+            raise LimitError("statement.limit", "too many one-time questions are open")
+        if terms.kind is not OnlineKind.ONE_TIME or terms.pause is None:
+            raise MalformedError("online.malformed", f"a test `{terms.kind}` is not answered one question at a time")
+        question = OneTimeQuestion(terms.signer, certificate, self._verifier, nonce)
+        self._asked[nonce] = _Asked(question, now, terms.pause)
+        return question
+
+    def _forget_questions(self, now: datetime) -> None:
+        # A question from the future was asked before the clock was corrected.
+        for nonce in [nonce for nonce, one in self._asked.items() if not one.at <= now <= one.at + ANSWER_TIME]:
+            del self._asked[nonce]
+
+    def is_due(self, terms: OnlineTerms, certificate: str, now: datetime) -> bool:
+        """Return whether to ask about a certificate: no question is open, and the last answer ends soon or has ended.
+
+        An answer is replaced in the last quarter of its time, so that access does not end in between.
+        """
+        self._forget_questions(now)
+        if any(one.question.certificate == certificate for one in self._asked.values()):
+            return False
+        known = self._issuers.get(terms.signer, _Issuer()).answers.get(certificate)
+        return known is None or not known.at <= now < known.until - (known.until - known.at) / 4
+
+    def is_current(self, issuer: Principal, now: datetime) -> bool:
+        """Return whether a statement of an issuer that others can use counts now."""
+        known = self._issuers.get(issuer, _Issuer())
+        until = known.active.until()
+        return (until is not None and now <= until) or any(
+            held.value.not_before <= now <= held.value.not_after
+            for timed in known.timed.values()
+            for held in timed.windows
+        )
+
+    def statements(self, issuer: Principal) -> Iterator[SignedValue[ValidityClaim]]:
+        """Yield an issuer's statements that others can use: all except one-time answers."""
+        known = self._issuers.get(issuer)
+        if known is not None:
+            for timed in known.timed.values():
+                yield from timed.windows
+            yield from filter(None, (known.active.revoked, known.active.beat))
+
+    def issuers(self) -> Iterator[Principal]:
+        """Yield the issuers of the statements that are here."""
+        yield from self._issuers
+
+    # Time.
+
+    def purge(self, now: datetime) -> None:
+        """Forget statements that have ended, except for the last ones, and questions without an answer."""
+        self._forget_questions(now)
+        for issuer in self._issuers.values():
+            for timed in issuer.timed.values():
+                timed.purge(now)
+            for certificate in [one for one, found in issuer.answers.items() if not found.at <= now <= found.until]:
+                del issuer.answers[certificate]
+
+    def turns(self, now: datetime) -> datetime | None:
+        """Return when the next statement begins or has ended, after now."""
+        turn: datetime | None = None
+        for issuer in self._issuers.values():
+            for timed in issuer.timed.values():
+                for held in timed.windows:
+                    begin, end = held.value.not_before, held.value.not_after
+                    turn = earliest(turn, begin if begin > now else _end(end, now))
+            ends = [found.until for found in issuer.answers.values()]
+            ends += [] if (until := issuer.active.until()) is None else [until]
+            for end in ends:
+                turn = earliest(turn, _end(end, now))
+        return turn
+
+    # Certificates.
+
+    def check(self, test: OnlineTest, certificate: str, now: datetime) -> Validity:
+        """Return for how long an on-line test holds: an `OnlineChecker`.
+
+        Raises `RefusedError` (`cert.revoked`, `statement.*`) if it does not, `MalformedError` (`online.malformed`).
+        """
+        status = self.status(OnlineTerms.of(test), certificate, now)
+        if status.state is not OnlineState.VALID:
+            raise RefusedError(status.code, status.why, certificate=certificate)
+        return Validity.between(None, status.until)
+
+    def status(self, terms: OnlineTerms, certificate: str, now: datetime) -> OnlineStatus:
+        """Return what the signer that a certificate names says about it now. Nobody else's statements count."""
+        issuer = self._issuers.get(terms.signer) or _Issuer()
+        if terms.kind is OnlineKind.ACTIVE:
+            return _active_status(issuer.active, terms, certificate, now)
+        if terms.kind is OnlineKind.ONE_TIME:
+            return _answer_status(issuer.answers.get(certificate), terms, now)
+        return _timed_status(issuer.timed.get(terms.kind) or _Timed(), terms, certificate, now)
+
+
+def _take_revocation(active: _Active, statement: SignedValue[ActiveRevocation]) -> bool:
+    known, number = active.revoked, statement.value.number
+    if known is not None and number == known.value.number and statement.digest != known.digest:
+        new, active.forked = active.forked < number, number
+        return new
+    if known is not None and number <= known.value.number:
+        if number < known.value.number:
+            raise _backwards(f"revocation {known.value.number} is known, and this is {number}")
+        return False
+    active.revoked = statement
+    return True
+
+
+def _take_heartbeat(active: _Active, statement: SignedValue[Heartbeat], now: datetime) -> bool:
+    known, value = active.beat, statement.value
+    if known is not None:
+        if statement.digest == known.digest:
+            return False
+        if value.number == known.value.number and value.head != known.value.head:
+            new, active.forked = active.forked < value.number, value.number
+            return new
+        if value.number < known.value.number or value.time <= known.value.time:
+            raise _backwards("a later heartbeat is known")
+    if value.until < now:
+        raise RefusedError("statement.ended", f"the heartbeat ended at {_moment(value.until)}")
+    active.beat, active.heard = statement, now
+    return True
+
+
+def _timed_status(timed: _Timed, terms: OnlineTerms, certificate: str, now: datetime) -> OnlineStatus:
+    found = [held for held in timed.windows if held.value.not_before <= now <= held.value.not_after]
+    if any(held.digest in timed.void for held in found):
+        return _unknown(
+            "statement.overlap", f"two `{terms.kind}` statements of {terms.signer.short} overlap: both fail"
+        )
+    if found:
+        value = found[0].value
+        if (certificate in value.certificates) is (terms.kind is OnlineKind.REVALIDATION):
+            return OnlineStatus(OnlineState.VALID, value.not_after)
+        if terms.kind is OnlineKind.REVALIDATION:
+            return _unknown("statement.not-listed", f"the revalidation of {terms.signer.short} does not list it")
+        return _revoked(terms, value.not_before)
+    ended = [held.value.not_after for held in timed.windows if held.value.not_after < now]
+    return _missing(terms, max(ended, default=timed.floor))
+
+
+def _active_status(active: _Active, terms: OnlineTerms, certificate: str, now: datetime) -> OnlineStatus:
+    revoked, beat = active.revoked, active.beat
+    if revoked is not None and certificate in revoked.value.certificates:
+        return _revoked(terms, revoked.value.time)
+    until = active.until(terms.pause)
+    if beat is None or until is None:
+        return _missing(terms, None)
+    last = 0 if revoked is None else revoked.value.number
+    if last < beat.value.number:
+        return _unknown("statement.unknown", f"revocation {beat.value.number} of {terms.signer.short} is missing")
+    differs = revoked is not None and last == beat.value.number and beat.value.head != revoked.digest
+    if differs or (active.forked and active.forked >= last):
+        return _unknown("statement.overlap", f"{terms.signer.short} has signed two revocations {last}: both fail")
+    if until < now:
+        return _missing(terms, until)
+    return OnlineStatus(OnlineState.VALID, until)
+
+
+def _answer_status(found: _Answered | None, terms: OnlineTerms, now: datetime) -> OnlineStatus:
+    if found is None or now < found.at:
+        return _missing(terms, None)
+    if found.answer.value.revoked:
+        return _revoked(terms, found.answer.value.time)
+    return OnlineStatus(OnlineState.VALID, found.until) if now <= found.until else _missing(terms, found.until)
+
+
+def _unknown(code: str, why: str) -> OnlineStatus:
+    return OnlineStatus(OnlineState.UNKNOWN, None, code, why)
+
+
+def _missing(terms: OnlineTerms, ended: datetime | None) -> OnlineStatus:
+    what = f"statement `{terms.kind}` of {terms.signer.short}"
+    if ended is None:
+        return _unknown("statement.unknown", f"there is no {what} for now")
+    return _unknown("statement.ended", f"the last {what} ended at {_moment(ended)}")
+
+
+def _revoked(terms: OnlineTerms, since: datetime) -> OnlineStatus:
+    why = f"revoked by a statement `{terms.kind}` of {terms.signer.short} at {_moment(since)}"
+    return OnlineStatus(OnlineState.REVOKED, None, "cert.revoked", why)
+
+
+def _backwards(why: str) -> RefusedError:
+    return RefusedError("statement.backwards", f"a statement is older than what is known: {why}")
+
+
+def _end(last: datetime, now: datetime) -> datetime | None:
+    """Return the first instant after the last one that something counts; None if that is over, or never."""
+    return last + _INSTANT if now <= last < datetime.max.replace(tzinfo=last.tzinfo) else None
+
+
+def _moment(instant: datetime) -> str:
+    return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# History: when a certificate was valid, by all statements that were ever made.
+
+
+@dataclass(frozen=True, slots=True)
+class StatementHistory:
+    """Verified statements of any time: an `OnlineHistory`. The rules are those of the book.
+
+    An active revocation counts from the time at which it was signed. A heartbeat counts from then too, and only if its
+    revocation is there. A one-time answer counts from its time, for `recheck`.
+    """
+
+    statements: tuple[SignedValue[ValidityClaim], ...] = ()
+
+    def periods(self, test: OnlineTest, certificate: str) -> Periods:
+        """Return when an on-line test held for a certificate. Raises `MalformedError` (`online.malformed`)."""
+        terms = OnlineTerms.of(test)
+        mine = {one.digest: one for one in self.statements if one.value.issuer == terms.signer}
+        match terms.kind:
+            case OnlineKind.ACTIVE:
+                found = _active_periods(tuple(mine.values()), terms, certificate)
+            case OnlineKind.ONE_TIME:
+                found = _answer_periods(tuple(mine.values()), terms, certificate)
+            case _:
+                kind = RevocationList if terms.kind is OnlineKind.CRL else Revalidation
+                timed = [one.value for one in mine.values() if isinstance(one.value, kind)]
+                found = [
+                    (one.not_before, one.not_after)
+                    for one in timed
+                    if (certificate in one.certificates) is (kind is Revalidation)
+                    and not any(other is not one and one.overlaps(other) for other in timed)
+                ]
+        return tuple(Validity.between(*period) for period in _joined(found))
+
+
+NO_STATEMENTS: Final = StatementHistory()
+
+_Period: TypeAlias = tuple[datetime, datetime]
+
+
+def _active_periods(
+    statements: Sequence[SignedValue[ValidityClaim]], terms: OnlineTerms, certificate: str
+) -> list[_Period]:
+    lists = [(one.digest, one.value) for one in statements if isinstance(one.value, ActiveRevocation)]
+    known = {digest for digest, _ in lists}
+    numbers = Counter(value.number for _, value in lists)
+    steps = sorted((value.time, value.number, certificate in value.certificates) for _, value in lists)
+    # While the certificate is listed, and while two revocations have the same number, nothing is valid.
+    changes = [(time, listed or numbers[number] > 1) for time, number, listed in steps]
+    found: list[_Period] = []
+    for one in statements:
+        beat = one.value
+        if not isinstance(beat, Heartbeat) or (beat.number and beat.head not in known):
+            continue
+        end = min(beat.until, beat.time + (terms.pause or timedelta()))
+        before = [is_revoked for time, is_revoked in changes if time <= beat.time]
+        after = [time - _INSTANT for time, is_revoked in changes if is_revoked and beat.time < time <= end]
+        if not (before and before[-1]):
+            found.append((beat.time, min([end, *after])))
+    return found
+
+
+def _answer_periods(
+    statements: Sequence[SignedValue[ValidityClaim]], terms: OnlineTerms, certificate: str
+) -> list[_Period]:
+    answers = [one.value for one in statements if isinstance(one.value, OneTimeAnswer)]
+    mine = [one for one in answers if one.certificate == certificate]
+    revoked = [one.time for one in mine if one.revoked]
+    found: list[_Period] = []
+    for one in mine:
+        end = one.time + (terms.pause or timedelta())
+        if not one.revoked:
+            found.append((one.time, min([end, *(time - _INSTANT for time in revoked if one.time < time <= end)])))
+    return found
+
+
+def _joined(periods: Iterable[_Period]) -> list[_Period]:
+    """Return periods in order, with those joined that meet or follow each other immediately."""
+    found: list[_Period] = []
+    for begin, end in sorted(periods):
+        if found and begin <= found[-1][1] + _INSTANT:
+            found[-1] = found[-1][0], max(found[-1][1], end)
+        else:
+            found.append((begin, end))
+    return found
