@@ -34,6 +34,7 @@ from penstock.roles.engine import (
 )
 from penstock.roles.language import EVENT
 from penstock.trust.caches import Recent
+from penstock.trust.capabilities import Right
 from penstock.trust.limits import GRANTS_PER_PRINCIPAL
 from penstock.trust.validity import Validity
 
@@ -196,7 +197,9 @@ class RoleAuthority:
         event_type = request.type.event_type
         privileges = self._privileges(request.principal)
         name = event_type.name
-        exact = privileges.named.get((request.action, name.owner, name.name), ())
+        exact = (
+            one for right in _rights(request.action) for one in privileges.named.get((right, name.owner, name.name), ())
+        )
         wide = (one for one in privileges.patterns if _covers(one.held.privilege, request))
         for period in (*exact, *wide):
             privilege = period.held.privilege
@@ -213,9 +216,14 @@ class RoleAuthority:
                 yield branch
 
 
+def _rights(action: Right) -> tuple[Right, ...]:
+    """Return the rights that include an action: `manage` includes its single operations."""
+    return (action, Right.MANAGE) if action.startswith("manage-") else (action,)
+
+
 def _covers(privilege: object, request: EventRequest) -> bool:
     """Return whether a privilege on several types covers the type of a request."""
-    if not isinstance(privilege, GroundEventPrivilege) or privilege.right is not request.action:
+    if not isinstance(privilege, GroundEventPrivilege) or privilege.right not in _rights(request.action):
         return False
     event_type = request.type.event_type
     if privilege.below:

@@ -69,7 +69,7 @@ from penstock.roles.language import (
     policy_problems,
 )
 from penstock.roles.limits import ROLE_NAME_LENGTH, SEARCH_STEPS
-from penstock.selector import ALWAYS, Compiled, Selector, built, compile_selector, conjunction, evaluate
+from penstock.selector import ALWAYS, Compiled, Selector, built, compile_selector, conjunction, conjuncts, evaluate
 from penstock.selector.ast import AttributeReference, Literal, Node, Term, literal, map_attributes, walk
 from penstock.trust.capabilities import Right
 from penstock.trust.signed import StatementRecord
@@ -1104,11 +1104,11 @@ class RoleEngine:
         for one in rule.conditions:
             if isinstance(one, WhereCondition):
                 facts_now = {name: self._values.get(name) for name in self._scalars}
-                ground = substitute(one.selector, {**facts_now, **binding})
-                if ground.attributes:
-                    left.append(ground)
-                elif not _true(ground, {}):
-                    return
+                for part in conjuncts(substitute(one.selector, {**facts_now, **binding})):
+                    if part.attributes:
+                        left.append(part)
+                    elif not _true(part, {}):
+                        return
         yield binding, conjunction(*left)
 
     def _watched(self, record: CredentialRecord) -> Iterator[tuple[object, ...]]:

@@ -191,7 +191,9 @@ class _Linter:
                 if not with_it:
                     continue
                 for rule in rules:
-                    if rule not in with_it and id(rule) not in self.impossible:
+                    # A rule that needs another member is what the separation is about.
+                    free = not any(self.needs(rule, one, frozenset()) for one in separation.members)
+                    if free and id(rule) not in self.impossible:
                         others = [f"`{one.name}`" for one in separation.members if one is not member]
                         yield PolicyProblem(
                             "role.defeated",
