@@ -1,5 +1,6 @@
-"""What people run: the command line, the broker process and the decision service.
+"""What people run: the command line, the broker process, the decision service and the access control service.
 
+- `acs` is the access control service of a domain.
 - `cli` is the command `penstock`.
 - `http` is the decision service.
 - `node` runs a broker from its node file.

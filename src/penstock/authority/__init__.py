@@ -1,5 +1,6 @@
-"""Who is authorised to change rules: the moderator's signed rule book in a store, and polls of those affected.
+"""Authority that must survive a process: domains with their access control service, rule books, and polls.
 
+- `domain` is the access control service of a domain: members, capabilities, delegations, revocations.
 - `rulebook` is the rule book: it checks each step and appends it to a ledger.
 - `rulebook_records` has signed requests to the moderator, and converts the steps of a rule book to changes and back.
 - `rulebook_state` computes the state of a rule book from its changes.

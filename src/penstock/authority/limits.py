@@ -1,4 +1,4 @@
-"""Bounds on rule books and polls in ledgers. A node file cannot set them: brokers do not keep rule books."""
+"""Bounds on rule books, polls and domains in ledgers. A node file cannot set them: brokers do not keep ledgers."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -12,7 +12,7 @@ POLL_LONGEST: Final = 30 * 86_400
 
 @dataclass(frozen=True, kw_only=True)
 class AuthorityLimits(ModeratorLimits, StoreLimits):
-    """Bounds on a rule book, its polls, their rules and their ledgers."""
+    """Bounds on a rule book, its polls, their rules and their ledgers, and on what a domain keeps."""
 
     #: steps of a rule book that are kept in memory: others are read again when one of them is to be undone
     moderator_steps: int = 10_000
@@ -30,6 +30,18 @@ class AuthorityLimits(ModeratorLimits, StoreLimits):
     #: seconds: the longest time until the deadline of a poll, and how long consents are valid afterwards
     poll_longest: int = POLL_LONGEST
     poll_consent: int = 86_400
+    #: a domain: members, certificates that it keeps, certificates in one change, characters of a name
+    domain_members: int = 100_000
+    domain_certificates: int = 100_000
+    domain_batch: int = 256
+    domain_name_length: int = 128
+    #: seconds between the time of a request to a domain and the service's clock; requests are remembered for as long
+    domain_request_age: int = 300
+    #: how often a change is planned again because others were quicker, and changes after which a snapshot is kept
+    domain_attempts: int = 64
+    domain_snapshot_every: int = 500
+    #: seconds: the shortest lifetime of a capability that is renewed
+    domain_shortest: int = 30
 
 
 AUTHORITY_LIMITS: Final = AuthorityLimits()

@@ -26,6 +26,7 @@ Groups and links:
 
 from penstock.crypto.keys import ProtectedKey as ProtectedKey
 from penstock.crypto.keys import PublicKey as PublicKey
+from penstock.crypto.keys import Signer as Signer
 from penstock.crypto.keys import SigningKey as SigningKey
 from penstock.crypto.keys import StoredKey as StoredKey
 from penstock.crypto.keys import digest as digest

@@ -8,7 +8,7 @@ import hashlib
 import unicodedata
 from dataclasses import dataclass, field
 from functools import lru_cache
-from typing import Final, TypeAlias
+from typing import Final, Protocol, TypeAlias
 
 import nacl.exceptions
 import nacl.signing
@@ -113,6 +113,24 @@ class SigningKey:
     def sign(self, message: bytes) -> bytes:
         """Return the 64-byte signature of a message."""
         return bytes(self._key.sign(message).signature)
+
+
+class Signer(Protocol):
+    """Something that signs as one principal: a `SigningKey`, or a key that never enters this process."""
+
+    @property
+    def public(self) -> PublicKey:
+        """Return the public key."""
+        ...
+
+    @property
+    def principal(self) -> Principal:
+        """Return the principal that the key is."""
+        ...
+
+    def sign(self, message: bytes, /) -> bytes:
+        """Return the 64-byte signature of a message. A key outside raises `FailedError` if it cannot be used."""
+        ...
 
 
 # ----------------------------------------------------------------------------------------------------------------------

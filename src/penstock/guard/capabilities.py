@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import datetime
 
 from penstock.errors import LimitError, PenstockError
 from penstock.guard.decision import DecisionProblem, EventRequest, NetworkRequest, Request, Ruling
@@ -13,7 +14,18 @@ from penstock.model.values import Schema
 from penstock.selector import conjunction
 from penstock.trust.capabilities import network_request, read_terms, type_request
 from penstock.trust.credentials import Credentials
-from penstock.trust.discovery import NO_ENDS, FiveTuple, NameTable, OnlineChecker, follow, no_online_checker, sift
+from penstock.trust.discovery import (
+    NO_ENDS,
+    Evidence,
+    Findings,
+    FiveTuple,
+    NameTable,
+    OnlineChecker,
+    follow,
+    follow_all,
+    no_online_checker,
+    sift,
+)
 from penstock.trust.event_types import VerifiedType
 from penstock.trust.explain import AuthorityQuestion, Explanation, explain
 from penstock.trust.limits import TRUST_LIMITS, TrustLimits
@@ -50,7 +62,7 @@ class CapabilityAuthority:
     def rule(self, request: Request) -> Ruling:
         """Return a branch for each chain that leads from the owner to the principal. Raises `LimitError`."""
         question = self.question(request)
-        findings = follow(question.evidence, question.root, question.principal, question.request, limits=self.limits)
+        findings = self._find(question)
         apart = [replace(grant, tag=tag) for grant in findings.grants for tag in _alternatives(grant.tag)]
         # A grant may be narrower than what was asked: `(manage add)` does not answer `(manage)`.
         granted = [grant for grant in apart if _answers(grant.tag, question.request)]
@@ -69,6 +81,9 @@ class CapabilityAuthority:
         """Return the request as a question about certificates, which can be explained."""
         evidence = sift(self.credentials, request.now, self.online, self.ends)
         return AuthorityQuestion(self.credentials, evidence, _root(request), request.principal, _asked(request))
+
+    def _find(self, question: AuthorityQuestion) -> Findings:
+        return follow(question.evidence, question.root, question.principal, question.request, limits=self.limits)
 
     def explain(self, request: Request) -> Explanation:
         """Explain why a request is allowed or not, by certificates alone."""
@@ -108,6 +123,45 @@ class CapabilityAuthority:
         # Section 5.2.2: an attribute need not exist in this version. It is then null.
         branch.holds_where().check(schema, missing="null")
         branch.when.condition.check(self.environment)
+
+
+@dataclass(frozen=True, slots=True)
+class CapabilitySurvey(CapabilityAuthority):
+    """A source of authority that is asked about many principals at one time: it reduces each request once for all.
+
+    It gives the same rulings as `CapabilityAuthority`.
+    """
+
+    now: datetime = field(kw_only=True)
+    _evidence: list[Evidence] = field(default_factory=list, init=False, repr=False, compare=False)
+    _found: dict[tuple[Principal, Tag], Mapping[Principal, Findings]] = field(
+        default_factory=dict, init=False, repr=False, compare=False
+    )
+
+    def question(self, request: Request) -> AuthorityQuestion:
+        """Return the request as a question. Raises `ValueError` if it is about another time."""
+        if request.now != self.now:
+            raise ValueError("a survey is about one time")
+        if not self._evidence:
+            self._evidence.append(sift(self.credentials, self.now, self.online, self.ends))
+        return AuthorityQuestion(
+            self.credentials, self._evidence[0], _root(request), request.principal, _asked(request)
+        )
+
+    def candidates(self, request: Request) -> tuple[Principal, ...]:
+        """Return the principals that a chain leads to, whatever else their rulings need."""
+        return tuple(self._all(self.question(request)))
+
+    def _find(self, question: AuthorityQuestion) -> Findings:
+        found = self._all(question)
+        # The root itself has the whole request.
+        return found.get(question.principal) or replace(found[question.root], grants=())
+
+    def _all(self, question: AuthorityQuestion) -> Mapping[Principal, Findings]:
+        key = (question.root, question.request)
+        if key not in self._found:
+            self._found[key] = follow_all(question.evidence, question.root, question.request, limits=self.limits)
+        return self._found[key]
 
 
 def _root(request: Request) -> Principal:

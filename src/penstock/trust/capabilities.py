@@ -11,7 +11,7 @@ means everything, as does `(*)`: `(event-type ed25519:…)` is a blanket capabil
 | `owner`      | a principal                                                                                           |
 | `name`       | a name, or `(* glob …)` with `*` at the beginning, the end or within                                  |
 | `version`    | a version                                                                                             |
-| `right`      | `connect`, `broker`, `install`; `publish`, `subscribe`, `route`, `history`, `keys`, `stamp` …         |
+| `right`      | `connect`, `broker`, `install`, `administer`, `audit`; `publish`, `subscribe`, `route`, `keys` …      |
 | `attributes` | a set of `(attr <owner> <type> <uid>)`; the beginning of such a list means all that begin so          |
 | `where`      | `(* where …)` over the event: `(is <attr> <value>)` forces a value, `(sql <text> (<name> <attr>) …)`  |
 | `when`       | `(* where (sql <text>) …)` over the environment: dynamic conditions (section 6.4)                     |
@@ -49,12 +49,15 @@ class Right(StrEnum):
     `connect` permits connecting to a network as a client, `broker` in addition being a broker of it. `restrictions`
     permits a client to ask about its own restrictions. `route` permits a broker to carry the events of a type.
     `history` gives the keys of past epochs, and `keys` permits managing the key groups of a type. `stamp` permits
-    signing time-stamps for an owner. It must cover all types of the owner.
+    signing time-stamps for an owner. It must cover all types of the owner. `administer` and `audit` permit changing and
+    reading what the access control service of a domain keeps; the network is the domain's own, `DOMAIN/NAME`.
     """
 
     CONNECT = "connect"
     BROKER = "broker"
     INSTALL = "install"
+    ADMINISTER = "administer"
+    AUDIT = "audit"
     PUBLISH = "publish"
     SUBSCRIBE = "subscribe"
     RESTRICTIONS = "restrictions"
@@ -71,7 +74,7 @@ class Right(StrEnum):
     @property
     def on_network(self) -> bool:
         """True for the rights on a network, false for those on event types."""
-        return self in (Right.CONNECT, Right.BROKER, Right.INSTALL)
+        return self in _ON_NETWORK
 
     def to_sexp(self) -> SExp:
         """Return the right as an element of a tag: `manage` is a list, so that it covers its single operations."""
@@ -80,6 +83,8 @@ class Right(StrEnum):
             return head.encode()
         return (b"manage", operation.encode()) if operation else (b"manage",)
 
+
+_ON_NETWORK: Final = frozenset((Right.CONNECT, Right.BROKER, Right.INSTALL, Right.ADMINISTER, Right.AUDIT))
 
 BROKER_RIGHTS: Final = (Right.CONNECT, Right.BROKER)
 """The rights that a broker needs on its network. Without one of them it is not a broker."""
@@ -244,7 +249,7 @@ def _request_right(right: Right, *, network: bool) -> Tag:
 def _wrong_right() -> MalformedError:
     return MalformedError(
         "capability.right",
-        "connect, broker and install are rights on a network, all others on event types; at least one is needed",
+        "connect, broker, install, administer and audit are rights on a network, all others on event types; give one",
         hint="grant them in two certificates",
     )
 

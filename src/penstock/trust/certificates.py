@@ -17,7 +17,7 @@ from typing import Final, TypeAlias
 
 from penstock.codec.sexp import SExp, canonical, text
 from penstock.codec.sexp import field as sexp_field
-from penstock.crypto import PublicKey, SigningKey, digest
+from penstock.crypto import PublicKey, Signer, digest
 from penstock.errors import LimitError, MalformedError, RefusedError
 from penstock.model.principals import DIGEST_BYTES, THRESHOLD, Principal
 from penstock.trust.limits import NAME_LENGTH, THRESHOLD_MEMBERS
@@ -361,7 +361,7 @@ def verify_certificate(unverified: UnverifiedCertificate) -> Certificate:
     return Certificate(unverified.id, unverified.statement, unverified.body, unverified.signature_sexp())
 
 
-def issue(statement: Statement, key: SigningKey) -> Certificate:
+def issue(statement: Statement, key: Signer) -> Certificate:
     """Sign a statement. Raises `RefusedError` (`cert.wrong-key`) when the key is not the issuer's."""
     if key.principal != statement.issuer:
         raise RefusedError(

@@ -14,7 +14,7 @@ from typing import ClassVar, Final, Generic, TypeVar
 
 from penstock.codec.sexp import Form, SExp, SexpRecord, canonical, parse, text
 from penstock.codec.sexp import head as sexp_head
-from penstock.crypto import PublicKey, SigningKey, digest
+from penstock.crypto import PublicKey, Signer, digest
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import format_date, parse_date
 from penstock.model.principals import DIGEST_BYTES, KEY, Principal
@@ -170,7 +170,7 @@ class UnverifiedValue(Generic[V_co]):
         return SignedValue(self.value, self.digest, self.body, self.key, self.signature)
 
 
-def sign_value(value: V, key: SigningKey) -> SignedValue[V]:
+def sign_value(value: V, key: Signer) -> SignedValue[V]:
     """Sign a statement.
 
     Raises `RefusedError` (`evolution.wrong-key`), and the errors of reading it back: a statement that cannot be read is

@@ -5,6 +5,7 @@ a package, one with few a module; `shared` is what all of them use.
 
 - `init` creates a network, `dev` runs one in a process, `doctor` finds problems, `contexts` has `penstock context`.
 - `certs` has `penstock cert`, `keys` has `penstock key` and `penstock sealing`, `petnames` has `penstock name`.
+- `acs` runs and calls the access control service of a domain.
 - `types` has `penstock type` and `penstock topic`, `selectors` has `penstock selector`, `sexp` converts S-expressions.
 - `up` runs a broker, `net` shows and changes the network, `pub_sub` publishes and subscribes.
 - `explain` says why a principal may or may not do something, `explain_policies` reads the policies for it.

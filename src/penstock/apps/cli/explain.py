@@ -474,6 +474,8 @@ _ON_NETWORK: Final = {
     Right.CONNECT: "connect to",
     Right.BROKER: "be a broker of",
     Right.INSTALL: "install types on",
+    Right.ADMINISTER: "administer",
+    Right.AUDIT: "audit",
 }
 
 

@@ -30,6 +30,7 @@ GROUPS = {
         "type": Noun(f"{_HERE}.types:type_", "Manage signed event types and their versions."),
         "topic": Noun(f"{_HERE}.types:topic", "Manage topics: plain messages under names that form a tree."),
         "cert": Noun(f"{_HERE}.certs.certs:cert", "Issue, list, renew and verify certificates, which grant rights."),
+        "acs": Noun(f"{_HERE}.acs.commands:acs", "Manage a domain: members, certificates, who holds which right."),
         "explain": Noun(f"{_HERE}.explain:explain", "Explain why a principal may or may not do something."),
         "policy": Noun(f"{_HERE}.policy.commands:policy", "Check, convert, test and analyse attribute-based policies."),
         "pdp": Noun(f"{_HERE}.policy.commands:pdp", "Decide by attribute-based policies."),

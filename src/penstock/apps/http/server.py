@@ -1,16 +1,17 @@
-"""An HTTP/1.1 server for short questions: a request is read whole, answered immediately, and the connection stays open.
+"""An HTTP/1.1 server for short questions: a request is read whole and answered, and the connection stays open.
 
-A malformed request (`read_head`, `Chunks`) is answered with an error and ends the connection. The caller is checked
-by the head alone, before the body is read. Size, time and concurrent connections are limited: when there are too many
-connections, a stranger's connection that has been idle for the longest time gives way. Whatever goes wrong in an
-answer is a 500. Each refusal has a code, in JSON.
+An answer is there immediately, or is awaited; meanwhile nothing more is read from its connection. A malformed request
+(`read_head`, `Chunks`) is answered with an error and ends the connection. The caller is checked by the head alone,
+before the body is read. Size, time and concurrent connections are limited: when there are too many connections, a
+stranger's connection that has been idle for the longest time gives way. Whatever goes wrong in an answer is a 500. Each
+refusal has a code, in JSON.
 """
 
 import asyncio
 import json
 import re
 import ssl
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -20,7 +21,7 @@ from msgspec import Struct
 
 from penstock.apps.http.limits import HTTP_BYTES, SERVICE_LIMITS, ServiceLimits
 from penstock.errors import FailedError
-from penstock.fabric.tasks import keep_running, report
+from penstock.fabric.tasks import in_background, keep_running, report
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Read a request: its head, and a body in chunks. Nothing is guessed.
@@ -220,8 +221,8 @@ class HttpResponse(Struct, frozen=True, gc=False):
     headers: bytes = b""
 
 
-Answering: TypeAlias = Callable[[HttpRequest], HttpResponse]
-"""Answers a request. It must not wait for anything."""
+Answering: TypeAlias = Callable[[HttpRequest], "HttpResponse | Awaitable[HttpResponse]"]
+"""Answers a request, immediately or later. It must not block the event loop."""
 
 
 Admitting: TypeAlias = Callable[[HttpRequest], "HttpResponse | str | None"]
@@ -394,7 +395,7 @@ class _NotAdmitted(Exception):  # noqa: N818  # it never leaves the server
 class _Connection(asyncio.Protocol):
     """One connection: input that is not answered yet, and since when."""
 
-    __slots__ = ("_buffer", "_caller", "_chunks", "_full", "_head", "_service", "_transport", "since")
+    __slots__ = ("_awaiting", "_buffer", "_caller", "_chunks", "_full", "_head", "_service", "_transport", "since")
 
     def __init__(self, service: HttpService) -> None:
         self._service = service
@@ -404,12 +405,14 @@ class _Connection(asyncio.Protocol):
         self._caller: str | None = None
         self._chunks: Chunks | None = None
         self._full = False
+        #: whether an answer is awaited
+        self._awaiting = False
         self.since = 0.0
 
     @property
     def waited_for(self) -> bool:
-        """Whether a request is half here, or an answer is not fetched."""
-        return bool(self._buffer) or self._head is not None or self._full
+        """Whether a request is half here, or an answer is not fetched. While an answer is awaited, the caller waits."""
+        return not self._awaiting and (bool(self._buffer) or self._head is not None or self._full)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begin, unless there are too many."""
@@ -466,7 +469,8 @@ class _Connection(asyncio.Protocol):
         """Go on."""
         self._full = False
         if self._transport is not None:
-            self._transport.resume_reading()
+            if not self._awaiting:
+                self._transport.resume_reading()
             self._go_on()
 
     def data_received(self, data: bytes) -> None:
@@ -485,7 +489,7 @@ class _Connection(asyncio.Protocol):
     def _go_on(self) -> None:
         transport = self._transport
         try:
-            while transport is not None and not self._full and not transport.is_closing():
+            while transport is not None and not self._full and not self._awaiting and not transport.is_closing():
                 try:
                     asked = self._next()
                 except _NotAdmitted as turned_away:
@@ -571,6 +575,32 @@ class _Connection(asyncio.Protocol):
         except Exception as error:  # noqa: BLE001  # the caller learns no more than that
             report("no answer", error)
             answer = refused(HTTPStatus.INTERNAL_SERVER_ERROR)
+        if isinstance(answer, HttpResponse):
+            self._finish(transport, asked, answer, keep=keep)
+            return
+        self._awaiting = True
+        transport.pause_reading()
+        in_background("answering a request", self._await(transport, asked, answer, keep=keep))
+
+    async def _await(
+        self, transport: asyncio.Transport, asked: HttpRequest, awaited: Awaitable[HttpResponse], *, keep: bool
+    ) -> None:
+        try:
+            answer = await awaited
+        except Exception as error:  # noqa: BLE001  # the caller learns no more than that
+            report("no answer", error)
+            answer = refused(HTTPStatus.INTERNAL_SERVER_ERROR)
+        finally:
+            self._awaiting = False
+        if transport.is_closing():
+            return
+        self.since = asyncio.get_running_loop().time()
+        self._finish(transport, asked, answer, keep=keep)
+        if not transport.is_closing() and not self._full:
+            transport.resume_reading()
+            self._go_on()
+
+    def _finish(self, transport: asyncio.Transport, asked: HttpRequest, answer: HttpResponse, *, keep: bool) -> None:
         self._write(transport, answer, keep=keep and not self._service.stopping, with_body=asked.method != b"HEAD")
         if self._buffer:
             self.since = asyncio.get_running_loop().time()

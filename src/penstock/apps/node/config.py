@@ -184,15 +184,15 @@ def read_node_file(data: str | bytes) -> NodeFile:
     _FILE.known(where, table, _KEYS)
     trust = _FILE.table("trust", table.get("trust", {}))
     _FILE.known("`trust`", trust, {"brokers", "stamps", "skew"})
-    nats = _nats(_FILE.table("nats", table["nats"])) if "nats" in table else None
+    nats = read_nats(_FILE, _FILE.table("nats", table["nats"])) if "nats" in table else None
     peers = _peers(table.get("peers", []), nats)
     limits = _limits(_FILE.table("limits", table.get("limits", {})))
     defaults = {"decisions": "decisions.jsonl", "state": "state"}
     return NodeFile(
         network=_FILE.text("network", _FILE.needed(where, table, "network")),
         key=_FILE.text("key", _FILE.needed(where, table, "key")),
-        listen=_address("listen", _FILE.text("listen", _FILE.needed(where, table, "listen"))),
-        http=_address("http", _FILE.text("http", table["http"])) if "http" in table else None,
+        listen=read_address(_FILE, "listen", _FILE.text("listen", _FILE.needed(where, table, "listen"))),
+        http=read_address(_FILE, "http", _FILE.text("http", table["http"])) if "http" in table else None,
         names=_FILE.petnames("names", table.get("names", {})),
         peers=peers,
         credentials=_FILE.texts("credentials", table.get("credentials", [])),
@@ -218,13 +218,13 @@ def read_node_file(data: str | bytes) -> NodeFile:
     )
 
 
-def _address(where: str, text: str, *, lowest: int = 0) -> PeerAddress:
+def read_address(file: Strict, where: str, text: str, *, lowest: int = 0) -> PeerAddress:
     """Read `host:port` or `[host]:port`. Port 0 means any free port."""
     host, colon, port = text.rpartition(":")
     bare = host[1:-1] if host.startswith("[") and host.endswith("]") else host
     plain = port.isascii() and port.isdecimal() and len(port) <= 5
     if not colon or not bare or (":" in bare and bare == host) or not plain or not lowest <= int(port) < 1 << 16:
-        raise _FILE.wrong(where, "an address such as `127.0.0.1:7600` or `[::1]:7600`")
+        raise file.wrong(where, "an address such as `127.0.0.1:7600` or `[::1]:7600`")
     return PeerAddress(bare, int(port))
 
 
@@ -279,7 +279,7 @@ def _peers(value: object, nats: NatsFile | None) -> tuple[PeerConfig, ...]:
         address = None
         if nats is None or not principal or "address" in table:
             text = _FILE.text(f"{where}: address", _FILE.needed(where, table, "address"))
-            address = _address(f"{where}: address", text, lowest=1)
+            address = read_address(_FILE, f"{where}: address", text, lowest=1)
         if (address or principal) in found:
             raise _FILE.wrong(f"{where}: address", "different from all peers before it")
         found[address or principal] = PeerConfig(address, principal)
@@ -308,25 +308,26 @@ def _fabric(value: object, nats: NatsFile | None, peers: tuple[PeerConfig, ...])
     return FabricFile(kind=kind, durable=float(durable), unsafe_plaintext=plaintext == _UNSAFE)  # type: ignore[arg-type]  # a number
 
 
-def _nats(table: Mapping[str, object]) -> NatsFile:
-    _FILE.known("`nats`", table, {"servers", "listen", "tls_hostname", "inbox", *NATS_FILES})
-    servers = _FILE.texts("nats.servers", _FILE.needed("`nats`", table, "servers"))
+def read_nats(file: Strict, table: Mapping[str, object]) -> NatsFile:
+    """Read the table `[nats]`. Raises `MalformedError` with the codes of the file."""
+    file.known("`nats`", table, {"servers", "listen", "tls_hostname", "inbox", *NATS_FILES})
+    servers = file.texts("nats.servers", file.needed("`nats`", table, "servers"))
     try:
         urls = tuple(address(server) for server in servers)
     except LoginError:
         # The address may contain a password, which must not be shown.
-        raise _FILE.wrong("nats.servers", "addresses such as `nats://host:4222`, without user and password") from None
+        raise file.wrong("nats.servers", "addresses such as `nats://host:4222`, without user and password") from None
     if not urls:
-        raise _FILE.wrong("nats.servers", "at least one address")
-    inbox = _FILE.text("nats.inbox", table.get("inbox", "_INBOX"))
+        raise file.wrong("nats.servers", "at least one address")
+    inbox = file.text("nats.inbox", table.get("inbox", "_INBOX"))
     if not _INBOX.fullmatch(inbox):
-        raise _FILE.wrong("nats.inbox", "`_INBOX`, or a subject beneath it such as `_INBOX.east`")
+        raise file.wrong("nats.inbox", "`_INBOX`, or a subject beneath it such as `_INBOX.east`")
     return NatsFile(
         servers=urls,
         inbox=inbox,
-        files={key: _FILE.text(f"nats.{key}", table[key]) for key in NATS_FILES if key in table},
-        tls_hostname=_FILE.text("nats.tls_hostname", table["tls_hostname"]) if "tls_hostname" in table else "",
-        listen=_FILE.flag("nats.listen", table.get("listen", True)),
+        files={key: file.text(f"nats.{key}", table[key]) for key in NATS_FILES if key in table},
+        tls_hostname=file.text("nats.tls_hostname", table["tls_hostname"]) if "tls_hostname" in table else "",
+        listen=file.flag("nats.listen", table.get("listen", True)),
     )
 
 

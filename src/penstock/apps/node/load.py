@@ -14,6 +14,7 @@ from penstock.apps.node.config import (
     FabricKind,
     KeysFile,
     LogKind,
+    NatsFile,
     NodeFile,
     PeerConfig,
     Stamps,
@@ -198,7 +199,7 @@ def load_node(path: str, now: datetime) -> LoadedNode:
         named = NamedFiles(Path(path).parent, _NAMING, StoreLimits(policy_files=file.limits.policy_files))
         names = named.principals(file.names)
         network = _network(file.network, names)
-        nats = _login(file, named)
+        nats = nats_login(file.nats, named)
         peers = tuple(_peer(peer, names, nats) for peer in file.peers)
         operators = frozenset(names.find("operators", word) for word in file.operators)
         domains = names.domains(file.domains)
@@ -278,14 +279,14 @@ def _guard(name: str, dotted: str) -> Guard:
     return guard
 
 
-def _login(file: NodeFile, named: NamedFiles) -> NatsLogin | None:
+def nats_login(nats: NatsFile | None, named: NamedFiles) -> NatsLogin | None:
     """Return the login of the NATS servers. Its files must exist, and are read again at each login."""
-    if file.nats is None:
+    if nats is None:
         return None
-    files = {key: named.path(path) for key, path in file.nats.files.items()}
+    files = {key: named.path(path) for key, path in nats.files.items()}
     for path in files.values():
         read_file(path)
-    return NatsLogin(file.nats.servers, tls_hostname=file.nats.tls_hostname, inbox=file.nats.inbox, **files)
+    return NatsLogin(nats.servers, tls_hostname=nats.tls_hostname, inbox=nats.inbox, **files)
 
 
 def _types(file: NodeFile, named: NamedFiles, network: NetworkName, now: datetime) -> tuple[UnverifiedType, ...]:

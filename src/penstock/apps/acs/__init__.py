@@ -1,0 +1,9 @@
+"""The access control service of a domain as a process: its file, its HTTP API, and the client of that API.
+
+- `config` reads domain files.
+- `service` answers requests: it authenticates callers, asks the domain, and renews and pushes capabilities.
+- `operations` has the operations of the API: their path, their fields, and what they do.
+- `openapi` describes the API in OpenAPI 3.1.
+- `message_signatures` signs and verifies HTTP requests (RFC 9421).
+- `client` calls the API.
+"""

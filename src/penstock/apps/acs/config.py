@@ -1,0 +1,171 @@
+"""Domain files: the configuration of a domain's access control service, in TOML.
+
+`read_domain_file` reads the file strictly, and nothing else. `load_domain` reads the files that it names.
+docs/reference/domain-file.md describes the keys.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from pathlib import Path
+from typing import Final
+
+from penstock.apps.node.config import NatsFile, read_address, read_nats
+from penstock.apps.node.load import nats_login
+from penstock.broker.wire.transports import PeerAddress
+from penstock.errors import MalformedError
+from penstock.fabric.nats_login import NatsLogin
+from penstock.model.names import TypeName
+from penstock.model.principals import Petnames, Principal
+from penstock.policy.limits import POLICY_BYTES
+from penstock.store.files.files import read_file, within
+from penstock.store.files.named_files import NamedFiles, NameErrors
+from penstock.store.files.strict_tables import Strict
+from penstock.trust.credentials import Credentials
+from penstock.trust.event_types import UnverifiedType, VerifiedType, verify_type
+
+HELP: Final = "see docs/reference/domain-file.md, or `penstock acs serve --example`"
+_FILE: Final = Strict(
+    syntax="acs.file-syntax",
+    unknown="acs.file-unknown-key",
+    missing="acs.file-missing",
+    value="acs.file-value",
+    zone="acs.file-value",
+    help=HELP,
+)
+_NAMING: Final = NameErrors(
+    file="domain file",
+    no_match="acs.file-no-match",
+    limit="acs.file-limit",
+    twice="acs.file-twice",
+    principal="acs.file-principal",
+    help=HELP,
+)
+_KEYS: Final = frozenset(
+    (
+        *("name", "key", "signer", "listen", "store", "administrators", "names", "types", "credentials"),
+        *("tls_cert", "tls_key", "nats"),
+    )
+)
+_SQLITE: Final = "sqlite:"
+
+EXAMPLE: Final = """\
+# A domain and its access control service. `penstock acs serve domain.toml` runs it.
+# Paths are relative to the folder of this file.
+
+name = "grid"                     # the domain; rights on its service are rights on the network DOMAIN/grid
+key = "grid.key"                  # the domain's private key; its passphrase is asked for
+listen = "127.0.0.1:7710"         # where the service answers HTTP; port 0 is any free port
+store = "sqlite:grid.db"          # or postgresql://user@host/database, which several services can share
+
+administrators = ["alice"]        # who may change everything; the service issues their certificates
+types = ["types/*.type"]          # event types, so that `penstock acs holders` can list who has rights on them
+# credentials = ["received/"]     # certificates that other domains gave this one; registered when the service starts
+# names = "names.toml"            # names for principals, or a table [names]
+
+# signer = ["sign-with-token"]    # a program that holds the key; `key` is then the file of the public key
+# tls_cert = "server.pem"         # serve TLS with this certificate chain and key
+# tls_key = "server.key"
+
+[names]
+alice = "ed25519:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+
+# [nats]                          # push capabilities to brokers over these servers
+# servers = ["nats://127.0.0.1:4222"]
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DomainFile:
+    """The content of a domain file. Paths are as written, relative to the file's folder."""
+
+    name: str
+    key: str
+    listen: PeerAddress
+    store: str
+    signer: tuple[str, ...] = field(default=(), repr=False)
+    administrators: tuple[str, ...] = ()
+    names: Mapping[str, Principal] | str = field(default_factory=dict)
+    types: tuple[str, ...] = ()
+    credentials: tuple[str, ...] = ()
+    tls_cert: str = ""
+    tls_key: str = ""
+    nats: NatsFile | None = None
+
+
+def read_domain_file(data: str | bytes) -> DomainFile:
+    """Read a domain file.
+
+    Raises `MalformedError`: `acs.file-syntax` when it is not TOML, `acs.file-unknown-key`, `acs.file-missing`,
+    `acs.file-value`, `petname.malformed`.
+    """
+    table = _FILE.parse(data)
+    where = "the domain file"
+    _FILE.known(where, table, _KEYS)
+    if ("tls_cert" in table) is not ("tls_key" in table):
+        raise MalformedError(_FILE.missing, "`tls_cert` and `tls_key` must be given together", hint=HELP)
+    signer = _FILE.texts("signer", table.get("signer", []))
+    return DomainFile(
+        name=_FILE.text("name", _FILE.needed(where, table, "name")),
+        key=_FILE.text("key", _FILE.needed(where, table, "key")),
+        listen=read_address(_FILE, "listen", _FILE.text("listen", _FILE.needed(where, table, "listen"))),
+        store=_FILE.text("store", _FILE.needed(where, table, "store")),
+        signer=_FILE.some("signer", signer) if "signer" in table else (),
+        administrators=_FILE.texts("administrators", table.get("administrators", [])),
+        names=_FILE.petnames("names", table.get("names", {})),
+        types=_FILE.texts("types", table.get("types", [])),
+        credentials=_FILE.texts("credentials", table.get("credentials", [])),
+        tls_cert=_FILE.text("tls_cert", table["tls_cert"]) if "tls_cert" in table else "",
+        tls_key=_FILE.text("tls_key", table["tls_key"]) if "tls_key" in table else "",
+        nats=read_nats(_FILE, _FILE.table("nats", table["nats"])) if "nats" in table else None,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedDomain:
+    """A domain file and everything that it names, verified, except for the key, which is opened only once."""
+
+    path: str
+    file: DomainFile
+    names: Petnames
+    administrators: tuple[Principal, ...]
+    types: Mapping[TypeName, VerifiedType]
+    credentials: Credentials
+    nats: NatsLogin | None
+
+    @property
+    def key_file(self) -> str:
+        """The path of the key."""
+        return str(Path(self.path).parent / self.file.key)
+
+    @property
+    def store(self) -> str:
+        """The URL of the store; a file is relative to the domain file."""
+        url = self.file.store
+        return f"{_SQLITE}{Path(self.path).parent / url.removeprefix(_SQLITE)}" if url.startswith(_SQLITE) else url
+
+
+def load_domain(path: str, now: datetime) -> LoadedDomain:
+    """Read a domain file and everything that it names, except for the key, and verify it as of `now`.
+
+    Raises as `read_domain_file`; `MalformedError`: `acs.file-no-match`, `acs.file-principal`,
+    `acs.file-twice`; `LimitError` (`acs.file-limit`); `FailedError` (`file.*`); and what reading and verifying
+    types and credentials raise.
+    """
+    data = read_file(path, POLICY_BYTES)
+    named = NamedFiles(Path(path).parent, _NAMING)
+    with within(path):
+        file = read_domain_file(data)
+        names = named.principals(file.names)
+        administrators = tuple(dict.fromkeys(names.find("administrators", word) for word in file.administrators))
+        login = nats_login(file.nats, named)
+    found = named.types(file.types)
+
+    def source(name: TypeName, /) -> UnverifiedType | None:
+        return found[name][1] if name in found else None
+
+    types: dict[TypeName, VerifiedType] = {}
+    for name, (where, unverified) in found.items():
+        with within(where):
+            types[name] = verify_type(unverified, now, types=source)
+    return LoadedDomain(path, file, names.petnames, administrators, types, named.credentials(file.credentials), login)

@@ -1,0 +1,148 @@
+"""Push a domain's capabilities to brokers over a fabric (paper 5, section 6.5.2).
+
+| topic | keys | content |
+|---|---|---|
+| `capabilities-<domain>` | the certificate | signed announcements: the certificate, or that it was withdrawn |
+
+    (capability-announcement (domain <principal>) (id <certificate id>) (time <date>)
+                             [(credentials <certificate> <signature>)])
+
+The topic is reliable and keeps the last announcement of each certificate, so that brokers that start late receive them.
+Correctness does not depend on that: everything is sent again now and then, and everything that arrives is verified.
+A certificate that arrives grants nothing by itself: brokers reduce it like any other.
+"""
+
+import asyncio
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Annotated, ClassVar, Final, Self
+
+from penstock.authority.domain.domain_changes import check_certificate_id
+from penstock.authority.domain.domain_state import DomainState, unverified
+from penstock.authority.polls_network import Note, Sending, end, instant, listen, quiet
+from penstock.codec.sexp import Form, ListForm, parse_canonical, text
+from penstock.crypto import Signer
+from penstock.errors import RefusedError
+from penstock.fabric import Clock, Fabric, Sample
+from penstock.fabric.tasks import keep_running
+from penstock.model.principals import Principal
+from penstock.trust.certificates import Certificate
+from penstock.trust.credentials import Credentials, UnverifiedCredentials, collect_credentials
+from penstock.trust.signed import Claim, read_signed, sign_value
+
+#: seconds after which everything is sent again
+AGAIN: Final = 600.0
+
+_CREDENTIALS: Final[ListForm[UnverifiedCredentials]] = ListForm(lambda bag: bag.to_sexp()[1:], collect_credentials)
+_CERTIFICATE_ID: Final[Form[str]] = Form(str.encode, lambda value: check_certificate_id(text(value)))
+
+
+def capabilities_topic(domain: Principal) -> str:
+    """Return the topic of a domain's capabilities."""
+    return f"capabilities-{domain.digest.hex()}"
+
+
+@dataclass(frozen=True, slots=True)
+class CapabilityAnnouncement(Claim):
+    """A certificate that a domain issued or knows; without credentials it was withdrawn."""
+
+    HEAD: ClassVar = b"capability-announcement"
+    SIGNER: ClassVar = "domain"
+    domain: Principal
+    id: Annotated[str, _CERTIFICATE_ID]
+    time: datetime
+    credentials: Annotated[UnverifiedCredentials | None, _CREDENTIALS] = field(default=None, repr=False)
+
+
+class CapabilityPush:
+    """The service's end of the topic. `push` sends what is new, and what was withdrawn."""
+
+    def __init__(self, fabric: Fabric, clock: Clock, signer: Signer, note: Note = quiet) -> None:
+        self._clock = clock
+        self._signer = signer
+        self._sending = Sending(fabric, capabilities_topic(signer.principal), note)
+        self._sent: set[str] = set()
+        self._withdrawn: set[str] = set()
+        self._all_at = clock.now()
+
+    async def push(self, state: DomainState) -> int:
+        """Send the differences since the last call, and now and then everything. Return how many were sent.
+
+        Announcements that could not be sent are sent with the next call.
+        """
+        if self._clock.now() - self._all_at >= AGAIN:
+            self._all_at = self._clock.now()
+            self._sent.clear()
+            self._withdrawn.clear()
+        current = {certificate.id: certificate for certificate in state.credentials}
+        before = len(self._sent) + len(self._withdrawn)
+        for id_ in sorted(current.keys() - self._sent):
+            if await self._send(id_, current[id_]):
+                self._sent.add(id_)
+        for id_ in sorted(state.revoked.keys() - self._withdrawn):
+            if await self._send(id_, None):
+                self._withdrawn.add(id_)
+        return len(self._sent) + len(self._withdrawn) - before
+
+    async def _send(self, id_: str, certificate: Certificate | None) -> bool:
+        bag = None if certificate is None else unverified(Credentials.of(certificate))
+        now = instant(self._clock).replace(microsecond=0)
+        said = CapabilityAnnouncement(self._signer.principal, id_, now, bag)
+        signed = await asyncio.to_thread(sign_value, said, self._signer)
+        return await self._sending.send(id_.removeprefix("cert:"), signed.to_bytes())
+
+
+class CapabilityFeed:
+    """A broker's end of the topic. While it is entered, `credentials` has what the domain has announced.
+
+    `changed` is called whenever they change.
+    """
+
+    def __init__(
+        self, fabric: Fabric, domain: Principal, changed: Callable[[Credentials], None], note: Note = quiet
+    ) -> None:
+        self._fabric = fabric
+        self._domain = domain
+        self._changed = changed
+        self._note = note
+        #: the last announcement of each certificate; None if it was withdrawn
+        self._known: dict[str, tuple[datetime, Certificate | None]] = {}
+        self._task: asyncio.Task[None] | None = None
+
+    async def __aenter__(self) -> Self:
+        topic = capabilities_topic(self._domain)
+        work = partial(listen, self._fabric, topic, self.take, self._note)
+        self._task = keep_running("reading capabilities", work)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            await end(self._task)
+
+    @property
+    def credentials(self) -> Credentials:
+        """The announced certificates that were not withdrawn."""
+        return Credentials(tuple(one for _, one in self._known.values() if one is not None))
+
+    async def take(self, sample: Sample) -> None:
+        """Verify an announcement and remember it.
+
+        Raises `RefusedError` (`acs.announcement`) if it is not the domain's, and what reading and verifying it raise.
+        """
+        said = read_signed(parse_canonical(sample.data), CapabilityAnnouncement).verify().value
+        found = () if said.credentials is None else said.credentials.verify().certificates
+        if said.domain != self._domain or (said.credentials is not None and [one.id for one in found] != [said.id]):
+            raise RefusedError(
+                "acs.announcement",
+                "an announcement by another domain, or with another certificate than it names",
+                hint="check who can write to the topic",
+            )
+        known = self._known.get(said.id)
+        # A withdrawal of the same second wins, and nothing undoes it.
+        if known is not None and (known[1] is None or (said.time < known[0] and found)):
+            return
+        self._known[said.id] = (said.time, found[0] if found else None)
+        if known is None or not found:
+            self._changed(self.credentials)
