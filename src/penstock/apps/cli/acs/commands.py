@@ -23,7 +23,7 @@ from penstock.apps.cli.shared.commands import (
 from penstock.apps.cli.shared.credentials import read_bag
 from penstock.apps.cli.shared.describe import counted, listed, table
 from penstock.apps.cli.shared.names import NameBook
-from penstock.apps.cli.shared.options import RIGHT, WHO, KeyOptions, NamesOption, OutputFile
+from penstock.apps.cli.shared.options import RIGHT, WHO, Duration, KeyOptions, NamesOption, OutputFile
 from penstock.apps.cli.shared.session import CommandSession, Verbs
 from penstock.apps.cli.shared.terminal import Shown, fact_table, grid_table
 from penstock.authority.domain.domain_changes import MemberKind
@@ -184,10 +184,10 @@ class _Issue:
     subject: SubjectOptions
     right: RightOptions
     propagate: bool = option("--propagate", is_flag=True, help="Let the subject pass the right on.")
-    lifetime: int | None = option(
+    lifetime: float | None = option(
         "--lifetime",
-        type=click.IntRange(min=1),
-        metavar="SECONDS",
+        type=Duration(1e9, above=0),
+        metavar="DURATION",
         help="Issue short-lived certificates, and renew them until the period ends (default: one for all of it).",
     )
     why: str = _why_option()
@@ -201,7 +201,7 @@ class _Issue:
     example="""
 penstock acs issue --to met --type grid/org.grid.Reading --right subscribe --propagate --days 90 \\
     --key alice.key --domain grid --out met.cert
-penstock acs issue --to smith --type-file reading.type --right subscribe --attribute power --lifetime 3600 \\
+penstock acs issue --to smith --type-file reading.type --right subscribe --attribute power --lifetime 1h \\
     --key alice.key --domain grid
 """,
 )
@@ -225,7 +225,7 @@ def issue(session: CommandSession, options: _Issue) -> CommandAnswer:
             "propagate": options.propagate,
             "not_before": _iso(validity.starts),
             "not_after": _iso(validity.ends),
-            "lifetime": options.lifetime,
+            "lifetime": None if options.lifetime is None else int(options.lifetime),
             "comment": options.subject.comment,
             "why": options.why,
         },
@@ -374,7 +374,7 @@ class _Complete:
 def complete(session: CommandSession, options: _Complete) -> CommandAnswer:
     """Fetch the certificates that give you RIGHT: the chain that is valid longest, and among those the shortest.
 
-    Give the file to `penstock pub` and `penstock sub` with --credentials. Your own chain needs the right `connect`,
+    Give the file to `penstock pub` and `penstock sub` with --credential. Your own chain needs the right `connect`,
     which every member has; the chains of others need `audit`.
     """
     if (options.type_name is None) is (options.network is None):
@@ -406,8 +406,8 @@ class _Log:
         metavar="N",
         help="Begin after this change.",
     )
-    most: int = option(
-        "--most",
+    limit: int = option(
+        "--limit",
         type=click.IntRange(1, 1000),
         default=100,
         show_default=True,
@@ -422,7 +422,7 @@ class _Log:
 def log(session: CommandSession, options: _Log) -> CommandAnswer:
     """Show the changes of the domain: what, who, when and why. Needs the right `audit`."""
     client, names = options.service.open(session)
-    answer = client.call("changes", {"after": options.after, "most": options.most})
+    answer = client.call("changes", {"after": options.after, "most": options.limit})
     rows = [
         (
             str(one.get("number")),
