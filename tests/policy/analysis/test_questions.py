@@ -101,7 +101,7 @@ class Simple(Maker):
         )
         attribute = self.designator()
         of_type = attribute.of
-        match self.random.randrange(0 if depth else 5, 9):
+        match self.random.randrange(0 if depth else 5, 10):
             case 0 | 1:
                 return applied(f"{V1}{self.random.choice(['or', 'and'])}", inner)
             case 2:
@@ -115,6 +115,9 @@ class Simple(Maker):
             case 6:
                 bag = applied(f"{V1}{of_type}-bag", [self.one(of_type) for _ in range(self.random.randrange(3))])
                 return applied(f"{V1}{of_type}-is-in", [self.one(of_type), bag])
+            case 7:
+                bag = applied(f"{V1}{of_type}-bag", [self.one(of_type) for _ in range(self.random.randrange(3))])
+                return applied(f"{V1}{of_type}-at-least-one-member-of", [attribute, bag])
         return applied(self.compared(of_type), [self.one(of_type), self.one(of_type)])
 
     def _member(self, depth: int) -> Policy | PolicySet | PolicyReference:

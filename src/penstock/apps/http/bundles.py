@@ -42,6 +42,8 @@ class Bundle:
     """Everything that a decision uses. It never changes: another revision is another bundle."""
 
     revision: str
+    #: the policy that decides, as it was read and compiled
+    root: Root
     policy: CompiledPolicy
     sources: Repository
     entities: Entities
@@ -137,6 +139,7 @@ def build(
     fast = FastPolicy.of(first, others, *ALWAYS)
     return Bundle(
         _revision(files),
+        first,
         CompiledPolicy(first, others),
         others,
         entities,

@@ -1,9 +1,10 @@
 """Questions about all possible requests, each answered with a request as an example.
 
 They are answered for a fragment: attributes of strings, URIs, booleans, integers, doubles, dates and times, without
-issuers; equality, order, `is-in`, `one-and-only`, the size of a bag, `and`, `or`, `not`, `n-of`; targets, conditions,
-variables, obligations; the combining algorithms of the standard. Requests have at most two values for each attribute,
-or one if policies have many rules (`Analysis.values`); the answers say nothing about other requests.
+issuers; equality, order, `is-in`, `at-least-one-member-of`, `one-and-only`, the size of a bag, `and`, `or`, `not`,
+`n-of`; targets, conditions, variables, obligations; the combining algorithms of the standard. Requests have at most two
+values for each attribute, or one if policies have many rules (`Analysis.values`); the answers say nothing about other
+requests.
 
 Within the fragment nothing is approximated, errors included. Parts outside the fragment can have any result: answers
 that do not depend on them are certain; the others are tried, and are UNKNOWN if no request shows them, with the parts
@@ -192,9 +193,9 @@ class Analysis:
         values: int = 2,
     ) -> None:
         known = NoSources() if sources is None else sources
-        self.roots = tuple(_resolved(root, known, ()) for root in roots)
+        self.roots = tuple(resolved(root, known) for root in roots)
         #: the most values for each attribute in a request
-        self.values = values if sum(1 for root in self.roots for _ in _placed(root)) <= _MOST_RULES else 1
+        self.values = values if sum(1 for root in self.roots for _ in placed_rules(root)) <= _MOST_RULES else 1
         self._limits = limits
         self._searches: dict[int, Search] = {}
         self._slices = Slices()
@@ -224,7 +225,7 @@ class Analysis:
 
     def rules(self) -> Sequence[PlacedRule]:
         """Return all rules of the first policy, in order."""
-        return [*_placed(self.roots[0])]
+        return [*placed_rules(self.roots[0])]
 
     def idle_rules(self) -> Sequence[IdleRule]:
         """Return the rules of the first policy without effect; rules with obligations or advice have one."""
@@ -310,8 +311,8 @@ class Analysis:
 _DIFFERENT: Final = frozenset(way for way in product(DECISIONS, DECISIONS) if way[0] != way[1])
 
 
-def _resolved(root: Root, sources: PolicySources, around: tuple[str, ...]) -> Root:
-    """Return a policy with its references resolved."""
+def resolved(root: Root, sources: PolicySources, around: tuple[str, ...] = ()) -> Root:
+    """Return a policy with its references resolved. Raises `MalformedError` (`xacml.fragment`) if one cannot be."""
     if isinstance(root, Policy):
         return root
     around = (*around, versioned(root))
@@ -320,12 +321,12 @@ def _resolved(root: Root, sources: PolicySources, around: tuple[str, ...]) -> Ro
 
 def _member(member: Policy | PolicySet | PolicyReference, sources: PolicySources, around: tuple[str, ...]) -> Root:
     if not isinstance(member, PolicyReference):
-        return _resolved(member, sources, around)
+        return resolved(member, sources, around)
     try:
         found = sources.policy(member)
         if member.to_set and versioned(found) in around:
             raise MalformedError("xacml.cycle", f"policy set `{member.id[:120]}` is within itself")
-        return _resolved(found, sources, around)
+        return resolved(found, sources, around)
     except PenstockError as error:
         if error.code == "xacml.fragment":
             raise
@@ -339,14 +340,15 @@ def _member(member: Policy | PolicySet | PolicyReference, sources: PolicySources
         ) from error
 
 
-def _placed(
+def placed_rules(
     root: Root, within: tuple[str, ...] = (), path: tuple[int, ...] = (), around: tuple[PolicySet, ...] = ()
 ) -> Iterator[PlacedRule]:
+    """Yield the rules of a policy, in order, without those of referenced policies."""
     within = (*within, root.id)
     if isinstance(root, PolicySet):
         for place, member in enumerate(root.members):
             if not isinstance(member, PolicyReference):
-                yield from _placed(member, within, (*path, place), (*around, root))
+                yield from placed_rules(member, within, (*path, place), (*around, root))
         return
     for place, rule in enumerate(root.rules):
         alone: Root = replace(root, rules=(rule,), combining=RULE_COMBINING[_FIRST], duties=Duties())

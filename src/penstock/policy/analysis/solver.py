@@ -24,7 +24,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from decimal import Decimal
-from itertools import pairwise
+from functools import partial
+from itertools import pairwise, product
+from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, TypeAlias, TypeVar
 
 import z3
@@ -52,7 +54,7 @@ from penstock.policy.analysis.formulas import (
     some_truth,
 )
 from penstock.policy.engine.evaluate import EvaluationScope, evaluate, target_matches
-from penstock.policy.engine.lookup import Context, NoSources
+from penstock.policy.engine.lookup import Context, NoSources, is_clock
 from penstock.policy.language.datatypes import (
     BOOLEAN,
     DATE,
@@ -120,6 +122,8 @@ class Scale:
             if high is not None:
                 self.values.append(high)
         self._places = {value: place for place, value in enumerate(self.values)}
+        #: the positions of the values that are not merely examples of what is between others
+        self.named = frozenset(self._places[value] for value in known)
         #: the position of NaN, if the type has it
         self.unordered = len(self.values) if of_type is DOUBLE else None
         if of_type is DOUBLE:
@@ -307,7 +311,7 @@ _ORDERS: Final[Mapping[str, Callable[[Formula, Formula], Formula]]] = {
     "less-than-or-equal": z3.ULE,
 }
 #: positions are bit vectors of this size, which are faster for the solver than integers
-_BITS: Final = 32
+BITS: Final = 32
 _LOGIC: Final = (f"{V1}or", f"{V1}and", f"{V1}not", f"{V1}n-of")
 Variables = Mapping[str, Expression]
 T = TypeVar("T")
@@ -347,9 +351,20 @@ class UnencodedTerm:
 
 
 class PolicyEncoder:
-    """Formulas for some policies, which share attributes and scales; the number of values per attribute is limited."""
+    """Formulas for some policies, which share attributes and scales; the number of values per attribute is limited.
 
-    def __init__(self, roots: Sequence[Root], always: Callable[[Designator], bool], values: int = 1) -> None:
+    Scales also have the values in `given`. If at most `different` attributes have other values, they are smaller.
+    """
+
+    def __init__(
+        self,
+        roots: Sequence[Root],
+        always: Callable[[Designator], bool],
+        values: int = 1,
+        *,
+        given: Mapping[DataType, Iterable[Value]] = MappingProxyType({}),
+        different: int | None = None,
+    ) -> None:
         self.context = z3.Context()
         self.constraints: list[Formula] = []
         #: for each value of an attribute: whether it is present, and its position
@@ -361,9 +376,14 @@ class PolicyEncoder:
         named = NamedValues()
         for root in roots:
             named.root(root)
+        for of_type, those in given.items():
+            named.values.setdefault(of_type, set()).update(those)
+        count = {of_type: sum(key.of is of_type for key in named.keys) for of_type in _TYPES}
         self.scales = {
             of_type: Scale(
-                of_type, named.values.get(of_type, ()), values * sum(key.of is of_type for key in named.keys)
+                of_type,
+                named.values.get(of_type, ()),
+                values * (count[of_type] if different is None else min(count[of_type], different)),
             )
             for of_type in {*named.values, *(key.of for key in named.keys)}
             if known_type(of_type)
@@ -486,6 +506,8 @@ class PolicyEncoder:
                 return self._combined(function, arguments, variables)
             case Apply(function, (one, bag)) if function.name == f"{_of(bag)}-is-in":
                 return self._is_in(self._value(one, variables), self._bag(bag, variables))
+            case Apply(function, (one, other)) if function.name == f"{_of(one)}-at-least-one-member-of":
+                return self._common(self._bag(one, variables), self._bag(other, variables))
             case Apply(function, (one, other)) if not isinstance(one.gives, Bag):
                 compare = self._comparison(function)
                 left, right = self._value(one, variables), self._value(other, variables)
@@ -522,12 +544,18 @@ class PolicyEncoder:
         holds = some(both(there, place == one.place) for there, place in bag.members)
         return decided(both(one.fine, bag.fine), holds)
 
+    def _common(self, one: EncodedBag, other: EncodedBag) -> TruthFormula:
+        """A.3.11: at-least-one-member-of."""
+        pairs = product(one.members, other.members)
+        holds = some(every([first, second, place == same]) for (first, place), (second, same) in pairs)
+        return decided(both(one.fine, other.fine), holds)
+
     def _value(self, expression: Expression, variables: Variables) -> EncodedTerm:
         """Encode a value of any type, including computed booleans."""
         computed = isinstance(expression, Apply) and not expression.function.name.endswith("-one-and-only")
         if expression.gives is BOOLEAN and computed:
             truth, scale = self._truth(expression, variables), self.scales[BOOLEAN]
-            places = (z3.BitVecVal(scale.place(value), _BITS, self.context) for value in (True, False))
+            places = (z3.BitVecVal(scale.place(value), BITS, self.context) for value in (True, False))
             return EncodedTerm(truth.fine, _if(truth.holds, *places))
         return self._term(expression, variables)
 
@@ -544,7 +572,7 @@ class PolicyEncoder:
         raise self._outside(_construct(expression))
 
     def _only(self, bag: EncodedBag) -> EncodedTerm:
-        found: Formula = z3.BitVecVal(0, _BITS, self.context)
+        found: Formula = z3.BitVecVal(0, BITS, self.context)
         for there, place in bag.members:
             found = _if(there, place, found)
         return EncodedTerm(both(bag.fine, _counted(bag).get(1, False)), found)
@@ -573,15 +601,16 @@ class PolicyEncoder:
         if not known_type(wanted.of):
             raise self._outside(f"attribute `{wanted.id[:120]}` of type `{wanted.of}`")
         if wanted.key not in self.attributes:
-            self.attributes[wanted.key] = self._attribute(wanted)
+            self.attributes[wanted.key] = self._members(wanted)
         members = self.attributes[wanted.key]
-        return EncodedBag(members[0][0] if wanted.must_be_present else True, members)
+        return EncodedBag(some(there for there, _ in members) if wanted.must_be_present else True, members)
 
-    def _attribute(self, wanted: Designator) -> tuple[tuple[Formula, Formula], ...]:
+    def _members(self, wanted: Designator) -> tuple[tuple[Formula, Formula], ...]:
+        """Return the values that an attribute can have, as variables."""
         number, always = len(self.attributes), self._always(wanted)
         # A request has one current time.
         members = [
-            (z3.Bool(f"there {number} {one}", self.context), z3.BitVec(f"place {number} {one}", _BITS, self.context))
+            (z3.Bool(f"there {number} {one}", self.context), z3.BitVec(f"place {number} {one}", BITS, self.context))
             for one in range(1 if always else self._most)
         ]
         self.constraints += [z3.ULT(place, len(self.scales[wanted.of].values)) for _, place in members]
@@ -595,7 +624,7 @@ class PolicyEncoder:
     def _literal(self, value: Value, of_type: DataType) -> EncodedTerm:
         if not known_type(of_type):
             raise self._outside(f"value of type `{of_type}`")
-        place = z3.BitVecVal(self.scales[of_type].place(value), _BITS, self.context)
+        place = z3.BitVecVal(self.scales[of_type].place(value), BITS, self.context)
         return EncodedTerm(True, place)
 
     # --- what is not understood ---------------------------------------------------------------------------------
@@ -631,7 +660,7 @@ class PolicyEncoder:
         decisions = [*XacmlDecision]
 
         def actual(context: Context) -> int:
-            return decisions.index(evaluate(alone, Context(None, context.now, context.sources, context.facts)).decision)
+            return decisions.index(evaluate(alone, Context(context.request, context.now, context.sources)).decision)
 
         error = self._outside(f"combining algorithm `{root.combining[:120]}`")
         found = self._left_open(alone, {}, error, len(decisions), actual)
@@ -645,7 +674,7 @@ class PolicyEncoder:
         # Policies contain mappings of variables, which cannot be hashed.
         key = (id(what) if isinstance(what, Policy | PolicySet) else what, id(variables) if refers else None)
         if key not in self._unknown:
-            state = z3.BitVec(f"unknown {len(self.unknown)}", _BITS, self.context)
+            state = z3.BitVec(f"unknown {len(self.unknown)}", BITS, self.context)
             self.constraints.append(z3.ULT(state, count))
             depends = [what, variables] if refers else [what]
             asked = {one for one in designators(depends) if one.issuer is None and known_type(one.of)}
@@ -658,6 +687,21 @@ class PolicyEncoder:
             # What is kept holds what its key is made of.
             self._unknown[key] = ((what, variables), made)
         return self._unknown[key][1]
+
+    def described(self, formulas: Iterable[Formula]) -> tuple[str, ...]:
+        """Describe the unknowns in formulas."""
+        used = _variables([one for one in formulas if not isinstance(one, bool)])
+        names = (one.construct for place, one in enumerate(self.unknown) if f"unknown {place}" in used)
+        return tuple(dict.fromkeys(names))
+
+    def learnt(self, model: z3.ModelRef, context: Callable[[], Context]) -> Iterator[Formula]:
+        """Yield the actual states of unknowns that the solver guessed wrong, for requests like the model's."""
+        for one in self.unknown:
+            actual = one.states[one.actual(context())]
+            if not z3.is_true(model.eval(actual, model_completion=True)):
+                members = [member for key in one.keys for pair in self.attributes[key] for member in pair]
+                like = [member == model.eval(member, model_completion=True) for member in members]
+                yield z3.Implies(z3.And(like), actual) if like else actual
 
     @contextmanager
     def _within(self, element: Rule | Root, kind: str) -> Iterator[None]:
@@ -732,10 +776,10 @@ class Search:
 
     def __init__(self, roots: Sequence[Root], limits: SelectorLimits, values: int = 1) -> None:
         self._limits = limits
-        self._encoder = PolicyEncoder(roots, _is_clock, values)
+        self._encoder = PolicyEncoder(roots, is_clock, values)
         self._known: dict[int, tuple[Root, dict[str, Formula]]] = {}
         #: the current time, for parts without a formula that use it
-        self._clock = {one.key: _context({}).bag(one) for one in designators(roots) if _is_clock(one)}
+        self._clock = {one.key: _context({}).bag(one) for one in designators(roots) if is_clock(one)}
 
     def find(self, roots: Sequence[Root], wanted: Ways) -> Facts | None:
         """Return a request for which policies decide in one of some ways, evaluated; None if there is none.
@@ -761,7 +805,7 @@ class Search:
             facts = self._facts(model)
             if decisions(roots, facts) in wanted:
                 return self._fewer(roots, wanted, facts)
-            learnt = [*self._learnt(model, facts)]
+            learnt = [*self._encoder.learnt(model, partial(_context, facts))]
             if not learnt:
                 raise UnsettledError
             solver.add(*learnt)
@@ -769,10 +813,7 @@ class Search:
 
     def unknown(self, roots: Sequence[Root]) -> tuple[str, ...]:
         """Describe the parts of policies without a formula."""
-        formulas = [one for root in roots for one in self._decisions(root).values() if not isinstance(one, bool)]
-        used = _variables(formulas)
-        names = (one.construct for place, one in enumerate(self._encoder.unknown) if f"unknown {place}" in used)
-        return tuple(dict.fromkeys(names))
+        return self._encoder.described(one for root in roots for one in self._decisions(root).values())
 
     def _fewer(self, roots: Sequence[Root], wanted: Ways, facts: Facts) -> Facts:
         """Remove attributes that do not matter; the time stays, so that the result does not depend on the clock."""
@@ -786,15 +827,6 @@ class Search:
                     facts = less
                     break
         return facts
-
-    def _learnt(self, model: z3.ModelRef, facts: Facts) -> Iterator[Formula]:
-        """Yield the actual states of unknowns that the solver guessed wrong, for requests like this one."""
-        for one in self._encoder.unknown:
-            actual = one.states[one.actual(_context(facts))]
-            if not z3.is_true(model.eval(actual, model_completion=True)):
-                members = [member for key in one.keys for pair in self._encoder.attributes[key] for member in pair]
-                like = [member == model.eval(member, model_completion=True) for member in members]
-                yield z3.Implies(z3.And(like), actual) if like else actual
 
     def _decisions(self, root: Root) -> dict[str, Formula]:
         if id(root) not in self._known:
@@ -839,8 +871,3 @@ def decisions(roots: Sequence[Root], facts: Facts) -> tuple[str, ...]:
 
 def _context(facts: Facts) -> Context:
     return Context(None, _NOW, NoSources(), facts)
-
-
-def _is_clock(wanted: Designator) -> bool:
-    """Return whether an attribute is the current time, which is always present."""
-    return bool(_context({}).bag(wanted))

@@ -12,7 +12,7 @@ from math import prod
 from typing import Any
 
 from penstock.errors import EvaluationError, MalformedError, PenstockError
-from penstock.policy.combining import Child, CombiningAlgorithm, policy_algorithm, rule_algorithm
+from penstock.policy.combining import Child, policy_algorithm, rule_algorithm
 from penstock.policy.engine.lookup import Context
 from penstock.policy.language.datatypes import Bag, DataType, Function, Value, failed
 from penstock.policy.language.functions import V1, WITHIN
@@ -190,11 +190,14 @@ def _every(holds: Callable[[Any], bool], things: Sequence[Any]) -> bool:
 
 
 @dataclass(slots=True)
-class _RuleChild:
+class RuleChild:
+    """A rule, as combining algorithms evaluate it."""
+
     rule: Rule
     scope: EvaluationScope
 
     def applies(self, _context: Context, /) -> bool | PolicyOutcome:
+        """Return whether its target matches, or the outcome if that is not known."""
         try:
             return target_matches(self.rule.target, self.scope)
         except EvaluationError as error:
@@ -214,42 +217,43 @@ class _RuleChild:
         return PolicyOutcome(XacmlDecision.of(rule.effect), obligations=obligations, advice=advice)
 
 
-@dataclass(slots=True)
-class _Container:
-    """The common part of policies and policy sets (section 7.12 to 7.14)."""
+def combined_children(
+    root: Root,
+    scope: EvaluationScope,
+    children: Sequence[Child[Context]],
+    combine: Callable[[Sequence[Child[Context]], Context], PolicyOutcome],
+) -> PolicyOutcome:
+    """Return the outcome of a policy or a policy set from its target, its children and its duties (7.12 to 7.14)."""
+    try:
+        matches: bool | EvaluationError = target_matches(root.target, scope)
+    except EvaluationError as error:
+        matches = error
+    if matches is False:
+        return NOT_APPLICABLE
+    combined = combine(children, scope.context)
+    if not isinstance(matches, EvaluationError):
+        return _with_duties(root, scope, combined)
+    if combined.decision is XacmlDecision.NOT_APPLICABLE:
+        return NOT_APPLICABLE
+    return PolicyOutcome(doubted(combined.decision), status_of(matches))
 
-    scope: EvaluationScope
 
-    def told(self, root: Root, children: Sequence[Child[Context]], combine: CombiningAlgorithm) -> PolicyOutcome:
-        try:
-            matches: bool | EvaluationError = target_matches(root.target, self.scope)
-        except EvaluationError as error:
-            matches = error
-        if matches is False:
-            return NOT_APPLICABLE
-        combined = combine(children, self.scope.context)
-        if not isinstance(matches, EvaluationError):
-            return self._with_duties(root, combined)
-        if combined.decision is XacmlDecision.NOT_APPLICABLE:
-            return NOT_APPLICABLE
-        return PolicyOutcome(doubted(combined.decision), status_of(matches))
-
-    def _with_duties(self, root: Root, combined: PolicyOutcome) -> PolicyOutcome:
-        decision = combined.decision
-        if decision not in (XacmlDecision.PERMIT, XacmlDecision.DENY):
-            return PolicyOutcome(decision, combined.status, applicable=combined.applicable)
-        effect = RuleEffect.PERMIT if decision is XacmlDecision.PERMIT else RuleEffect.DENY
-        try:
-            obligations, advice = duties_told(root.duties, effect, self.scope)
-        except EvaluationError as error:
-            return PolicyOutcome(XacmlDecision.spoiled(effect), status_of(error))
-        return PolicyOutcome(
-            decision,
-            combined.status,
-            (*combined.obligations, *obligations),
-            (*combined.advice, *advice),
-            (*combined.applicable, PolicyId(root.id, root.version, isinstance(root, PolicySet))),
-        )
+def _with_duties(root: Root, scope: EvaluationScope, combined: PolicyOutcome) -> PolicyOutcome:
+    decision = combined.decision
+    if decision not in (XacmlDecision.PERMIT, XacmlDecision.DENY):
+        return PolicyOutcome(decision, combined.status, applicable=combined.applicable)
+    effect = RuleEffect.PERMIT if decision is XacmlDecision.PERMIT else RuleEffect.DENY
+    try:
+        obligations, advice = duties_told(root.duties, effect, scope)
+    except EvaluationError as error:
+        return PolicyOutcome(XacmlDecision.spoiled(effect), status_of(error))
+    return PolicyOutcome(
+        decision,
+        combined.status,
+        (*combined.obligations, *obligations),
+        (*combined.advice, *advice),
+        (*combined.applicable, PolicyId(root.id, root.version, isinstance(root, PolicySet))),
+    )
 
 
 def doubted(decision: XacmlDecision) -> XacmlDecision:
@@ -268,12 +272,12 @@ class _PolicyChild:
         return EvaluationScope(self.context, self.policy.variables)
 
     def applies(self, _context: Context, /) -> bool | PolicyOutcome:
-        return _applies(self.policy, self._scope())
+        return target_applies(self.policy, self._scope())
 
     def evaluate(self, _context: Context, /) -> PolicyOutcome:
         scope = self._scope()
-        children = [_RuleChild(rule, scope) for rule in self.policy.rules]
-        return _Container(scope).told(self.policy, children, rule_algorithm(self.policy.combining))
+        children = [RuleChild(rule, scope) for rule in self.policy.rules]
+        return combined_children(self.policy, scope, children, rule_algorithm(self.policy.combining))
 
 
 @dataclass(slots=True)
@@ -284,13 +288,13 @@ class _SetChild:
     around: tuple[str, ...]
 
     def applies(self, _context: Context, /) -> bool | PolicyOutcome:
-        return _applies(self.policies, EvaluationScope(self.context))
+        return target_applies(self.policies, EvaluationScope(self.context))
 
     def evaluate(self, _context: Context, /) -> PolicyOutcome:
         around = (*self.around, versioned(self.policies))
         children = [_child(member, self.context, around) for member in self.policies.members]
         combine = policy_algorithm(self.policies.combining)
-        return _Container(EvaluationScope(self.context)).told(self.policies, children, combine)
+        return combined_children(self.policies, EvaluationScope(self.context), children, combine)
 
 
 @dataclass(slots=True)
@@ -302,9 +306,7 @@ class _ReferenceChild:
     around: tuple[str, ...]
 
     def _found(self) -> "_PolicyChild | _SetChild":
-        found = self.context.sources.policy(self.reference)
-        if self.reference.to_set and versioned(found) in self.around:
-            raise EvaluationError("xacml.cycle", f"policy set `{self.reference.id[:120]}` is within itself")
+        found = referenced(self.reference, self.context, self.around)
         if isinstance(found, Policy):
             return _PolicyChild(found, self.context)
         return _SetChild(found, self.context, self.around)
@@ -323,6 +325,17 @@ class _ReferenceChild:
         return found.evaluate(self.context)
 
 
+def referenced(reference: PolicyReference, context: Context, around: tuple[str, ...]) -> Root:
+    """Return the policy that a reference within policy sets means.
+
+    Raises what sources raise, and `EvaluationError` (`xacml.cycle`) if it is one of these sets.
+    """
+    found = context.sources.policy(reference)
+    if reference.to_set and versioned(found) in around:
+        raise EvaluationError("xacml.cycle", f"policy set `{reference.id[:120]}` is within itself")
+    return found
+
+
 def _child(
     member: Policy | PolicySet | PolicyReference, context: Context, around: tuple[str, ...]
 ) -> _PolicyChild | _SetChild | _ReferenceChild:
@@ -335,7 +348,8 @@ def _child(
             return _ReferenceChild(member, context, around)
 
 
-def _applies(root: Root, scope: EvaluationScope) -> bool | PolicyOutcome:
+def target_applies(root: Root, scope: EvaluationScope) -> bool | PolicyOutcome:
+    """Return whether the target of a policy or a policy set matches, or the outcome if that is not known."""
     try:
         return target_matches(root.target, scope)
     except EvaluationError as error:

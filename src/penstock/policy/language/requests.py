@@ -110,6 +110,16 @@ class Attributes:
             found.setdefault(attribute.id, []).append(attribute)
         return found
 
+    def without(self, key: Key) -> "Attributes":
+        """Return them without the values of an attribute, whoever issued them."""
+        if self.category != key.category or key.id not in self.by_id:
+            return self
+        left = []
+        for one in self.attributes:
+            values = tuple(pair for pair in one.values if one.id != key.id or pair[0] is not key.of)
+            left += [replace(one, values=values)] if values else []
+        return replace(self, attributes=tuple(left))
+
 
 @dataclass(frozen=True, slots=True)
 class Request:
@@ -143,6 +153,20 @@ class Request:
                 for of_type, value in attribute.values:
                     found.setdefault(key_of(category.category, attribute.id, of_type), []).append(value)
         return {key: tuple(values) for key, values in found.items()}
+
+    def with_values(self, key: Key, values: Sequence[Value], *, added: bool = False) -> "Request":
+        """Return the request with other values of an attribute, without an issuer, or with further ones."""
+        categories = [*self.categories] if added else [one.without(key) for one in self.categories]
+        if values and all(one.category != key.category for one in categories):
+            categories.append(Attributes(key.category))
+        new = (RequestAttribute(key.id, tuple((key.of, value) for value in values)),) if values else ()
+        return replace(
+            self,
+            categories=tuple(
+                replace(one, attributes=(*one.attributes, *new)) if one.category == key.category else one
+                for one in categories
+            ),
+        )
 
     def alone(self, categories: Sequence[Attributes]) -> "Request":
         """Return a request for one decision, with these categories."""

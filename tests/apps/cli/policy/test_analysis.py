@@ -31,6 +31,29 @@ def test_rules_are_looked_at(penstock: Shell) -> None:
     assert penstock.ok("policy", "analyse", "one.xml").out.startswith("✓")
 
 
+def test_findings_can_fail(penstock: Shell) -> None:
+    (penstock.folder / "both.xml").write_bytes(
+        policy_text(rule(name="all"), rule(older(17), effect="Deny", name="old"))
+    )
+    analyse = ("policy", "analyse", "both.xml", "--fail-on")
+    for kinds in ("conflicts", "same-without", "idle", "any", "never-applies,conflicts"):
+        done = penstock(*analyse, kinds)
+        assert (done.status, done.code) == (1, "policy.findings")
+    assert "found 1 same-without, 1 conflicts" in penstock(*analyse, "any").err
+    assert penstock.ok(*analyse, "never-applies").out == penstock.ok("policy", "analyse", "both.xml").out
+    assert penstock(*analyse, "conflicts", "-o", "json").json == penstock.ok(*analyse[:3], "-o", "json").json
+    wrong = penstock(*analyse, "conflict")
+    assert (wrong.status, wrong.code) == (2, "cli.usage")
+    assert "did you mean `conflicts`?" in wrong.err
+
+
+def test_findings_that_are_not_known_fail_too(penstock: Shell) -> None:
+    text = apply("string-regexp-match", value("^x{9}$"), apply("string-one-and-only", designator("n", "string")))
+    (penstock.folder / "pattern.xml").write_bytes(policy_text(rule(text, name="like"), rule(effect="Deny", name="no")))
+    done = penstock("policy", "analyse", "pattern.xml", "--fail-on", "never-applies")
+    assert (done.status, done.code) == (1, "xacml.undecided")
+
+
 def test_versions_are_compared(penstock: Shell) -> None:
     (penstock.folder / "one.xml").write_bytes(policy_text(rule(older(17))))
     (penstock.folder / "two.xml").write_bytes(policy_text(rule(older(20))))

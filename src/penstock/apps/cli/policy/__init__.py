@@ -1,6 +1,6 @@
 """`penstock policy` and `penstock pdp`: attribute-based policies, and decisions by them.
 
 `commands` lists the verbs, decides requests, combines decisions and runs the decision service. `files` checks, formats,
-converts and tests policies, `analysis` analyses them.
+converts and tests policies, `analysis` analyses them, `explanation` explains decisions.
 May import from `penstock.apps.cli`: `certs`, `shared`.
 """

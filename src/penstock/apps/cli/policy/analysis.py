@@ -1,9 +1,10 @@
 """`penstock policy analyse`, `diff` and `residual`: what policies decide about all possible requests."""
 
 import json
-from collections.abc import Iterator, Mapping
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import Any, Final, TypeAlias
 
 import click
 
@@ -13,7 +14,7 @@ from penstock.apps.cli.shared.credentials import need_type
 from penstock.apps.cli.shared.events import parse_schema, split_pair
 from penstock.apps.cli.shared.options import TypeFileOptions
 from penstock.apps.cli.shared.session import CommandSession
-from penstock.errors import RefusedError
+from penstock.errors import MalformedError, RefusedError, did_you_mean
 from penstock.guard.environment import environment_schema
 from penstock.guard.policies import Residuals
 from penstock.guard.restriction import Restriction
@@ -34,11 +35,28 @@ def refer_option() -> Any:
     return option("--refer", multiple=True, metavar="FILE", help="Read a policy that is referred to. Can be repeated.")
 
 
+_ANY: Final = "any"
+_KINDS: Final[Mapping[str, frozenset[str]]] = {
+    "never-applies": frozenset({"never-applies"}),
+    "same-without": frozenset({"same-without"}),
+    "idle": frozenset({"never-applies", "same-without"}),
+    "conflicts": frozenset({"conflicts"}),
+    _ANY: frozenset({"never-applies", "same-without", "conflicts"}),
+}
+"""The kinds of findings as `--fail-on` names them, which are those of the JSON output, and the kinds they stand for."""
+
+
 @option_class
 class _Analyse:
     file: str = argument(metavar="FILE")
     referred: tuple[str, ...] = refer_option()
     targets_only: bool = option("--targets-only", is_flag=True, help="Ignore the conditions of rules that overlap.")
+    fail_on: tuple[str, ...] = option(
+        "--fail-on",
+        multiple=True,
+        metavar="KIND[,KIND]",
+        help=f"Exit with 1 if there is such a finding: {', '.join(_KINDS)}. Can be repeated.",
+    )
     lenient: bool = lenient_option()
     output: str = output_option()
 
@@ -47,6 +65,7 @@ class _Analyse:
     example="""
 penstock policy analyse records.xml
 penstock policy analyse root.xml --refer records.xml --targets-only -o json
+penstock policy analyse records.policy --fail-on conflicts,never-applies
 """
 )
 def analyse(options: _Analyse) -> CommandAnswer:
@@ -54,8 +73,10 @@ def analyse(options: _Analyse) -> CommandAnswer:
 
     Each overlap is shown with a request that is decided in this way. The analysis covers requests with at most two
     values for each attribute, or one if there are more than 40 rules. Functions other than comparisons and logic can
-    return anything: results that depend on them, and are not shown by a request, are marked with ?.
+    return anything: results that depend on them, and are not shown by a request, are marked with ?. With --fail-on the
+    exit status is 1 if something of these kinds was found, or if it is not known.
     """
+    failing = _failing(options.fail_on)
     asked, names = _analysis(options.referred, options.file, lenient=options.lenient)
     idle, conflicts = asked.idle_rules(), asked.conflicts(conditions=not options.targets_only)
     data = {
@@ -75,7 +96,30 @@ def analyse(options: _Analyse) -> CommandAnswer:
             yield "✓ each rule does something, and none permits what another denies"
         yield _looked_at(asked)
 
-    return CommandAnswer(data, shown())
+    verdicts = [("never-applies" if one.never else "same-without", one.verdict) for one in idle]
+    verdicts += [("conflicts", one.found.verdict) for one in conflicts]
+    return CommandAnswer(data, shown(), _failure([one for one in verdicts if one[0] in failing]))
+
+
+def _failing(written: tuple[str, ...]) -> frozenset[str]:
+    """Return the kinds of findings that `--fail-on` names. Raises `MalformedError` (`cli.usage`)."""
+    found: frozenset[str] = frozenset()
+    for kind in (kind.strip() for one in written for kind in one.split(",")):
+        if kind not in _KINDS:
+            hint = did_you_mean(kind, _KINDS, f"write one of {', '.join(_KINDS)}")
+            raise MalformedError("cli.usage", f"`{kind[:80]}` is not a kind of finding", hint=hint)
+        found |= _KINDS[kind]
+    return found
+
+
+def _failure(found: Sequence[tuple[str, AnalysisVerdict]]) -> RefusedError | None:
+    """Return the error for findings that must not exist, by their kinds and verdicts."""
+    if not found:
+        return None
+    counts = Counter(kind for kind, verdict in found if verdict is AnalysisVerdict.YES)
+    if not counts:
+        return RefusedError("xacml.undecided", "it could not be determined whether there are findings of these kinds")
+    return RefusedError("policy.findings", f"found {', '.join(f'{count} {kind}' for kind, count in counts.items())}")
 
 
 @option_class

@@ -14,6 +14,7 @@ from typing import Final
 import click
 
 from penstock.apps.cli.policy.analysis import analyse, diff, residual
+from penstock.apps.cli.policy.explanation import explain_decision
 from penstock.apps.cli.policy.files import check, convert, fmt, read_request_file, read_root, run_tests
 from penstock.apps.cli.shared.commands import (
     CommandAnswer,
@@ -207,7 +208,7 @@ penstock pdp evaluate request.json --policy root.xml --refer records.xml --refer
 """,
 )
 def evaluate(session: CommandSession, options: _Evaluate) -> CommandAnswer:
-    """Decide the REQUEST in a file, in XML or in the JSON profile; - reads standard input.
+    """Decide the REQUEST in a file, in XML, in the JSON profile or as AuthZEN has it; - reads standard input.
 
     The exit status is 0 if everything is permitted, and 1 otherwise. With -o xml or json the answer is an XACML
     response. Errors in a policy are Indeterminate, and are shown with their reason.
@@ -241,7 +242,7 @@ def _show(result: Result) -> Iterator[str]:
 
 
 # ----------------------------------------------------------------------------------------------------------------------
-# `penstock policy`. Most of its verbs are in `files` and `analysis`.
+# `penstock policy`. Most of its verbs are in `files`, `analysis` and `explanation`.
 
 
 @click.group(cls=Verbs)
@@ -249,7 +250,7 @@ def policy() -> None:
     """Check, convert, test and analyse attribute-based policies."""
 
 
-for _command in (analyse, diff, residual, check, fmt, convert, run_tests):
+for _command in (analyse, diff, explain_decision, residual, check, fmt, convert, run_tests):
     policy.add_command(_command)
 
 

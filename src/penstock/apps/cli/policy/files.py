@@ -13,6 +13,8 @@ from penstock.apps.cli.shared.files import STDIN, read_bytes, within, write_byte
 from penstock.apps.cli.shared.options import AtOption, OutputFile
 from penstock.apps.cli.shared.session import CommandSession, Warned, warn
 from penstock.apps.cli.shared.terminal import show
+from penstock.apps.http.authzen import facts_of, read_question
+from penstock.apps.http.entities import Entities
 from penstock.errors import MalformedError, RefusedError
 from penstock.policy.engine.cases import failures, read_cases
 from penstock.policy.engine.compiler import CompiledPolicy
@@ -30,18 +32,24 @@ from penstock.policy.syntax.xml import requests as xml_requests
 from penstock.policy.syntax.xml.policies import Repair, read_leniently, write_policy
 
 # ----------------------------------------------------------------------------------------------------------------------
-# XACML requests in files, in XML or JSON.
+# Requests in files: XACML in XML or JSON, or AuthZEN.
 
 
-def read_request_file(file: str) -> Request:
-    """Read a request in XML or in the JSON profile. Raises `MalformedError` (`xacml.request` and others)."""
+def read_request_file(file: str, entities: Entities | None = None) -> Request:
+    """Read a request in XML, in the JSON profile, or as AuthZEN's evaluation API has it, with the known entities.
+
+    Raises `MalformedError` (`xacml.request`, `pdp.request` and others).
+    """
     data = read_bytes(file)
     with within(file):
         if data.lstrip()[:1] == b"{":
+            found = json_requests.read_json(data)
+            if isinstance(found, dict) and "Request" not in found and "subject" in found:
+                return Request.of_facts(facts_of(read_question(found), entities or Entities()))
             return json_requests.read_request(data)
         if data.lstrip()[:1] == b"<":
             return xml_requests.read_request(data)
-        raise MalformedError("xacml.request", "a request is XML or JSON")
+        raise MalformedError("xacml.request", "a request must be XML or JSON")
 
 
 # ----------------------------------------------------------------------------------------------------------------------

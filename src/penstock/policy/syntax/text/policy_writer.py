@@ -5,7 +5,8 @@ Formatting keeps line breaks, and sets indentation and spaces.
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from itertools import groupby, pairwise
+from itertools import chain, groupby, pairwise
+from types import MappingProxyType
 from typing import Final
 
 from penstock.policy.language.datatypes import (
@@ -20,6 +21,7 @@ from penstock.policy.language.datatypes import (
     XPathExpression,
 )
 from penstock.policy.language.policies import (
+    AnyOf,
     Apply,
     ApplyEach,
     ApplyPath,
@@ -40,6 +42,7 @@ from penstock.policy.language.policies import (
     RuleEffect,
     Target,
 )
+from penstock.policy.language.requests import Key
 from penstock.policy.limits import POLICY_LIMITS, PolicyLimits
 from penstock.policy.syntax.text.policies import LEVELS, NOT, NOT_LEVEL, written_combining
 from penstock.policy.syntax.text.tokens import (
@@ -159,7 +162,6 @@ def _begins(before: PolicyToken | None) -> bool:
     return _text(before) in KEYWORDS or (before.kind == SIGN and before.text not in _CLOSE)
 
 
-_Attribute = tuple[str, str, DataType]
 _NUMBER: Final = re.compile(r"-?[0-9]+(\.[0-9]+)?([eE][+-]?[0-9]+)?", re.ASCII)
 _HIGHEST: Final = max(LEVELS.values()) + 1
 
@@ -169,7 +171,7 @@ def write_text(root: Root) -> str:
 
     Raises `MalformedError` for an unknown combining algorithm.
     """
-    return _Writer(root).written(root)
+    return PolicyTextWriter([root]).written(root)
 
 
 def _parts(root: Root) -> Iterator[Policy | PolicySet | Rule]:
@@ -217,26 +219,30 @@ def _category(category: str) -> str:
     return CATEGORY_NAME.get(category) or quoted(category)
 
 
-class _Writer:
-    """Writes lines, with the names of attributes."""
+class PolicyTextWriter:
+    """Writes policies, or parts of them, with given names of attributes, and with names that it finds for others."""
 
-    def __init__(self, root: Root) -> None:
-        variables = {name for part in _parts(root) if isinstance(part, Policy) for name in part.variables}
-        self._names: dict[_Attribute, str] = {}
-        taken = {*variables, *KEYWORDS}
-        for one in _expressions(root):
-            if isinstance(one, Designator) and (one.category, one.id, one.of) not in self._names:
-                name = _free(one.id, taken)
-                taken.add(name)
-                self._names[one.category, one.id, one.of] = name
+    def __init__(self, roots: Iterable[Root], names: Mapping[Key, str] = MappingProxyType({})) -> None:
+        roots = [*roots]
+        parts = chain.from_iterable(map(_parts, roots))
+        variables = {name for part in parts if isinstance(part, Policy) for name in part.variables}
+        #: the names of attributes
+        self.names: dict[Key, str] = {}
+        taken = {*variables, *KEYWORDS, *names.values()}
+        for one in chain.from_iterable(map(_expressions, roots)):
+            if isinstance(one, Designator) and one.key not in self.names:
+                self.names[one.key] = names.get(one.key) or _free(one.id, taken)
+                taken.add(self.names[one.key])
 
     def written(self, root: Root) -> str:
+        """Return the text of a policy, with declarations of the attributes."""
         lines = [*self._declared()]
         return "\n".join([*lines, *([""] if lines else []), *self._root(root)]) + "\n"
 
     def _declared(self) -> Iterator[str]:
-        for (category, name, of_type), called in self._names.items():
-            yield f"attribute {called} {{ category = {_category(category)} id = {quoted(name)} type = {of_type.name} }}"
+        for key, called in self.names.items():
+            said = f"category = {_category(key.category)} id = {quoted(key.id)} type = {key.of.name}"
+            yield f"attribute {called} {{ {said} }}"
 
     # --- policies ---------------------------------------------------------------------------------------------------
 
@@ -277,13 +283,16 @@ class _Writer:
         yield _effect(rule.effect)
         yield from self._target(rule.target)
         if rule.condition is not None:
-            yield f"condition {self._suited(rule.condition, BOOLEAN, 0)}"
+            yield f"condition {self.condition(rule.condition)}"
         yield from self._duties(rule.duties)
 
     def _target(self, target: Target) -> Iterator[str]:
         for place, any_of in enumerate(target):
-            either = " or ".join(" and ".join(self._match(match) for match in every) for every in any_of)
-            yield f"{_INDENT if place else 'target '}clause {either}"
+            yield f"{_INDENT if place else 'target '}clause {self.clause(any_of)}"
+
+    def clause(self, any_of: AnyOf) -> str:
+        """Return a clause of a target."""
+        return " or ".join(" and ".join(self._match(match) for match in every) for every in any_of)
 
     def _match(self, match: Match) -> str:
         attribute, value = self.expression(match.attribute), _value(match.value, match.of)
@@ -313,6 +322,10 @@ class _Writer:
         return f"{_id(one.id)}{category}{issuer} = {self.expression(one.expression)}"
 
     # --- expressions ------------------------------------------------------------------------------------------------
+
+    def condition(self, condition: Expression) -> str:
+        """Return a boolean expression."""
+        return self._suited(condition, BOOLEAN, 0)
 
     def expression(self, expression: Expression, level: int = 0) -> str:
         """Return an expression, in parentheses if it has a lower precedence than its context."""
@@ -369,7 +382,7 @@ class _Writer:
     def _designator(self, one: Designator) -> str:
         more = ["required"] if one.must_be_present else []
         more += [] if one.issuer is None else [f"issuer {quoted(one.issuer)}"]
-        return self._names[one.category, one.id, one.of] + (f"[{', '.join(more)}]" if more else "")
+        return self.names[one.key] + (f"[{', '.join(more)}]" if more else "")
 
 
 def _indented(lines: Iterable[str]) -> Iterator[str]:
