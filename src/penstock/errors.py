@@ -49,10 +49,15 @@ def did_you_mean(word: str, known: Iterable[str], otherwise: str = "") -> str:
     >>> did_you_mean("x", ["string", "integer"], "it is one of string, integer")
     'it is one of string, integer'
     """
-    words = {one[:_COMPARED_LENGTH].casefold(): one for one in islice(known, _COMPARED)}
-    near = get_close_matches(word[:_COMPARED_LENGTH].casefold(), words, 3, cutoff=0.7)
+    words = {_compared(one): one for one in islice(known, _COMPARED)}
+    near = get_close_matches(_compared(word), words, 2)
     shown = " or ".join(f"`{words[one][:_COMPARED_LENGTH]}`" for one in near)
     return f"did you mean {shown}?" if near else otherwise
+
+
+def _compared(word: str) -> str:
+    # What all options begin with would make any two of them similar.
+    return word[:_COMPARED_LENGTH].lstrip("-").casefold()
 
 
 def _revive(cls: type["PenstockError"], args: tuple[object, ...], state: dict[str, object]) -> "PenstockError":

@@ -3,6 +3,21 @@
 import pytest
 from tests.apps.conftest import Shell
 
+POLICY = """
+attribute role { category = subject id = "r" type = string }
+policy p {
+    apply permit-overrides
+    rule a { permit condition string-equal(string-one-and-only(role), "a") }
+}
+"""
+WRONG = {
+    "a.policy": ("= string }", "= strng }"),
+    "b.policy": ("= subject", "= subjct"),
+    "c.policy": ("overrides", "overides"),
+    "d.policy": ("string-equal", "string-equl"),
+    "e.policy": ("only(role)", "only(roel)"),
+}
+
 CASES = {
     "a noun": ("explan", "cli.usage", "`explain`"),
     "a verb": ("cert isue", "cli.usage", "`issue`"),
@@ -32,6 +47,11 @@ CASES = {
         "event.unknown-attribute",
         "`speed`",
     ),
+    "a type of a policy": ("policy check a.policy", "xacml.type", "`string`"),
+    "a category": ("policy check b.policy", "xacml.syntax", "`subject`"),
+    "an algorithm of a policy": ("policy check c.policy", "xacml.combining", "`permit-overrides`"),
+    "a function": ("policy check d.policy", "xacml.function", "`string-equal`"),
+    "a declared attribute": ("policy check e.policy", "xacml.attribute", "`role`"),
     "an algorithm": ("policy combine --by deny-overides P D", "xacml.combining", "`deny-overrides`"),
     "a petname": ("cert issue --key a.key --to gird --type grid/B --right publish", "principal.unknown", "`grid`"),
     "a petname to remove": ("name remove gird", "petname.unknown", "`grid`"),
@@ -44,6 +64,8 @@ def test_it_says_what_was_meant(penstock: Shell, line: str, code: str, meant: st
     penstock.ok("key", "new", "a.key", "--name", "grid")
     penstock.ok("type", "new", "B", "--key", "a.key", "--attribute", "speed:integer", "--out", "b.type")
     penstock.ok("context", "add", "demo", "--broker", "penstock://127.0.0.1:1")
+    for file, (right, wrong) in WRONG.items():
+        (penstock.folder / file).write_text(POLICY.replace(right, wrong))
     ran = penstock(*line.split())
     assert ran.code == code, ran.err
     hint = ran.err.rpartition("hint: ")[2]

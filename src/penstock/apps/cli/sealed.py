@@ -100,7 +100,7 @@ class RingOptions:
     ring_file: str = option(
         "--ring",
         required=True,
-        # The second was the name of the first until 0.2.0, and goes with 0.3.0.
+        # The second is its old name, which goes with 0.3.0.
         envvar=["PENSTOCK_RING", "PENSTOCK_KEYS"],
         metavar="FILE",
         help="Use the keys in this key ring (default: $PENSTOCK_RING).",

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from decimal import Decimal
 from typing import Any, Final, TypeAlias
 
-from penstock.errors import EvaluationError, MalformedError
+from penstock.errors import EvaluationError, MalformedError, did_you_mean
 from penstock.policy.language.times import (
     read_date,
     read_date_time,
@@ -370,7 +370,8 @@ def data_type(type_id: str) -> DataType:
     """Return the data type of an id, or of a short name. Raises `MalformedError` (`xacml.type`)."""
     found = _BY_ID.get(type_id)
     if found is None:
-        raise MalformedError("xacml.type", f"`{type_id[:120]}` is not a data type of XACML 3.0")
+        hint = did_you_mean(type_id, (one.name for one in TYPES))
+        raise MalformedError("xacml.type", f"`{type_id[:120]}` is not a data type of XACML 3.0", hint=hint)
     return found
 
 

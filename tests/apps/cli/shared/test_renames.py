@@ -110,3 +110,13 @@ def test_programs_read_the_same(penstock: Shell) -> None:
     assert [one["code"] for one in said["warnings"]] == ["cli.renamed"] * 2
     assert said["error"] == json.loads(new.err)["error"]
     assert "warnings" not in json.loads(new.err)
+
+
+def test_an_old_variable_is_read_with_a_warning(penstock: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    line = ("open", "a.sealed", "--type-file", "a.type", "--kek", "a.kek")
+    for names, warned in ((("KEYS",), True), (("KEYS", "RING"), False), (("RING",), False)):
+        for name in ("KEYS", "RING"):
+            monkeypatch.setenv(f"PENSTOCK_{name}", "a.ring" if name in names else "")
+        ran = penstock(*line)
+        assert ran.code == "file.missing"
+        assert ("`$PENSTOCK_KEYS` is now `$PENSTOCK_RING`" in ran.err) is warned

@@ -25,7 +25,7 @@ from typing import Any, Final, TypeVar, dataclass_transform
 
 import click
 
-from penstock.apps.cli.shared.renames import is_given, rename_message, renamed_options
+from penstock.apps.cli.shared.renames import old_options, old_variables, rename_message, renamed_options
 from penstock.apps.cli.shared.session import OLD_SPELLINGS, BadChoice, CommandSession, OldSpellings
 from penstock.apps.cli.shared.terminal import Shown, show
 from penstock.errors import PenstockError, did_you_mean
@@ -188,11 +188,12 @@ class _Verb(click.Command):
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse the arguments, and warn of old spellings."""
         spellings: OldSpellings | None = ctx.meta.get(OLD_SPELLINGS)
+        given = [*args]
+        rest = super().parse_args(ctx, args)
         if spellings is not None:
-            for row, _ in renamed_options(ctx):
-                if is_given(row.old, args):
-                    spellings.add(rename_message(row.old, row.new))
-        return super().parse_args(ctx, args)
+            for old, new in (*old_options(ctx, given), *old_variables(ctx)):
+                spellings.add(rename_message(old, new))
+        return rest
 
 
 def command(

@@ -3,12 +3,14 @@
 A row here is all that a rename needs. Old spellings are in no help text and in no completion.
 """
 
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 from typing import Final
 
 import click
+from click.core import ParameterSource
 
 #: the version that no longer has the old spellings
 REMOVED_IN: Final = "0.3.0"
@@ -92,8 +94,17 @@ def renamed_options(context: click.Context) -> Iterator[tuple[RenamedOption, cli
             yield row, options[row.new]
 
 
-def is_given(option: str, arguments: Sequence[str]) -> bool:
-    """Return whether an option is written on a command line."""
-    return any(
-        word == option or word.startswith(f"{option}=") for word in takewhile(lambda one: one != "--", arguments)
-    )
+def old_options(context: click.Context, arguments: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Yield the old spellings of options on a command line, with the new ones."""
+    words = {word.partition("=")[0] for word in takewhile(lambda one: one != "--", arguments)}
+    yield from ((row.old, row.new) for row, _ in renamed_options(context) if row.old in words)
+
+
+def old_variables(context: click.Context) -> Iterator[tuple[str, str]]:
+    """Yield the old names of environment variables that options were read from, with the new ones."""
+    for option in context.command.params:
+        found = context.get_parameter_source(option.name or "")
+        if found is ParameterSource.ENVIRONMENT and isinstance(option.envvar, list):
+            new, old = option.envvar
+            if not os.environ.get(new):
+                yield f"${old}", f"${new}"

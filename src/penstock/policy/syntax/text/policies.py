@@ -223,7 +223,8 @@ class Expressions:
         if words.token.kind == TEXT:
             return words.quoted()
         if words.token.text not in CATEGORY:
-            words.wrong(f"a category in quotes or one of {', '.join(CATEGORY)}")
+            meant = did_you_mean(words.token.text, CATEGORY)
+            words.wrong(f"a category in quotes or one of {', '.join(CATEGORY)}", meant)
         return CATEGORY[words.take().text]
 
     def _path(self) -> PolicyLiteral:

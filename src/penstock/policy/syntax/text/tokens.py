@@ -273,10 +273,10 @@ class Words:
             self.wrong(f"`{word}`")
         return self.take()
 
-    def wrong(self, wanted: str) -> NoReturn:
+    def wrong(self, wanted: str, hint: str = "") -> NoReturn:
         """Raise the error that something else is expected here."""
         found = f"`{self.token.text[:80]}`" if self.token.kind != END else "the end"
-        raise problem("xacml.syntax", f"expected {wanted}, found {found}", self.text, self.token.at)
+        raise problem("xacml.syntax", f"expected {wanted}, found {found}", self.text, self.token.at, hint)
 
     def quoted(self, what: str = "a text in quotes") -> str:
         """Take a text in quotes."""
