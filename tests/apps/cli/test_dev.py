@@ -1,5 +1,6 @@
 """`penstock dev`: lines for pipes, JSON for programs, a table and keys for terminals."""
 
+import io
 import json
 import os
 import pty
@@ -8,11 +9,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 from tests.apps.conftest import Shell
 from tests.apps.node_kit import bounded
 from tests.copies import Copy
 
-from penstock.apps.cli.dev import wanted
+from penstock.apps.cli.dev import _LiveView, wanted
 from penstock.apps.node.dev_network import DevNetwork, ReadRight
 from penstock.errors import PenstockError
 
@@ -104,3 +106,17 @@ def test_unknown_commands(net: DevNetwork, line: str) -> None:
     with pytest.raises(PenstockError) as caught:
         wanted(net, line)
     assert caught.value.code == "dev.command"
+
+
+def test_on_a_narrow_terminal_rights_are_below_the_table(net: DevNetwork, monkeypatch: pytest.MonkeyPatch) -> None:
+    def shown(columns: int) -> list[str]:
+        monkeypatch.setenv("COLUMNS", str(columns))
+        console = Console(width=columns, file=io.StringIO())
+        with console.capture() as screen:
+            console.print(*_LiveView().parts(net), sep="\n")
+        return [line.rstrip() for line in screen.get().splitlines()]
+
+    right = "sees region, power where region = 'north'"
+    assert [line.split() for line in shown(45) if "▶" in line] == [["▶planner", "0"]]
+    assert any(line.startswith("planner of city") for line in shown(45))
+    assert any(right in line and "▶" in line for line in shown(120))

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import shutil
 import sys
 import termios
 import threading
@@ -27,6 +28,8 @@ _HELP: Final = (
     "hide READER ATTRIBUTE, show READER ATTRIBUTE, where READER [SELECTOR], revoke READER, grant READER, publish, quit"
 )
 _NOTES: Final = 6
+#: columns of a terminal in which the whole table fits
+_WIDE: Final = 76
 _NORTH: Final = "region = 'north'"
 
 
@@ -270,7 +273,11 @@ class _LiveView:
             mark = "▶" if number == self.chosen else ""
             cells = self._cells(names, reader.last or {})
             rows.append((mark, reader.name, reader.organisation, f"sees {reader.right}", str(reader.events), *cells))
-        yield grid_table(("", "who", "of", "right", "events", *names), rows)
+        if shutil.get_terminal_size().columns >= _WIDE:
+            yield grid_table(("", "who", "of", "right", "events", *names), rows)
+        else:
+            yield grid_table(("who", "events", *names), [(f"{row[0] or ' '}{row[1]}", *row[4:]) for row in rows])
+            yield from (f"{who} of {organisation} {right}" for _, who, organisation, right, *_ in rows)
         yield ""
         toggles = "  ".join(f"{number} {name}" for number, name in enumerate(names, 1))
         yield f"Keys: tab next reader   {toggles}   n north only   r revoke   g grant   q quit"
