@@ -1,0 +1,209 @@
+"""The service: who may call what, what it answers, and what it does by itself."""
+
+import json
+
+import pytest
+from tests.apps.acs.kit import ADMIN, Desk, code_of
+from tests.guard.london import CCS, MALLORY, MET, PITO, SMITH, TO_BILLING, V8516, numberplate
+
+from penstock.apps.acs.operations import OPERATIONS, credentials_of
+from penstock.apps.http.server import HttpRequest
+from penstock.codec.sexp import transport
+from penstock.trust.capabilities import Right
+from penstock.trust.credentials import Credentials
+from penstock.trust.tags import to_sexp
+
+TYPE = str(V8516.event_type.name)
+TAG = transport(to_sexp(numberplate(Right.SUBSCRIBE))).decode()
+#: fields with which each operation works
+FIELDS: dict[str, dict[str, object]] = {
+    "/v1/members/list": {},
+    "/v1/members/add": {"principal": str(SMITH.principal), "name": "smith"},
+    "/v1/members/remove": {"principal": str(MET.principal)},
+    "/v1/certificates/list": {},
+    "/v1/certificates/issue": {"to": str(SMITH.principal), "tag": TAG},
+    "/v1/certificates/revoke": {},
+    "/v1/certificates/register": {"certificates": transport(Credentials.of(TO_BILLING).to_sexp()).decode()},
+    "/v1/holders": {"type": TYPE},
+    "/v1/complete": {"right": "subscribe", "type": TYPE, "principal": str(SMITH.principal)},
+    "/v1/changes": {},
+}
+
+
+def desk() -> Desk:
+    """Return a service with a member, and with a certificate for SMITH."""
+    made = Desk()
+    made.call(ADMIN, "members/add", principal=str(MET.principal), name="met")
+    made.call(ADMIN, "certificates/issue", to=str(SMITH.principal), tag=TAG)
+    return made
+
+
+def fields_of(made: Desk, path: str) -> dict[str, object]:
+    if path != "/v1/certificates/revoke":
+        return FIELDS[path]
+    return {"certificates": [next(iter(made.domain.state.issued))]}
+
+
+@pytest.mark.parametrize("path", [one.path for one in OPERATIONS])
+def test_each_operation_is_authorised(path: str) -> None:
+    made = desk()
+    fields, name = fields_of(made, path), path.removeprefix("/v1/")
+    head = made.domain.head
+    # Neither a stranger nor a member may do it.
+    for caller in (MALLORY, MET):
+        assert made.refused(caller, name, **fields) == (403, "acs.not-permitted")
+    assert made.domain.head == head
+    assert made.call(ADMIN, name, **fields)
+
+
+def test_a_member_asks_for_its_own_chain() -> None:
+    made = desk()
+    made.call(ADMIN, "members/add", principal=str(SMITH.principal), name="smith")
+    answer = made.call(SMITH, "complete", right="subscribe", type=TYPE.partition("@")[0])
+    [certificate] = credentials_of(answer)
+    assert certificate.statement.subject == SMITH.principal
+    assert made.refused(SMITH, "complete", right="publish", type=TYPE) == (404, "acs.no-chain")
+    network = f"{PITO.principal}/pito"
+    assert len(credentials_of(made.call(SMITH, "complete", right="connect", network=network))) == 1
+
+
+def test_holders_and_revocation() -> None:
+    made = desk()
+    found = made.call(ADMIN, "holders", type=TYPE, rights=["subscribe"])
+    assert found["complete"] is True
+    [_owner, smith] = found["holders"]
+    assert smith["holder"] == str(SMITH.principal)
+    assert smith["restriction"] == {"attributes": "*"}
+    [link] = smith["chain"]
+    made.call(ADMIN, "certificates/revoke", certificates=[link["id"]], why="over")
+    assert len(made.call(ADMIN, "holders", type=TYPE, rights=["subscribe"])["holders"]) == 1
+    last = made.call(ADMIN, "changes")["changes"][-1]
+    assert (last["kind"], last["by"], last["why"], last["revoked"]) == (
+        "revoke",
+        str(ADMIN.principal),
+        "over",
+        [link["id"]],
+    )
+
+
+def test_a_request_that_is_sent_again_has_no_effect() -> None:
+    made = desk()
+    request = made.request(ADMIN, "members/add", {"principal": str(SMITH.principal), "name": "smith"})
+    assert made.send(request).status == 200
+    assert code_of(made.send(request)) == (409, "acs.repeated")
+    # Another service on the same store refuses it too.
+    assert code_of(Desk(made.ledger).send(request)) == (409, "acs.repeated")
+    question = made.request(ADMIN, "members/list", {})
+    assert made.send(question).status == 200
+    assert code_of(made.send(question)) == (409, "acs.repeated")
+
+
+def test_a_body_that_was_changed_is_refused() -> None:
+    made = desk()
+    request = made.request(ADMIN, "members/add", {"principal": str(SMITH.principal), "name": "smith"})
+    other = HttpRequest(request.method, request.path, request.headers, request.body.replace(b"smith", b"brown"))
+    assert code_of(made.send(other)) == (401, "acs.digest")
+    assert SMITH.principal not in made.domain.state.members
+
+
+def test_what_is_not_signed_is_refused_before_the_body() -> None:
+    made = desk()
+    bare = {b"content-type": b"application/json"}
+    assert code_of(made.send(HttpRequest(b"POST", b"/v1/members/list", bare, b"{}"))) == (401, "acs.unsigned")
+    old = made.request(ADMIN, "members/list", {})
+    made.later(seconds=400)
+    assert code_of(made.send(old)) == (401, "acs.untimely")
+    assert made.send(HttpRequest(b"POST", b"/v1/nothing", bare)).status == 404
+    assert made.send(HttpRequest(b"GET", b"/v1/members/list", bare)).status == 405
+    assert made.send(HttpRequest(b"POST", b"/health", bare)).status == 405
+    assert made.send(HttpRequest(b"POST", b"/v1/members/list", {})).status == 400
+
+
+def test_pages_need_no_signature() -> None:
+    made = desk()
+    health = made.send(HttpRequest(b"GET", b"/health", {}))
+    assert json.loads(health.body) == {"status": "ok", "domain": str(PITO.principal), "name": "pito"}
+    document = json.loads(made.send(HttpRequest(b"GET", b"/openapi.json", {})).body)
+    assert {one.path for one in OPERATIONS} < set(document["paths"])
+
+
+INJECTIONS = [
+    "'; DROP TABLE changes; --",
+    '" OR 1=1 --',
+    "\\'; DELETE FROM ledgers; --",
+    "x' UNION SELECT data FROM snapshots --",
+    "%s %d {0} ${jndi:ldap://x}",
+    "a\u2028b'",
+]
+
+
+@pytest.mark.parametrize("text", INJECTIONS)
+def test_sql_in_fields_is_text(text: str) -> None:
+    made = desk()
+    name = text if text.isprintable() else "plain"
+    made.call(ADMIN, "members/add", principal=str(SMITH.principal), name=name, why=name)
+    [_, smith] = made.call(ADMIN, "members/list")["members"]
+    assert smith["name"] == name
+    assert made.domain.verify() == made.domain.head
+    for path, fields in (
+        ("members/add", {"principal": text, "name": "x"}),
+        ("certificates/revoke", {"certificates": [text]}),
+        ("holders", {"type": text}),
+        ("certificates/issue", {"to": text, "tag": text}),
+    ):
+        status, _ = made.refused(ADMIN, path, **fields)
+        assert status in (400, 404)
+
+
+@pytest.mark.parametrize("text", ["a\r\nSet-Cookie: x=1", "a\nb", "\x00", "\x1b[2J"])
+def test_lines_in_fields_reach_neither_headers_nor_the_log(text: str) -> None:
+    made = desk()
+    assert made.refused(ADMIN, "members/add", principal=str(SMITH.principal), name=text)[0] == 400
+    answer = made.send(made.request(ADMIN, "members/add", {"principal": text, "name": "x"}))
+    assert answer.status == 400
+    assert answer.headers == b""
+    assert made.refused(ADMIN, "members/add", principal=str(SMITH.principal), name="x", why=text)[0] == 400
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"{",
+        b"[]",
+        b"null",
+        b'{"name": 1}',
+        b'{"unknown": 1}',
+        b'"' + b"x" * 1000,
+        b"[" * 5000,
+        b"\xff\xfe",
+        b'{"name": "\\ud800", "principal": "x"}',
+    ],
+)
+def test_bodies_that_are_not_the_fields_are_refused(body: bytes) -> None:
+    made = desk()
+    assert code_of(made.send(made.request(ADMIN, "members/add", body)))[0] == 400
+
+
+def test_certificates_of_administrators_follow_the_file() -> None:
+    made = desk()
+    made.service.begin((CCS.principal,), Credentials())
+    assert made.refused(ADMIN, "members/list") == (403, "acs.not-permitted")
+    assert made.call(CCS, "members/list")
+    head = made.domain.head
+    made.service.begin((CCS.principal,), Credentials())
+    assert made.domain.head == head
+
+
+def test_short_lived_certificates_are_renewed_by_the_service() -> None:
+    made = desk()
+    made.call(ADMIN, "certificates/issue", to=str(CCS.principal), tag=TAG, lifetime=3600)
+    assert made.service.renew() == 0
+    made.later(minutes=45)
+    assert made.service.renew() == 1
+    assert made.service.renew() == 0
+    made.later(days=6)
+    # Those of administrators too.
+    assert made.service.renew() >= 1
+    made.later(days=3)
+    assert made.call(ADMIN, "members/list")

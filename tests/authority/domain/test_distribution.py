@@ -1,0 +1,100 @@
+"""Capabilities over a fabric: brokers receive what is issued, lose what is revoked, and believe only the domain."""
+
+import asyncio
+
+import pytest
+from tests.authority.domain.kit import CCS, MET, NOW, PITO, SMITH, STRANGER, Office
+from tests.authority.test_polls_network import until
+from tests.trust.kit import refused
+
+from penstock.authority.domain.distribution import (
+    AGAIN,
+    CapabilityAnnouncement,
+    CapabilityFeed,
+    CapabilityPush,
+    capabilities_topic,
+)
+from penstock.authority.domain.domain_state import unverified
+from penstock.crypto import SigningKey
+from penstock.errors import PenstockError
+from penstock.fabric import EmbeddedFabric, Sample
+from penstock.testing.fabric_suite import ManualClock
+from penstock.trust.certificates import Certificate
+from penstock.trust.credentials import Credentials
+from penstock.trust.signed import sign_value
+
+
+def ids(credentials: Credentials) -> set[str]:
+    return {certificate.id for certificate in credentials}
+
+
+def announced(
+    certificate: Certificate, key: SigningKey = PITO, *, named: str = "", withdrawn: bool = False
+) -> CapabilityAnnouncement:
+    bag = None if withdrawn else unverified(Credentials.of(certificate))
+    return CapabilityAnnouncement(key.principal, named or certificate.id, NOW, bag)
+
+
+def feed(fabric: EmbeddedFabric) -> CapabilityFeed:
+    return CapabilityFeed(fabric, PITO.principal, lambda _: None)
+
+
+def test_a_broker_that_comes_late_receives_what_counts() -> None:
+    office = Office()
+    first, second = office.issue(CCS), office.issue(MET)
+
+    async def whole() -> None:
+        clock = ManualClock(NOW.timestamp())
+        seen: list[set[str]] = []
+        async with EmbeddedFabric(clock=clock) as fabric:
+            push = CapabilityPush(fabric, clock, PITO)
+            assert await push.push(office.domain.state) == 2
+            assert await push.push(office.domain.state) == 0
+            office.revoke(first)
+            third = office.issue(SMITH)
+            assert await push.push(office.domain.state) == 2
+            broker = CapabilityFeed(fabric, PITO.principal, lambda found: seen.append(ids(found)))
+            async with broker:
+                await until(lambda: ids(broker.credentials) == {second.id, third.id})
+                office.revoke(second)
+                await push.push(office.domain.state)
+                await until(lambda: ids(broker.credentials) == {third.id})
+            assert seen[-1] == {third.id}
+            # Now and then everything is sent again; so does a service that starts again.
+            await clock.advance(AGAIN)
+            assert await push.push(office.domain.state) == 3
+            assert await CapabilityPush(fabric, clock, PITO).push(office.domain.state) == 3
+
+    asyncio.run(whole())
+
+
+def test_only_the_domain_is_believed() -> None:
+    office = Office()
+    mine, other = office.issue(CCS), office.issue(MET)
+
+    async def whole() -> None:
+        async with EmbeddedFabric() as fabric:
+            broker = feed(fabric)
+
+            async def take(said: CapabilityAnnouncement, key: SigningKey = PITO) -> None:
+                await broker.take(Sample(sign_value(said, key).to_bytes(), said.id))
+
+            with refused("acs.announcement"):
+                await take(announced(mine, STRANGER), STRANGER)
+            with refused("acs.announcement"):
+                await take(announced(mine, named=other.id))
+            with pytest.raises(PenstockError):
+                await broker.take(Sample(b"rubbish", "x"))
+            assert not len(broker.credentials)
+            await take(announced(mine))
+            assert ids(broker.credentials) == {mine.id}
+            await take(announced(mine, withdrawn=True))
+            # Nothing undoes a withdrawal, not even the same announcement again.
+            await take(announced(mine))
+            assert not len(broker.credentials)
+
+    asyncio.run(whole())
+
+
+def test_each_domain_has_a_topic_of_its_own() -> None:
+    assert capabilities_topic(PITO.principal) != capabilities_topic(CCS.principal)
