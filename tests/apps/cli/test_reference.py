@@ -106,3 +106,18 @@ def test_every_command_is_in_one_group() -> None:
     found = re.findall(r"^  (?! )(\S+)  +\S", help_text.partition("Start here:")[2], re.MULTILINE)
     assert found == listed
     assert [line[:-1] for line in help_text.splitlines() if line[:-1] in GROUPS] == list(GROUPS)
+
+
+#: words that have another one in docs/reference/cli.md
+OTHER_VERBS = {"create", "define", "make", "delete", "eval", "info", "status"}
+OTHER_OPTIONS = {"--force", "--credentials", "--output-file", "--patience", "--replace"}
+OTHER_METAVARS = {"DAYS", "PERIOD", "SECONDS"}
+
+
+@pytest.mark.parametrize("name", COMMANDS)
+def test_commands_use_the_words_that_others_use(name: str) -> None:
+    assert not OTHER_VERBS & {*name.split()}
+    for option in COMMANDS[name].params:
+        assert not OTHER_OPTIONS & {*option.opts}
+        assert option.metavar not in OTHER_METAVARS
+        assert not {"-o", "--output"} & {*option.opts} or option.name == "output"
