@@ -139,7 +139,8 @@ class NaiveDomain:
                 if mine.name == other.name or (mine.kind, mine.name) != (kind, name):
                     continue
                 for held in self.held:
-                    if (held.kind, held.name, held.principal) != (other.kind, other.name, principal):
+                    key = (other.kind, self.names[other.by], other.name, principal)
+                    if (held.kind, held.issuer, held.name, held.principal) != key:
                         continue
                     binding: dict[str, Value] = {}
                     pairs = [*zip(mine.arguments, arguments, strict=False)]
