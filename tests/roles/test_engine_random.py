@@ -112,8 +112,7 @@ def random_operation(chance: Random) -> tuple[object, ...]:
         (4, ("time", chance.choice([1, 2, 5, 40]))),
         (6, ("present", chance.randint(0, 20))),
     ]
-    weights, choices = zip(*operations, strict=True)
-    return chance.choices(choices, weights)[0]
+    return chance.choices([one for _, one in operations], [weight for weight, _ in operations])[0]
 
 
 class Pair:

@@ -31,6 +31,7 @@ GROUPS = {
         "topic": Noun(f"{_HERE}.types:topic", "Manage topics: plain messages under names that form a tree."),
         "cert": Noun(f"{_HERE}.certs.certs:cert", "Issue, list, renew and verify certificates, which grant rights."),
         "acs": Noun(f"{_HERE}.acs.commands:acs", "Manage a domain: members, certificates, who holds which right."),
+        "role": Noun(f"{_HERE}.roles:role", "Check role policies, and activate, appoint and revoke by them."),
         "explain": Noun(f"{_HERE}.explain:explain", "Explain why a principal may or may not do something."),
         "policy": Noun(f"{_HERE}.policy.commands:policy", "Check, convert, test and analyse attribute-based policies."),
         "pdp": Noun(f"{_HERE}.policy.commands:pdp", "Decide by attribute-based policies."),

@@ -1,0 +1,160 @@
+"""`penstock role`: policies as files, and roles in a store."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from tests.apps.conftest import Shell
+
+from penstock.model.principals import Principal
+
+EXAMPLES = Path(__file__).resolve().parents[3] / "examples" / "roles"
+POLICY = """domain court;
+role tracker(plate: string);
+role clerk;
+appointment court_order(plate: string, number: integer);
+fact assigned(who: principal);
+fact level: integer;
+
+activate tracker(p)
+    if appointment court_order(p, _) *,
+       fact assigned(principal) *;
+
+activate clerk if where level > 3 *;
+
+allow tracker(p) to subscribe self/uk.Numberplate(location, plate = p);
+
+allow tracker(_) to appoint court_order('X', 1);
+"""
+
+
+@pytest.fixture
+def book(penstock: Shell, monkeypatch: pytest.MonkeyPatch) -> Shell:
+    names = {"met": b"m", "court": b"c", "smith": b"s"}
+    lines = [f'{name} = "{Principal(byte * 32)}"' for name, byte in names.items()]
+    (penstock.folder / "names.toml").write_text("\n".join(lines))
+    (penstock.folder / "met.roles").write_text(POLICY)
+    monkeypatch.setenv("PENSTOCK_STORE", "sqlite:roles.db")
+    penstock.ok("role", "init", "met.roles", "--domain", "met")
+    return penstock
+
+
+@pytest.mark.parametrize("folder", ["numberplate", "hospital"])
+def test_the_examples(penstock: Shell, folder: str) -> None:
+    done = penstock.ok("role", "test", str(EXAMPLES / folder / "scenario.yaml"))
+    assert "steps as expected" in done.out
+    files = [str(file) for file in sorted((EXAMPLES / folder).glob("*.roles"))]
+    assert penstock.ok("role", "check", *files).out == "✓ no findings\n"
+    assert penstock.ok("role", "fmt", "--check", *files).out == "✓ nothing to change\n"
+
+
+def test_a_scenario_that_differs(penstock: Shell) -> None:
+    (penstock.folder / "a.roles").write_text("role a; activate a;")
+    (penstock.folder / "s.yaml").write_text(
+        """{title: T, start: 2026-03-02T09:00Z, domains: {d: a.roles}, people: [p], steps: [
+        {open: s, who: p}, {activate: a, session: s, expect: {roles: {p: [b]}}}]}"""
+    )
+    done = penstock("role", "test", "s.yaml")
+    assert (done.status, done.code) == (1, "role.unexpected")
+    assert 'roles: expected {"p": ["b"]}' in done.out
+    found = penstock("role", "test", "s.yaml", "-o", "json").json
+    assert found["scenarios"][0]["failed"] == [
+        {"step": 2, "name": "roles", "expected": {"p": ["b"]}, "found": {"p": ["a"]}}
+    ]
+
+
+def test_check_says_where(penstock: Shell) -> None:
+    (penstock.folder / "a.roles").write_text("role a;\nrole b;\nactivate b if where hour > 20 AND hour < 8;\n")
+    done = penstock("role", "check", "a.roles")
+    assert (done.status, done.code) == (1, "role.findings")
+    assert done.out.splitlines()[0] == "a.roles:1:1: role `a` is unreachable: no rule activates it [role.unreachable]"
+    assert "a.roles:3:1: this rule for `b` can never apply" in done.out
+    found = penstock("role", "check", "a.roles", "-o", "json").json
+    assert [one["code"] for one in found["findings"]] == ["role.unreachable", "role.unreachable", "role.never"]
+    (penstock.folder / "a.roles").write_text("role a")
+    done = penstock("role", "check", "a.roles")
+    assert (done.status, done.code) == (2, "role.syntax")
+    assert "`a.roles`: line 1, column 7" in done.err
+    (penstock.folder / "a.roles").write_bytes(b"\xff")
+    assert penstock("role", "check", "a.roles").code == "role.syntax"
+
+
+def test_fmt_rewrites(penstock: Shell) -> None:
+    file = penstock.folder / "a.roles"
+    file.write_text("role a ;# note\n")
+    assert penstock("role", "fmt", "--check", "a.roles").code == "role.unformatted"
+    assert penstock.ok("role", "fmt", "a.roles").out == "changed a.roles\n"
+    assert file.read_text() == "# note\nrole a;\n"
+
+
+def test_a_role_from_appointment_to_revocation(book: Shell) -> None:
+    denied = book("role", "activate", "tracker", "AB 1", "--as", "smith")
+    assert (denied.status, denied.code) == (1, "role.denied")
+    book.ok("role", "fact", "assigned", "smith")
+    done = book.ok("role", "appoint", "court_order", "AB 1", "7", "--to", "smith", "--why", "case C7")
+    assert done.out == "record 1: court_order(AB 1, 7) for smith\n"
+    explained = book.ok("role", "explain", "tracker", "_", "--session", "smith").out
+    assert explained.startswith("tracker(_) can be activated\n")
+    assert book.ok("role", "activate", "tracker", "_", "--as", "smith").out == "record 2: tracker(AB 1) for smith\n"
+    shown = book.ok("role", "show", "smith").out
+    assert "subscribe met/uk.Numberplate(location, plate = AB 1)" in shown
+    found = book.ok("role", "show", "-o", "json").json
+    assert [one["record"] for one in found["records"]] == ["1", "2"]
+    assert list(found["sessions"]) == ["smith"]
+    explained = book.ok("role", "explain", "tracker", "AB 1", "--session", "smith", "-o", "json").json
+    assert (explained["active"], explained["record"]) == (True, "2")
+    assert all(one["satisfied"] for one in explained["rules"][0]["conditions"])
+    ended = book.ok("role", "revoke", "1", "--dry-run", "-o", "json").json
+    assert ([one["record"] for one in ended["ended"]], ended["written"]) == (["1", "2"], False)
+    book.ok("role", "fact", "assigned", "smith", "--set", "unknown")
+    assert [one["record"] for one in book.ok("role", "show", "-o", "json").json["records"]] == ["1"]
+    assert book("role", "revoke", "9").code == "role.no-record"
+    assert book.ok("role", "revoke", "1").out.startswith("ended: record 1, court_order(AB 1, 7)")
+    assert book.ok("role", "show").out == "nothing is active, and nobody is appointed\n"
+    assert "case C7" in book.ok("log", "show", "sqlite:roles.db", "roles").out
+
+
+def test_sessions_and_time(book: Shell) -> None:
+    book.ok("role", "fact", "level", "--set", "4")
+    book.ok("role", "activate", "clerk", "--as", "smith", "--session", "desk")
+    assert book("role", "activate", "clerk", "--as", "met", "--session", "desk").code == "role.session"
+    assert book.ok("role", "end", "desk").out.startswith("ended: record 1, clerk: its session has ended")
+    until = (book.now + timedelta(hours=1)).isoformat()
+    book.ok("role", "appoint", "court_order", "AB 1", "7", "--to", "smith", "--until", until)
+    assert book.ok("role", "show", "-o", "json").json["next_due"] is not None
+    book.now += timedelta(hours=2)
+    assert book.ok("role", "show", "-o", "json").json["records"] == []
+
+
+def test_appointing_needs_the_privilege(book: Shell) -> None:
+    refused = book("role", "appoint", "court_order", "X", "1", "--to", "smith", "--as", "smith")
+    assert (refused.status, refused.code) == (1, "role.not-appointer")
+    book.ok("role", "fact", "assigned", "smith")
+    book.ok("role", "appoint", "court_order", "AB 1", "7", "--to", "smith")
+    book.ok("role", "activate", "tracker", "AB 1", "--as", "smith")
+    book.ok("role", "appoint", "court_order", "X", "1", "--to", "court", "--as", "smith")
+    # A role is deactivated by the same command.
+    assert book.ok("role", "revoke", "2").out.startswith("ended: record 2, tracker(AB 1): it was deactivated")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "code"),
+    [
+        (("activate", "nobody", "--as", "smith"), "role.unknown"),
+        (("activate", "tracker", "--as", "smith"), "role.arity"),
+        (("appoint", "court_order", "AB 1", "seven", "--to", "smith"), "role.kind"),
+        (("fact", "assigned", "smith", "--set", "maybe"), "role.kind"),
+        (("fact", "unknown"), "role.unknown"),
+        (("end", "nowhere"), "role.session"),
+        (("init", "met.roles", "--domain", "met"), "role.book-exists"),
+        (("show", "--ledger", "other"), "role.no-book"),
+        (("show", "--store", "memory:"), "store.memory"),
+    ],
+)
+def test_what_does_not_fit(book: Shell, arguments: tuple[str, ...], code: str) -> None:
+    assert book("role", *arguments).code == code
+
+
+def test_a_store_must_be_named(book: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("PENSTOCK_STORE")
+    assert book("role", "show").code == "cli.usage"
