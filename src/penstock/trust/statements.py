@@ -32,7 +32,7 @@ from enum import StrEnum
 from typing import Annotated, ClassVar, Final, Self
 
 from penstock.codec.sexp import OMITTED, SExp, canonical, parse, read_record, text
-from penstock.crypto import SigningKey
+from penstock.crypto import Signer
 from penstock.errors import LimitError, MalformedError
 from penstock.model.principals import Principal
 from penstock.trust.certificates import principal_to_sexp, read_principal
@@ -338,7 +338,7 @@ class StatementAuthor:
     must take turns, each after resuming with the other's last statements.
     """
 
-    def __init__(self, key: SigningKey) -> None:
+    def __init__(self, key: Signer) -> None:
         self._key = key
         self._ends: dict[type[TimedStatement], datetime] = {}
         #: the last active revocation, and its digest

@@ -1,6 +1,7 @@
 """The service: who may call what, what it answers, and what it does by itself."""
 
 import json
+from datetime import timedelta
 
 import pytest
 from tests.apps.acs.kit import ADMIN, Desk, code_of
@@ -9,8 +10,16 @@ from tests.guard.london import CCS, MALLORY, MET, PITO, SMITH, TO_BILLING, V8516
 from penstock.apps.acs.operations import OPERATIONS, credentials_of
 from penstock.apps.http.server import HttpRequest
 from penstock.codec.sexp import transport
+from penstock.crypto import SigningKey
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
+from penstock.trust.statements import (
+    OneTimeAnswer,
+    OneTimeQuestion,
+    OnlineKind,
+    OnlineTerms,
+    read_validity_statement,
+)
 from penstock.trust.tags import to_sexp
 
 TYPE = str(V8516.event_type.name)
@@ -26,8 +35,11 @@ FIELDS: dict[str, dict[str, object]] = {
     "/v1/certificates/register": {"certificates": transport(Credentials.of(TO_BILLING).to_sexp()).decode()},
     "/v1/holders": {"type": TYPE},
     "/v1/complete": {"right": "subscribe", "type": TYPE, "principal": str(SMITH.principal)},
+    "/v1/statements/list": {},
     "/v1/changes": {},
 }
+#: what members may do too
+OPEN = ("/v1/statements/list", "/v1/statements/answer")
 
 
 def desk() -> Desk:
@@ -39,9 +51,18 @@ def desk() -> Desk:
 
 
 def fields_of(made: Desk, path: str) -> dict[str, object]:
-    if path != "/v1/certificates/revoke":
-        return FIELDS[path]
-    return {"certificates": [next(iter(made.domain.state.issued))]}
+    certificate = next(iter(made.domain.state.issued))
+    match path:
+        case "/v1/certificates/revoke":
+            return {"certificates": [certificate]}
+        case "/v1/statements/answer":
+            return {"question": question(certificate, ADMIN)}
+    return FIELDS[path]
+
+
+def question(certificate: str, verifier: SigningKey) -> str:
+    asked = OneTimeQuestion(PITO.principal, certificate, verifier.principal, bytes(16))
+    return transport(asked.to_sexp()).decode()
 
 
 @pytest.mark.parametrize("path", [one.path for one in OPERATIONS])
@@ -49,8 +70,8 @@ def test_each_operation_is_authorised(path: str) -> None:
     made = desk()
     fields, name = fields_of(made, path), path.removeprefix("/v1/")
     head = made.domain.head
-    # Neither a stranger nor a member may do it.
-    for caller in (MALLORY, MET):
+    # A stranger may do nothing, and a member nothing that is not its own.
+    for caller in (MALLORY,) if path in OPEN else (MALLORY, MET):
         assert made.refused(caller, name, **fields) == (403, "acs.not-permitted")
     assert made.domain.head == head
     assert made.call(ADMIN, name, **fields)
@@ -65,6 +86,30 @@ def test_a_member_asks_for_its_own_chain() -> None:
     assert made.refused(SMITH, "complete", right="publish", type=TYPE) == (404, "acs.no-chain")
     network = f"{PITO.principal}/pito"
     assert len(credentials_of(made.call(SMITH, "complete", right="connect", network=network))) == 1
+
+
+def test_the_service_answers_for_what_it_issued() -> None:
+    made = desk()
+    test = OnlineTerms(OnlineKind.CRL, PITO.principal).to_test().body
+    active = OnlineTerms(OnlineKind.ACTIVE, PITO.principal, pause=timedelta(minutes=1)).to_test().body
+    fields = {"to": str(CCS.principal), "tag": TAG, "online": [transport(one).decode() for one in (test, active)]}
+    [change] = made.call(ADMIN, "certificates/issue", **fields)["changes"]
+    assert made.service.state_validity() == 1
+    assert made.service.state_validity() == 0
+    kinds = [
+        read_validity_statement(one.encode()).verify().value.HEAD
+        for one in made.call(MET, "statements/list")["statements"]
+    ]
+    assert kinds == [b"crl", b"heartbeat"]
+    for revoked in (False, True):
+        answer = made.call(MET, "statements/answer", question=question(change["id"], MET))
+        said = read_validity_statement(answer["statement"].encode()).verify().value
+        assert isinstance(said, OneTimeAnswer)
+        assert said.revoked is revoked
+        made.call(ADMIN, "certificates/revoke", certificates=[change["id"]])
+    assert made.refused(MET, "statements/answer", question=question(change["id"], SMITH))[0] == 403
+    for online in ("(online rubbish)", "(", "(online crl)"):
+        assert made.refused(ADMIN, "certificates/issue", **{**fields, "online": [online]})[0] == 400
 
 
 def test_holders_and_revocation() -> None:

@@ -9,10 +9,11 @@ checked strictly: an unknown one is an error. `openapi` is made from the same cl
 | register certificates | `connect` for those that the caller issued, `administer` for others |
 | list members, certificates, changes and holders | `audit` |
 | complete a chain | `connect` for the caller's own, `audit` for others |
+| list validity statements, answer a one-time question | `connect` |
 """
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from itertools import islice
 from typing import Annotated, Any, Final, TypeAlias
@@ -42,10 +43,14 @@ from penstock.trust.certificates import Authorisation, Certificate, Subject, rea
 from penstock.trust.credentials import Credentials, read_credentials
 from penstock.trust.event_types import VerifiedType
 from penstock.trust.explain import describe_subject
+from penstock.trust.statements import OneTimeQuestion, OnlineKind, OnlineTerms
 from penstock.trust.tags import parse_tag
-from penstock.trust.validity import Validity
+from penstock.trust.validity import Validity, parse_validity
 
 Answer: TypeAlias = dict[str, object]
+
+#: how long a heartbeat is valid
+HEARTBEAT: Final = timedelta(seconds=30)
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Fields.
@@ -92,8 +97,17 @@ class IssueFields(Struct, forbid_unknown_fields=True, frozen=True):
     lifetime: (
         Annotated[int, Meta(ge=1, le=10**9, description="seconds: short-lived, and renewed until `not_after`")] | None
     ) = None
+    online: Annotated[
+        list[_Sexp], Meta(max_length=4, description="on-line tests, each as an S-expression: `(online crl …)`")
+    ] = []
     comment: Annotated[str, Meta(max_length=1000)] = ""
     why: _Why = ""
+
+
+class AnswerFields(Struct, forbid_unknown_fields=True, frozen=True):
+    """A verifier's question whether a certificate is valid now, as an S-expression."""
+
+    question: _Sexp
 
 
 class RevokeFields(Struct, forbid_unknown_fields=True, frozen=True):
@@ -199,6 +213,11 @@ def _issue(call: ApiCall, fields: IssueFields) -> Answer:
         None if fields.not_before is None else parse_instant(fields.not_before),
         None if fields.not_after is None else parse_end(fields.not_after),
     )
+    if fields.online:
+        tests = parse_validity(tuple(parse(_bytes(test)) for test in fields.online)).online
+        for test in tests:
+            OnlineTerms.of(test)
+        validity = replace(validity, online=tests)
     lifetime = None if fields.lifetime is None else timedelta(seconds=fields.lifetime)
     asked = IssueRequest(
         _subject(fields.to), parse_tag(parse(_bytes(fields.tag))), validity, fields.propagate, lifetime, fields.comment
@@ -280,6 +299,22 @@ def _complete(call: ApiCall, fields: CompleteFields) -> Answer:
         "not_after": None if ends is None else ends.isoformat(),
         "others": chain.others,
     }
+
+
+def _statements(call: ApiCall, _fields: ListFields) -> Answer:
+    call.require(Right.CONNECT)
+    state = call.domain.state
+    found = [one.to_sexp() for one in state.statements.values()]
+    if OnlineKind.ACTIVE in state.tests():
+        found.append(state.heartbeat(call.now, HEARTBEAT, call.domain.signer).to_sexp())
+    return {"statements": [transport(one).decode() for one in found]}
+
+
+def _answer(call: ApiCall, fields: AnswerFields) -> Answer:
+    call.require(Right.CONNECT)
+    question = OneTimeQuestion.from_sexp(parse(_bytes(fields.question)))
+    signed = call.domain.state.answer(question, call.caller, call.now, call.domain.signer)
+    return {"statement": transport(signed.to_sexp()).decode()}
 
 
 def _changes(call: ApiCall, fields: ChangesFields) -> Answer:
@@ -377,6 +412,8 @@ OPERATIONS: Final = tuple(
         ("certificates/register", "registerCertificates", "Register certificates", RegisterFields, _register, True),
         ("holders", "listHolders", "List who holds which right on a type", HolderFields, _holders, False),
         ("complete", "completeChain", "Complete a chain of certificates", CompleteFields, _complete, False),
+        ("statements/list", "listStatements", "List the last validity statements", ListFields, _statements, False),
+        ("statements/answer", "answerQuestion", "Answer a one-time question", AnswerFields, _answer, False),
         ("changes", "listChanges", "List the changes", ChangesFields, _changes, False),
     )
 )

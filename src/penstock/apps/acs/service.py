@@ -28,8 +28,10 @@ from penstock.authority.domain.domain_ledger import DomainLedger
 from penstock.authority.domain.domain_state import (
     DomainRequest,
     IssueRequest,
+    Operation,
     RegisterRequest,
     RenewRequest,
+    StatementRequest,
     repeated,
 )
 from penstock.authority.limits import AUTHORITY_LIMITS, AuthorityLimits
@@ -75,6 +77,8 @@ class DomainServiceSettings:
     types: Mapping[TypeName, VerifiedType] = field(default_factory=dict)
     url: str = "http://127.0.0.1"
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    #: how long a timed validity statement is valid
+    statements: timedelta = timedelta(minutes=5)
     limits: AuthorityLimits = AUTHORITY_LIMITS
 
 
@@ -183,9 +187,13 @@ class DomainService:
             return 0
         return len(self._ask(RenewRequest(), now, "renewed"))
 
-    def _ask(
-        self, operation: RegisterRequest | RevokeIssued | IssueRequest | RenewRequest, now: datetime, why: str
-    ) -> tuple[object, ...]:
+    def state_validity(self) -> int:
+        """Sign the validity statements that are due, and return how many. Raises as `DomainLedger.ask`."""
+        if not self.domain.refresh().tests():
+            return 0
+        return len(self._ask(StatementRequest(self.settings.statements), self.settings.clock(), "validity"))
+
+    def _ask(self, operation: Operation, now: datetime, why: str) -> tuple[object, ...]:
         return self.domain.ask(DomainRequest(self._principal, operation, why), now)
 
 
@@ -270,6 +278,7 @@ class RunningDomainService:
         while True:
             try:
                 renewed = await self.service.do(self.service.renew)
+                await self.service.do(self.service.state_validity)
                 if renewed:
                     self._note(f"renewed {renewed} certificates")
                 if self._push is not None:

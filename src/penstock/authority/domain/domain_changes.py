@@ -6,7 +6,7 @@
               (remove-member (principal <principal>)) | (register <certificate> <signature> …)
               (issue (certificate <certificate> <signature>) [(lifetime <seconds>)] [(until <date>)] [(replaces <id>)]
                      [(purpose <text>)])
-              (revoke <certificate id> …)
+              (revoke <certificate id> …) | (statement (sequence <validity statement> <signature>))
 
 `previous` is the hash of the ledger's last change before this one, so that no change can be moved, dropped or repeated.
 `by` is the principal that asked, and `nonce` identifies its request: a request is applied once. Times are whole
@@ -23,7 +23,8 @@ from penstock.codec.sexp import BARE, OMITTED, Form, ListForm, text
 from penstock.errors import MalformedError
 from penstock.model.principals import Principal
 from penstock.trust.credentials import UnverifiedCredentials, collect_credentials
-from penstock.trust.signed import DIGEST, Claim, StatementRecord
+from penstock.trust.signed import DIGEST, Claim, StatementRecord, UnverifiedValue, signed_form
+from penstock.trust.statements import ActiveRevocation, Revalidation, RevocationList, ValidityClaim
 
 _ID: Final = re.compile(r"cert:[a-z2-7]{52}", re.ASCII)
 
@@ -42,6 +43,10 @@ def check_certificate_id(id_: str) -> str:
 
 _CREDENTIALS: Final[ListForm[UnverifiedCredentials]] = ListForm(lambda bag: bag.to_sexp()[1:], collect_credentials)
 _CERTIFICATE_ID: Final[Form[str]] = Form(str.encode, lambda value: check_certificate_id(text(value)))
+
+
+RECORDED: Final[tuple[type[ValidityClaim], ...]] = (RevocationList, Revalidation, ActiveRevocation)
+"""The kinds of validity statements that are recorded."""
 
 
 class MemberKind(StrEnum):
@@ -120,7 +125,20 @@ class RevokeIssued(DomainRecord):
     certificates: Annotated[tuple[str, ...], _CERTIFICATE_ID, BARE]
 
 
-DomainOperation: TypeAlias = FoundDomain | AddMember | RemoveMember | RegisterCertificates | RecordIssued | RevokeIssued
+@dataclass(frozen=True, slots=True)
+class RecordStatement(DomainRecord):
+    """Sign a validity statement: a timed CRL or revalidation, or an active revocation.
+
+    Statements are recorded before they are sent, so that those of several services never overlap.
+    """
+
+    HEAD: ClassVar = b"statement"
+    statement: Annotated[UnverifiedValue[ValidityClaim], signed_form(*RECORDED), BARE] = field(repr=False)
+
+
+DomainOperation: TypeAlias = (
+    FoundDomain | AddMember | RemoveMember | RegisterCertificates | RecordIssued | RevokeIssued | RecordStatement
+)
 
 
 @dataclass(frozen=True, slots=True)

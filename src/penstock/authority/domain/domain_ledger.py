@@ -18,6 +18,7 @@ from hashlib import sha256
 from typing import Annotated, ClassVar, Final
 
 from penstock.authority.domain.domain_changes import (
+    RECORDED,
     DomainChange,
     DomainOperation,
     DomainRecord,
@@ -45,7 +46,8 @@ from penstock.model.principals import Principal
 from penstock.store.ledgers.folds import FoldView, refold
 from penstock.store.ledgers.ledgers import EMPTY, Change, Ledger, LedgerHead, NewChange, Progress, broken, chain, quiet
 from penstock.trust.certificates import Certificate, Threshold, read_subject, subject_to_sexp
-from penstock.trust.signed import DIGEST, Claim, read_signed, sign_value
+from penstock.trust.signed import DIGEST, Claim, UnverifiedValue, read_signed, sign_value, signed_form
+from penstock.trust.statements import ValidityClaim
 
 
 def ledger_name(name: str) -> str:
@@ -97,6 +99,7 @@ class DomainImage(DomainRecord):
     revoked: tuple[CapabilityRevocation, ...]
     applied: tuple[_Applied, ...]
     renewed: frozenset[str]
+    statements: tuple[Annotated[UnverifiedValue[ValidityClaim], signed_form(*RECORDED)], ...] = ()
 
     @classmethod
     def of(cls, state: DomainState) -> "DomainImage":
@@ -116,6 +119,7 @@ class DomainImage(DomainRecord):
             tuple(state.revoked.values()),
             tuple(applied),
             frozenset(state.renewed),
+            tuple(one.unverified() for one in state.statements.values()),
         )
 
     def state(self, limits: AuthorityLimits) -> DomainState:
@@ -129,6 +133,7 @@ class DomainImage(DomainRecord):
         state.revoked = {one.id: one for one in self.revoked}
         state.applied = {(one.by, one.nonce): one.time for one in self.applied}
         state.renewed = set(self.renewed)
+        state.statements = {one.value.HEAD: one.verify() for one in self.statements}
         state.restore()
         return state
 
@@ -180,7 +185,7 @@ class DomainSnapshots:
 class DomainFold:
     """See `penstock.store.ledgers.folds.Fold`: it verifies each change before it applies it."""
 
-    name = "domain/1"
+    name = "domain/2"
 
     def __init__(self, domain: Principal, limits: AuthorityLimits = AUTHORITY_LIMITS) -> None:
         self._domain = domain

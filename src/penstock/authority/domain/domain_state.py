@@ -29,6 +29,7 @@ from penstock.authority.domain.domain_changes import (
     FoundDomain,
     MemberKind,
     RecordIssued,
+    RecordStatement,
     RegisterCertificates,
     RemoveMember,
     RevokeIssued,
@@ -44,9 +45,23 @@ from penstock.model.principals import Domain, Principal
 from penstock.trust.capabilities import EVENT_TYPE, NETWORK, Right, network_tag
 from penstock.trust.certificates import Authorisation, Certificate, Statement, Subject, Threshold, issue
 from penstock.trust.credentials import Credentials, UnverifiedCredentials, collect_credentials
-from penstock.trust.discovery import discover
+from penstock.trust.discovery import discover, no_online_checker
+from penstock.trust.signed import SignedValue
+from penstock.trust.statements import (
+    ActiveRevocation,
+    Heartbeat,
+    OneTimeAnswer,
+    OneTimeQuestion,
+    OnlineKind,
+    OnlineTerms,
+    Revalidation,
+    RevocationList,
+    StatementAuthor,
+    TimedStatement,
+    ValidityClaim,
+)
 from penstock.trust.tags import Tag
-from penstock.trust.validity import Validity
+from penstock.trust.validity import ALWAYS, OnlineTest, Validity
 
 MEMBER: Final = "member"
 """The purpose of the certificate that every member gets."""
@@ -135,13 +150,22 @@ class RenewRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class StatementRequest:
+    """Sign the next timed statements that issued certificates need. The service asks for this itself."""
+
+    period: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class RegisterRequest:
     """Register certificates of others, verified already."""
 
     credentials: Credentials
 
 
-Operation: TypeAlias = AddMember | RemoveMember | IssueRequest | RenewRequest | RegisterRequest | RevokeIssued
+Operation: TypeAlias = (
+    AddMember | RemoveMember | IssueRequest | RenewRequest | StatementRequest | RegisterRequest | RevokeIssued
+)
 """What can be asked of a domain."""
 
 
@@ -180,6 +204,8 @@ class DomainState:
         self.applied: dict[tuple[Principal, bytes], datetime] = {}
         #: ids of certificates that were renewed already
         self.renewed: set[str] = set()
+        #: the last validity statement of each kind
+        self.statements: dict[bytes, SignedValue[ValidityClaim]] = {}
         self.quorums: dict[Principal, Threshold] = {}
         #: how many changes there were
         self.number = 0
@@ -226,7 +252,17 @@ class DomainState:
 
     def authority(self) -> CapabilityAuthority:
         """Return the certificates that count as a source of authority."""
-        return CapabilityAuthority(self.credentials, limits=self.limits)
+        return CapabilityAuthority(self.credentials, self.online, limits=self.limits)
+
+    def online(self, test: OnlineTest, certificate: str, now: datetime) -> Validity:
+        """Answer an on-line test that the domain itself answers: its certificate was not revoked.
+
+        Raises `RefusedError` (`cert.online-test`) for tests that others answer, and for revoked certificates.
+        """
+        mine = certificate in self.issued and certificate not in self.revoked
+        if mine and OnlineTerms.of(test).signer == self.principal:
+            return ALWAYS
+        return no_online_checker(test, certificate, now)
 
     def require(self, caller: Principal, right: Right, now: datetime) -> None:
         """Raise `RefusedError` (`acs.not-permitted`) unless `decide()` permits the caller this right on the domain."""
@@ -241,6 +277,34 @@ class DomainState:
         """Return whether `decide()` permits the caller this right on the domain."""
         decision = decide(NetworkRequest(caller, right, self.network, now), (self.authority(),))
         return decision.effect == "permit"
+
+    def tests(self) -> set[str]:
+        """Return the kinds of on-line tests that issued certificates need."""
+        return {test.kind for one in self.issued.values() for test in one.certificate.statement.validity.online}
+
+    def author(self, signer: Signer) -> StatementAuthor:
+        """Return the author of validity statements, who goes on after the last recorded ones."""
+        author = StatementAuthor(signer)
+        author.resume(self.statements.values())
+        return author
+
+    def heartbeat(self, now: datetime, period: timedelta, signer: Signer) -> SignedValue[Heartbeat]:
+        """Sign a heartbeat: all active revocations until now are those that were recorded."""
+        return self.author(signer).heartbeat(now, period)
+
+    def answer(
+        self, question: OneTimeQuestion, caller: Principal, now: datetime, signer: Signer
+    ) -> SignedValue[OneTimeAnswer]:
+        """Answer whether a certificate is valid now, to the verifier that asks.
+
+        Raises `RefusedError`: `acs.not-permitted` for another verifier, `acs.not-issued` for a certificate that the
+        domain has not issued.
+        """
+        if question.verifier != caller:
+            raise RefusedError("acs.not-permitted", "a verifier asks its own one-time questions")
+        if question.issuer != self.begun() or question.certificate not in self.issued:
+            raise not_issued(question.certificate)
+        return self.author(signer).answer(question, now, revoked=question.certificate in self.revoked)
 
     def due(self, now: datetime) -> Iterator[IssuedCapability]:
         """Yield the certificates that should be renewed now."""
@@ -285,6 +349,11 @@ class DomainState:
                 self.quorums |= {quorum.principal: quorum for quorum in bag.quorums}
             case RecordIssued() as recorded:
                 self._record(recorded, change)
+            case RecordStatement(unverified):
+                signed = unverified.verify()
+                if signed.value.issuer != self.principal:
+                    raise malformed_record("a validity statement of another principal")
+                self.statements[signed.value.HEAD] = signed
             case RevokeIssued(ids):
                 for id_ in ids:
                     self.revoked[id_] = CapabilityRevocation(id_, change.by, change.time, change.why)
@@ -426,12 +495,14 @@ def plan(state: DomainState, request: DomainRequest, now: datetime, signer: Sign
                 for one in state.issued.values()
                 if one.certificate.statement.subject == principal and one.id not in state.revoked
             )
-            return (operation, *((RevokeIssued(held),) if held else ()))
+            return (operation, *(_revoked(state, held, now, signer) if held else ()))
         case IssueRequest():
             _check_authority(state, operation.tag, now)
             return _issued(state, operation, now, signer)
         case RenewRequest():
             return tuple(_renewed(one, now, signer) for one in state.due(now))
+        case StatementRequest(period):
+            return tuple(_stated(state, period, now, signer))
         case RegisterRequest(credentials):
             return _registered(state, credentials)
         case RevokeIssued(ids):
@@ -439,7 +510,7 @@ def plan(state: DomainState, request: DomainRequest, now: datetime, signer: Sign
                 if id_ not in state.issued:
                     raise not_issued(id_)
             left = tuple(dict.fromkeys(id_ for id_ in ids if id_ not in state.revoked))
-            return (RevokeIssued(left),) if left else ()
+            return _revoked(state, left, now, signer) if left else ()
 
 
 def _membership(state: DomainState, member: Principal, now: datetime) -> IssueRequest:
@@ -498,6 +569,31 @@ def unverified(credentials: Credentials) -> UnverifiedCredentials:
     return collect_credentials([credentials.to_sexp()])
 
 
+def _revoked(
+    state: DomainState, ids: tuple[str, ...], now: datetime, signer: Signer
+) -> tuple[RevokeIssued | RecordStatement, ...]:
+    """Return a revocation, with an active one if a certificate needs it: both are recorded together."""
+    if OnlineKind.ACTIVE not in state.tests() and ActiveRevocation.HEAD not in state.statements:
+        return (RevokeIssued(ids),)
+    signed = state.author(signer).revoke(now, {*state.revoked, *ids})
+    return RevokeIssued(ids), RecordStatement(signed.unverified())
+
+
+def _stated(state: DomainState, period: timedelta, now: datetime, signer: Signer) -> Iterator[RecordStatement]:
+    """Yield the next timed statements, a third of a period before the last ones end."""
+    author, tests = state.author(signer), state.tests()
+    if OnlineKind.CRL in tests and _ends_soon(state, RevocationList.HEAD, period, now):
+        yield RecordStatement(author.revocation_list(now, period, state.revoked).unverified())
+    if OnlineKind.REVALIDATION in tests and _ends_soon(state, Revalidation.HEAD, period, now):
+        valid = (id_ for id_ in state.issued if id_ not in state.revoked)
+        yield RecordStatement(author.revalidation(now, period, valid).unverified())
+
+
+def _ends_soon(state: DomainState, kind: bytes, period: timedelta, now: datetime) -> bool:
+    last = state.statements.get(kind)
+    return last is None or not isinstance(last.value, TimedStatement) or last.value.not_after - now < period / 3
+
+
 def _registered(state: DomainState, credentials: Credentials) -> tuple[RegisterCertificates, ...]:
     fresh = tuple(one for one in credentials if one.id not in state.registered and one.id not in state.issued)
     bag = unverified(Credentials(fresh, credentials.quorums))
@@ -521,7 +617,7 @@ def _check_authority(state: DomainState, tag: Tag, now: datetime) -> None:
             )
     if root == domain:
         return
-    found = discover(state.credentials, root, domain, tag, now, limits=state.limits)
+    found = discover(state.credentials, root, domain, tag, now, online=state.online, limits=state.limits)
     if not any(grant.propagate for grant in found.grants):
         raise RefusedError(
             "acs.no-authority",

@@ -4,13 +4,13 @@ Both ask `decide()` with the certificates that the domain knows, so that they ag
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import Final
 
 from penstock.authority.domain.domain_state import DomainState
 from penstock.errors import RefusedError
-from penstock.guard import CapabilityAuthority, Effect, EventRequest, NetworkRequest, decide
+from penstock.guard import Effect, EventRequest, NetworkRequest, decide
 from penstock.guard.capabilities import CapabilitySurvey
 from penstock.guard.decision import Decision, Request
 from penstock.guard.restriction import Branch
@@ -60,7 +60,7 @@ def holders(
     """Return who holds which of these rights on a type now, by the certificates that the domain knows."""
     credentials = state.credentials
     by_id = {certificate.id: certificate for certificate in credentials}
-    survey = CapabilitySurvey(credentials, limits=state.limits, now=now)
+    survey = CapabilitySurvey(credentials, state.online, limits=state.limits, now=now)
     found: list[TypeHolder] = []
     truncated = False
     for right in rights:
@@ -115,14 +115,10 @@ def complete(
     chains = sorted(state.authority().rule(request).branches, key=_preference)
     for branch in chains:
         bag = _bag(state.credentials, branch.because)
-        if _permits(request, bag):
+        if decide(request, (replace(state.authority(), credentials=bag),)).effect is Effect.PERMIT:
             return CompletedChain(bag, branch, len(chains) - 1)
     # Publishing on a topic needs chains for the topics above it too.
     return CompletedChain(_bag(state.credentials, decision.because), decision.restriction.branches[0], 0)
-
-
-def _permits(request: Request, credentials: Credentials) -> bool:
-    return decide(request, (CapabilityAuthority(credentials),)).effect is Effect.PERMIT
 
 
 def _preference(branch: Branch) -> tuple[bytes, int, Sequence[str]]:
