@@ -174,6 +174,11 @@ def test_several_are_found() -> None:
     assert texts(rules, {HOUR: (9,), ROLE: ("nurse",)}, "permit-overrides") == {'role = "doctor"', "hour < 8"}
 
 
+def test_larger_ones_are_not_shown() -> None:
+    rules = 'rule r { permit target clause role == "doctor" } rule s { permit condition hour < 8 and owner == "x" }'
+    assert texts(rules, {HOUR: (9,)}, "permit-overrides") == {'role = "doctor"'}
+
+
 def test_more_attributes_than_can_be_searched() -> None:
     names = [f"a{number}" for number in range(MOST_CHANGED + 2)]
     declared = "".join(f'attribute {one} {{ category = subject id = "{one}" type = string }}\n' for one in names)

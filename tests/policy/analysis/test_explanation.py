@@ -125,6 +125,17 @@ def test_a_default_is_named() -> None:
     assert billing.note == "deny-unless-permit decides so if no rule decides otherwise"
 
 
+def test_tests_end_with_the_clause_that_decides() -> None:
+    text = 'policy p { apply deny-overrides target clause role == "a" clause role == "b" rule r { permit } }'
+    root = read_policies(f"{POLICIES.partition('policyset')[0]}{text}".encode()).policies[0]
+    (found,) = explain(root, Request(()), NOW, changes=False)
+    assert found.path is not None
+    assert [(one.text, one.holds, str(one.values[0])) for one in found.path.tests] == [
+        ('role == "a"', False, "role is missing")
+    ]
+    assert (found.path.children, found.others) == ((), ())
+
+
 def test_an_error_is_named() -> None:
     found = explained({ROLE: ("nurse", "clerk"), WARD: ("a",)})
     assert found.outcome.decision.indeterminate
