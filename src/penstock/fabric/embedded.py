@@ -1,7 +1,7 @@
 """A fabric inside one process: no server, any clock. Good for one machine, for tests and for simulations.
 
-Publishing delivers a sample to every reader directly; what a topic keeps is in memory, and in a `FileKeeper`'s file
-where one is given. Without it persistent topics are refused.
+Publishing delivers a sample to every reader directly. The samples of a topic are kept in memory, and those of a
+persistent topic also in the file of a `FileKeeper`. Without a `FileKeeper`, persistent topics are refused.
 """
 
 import asyncio
@@ -48,7 +48,7 @@ from penstock.fabric.qos import CODES, KEEP_ALL, Durability, Ownership, Priority
 from penstock.fabric.tasks import waited_for
 
 # ----------------------------------------------------------------------------------------------------------------------
-# Where an embedded fabric keeps what must outlive it: one SQLite file, written before a publisher gets its answer.
+# Persistent topics: one SQLite file, written before publishing returns.
 
 
 _SCHEMA: Final = """
@@ -60,7 +60,7 @@ CREATE TABLE IF NOT EXISTS sample (at INTEGER PRIMARY KEY AUTOINCREMENT, topic T
 class FileKeeper:
     """Keeps persistent topics and their samples in a file.
 
-    All methods raise `FailedError` (`fabric.keeper`) where the file cannot be used.
+    All methods raise `FailedError` (`fabric.keeper`) if the file cannot be used.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,29 +77,29 @@ class FileKeeper:
             return [(name, Qos.from_dict(json.loads(text)), epoch) for name, text, epoch in rows]
 
     def samples(self, topic: str) -> list[tuple[int, Sample]]:
-        """Return the stored samples, oldest first, with the number to delete each by."""
+        """Return the stored samples, oldest first, each with its number."""
         with _guarded():
             rows = self._database.execute("SELECT at, octets FROM sample WHERE topic = ? ORDER BY at", (topic,))
             return [(at, decode(octets)) for at, octets in rows]
 
     def declare(self, topic: str, qos: Qos) -> None:
-        """Keep a topic."""
+        """Store a topic."""
         with _guarded():
             self._database.execute("INSERT INTO topic (name, qos) VALUES (?, ?)", (topic, json.dumps(qos.as_dict())))
 
     def claimed(self, topic: str, epoch: int) -> None:
-        """Keep the epoch of a topic's owner."""
+        """Store the epoch of a topic's owner."""
         with _guarded():
             self._database.execute("UPDATE topic SET epoch = ? WHERE name = ?", (epoch, topic))
 
     def remove(self, topic: str) -> None:
-        """Forget a topic and its samples."""
+        """Delete a topic and its samples."""
         with _guarded(), self._whole():
             self._database.execute("DELETE FROM sample WHERE topic = ?", (topic,))
             self._database.execute("DELETE FROM topic WHERE name = ?", (topic,))
 
     def replace(self, topic: str, sample: Sample, gone: list[int]) -> int:
-        """Keep a sample and drop others, both or neither; return the number to drop it by."""
+        """Store a sample and delete others, in one transaction. Return the sample's number."""
         with _guarded(), self._whole():
             self._database.executemany("DELETE FROM sample WHERE at = ?", [(at,) for at in gone])
             done = self._database.execute("INSERT INTO sample (topic, octets) VALUES (?, ?)", (topic, encode(sample)))
@@ -136,7 +136,7 @@ def _guarded() -> Iterator[None]:
 
 
 _FIRST: Final = (Priority.HIGH, Priority.NORMAL, Priority.LOW)
-_TURN: Final = 64  # samples of best effort that may be published before readers get their turn
+_TURN: Final = 64  # best-effort samples that are published before readers run
 
 
 @dataclass
@@ -168,7 +168,7 @@ class _Topic:
             del self.of_key[sample.key]
 
     def expired(self, now: float) -> list[int]:
-        """Return expired samples; samples are nearly in order of time, so that this stops early."""
+        """Return the numbers of expired samples. Samples are nearly in order of time, so that this stops early."""
         over = []
         for number, sample in self.kept.items():
             if now - sample.time / MICROSECONDS <= self.qos.lifespan:
@@ -178,7 +178,7 @@ class _Topic:
 
 
 class EmbeddedFabric(Fabric):
-    """The fabric inside one process. `clock` and `random` may be those of a simulation."""
+    """The fabric inside one process. `clock` and `random` can be those of a simulation."""
 
     MAPPING = MappingProxyType(
         {
@@ -217,7 +217,7 @@ class EmbeddedFabric(Fabric):
                 topic.add(number, sample)
 
     async def declare(self, topic: str, qos: Qos) -> None:
-        """Make a topic, or confirm that it is as said."""
+        """Create a topic, or check that it exists with the same quality of service."""
         self._check_open()
         check_name(topic, self.limits)
         check_offer(qos)
@@ -241,7 +241,7 @@ class EmbeddedFabric(Fabric):
         return self._topic(topic).qos
 
     async def remove(self, topic: str) -> None:
-        """Remove a topic and its samples; its readers end."""
+        """Remove a topic and its samples, and end its subscriptions."""
         found = self._topic(topic)
         if self._keeper is not None and found.persistent:
             self._keeper.remove(topic)
@@ -300,7 +300,7 @@ class EmbeddedFabric(Fabric):
     async def request(
         self, topic: str, data: bytes, *, timeout: float, key: str = "", headers: Mapping[str, str] | None = None
     ) -> bytes:
-        """Ask on a topic and return the answer."""
+        """Send a request on a topic and return the response."""
         found = self._topic(topic)
         check(data, key, headers or {}, self.limits)
         if not found.services:
@@ -322,7 +322,7 @@ class EmbeddedFabric(Fabric):
             await asyncio.gather(answering, timer, return_exceptions=True)
 
     async def close(self) -> None:
-        """End all that was opened here."""
+        """Close all subscriptions and the keeper."""
         self._closed = True
         for topic in self._topics.values():
             for reader in list(topic.readers):
@@ -348,7 +348,7 @@ class EmbeddedFabric(Fabric):
         return self._random(WRITER_BYTES)
 
     def claimed(self, topic: _Topic, claim: TopicOwnership) -> None:
-        """Keep who owns a topic (called by publishers)."""
+        """Record who owns a topic (called by publishers)."""
         if claim.epoch > topic.epoch and self._keeper is not None and topic.persistent:
             self._keeper.claimed(topic.name, claim.epoch)
         topic.claim, topic.epoch = claim, claim.epoch
@@ -368,7 +368,7 @@ class EmbeddedFabric(Fabric):
             self._woken.setdefault(topic.qos.priority, {}).update(dict.fromkeys(topic.readers))
         self._turns += 1
         if topic.qos.reliable or self._turns % _TURN == 0:
-            await asyncio.sleep(0)  # readers get their turn, or a writer that never waits would leave them behind
+            await asyncio.sleep(0)  # let readers run: a writer that never waits would starve them
 
     def _wake(self) -> None:
         woken, self._woken = self._woken, {}
@@ -403,7 +403,7 @@ class EmbeddedPublisher(Publisher):
         self._epoch = 0
 
     def claim(self) -> None:
-        """Own the topic, where ownership is exclusive. Raises `RefusedError` (`fabric.not-owner`)."""
+        """Claim the topic if its ownership is exclusive. Raises `RefusedError` (`fabric.not-owner`)."""
         topic = self._topic
         if topic.qos.ownership is Ownership.EXCLUSIVE:
             now = self._clock.now()

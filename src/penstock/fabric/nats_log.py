@@ -1,11 +1,11 @@
-"""A log as a JetStream stream: a record is stored where the stream ends as its writer believes, or not at all.
+"""A log as a JetStream stream: a record is stored only if the stream is as long as its writer expects.
 
-    stream PREFIX-log-NAME     subject PREFIX.log.NAME, in files; nothing expires, and a full stream refuses
+    stream PREFIX-log-NAME     subject PREFIX.log.NAME, in files; nothing expires, and a full stream refuses records
 
-The record with n before it has the sequence n + 1; forgetting purges sequences and never gives one out again. A stream
-that is gone is not made again by a log that was opened: what it held is lost, and only an operator can say what to do.
-The servers are trusted to say the same to everybody: with servers that do not, replicas can be made to split, which
-stops what they do but shows nobody what is wrapped in a record.
+The record after n others has the sequence n + 1. `forget` purges records; their sequences are not used again. If the
+stream disappears while a log is open, the log does not create it again: its records are lost, and an operator must
+decide what to do. The servers are trusted to give all clients the same answers. Servers that do not can make replicas
+disagree: the replicas stop then, but the encrypted contents of records stay secret.
 """
 
 from collections.abc import Sequence
@@ -39,7 +39,7 @@ class NatsLog:
         self._link = link
         self._stream = f"{link.prefix}-log-{name}"
         self._subject = f"{link.prefix}.log.{name}"
-        self._created = ""  # when the stream was made
+        self._created = ""  # when the stream was created
 
     @classmethod
     async def open(  # noqa: PLR0913  # named settings, each with a default
@@ -52,13 +52,13 @@ class NatsLog:
         timeout: float = 2.0,
         patience: float = 10.0,
     ) -> Self:
-        """Open a log, which is made if there is none; on so many servers.
+        """Open a log. If its stream does not exist, create it with this number of copies.
 
         Raises `MalformedError` (`fabric.bad-name`, `fabric.bad-address`), `FailedError` (`keys.log-stream`), and as
         `NatsLink.client`.
         """
         if not (name.isascii() and name.isalnum() and prefix.isascii() and prefix.isalnum()):
-            raise MalformedError("fabric.bad-name", "a log, as its prefix, is named by letters and digits")
+            raise MalformedError("fabric.bad-name", "the names of a log and of its prefix must be letters and digits")
         link = NatsLink(checked(login), prefix=prefix, domain="", timeout=timeout, patience=patience)
         log = cls(link, name)
         try:
@@ -72,9 +72,9 @@ class NatsLog:
         return log
 
     async def append(self, number: int, record: bytes) -> bool:
-        """Write a record as the one with so many before it; say no, and write nothing, where the log is not so long.
+        """Write a record and return True if `number` records were written before; otherwise return False.
 
-        An answer that is lost is asked for again, and is then no: whoever reads finds what was stored.
+        If a response is lost, the record is sent again, and the result is False although it was stored: read the log.
         """
         link, headers = self._link, {_EXPECTED: str(number)}
         try:
@@ -91,7 +91,7 @@ class NatsLog:
         return True
 
     async def read(self, number: int) -> Sequence[bytes]:
-        """Return the records from a place on, or from the first that is kept."""
+        """Return the records after the first `number`, as far as they were not forgotten."""
         found: list[bytes] = []
         place = number + 1
         while (message := await self._get(place)) is not None:
@@ -103,7 +103,7 @@ class NatsLog:
         return found
 
     async def forget(self, number: int) -> None:
-        """Keep no record before a place."""
+        """Delete the first `number` records."""
         try:
             await self._link.ask(f"STREAM.PURGE.{self._stream}", {"seq": number + 1})
         except ApiError as error:
@@ -129,7 +129,7 @@ class NatsLog:
             raise self._link.unreachable(error) from error
 
     async def _check(self, number: int) -> None:
-        """Check that it is the stream that was opened, and that it has not lost records.
+        """Check that the stream is the one that was opened, and that it has at least `number` records.
 
         Raises `FailedError` (`keys.log-lost`).
         """
@@ -147,14 +147,14 @@ class NatsLog:
             raise _lost()
 
     async def _get(self, sequence: int) -> tuple[bytes, int] | None:
-        """Return the first message from a sequence on, and its sequence."""
+        """Return the first message with this sequence or a later one, and its sequence."""
         link, body = self._link, {"seq": sequence, "next_by_subj": self._subject}
 
         async def read(client: Client) -> tuple[bytes, int]:
             answer = await ask(client, f"{link.api}.STREAM.MSG.GET.{self._stream}", body, timeout=link.timeout)
             record, found = payload(answer)
             if found < sequence:
-                raise AnswerError("a record before the one that was asked for")
+                raise AnswerError("a record before the requested one")
             return record, found
 
         try:
@@ -177,9 +177,9 @@ def _failed(error: ApiError) -> PenstockError:
     if error.number == NO_STREAM:
         return _lost()
     if error.status == 403:
-        return RefusedError("fabric.unauthorized", "the servers do not let us write the log of keys")
+        return RefusedError("fabric.unauthorized", "the servers do not permit writing the key log")
     return FailedError(
         "keys.log-stream",
-        f"the stream of the log of keys cannot be used: {error.description}",
-        hint="is it the right server, with room, and with as many servers as there are to be copies?",
+        f"the stream of the key log cannot be used: {error.description}",
+        hint="check that it is the right server, has storage left, and that there are as many servers as copies",
     )

@@ -1,7 +1,7 @@
 """Log in to a NATS server: addresses, TLS and secrets, the same for the fabric and for JetStream on Spark.
 
-Secrets come as paths of files, never in an address, so that neither a message nor a `repr` can show them. Errors here
-say what failed; who calls gives them the code of its own room. Nothing here needs nats-py.
+Secrets are in files, whose paths are given. They are never in an address, so that no message and no `repr` shows them.
+Errors here say what failed, and callers give them their own error codes. This module does not need nats-py.
 """
 
 import secrets
@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 from urllib.parse import urlsplit
 
-#: unguessable bytes in the inbox of each connection
+#: random bytes in the inbox name of each connection
 _INBOX_BYTES: Final = 16
 
 
@@ -24,7 +24,7 @@ class LoginError(Exception):
 
 
 class UnreadableError(LoginError):
-    """A file of secrets does not read."""
+    """A file with a secret cannot be read."""
 
 
 class HandshakeError(LoginError):
@@ -32,15 +32,15 @@ class HandshakeError(LoginError):
 
 
 class NotInstalledError(LoginError):
-    """Something that nats-py needs is not installed."""
+    """A package that nats-py needs is not installed."""
 
 
 class AddressError(LoginError):
-    """Not an address of a server."""
+    """The address of a server is invalid."""
 
 
 class SecretError(AddressError):
-    """An address with a user or a password in it."""
+    """An address contains a user or a password."""
 
 
 @dataclass(frozen=True)
@@ -55,12 +55,12 @@ class NatsLogin:
     tls_cert: str = field(default="", repr=False)
     tls_key: str = field(default="", repr=False)
     tls_hostname: str = ""
-    #: what the inboxes of this user begin with, as the server's permissions say
+    #: the prefix of this user's inboxes, as the server's permissions require
     inbox: str = "_INBOX"
 
     @property
     def servers(self) -> str:
-        """Return the servers as messages name them."""
+        """The servers' addresses, for messages."""
         return ", ".join(self.urls)
 
     def token(self) -> str | None:
@@ -73,7 +73,7 @@ class NatsLogin:
             raise UnreadableError("tokenFile") from error
 
     def tls(self) -> ssl.SSLContext | None:
-        """Return the context for TLS, if any was asked for. Raises `UnreadableError`."""
+        """Return the TLS context, or None if TLS is not configured. Raises `UnreadableError`."""
         wanted = self.tls_ca or self.tls_cert or any(url.startswith("tls:") for url in self.urls)
         if not wanted:
             return None
@@ -94,13 +94,13 @@ class NatsLogin:
             "tls": self.tls(),
             "tls_hostname": self.tls_hostname,
         }
-        # Nobody who may not read this connection's inbox can guess where its answers go.
+        # Other clients cannot guess the inbox, so they cannot read the responses.
         fixed = {"servers": list(self.urls), "inbox_prefix": f"{self.inbox}.{secrets.token_hex(_INBOX_BYTES)}"}
         return fixed | {key: value for key, value in given.items() if value}
 
 
 def address(text: str) -> str:
-    """Return an address in full. Raises `AddressError`, `SecretError`.
+    """Return an address with scheme and port. Raises `AddressError`, `SecretError`.
 
     >>> address("broker")
     'nats://broker:4222'

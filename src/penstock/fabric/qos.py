@@ -1,19 +1,19 @@
 """Quality of service: ten policies as one value, and whether an offer satisfies a request.
 
-The policies are those of Table 3 of the data-centric access-control middleware. A topic is declared with what it
-*offers*; a reader may *request* something else. `agree` says what holds between the two, or refuses with a code that
-names the policy:
+The policies are those of Table 3 of paper 4. A topic is declared with the policies that it *offers*. A reader can
+*request* others. `agree` returns the policies that apply to the reader, or refuses with a code that names the policy
+that cannot be met. It can be met if
 
-    durability      the offered is at least as durable as the requested
-    history         a reader keeps no more samples a key than the topic does
-    ownership       both say the same
-    source_order    who asks for the order of the source is offered it
-    reliability     who asks for reliable is offered it
-    time_filter     of the reader alone
-    deadline        the offered is not longer than the requested
-    lifespan        the shorter of both holds
-    latency_budget  the offered is not longer than the requested
-    priority        of the side that sends or receives; nothing to agree on
+    durability      the offered durability is at least the requested one
+    history         the reader keeps at most as many samples for each key as the topic
+    ownership       both are the same
+    source_order    the offer is `by-source`, or the request is `by-arrival`
+    reliability     the offer is `reliable`, or the request is `best-effort`
+    time_filter     always: only readers have one
+    deadline        the offered deadline is at most the requested one
+    lifespan        always: the shorter one applies
+    latency_budget  the offered budget is at most the requested one
+    priority        always: each side has its own
 
 Durations are seconds; `FOREVER` means without limit.
 """
@@ -28,16 +28,16 @@ from penstock.errors import MalformedError, RefusedError, did_you_mean
 from penstock.fabric.limits import FABRIC_HISTORY
 
 FOREVER: Final = math.inf
-#: as many samples as the bounds of the fabric allow; what comes then is refused, never dropped
+#: keep as many samples as the fabric's limits allow; further samples are refused, never dropped
 KEEP_ALL: Final = 0
 
 
 class Durability(Enum):
     """How long samples are kept for late readers."""
 
-    VOLATILE = "volatile"  #: not at all
+    VOLATILE = "volatile"  #: they are not kept
     TRANSIENT = "transient"  #: as long as the fabric runs
-    PERSISTENT = "persistent"  #: over a restart of everything
+    PERSISTENT = "persistent"  #: also after all processes were restarted
 
 
 class Ownership(Enum):
@@ -48,14 +48,14 @@ class Ownership(Enum):
 
 
 class Order(Enum):
-    """By whose clock samples of a key follow each other."""
+    """Which clock orders the samples of a key."""
 
     BY_ARRIVAL = "by-arrival"
     BY_SOURCE = "by-source"
 
 
 class Reliability(Enum):
-    """Whether a sample is repeated until it is acknowledged."""
+    """Whether a sample is sent again until it is acknowledged."""
 
     BEST_EFFORT = "best-effort"
     RELIABLE = "reliable"
@@ -129,12 +129,12 @@ class Qos:
 
     @property
     def reliable(self) -> bool:
-        """Say whether samples are sent until they are acknowledged."""
+        """Whether samples are sent again until they are acknowledged."""
         return self.reliability is Reliability.RELIABLE
 
     @property
     def durable(self) -> bool:
-        """Say whether samples are kept for readers that join late."""
+        """Whether samples are kept for readers that join late."""
         return self.durability is not Durability.VOLATILE
 
     def as_dict(self) -> dict[str, str | int | float | None]:
@@ -161,7 +161,7 @@ class Qos:
 
 
 def agree(offered: Qos, requested: Qos) -> Qos:
-    """Return what holds for a reader.
+    """Return the policies that apply to a reader.
 
     Raises `RefusedError` with the code of the first policy that cannot be met (`CODES`); the fields say what was
     offered and requested, and the hint what is possible.
@@ -184,11 +184,11 @@ def agree(offered: Qos, requested: Qos) -> Qos:
 
 
 def check_offer(qos: Qos) -> None:
-    """Check what only a reader can want. Raises `RefusedError` (`fabric.qos.time-filter`)."""
+    """Check that a topic has no time filter, which only readers can have. Raises `RefusedError` (`CODES`)."""
     if qos.time_filter:
         raise RefusedError(
             CODES["time_filter"],
-            "a topic filters nothing by time",
+            "a topic cannot have a time filter",
             hint="declare it with 0, and let each reader request its own",
             policy="time_filter",
         )

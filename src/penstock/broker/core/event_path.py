@@ -3,23 +3,20 @@
 `EventPath.publish` is the whole path of an event that a client of this broker publishes. Nothing is queued on it: when
 `publish` returns, the frames are on the readers' links.
 
-1. What has become due until now is done, and policy that has changed is applied: `Core.begin`, `LocalBroker.catch_up`.
-2. The publisher's rights. They were decided when it advertised (`LocalBroker.advertise`); the advertisement lets rows
-   pass: `_admit`.
-3. Events of sealed types leave the path here, and so do those for a fabric: `Exchange` carries them further.
-4. Who wants it. The router numbers the rows and finds the keys of the subscriptions that each row matches:
-   `Router.publish_rows`. Neighbours who want some are sent them.
-5. Each reader's rights. They were decided when it subscribed (`LocalBroker.subscribe`); each part of the subscription
-   shows rows: `_show`.
-6. The rows that a reader sees become messages on its link: `write`.
+1. Run what is due, and apply changed policy: `Core.begin`, `LocalBroker.catch_up`.
+2. Check the publisher's rights: `_admit`. They were decided when it advertised (`LocalBroker.advertise`).
+3. Events of sealed types, and events for a fabric, leave this path: `Exchange` forwards them.
+4. Match subscriptions: the router numbers the rows and finds the keys of the subscriptions that each row matches
+   (`Router.publish_rows`). It forwards rows to neighbours with matching subscriptions.
+5. Apply each reader's rights: `_show`. They were decided when it subscribed (`LocalBroker.subscribe`).
+6. Send the rows that a reader sees as messages on its link: `write`.
 
-Events that come from elsewhere join at step 5: `deliver`. They come from neighbours, from a fabric, or from a sealed
-block that was opened.
+Events from neighbours, from a fabric, or from an opened sealed block join at step 5: `deliver`.
 
-A `_Plan` keeps what was found for an advertisement until anything changes. The rights are asked in loops that are
+A `_Plan` caches what was found for an advertisement until something changes. Rights are checked in loops that are
 generated once for each advertisement and for each part of a subscription (`Publication.admit`, `Delivery.for_rows`).
-Irregular rows, and advertisements whose rights depend on values or on the
-moment, are asked one event at a time (`Publication`, `Delivery`), which says the same.
+Irregular rows, and advertisements whose rights depend on values or on the time, are checked one event at a time
+(`Publication`, `Delivery`), with the same results.
 """
 
 import asyncio
@@ -53,16 +50,16 @@ if TYPE_CHECKING:
 Deliveries: TypeAlias = Iterable[tuple[tuple[str, ...], TransitEvent]]
 """Events, each with the keys of the subscriptions that it matches."""
 
-#: what rights are asked about that do not depend on the moment
+#: the environment for rights that do not depend on it
 _UNASKED: Final[Environment] = MappingProxyType({})
 #: events in one message to a reader
 _ROWS: Final = 512
 
 
 class WriteBudget:
-    """How many events may wait for the fabric, on all topics together; who brings more than half of it is slowed."""
+    """The number of events that can wait for the fabric, on all topics. Beyond half of it, publishers are slowed."""
 
-    #: seconds for which who publishes waits for room; longer than that, and clients would take the broker for dead
+    #: seconds that a publisher waits for room; after a longer time its client would consider the broker dead
     PATIENCE: ClassVar = 2.0
 
     def __init__(self, most: int) -> None:
@@ -72,22 +69,22 @@ class WriteBudget:
 
     @property
     def crowded(self) -> bool:
-        """Whether whoever brings events should wait."""
+        """Whether publishers should wait."""
         return 2 * self._waiting > self._most
 
     def has(self, events: int) -> bool:
-        """Whether there is room for events."""
+        """Return whether there is room for this number of events."""
         return self._waiting + events <= self._most
 
     def take(self, events: int) -> bool:
-        """Take room for events, if there is enough."""
+        """Reserve room for this number of events, and return whether there was enough."""
         if not self.has(events):
             return False
         self._waiting += events
         return True
 
     def give(self, events: int) -> None:
-        """Give room back."""
+        """Release reserved room."""
         self._waiting -= events
         if not self.crowded:
             self._eased.set()
@@ -102,19 +99,19 @@ class WriteBudget:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PathPorts:
-    """What an event path needs of the node that it is in."""
+    """The functions of a node that its event path calls."""
 
-    #: returns the time, when all that was due until then is done
+    #: runs what is due, and returns the time
     begin: Callable[[], datetime]
-    #: does what the local broker and the router want done besides
+    #: carries out the outputs of the local broker and the router
     settle: Callable[[Iterable[Output | Routed]], None]
-    #: what may wait for the fabric that is between brokers; None if links are between them
+    #: the budget of events that wait for the fabric between brokers; None if brokers are connected by links
     outbox: WriteBudget | None = None
     counts: Counter[str] = field(default_factory=Counter)
 
 
 class _Reader(NamedTuple):
-    """A subscription that gets events, how it is shown those of one type, and whether it asks for all of them."""
+    """A receiving subscription, what it sees of events of one type, and whether it has no filter of its own."""
 
     receiver: Receiver
     show: ShowRows
@@ -123,24 +120,24 @@ class _Reader(NamedTuple):
 
 @dataclass(slots=True)
 class _Plan:
-    """What becomes of the events of one advertisement and type. It holds until a request, a type or a date changes."""
+    """Where events of one advertisement and type go. It is valid until a request, a type or a validity changes."""
 
     name: TypeName
-    #: the version of the requests, and how often types have changed
+    #: the version of the requests and the number of type changes for which it was made
     made_by: tuple[int, int]
     #: when the type's validity ends
     ends: datetime | None
     offer: Offer
-    #: under which the router knows the advertisement
+    #: the router's key of the advertisement
     key: str
-    #: whether events go straight to readers and neighbours: they are not sealed, and no fabric is between brokers
+    #: whether events go directly to readers and neighbours: not sealed, and not across a fabric
     direct: bool
-    #: those who get a row, by the keys that it matches
+    #: the readers of a row, by the keys that it matches
     readers: dict[tuple[str, ...], list[_Reader]] = field(default_factory=dict)
 
 
 class EventPath:
-    """See the module. `links` are those of the sessions that are open."""
+    """See the module. `links` has the link of each open session."""
 
     def __init__(
         self, local: LocalBroker, library: Library, router: Router, ports: PathPorts, limits: BrokerLimits
@@ -154,13 +151,13 @@ class EventPath:
         self.links: dict[str, Link] = {}
 
     def publish(self, session: str, message: PublishMessage) -> None:
-        """Take the events that a client publishes all the way to their readers; those that may not pass are refused.
+        """Deliver the events that a client publishes to their readers, and refuse those that may not be published.
 
         Raises `LimitError` (`network.outbox`), `MalformedError` (`protocol.row`), what finding the type raises, and
-        what the router raises: nothing of the message has passed then.
+        what the router raises. If it raises, none of the message's events has been delivered.
         """
         ports, local, rows = self._ports, self._local, message.rows
-        # (1) What is due.
+        # (1) Run what is due.
         now = ports.begin()
         client = local.session(session)
         if changes := local.catch_up(now):
@@ -177,14 +174,14 @@ class EventPath:
             self._check_rows(plan, rows)
             admitted, refused = self._admit(client, offer, rows, now)
             if admitted and plan.direct:
-                # (4) Who wants it, (5) the readers' rights, and (6) their frames.
+                # (4) Match subscriptions, (5) apply the readers' rights, and (6) send.
                 keys, onward = self._router.publish_rows(plan.key, offer.type, offer.layout, admitted)
                 for given in self._show(plan, admitted, keys, now):
                     self.write(given)
                 if onward:
                     ports.settle(onward)
             elif admitted:
-                # (3) Not on this path.
+                # (3) Leave this path.
                 ports.settle((Publish(plan.key, PublishedRows(offer.type, offer.layout, admitted).events()),))
         if refused:
             ports.settle(local.refuse(client, message.advertisement, message.type, refused, now))
@@ -200,7 +197,7 @@ class EventPath:
         )
 
     def _plan(self, client: Session, message: PublishMessage, now: datetime) -> _Plan | PenstockError:
-        """Return what becomes of a client's events of a type, or why none of them may be published.
+        """Return the plan for a client's events of a type, or the reason why none of them may be published.
 
         Raises what finding the type raises.
         """
@@ -211,7 +208,7 @@ class EventPath:
         if found is None:
             return RefusedError("broker.not-advertised", "no advertisement lets this be published", hint="advertise it")
         offer, key = found
-        # The type is the client's word: it must be that of the offer, or its ancestors would choose who receives it.
+        # The client names the type. It must be the offer's type, because its ancestors determine who receives events.
         if offer.type is not event_type and offer.type != event_type:
             return MalformedError("event.type", f"the advertisement is for `{offer.type.name}`")
         if self._local.is_suspended(event_type):
@@ -226,7 +223,7 @@ class EventPath:
         return plan
 
     def _check_rows(self, plan: _Plan, rows: Sequence[Row]) -> None:
-        """Check that rows have a value for each attribute, and that a fabric takes them."""
+        """Check that rows have a value for each attribute, and that there is room for them on the fabric."""
         width = len(plan.offer.layout) + 2
         if not {width}.issuperset(map(len, rows)):
             name = plan.offer.type.name.name
@@ -242,10 +239,10 @@ class EventPath:
     def _admit(
         self, client: Session, offer: Offer, rows: Sequence[Row], now: datetime
     ) -> tuple[list[Row], list[NotPublished]]:
-        """Return what may be published of rows, and what may not."""
+        """Return the rows as they may be published, and the refused ones."""
         refused: list[NotPublished] = []
         admit = offer.publication.admit
-        # Where all of them are within the rate, and no right depends on it, they are counted together.
+        # If all of them are within the rate, and no right depends on it, they are counted together.
         together = admit is not None and client.usage.rate.take(now, len(rows), self._limits.client_rate)
 
         def ask(row: Row) -> Row | None:
@@ -265,9 +262,9 @@ class EventPath:
         return admitted, refused
 
     def _admit_one(self, client: Session, offer: Offer, row: Row, now: datetime, *, counted: bool) -> Row:
-        """Return what may be published of one event. Raises `RefusedError` and `MalformedError`."""
+        """Return one event as it may be published. Raises `RefusedError` and `MalformedError`."""
         usages = self._local.usages
-        # What a row holds was seen when it was read.
+        # The values of a row were checked when it was read.
         event = Event(offer.type, dict(zip(offer.names, row[2:], strict=True)), row[0], row[1])  # type: ignore[arg-type]  # so
         try:
             usages.check_size(event)
@@ -285,9 +282,9 @@ class EventPath:
         return [row[0], row[1], *map(passed.values.get, offer.layout)]
 
     def _show(self, plan: _Plan, rows: Sequence[Row], keys: Sequence[tuple[str, ...]], now: datetime) -> list[Given]:
-        """Return what each reader sees of rows, for which the router found the keys of subscriptions."""
+        """Return what each reader sees of rows. `keys` are those of the subscriptions that each row matches."""
         seen: dict[str, _Seen] = {}
-        # Mostly all rows of a message match the same subscriptions.
+        # Usually all rows of a message match the same subscriptions.
         same = keys.count(keys[0]) == len(keys)
         for found, run in [(keys[0], rows)] if same else _runs(keys, rows):
             readers = plan.readers.get(found)
@@ -311,7 +308,7 @@ class EventPath:
         return self._local.environment(receiver.held.session, now) if receiver.part.timely else _UNASKED
 
     def deliver(self, deliveries: Deliveries, now: datetime) -> list[Given]:
-        """Return what readers see of events that come from elsewhere, for which the router found the keys."""
+        """Return what readers see of events that this broker's clients did not publish."""
         local = self._local
         found: dict[str, _Seen] = {}
         for keys, event in deliveries:
@@ -339,12 +336,12 @@ class EventPath:
                 for message in messages:
                     link.post(message, eager=True)
             except PenstockError:
-                # A link that is at its end says so to whoever serves it.
+                # Whoever serves the link learns from the link that it has ended.
                 return
 
 
 def _runs(keys: Sequence[tuple[str, ...]], rows: Sequence[Row]) -> Iterator[tuple[tuple[str, ...], list[Row]]]:
-    """Yield rows that follow each other and match the same subscriptions; those that match none are passed over."""
+    """Yield runs of consecutive rows that match the same subscriptions. Rows without a match are left out."""
     last: tuple[str, ...] = ()
     run: list[Row] = []
     for found, row in zip(keys, rows, strict=True):
@@ -359,7 +356,7 @@ def _runs(keys: Sequence[tuple[str, ...]], rows: Sequence[Row]) -> Iterator[tupl
 
 
 class _Seen:
-    """Events on their way to one subscription, and what they count for."""
+    """Events for one subscription, and how many passed and were refused by each of its parts."""
 
     __slots__ = ("_asks_for_all", "_counted", "_held", "_rows")
 
@@ -370,18 +367,18 @@ class _Seen:
         self._counted: dict[int, tuple[Receiver, list[int]]] = {}
 
     def add(self, receiver: Receiver, events: int, rows: list[Row]) -> None:
-        """Take the rows that are seen of so many events."""
+        """Add the rows that the subscription sees of this number of events."""
         self._rows += rows
         entry = self._counted.get(id(receiver.part))
         if entry is None:
             entry = self._counted[id(receiver.part)] = (receiver, [0, 0])
         entry[1][0] += len(rows)
         if self._asks_for_all:
-            # What a reader's own filter passes over was not refused.
+            # Events that the reader's own filter rejects are not refused.
             entry[1][1] += events - len(rows)
 
     def given(self) -> Given | None:
-        """Tell the session what passed and what did not, and return what goes to it."""
+        """Count what passed and what was refused for the session, and return what is sent to it."""
         held = self._held
         for receiver, (passed, refused) in self._counted.values():
             if passed or refused:
