@@ -1,6 +1,6 @@
 """A core by itself: it has neither links nor keys, and it reports to the test alone."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from itertools import count
 
@@ -16,6 +16,9 @@ from penstock.guard import Recorder
 from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
+from penstock.trust.credentials import Credentials
+from penstock.trust.discovery import no_online_checker
+from penstock.trust.validity import OnlineTest, Validity
 
 
 class LonePorts:
@@ -41,6 +44,11 @@ class LonePorts:
 
     def remembers(self, broker: Principal) -> bool:
         return False
+
+    def check_online(self, test: OnlineTest, certificate: str, now: datetime) -> Validity:
+        return no_online_checker(test, certificate, now)
+
+    async def gather(self, bag: Credentials, statements: Sequence[bytes]) -> None: ...
 
     def reads_as_much(self, peer: Principal, of_type: TypeKey) -> bool:
         return False

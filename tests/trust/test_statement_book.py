@@ -15,7 +15,7 @@ from penstock.errors import RefusedError
 from penstock.trust.limits import TRUST_LIMITS
 from penstock.trust.policy_events import BEGINNING
 from penstock.trust.signed import SignedValue, sign_value
-from penstock.trust.statement_book import ANSWER_TIME, OnlineState, StatementBook
+from penstock.trust.statement_book import ANSWER_TIME, OnlineState, StatementBook, StatementHistory
 from penstock.trust.statements import (
     ActiveRevocation,
     Heartbeat,
@@ -408,3 +408,54 @@ def test_active_statements_against_all_of_them(steps: list[tuple[int, SignedValu
 
 def test_before_the_first_revocation_heartbeats_have_an_empty_head() -> None:
     assert StatementAuthor(key(ISSUER)).heartbeat(NOW, SECOND).value.head == BEGINNING
+
+
+# ----------------------------------------------------------------------------------------------------------------------
+# History.
+
+
+def held(statements: Sequence[SignedValue[ValidityClaim]], terms: OnlineTerms, certificate: str, now: datetime) -> bool:
+    periods = StatementHistory(tuple(statements)).periods(terms.to_test(), certificate)
+    return any(period.contains(now) for period in periods)
+
+
+@given(st.lists(timed_statements(), max_size=7))
+@settings(deadline=None, max_examples=examples(200))
+def test_history_says_what_the_book_would_have_said(statements: list[SignedValue[ValidityClaim]]) -> None:
+    arrivals = [Arrival(at(0), one) for one in statements]
+    for now in range(18):
+        for terms in (CRL, REVAL):
+            for one in (MINE, THEIRS):
+                expected = naive(arrivals, terms, one, at(now)) == "valid"
+                assert held(statements, terms, one, at(now)) is expected
+
+
+def test_history_of_active_statements_has_gaps_where_it_was_revoked_or_silent() -> None:
+    author = StatementAuthor(key(ISSUER))
+    made = [
+        author.heartbeat(at(0), 5 * SECOND),
+        author.revoke(at(3), [MINE]),
+        author.heartbeat(at(4), 5 * SECOND),
+        author.revoke(at(6), []),
+        author.heartbeat(at(7), 5 * SECOND),
+        author.heartbeat(at(20), 60 * SECOND),
+    ]
+    found = [second for second in range(40) if held(made, ACTIVE, MINE, at(second))]
+    assert found == [0, 1, 2, *range(7, 13), *range(20, 31)]
+    assert [second for second in range(14) if held(made, ACTIVE, THEIRS, at(second))] == list(range(13))
+    assert not held([one for one in made if not isinstance(one.value, ActiveRevocation)], ACTIVE, MINE, at(8))
+
+
+def test_history_of_one_time_answers() -> None:
+    author, kept = StatementAuthor(key(ISSUER)), book()
+    question = kept.ask(ONCE, MINE, b"n" * 16, at(0))
+    made = [author.answer(question, at(0), revoked=False), author.answer(question, at(30), revoked=True)]
+    assert [second for second in range(90) if held(made, ONCE, MINE, at(second))] == list(range(30))
+
+
+def test_periods_that_follow_each_other_are_one() -> None:
+    author = StatementAuthor(key(ISSUER))
+    made = [author.revocation_list(at(0), 10 * SECOND, []) for _ in range(100)]
+    [period] = StatementHistory(tuple(made)).periods(CRL.to_test(), MINE)
+    assert (period.starts, period.ends) == (at(0), at(1_000) - timedelta(microseconds=1))
+    assert StatementHistory().periods(CRL.to_test(), MINE) == ()

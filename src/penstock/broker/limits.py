@@ -178,6 +178,9 @@ class BrokerLimits:
     policy_chunk_bytes: int = 128 << 10
     policy_answers: int = 1_024
 
+    #: validity statements: how long a client waits at its hello for those that its certificates need
+    statement_wait: int = 2_000
+
     #: key groups: members of one, and brokers that one record admits, releases or evicts; nodes that one message about
     #: an epoch renews, epochs that wait for an earlier one, and epochs whose keys one answer holds
     key_members: int = _at_most(KEY_MEMBERS)

@@ -21,6 +21,7 @@ from penstock.trust.discovery import (
     FiveTuple,
     NameTable,
     OnlineChecker,
+    OnlineHistory,
     follow,
     follow_all,
     no_online_checker,
@@ -58,6 +59,8 @@ class CapabilityAuthority:
     limits: TrustLimits = TRUST_LIMITS
     #: the revocation times of revoked credentials, by id
     ends: Mapping[str, Validity] = field(default_factory=lambda: NO_ENDS)
+    #: when on-line tests held, for decisions about all times
+    history: OnlineHistory | None = None
 
     def rule(self, request: Request) -> Ruling:
         """Return a branch for each chain that leads from the owner to the principal. Raises `LimitError`."""
@@ -79,7 +82,7 @@ class CapabilityAuthority:
 
     def question(self, request: Request) -> AuthorityQuestion:
         """Return the request as a question about certificates, which can be explained."""
-        evidence = sift(self.credentials, request.now, self.online, self.ends)
+        evidence = sift(self.credentials, request.now, self.online, self.ends, self.history)
         return AuthorityQuestion(self.credentials, evidence, _root(request), request.principal, _asked(request))
 
     def _find(self, question: AuthorityQuestion) -> Findings:
@@ -94,7 +97,8 @@ class CapabilityAuthority:
 
         Raises `LimitError` (`chain.limit`) where there are more than are followed: half of them may mean anything.
         """
-        names = NameTable(sift(self.credentials, request.now, self.online, self.ends).fours, limits=self.limits)
+        evidence = sift(self.credentials, request.now, self.online, self.ends, self.history)
+        names = NameTable(evidence.fours, limits=self.limits)
         if names.truncated:
             raise LimitError("chain.limit", "more names are given by certificates than are followed")
         held = names.held(request.principal)
@@ -143,7 +147,7 @@ class CapabilitySurvey(CapabilityAuthority):
         if request.now != self.now:
             raise ValueError("a survey is about one time")
         if not self._evidence:
-            self._evidence.append(sift(self.credentials, self.now, self.online, self.ends))
+            self._evidence.append(sift(self.credentials, self.now, self.online, self.ends, self.history))
         return AuthorityQuestion(
             self.credentials, self._evidence[0], _root(request), request.principal, _asked(request)
         )

@@ -64,7 +64,10 @@ def counted_tags(monkeypatch: pytest.MonkeyPatch) -> list[SExp]:
 
 
 def asked(*, permitted: bool = False, trusted: Iterable[SigningKey] = (AGENCY,)) -> CredentialBudget:
-    return CredentialBudget(lambda: [key.principal for key in trusted], lambda _bag: permitted)
+    async def is_permitted(_bag: Credentials) -> bool:
+        return permitted
+
+    return CredentialBudget(lambda: [key.principal for key in trusted], is_permitted)
 
 
 def test_what_cannot_give_a_stranger_a_right_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:

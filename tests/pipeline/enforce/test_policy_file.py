@@ -12,7 +12,7 @@ from tests.budget import examples
 from tests.pipeline.jobs_plant import FIRST, NAME, POLICY, REVOCATIONS, SECOND, build, certificate, revoke
 from tests.trust.kit import NOW, grant, key, refused, who
 
-from penstock.codec.sexp import transport
+from penstock.codec.sexp import canonical, transport
 from penstock.errors import MalformedError, PenstockError
 from penstock.guard import ANYTIME, Effect
 from penstock.pipeline.enforce.policy import load_policy, policy_digest, read_policy_file
@@ -20,7 +20,9 @@ from penstock.pipeline.limits import PipelineLimits
 from penstock.selector import ALWAYS
 from penstock.store.files.policy_files import read_chain
 from penstock.trust import Credentials, Right, event_tag, sign_type
-from penstock.trust.signed import sign_value
+from penstock.trust.signed import sign_value, statements_to_sexp
+from penstock.trust.statements import OnlineKind, OnlineTerms, StatementAuthor
+from penstock.trust.validity import Validity
 
 TYPES = 'types = ["a.type"]\n'
 READER = f'{TYPES}[[subscribers]]\nname = "met"\ntype = "{NAME}"\n'
@@ -259,6 +261,33 @@ def test_what_owners_revoked(tmp_path: Path) -> None:
     other = load_policy(str(file), NOW)
     reader = other.subscribers[0]
     assert other.decide(reader.principal, Right.SUBSCRIBE, reader.type).restriction.branches[0].when == ANYTIME
+
+
+def test_statements_say_when_on_line_tests_held(tmp_path: Path) -> None:
+    file = build(tmp_path / "plant")
+    test = OnlineTerms(OnlineKind.CRL, who(9)).to_test()
+    tag = event_tag(who(1), NAME, None, [Right.SUBSCRIBE])
+    tested = grant(1, 3, tag, validity=Validity(online=(test,)))
+    (file.parent / "certs" / "tested.cert").write_bytes(Credentials.of(tested).to_bytes())
+    plain = load_policy(str(file), NOW)
+    assert plain.decide(who(3), Right.SUBSCRIBE, plain.types[0]).effect is not Effect.PERMIT
+    author, hour = StatementAuthor(key(9)), timedelta(hours=1)
+    made = [author.revocation_list(NOW, hour, revoked) for revoked in ([], [tested.id], [], [])]
+    (file.parent / "all.statements").write_bytes(canonical(statements_to_sexp(made)))
+    file.write_text('statements = ["all.statements"]\n' + POLICY)
+    policy = load_policy(str(file), NOW)
+    assert policy.revision != plain.revision
+    assert policy_digest(str(file))
+    branches = policy.decide(who(3), Right.SUBSCRIBE, policy.types[0]).restriction.branches
+    periods = sorted((one.when.validity.starts, one.when.validity.ends) for one in branches)
+    last = timedelta(microseconds=-1)
+    assert periods == [(NOW, NOW + hour + last), (NOW + 2 * hour, NOW + 4 * hour + last)]
+    forged = (
+        canonical(statements_to_sexp(made)).replace(b"reval", b"crl").replace(tested.id.encode(), b"cert:" + b"a" * 52)
+    )
+    (file.parent / "all.statements").write_bytes(forged)
+    with refused("evolution.signature-mismatch"):
+        load_policy(str(file), NOW)
 
 
 def test_orders_that_do_not_hold_are_refused(tmp_path: Path) -> None:

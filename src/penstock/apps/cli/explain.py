@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 import click
 
 from penstock.apps.cli.shared.commands import CommandAnswer, command, one_answer, option, option_class, output_option
-from penstock.apps.cli.shared.credentials import usable_credentials
+from penstock.apps.cli.shared.credentials import known_statements, usable_credentials
 from penstock.apps.cli.shared.describe import (
     Wording,
     counted,
@@ -302,6 +302,9 @@ class _Explain:
     credentials: tuple[str, ...] = option(
         "--credential", multiple=True, metavar="FILE", help="Use these certificates of the principal. Can be repeated."
     )
+    statements: tuple[str, ...] = option(
+        "--statement", multiple=True, metavar="FILE", help="Use these validity statements. Can be repeated."
+    )
     facts: tuple[str, ...] = option(
         "--fact", multiple=True, metavar="NAME:KIND", help="Declare a fact that brokers there know. Can be repeated."
     )
@@ -378,7 +381,8 @@ def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
             raise MalformedError(
                 "cli.resource", "--type and --type-file are different types", hint="give one of the two"
             )
-        authority = CapabilityAuthority(bag, environment=environment_schema(when.facts))
+        online = known_statements(options.statements, who, when.now)
+        authority = CapabilityAuthority(bag, online.check, environment_schema(when.facts))
         # Brokers use the same order.
         governed: Authority = authority
         if options.agreements:
@@ -465,7 +469,7 @@ class _Asking:
             return
         supers = (topic.type_name for topic in TopicName.of_type(about).super_topics) if is_topic(about) else ()
         for name in (*_above(right, supers), about):
-            evidence = sift(authority.credentials, when.now)
+            evidence = sift(authority.credentials, when.now, authority.online)
             question = AuthorityQuestion(authority.credentials, evidence, name.owner, who, type_request(name, right))
             yield ExplainQuestion(_what(right, name), question, authority, when, name=name)
 

@@ -32,6 +32,9 @@ GROUPS = {
         "cert": Noun(f"{_HERE}.certs.certs:cert", "Issue, list, renew and verify certificates, which grant rights."),
         "acs": Noun(f"{_HERE}.acs.commands:acs", "Manage a domain: members, certificates, who holds which right."),
         "role": Noun(f"{_HERE}.roles:role", "Check role policies, and activate, appoint and revoke by them."),
+        "statement": Noun(
+            f"{_HERE}.certs.statements:statement", "Sign, show and send validity statements about certificates."
+        ),
         "explain": Noun(f"{_HERE}.explain:explain", "Explain why a principal may or may not do something."),
         "policy": Noun(f"{_HERE}.policy.commands:policy", "Check, convert, test and analyse attribute-based policies."),
         "pdp": Noun(f"{_HERE}.policy.commands:pdp", "Decide by attribute-based policies."),

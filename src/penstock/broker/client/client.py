@@ -35,6 +35,7 @@ from penstock.broker.wire import protocol
 from penstock.broker.wire.link import Endpoint
 from penstock.broker.wire.protocol import AskKeys, FetchKeys, KeyWord, Row, write_rows
 from penstock.broker.wire.transports import address_of
+from penstock.codec.sexp import parse_canonical
 from penstock.codec.wire import Encoded, Wire, Writable
 from penstock.crypto.hpke import SealingKey
 from penstock.crypto.keys import RandomBytes, SigningKey
@@ -56,6 +57,7 @@ from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, read_type
 from penstock.trust.key_statements import KeyGroup, KeyRequest, KeyWish
 from penstock.trust.signed import sign_value
+from penstock.trust.statements import OneTimeQuestion
 
 # ----------------------------------------------------------------------------------------------------------------------
 # What a client holds: feeds that it publishes, and subscriptions that it reads.
@@ -411,6 +413,8 @@ class Subscribing(Generic[T]):
 
 OnQuench: TypeAlias = Callable[[Feed[Any], bool], None]
 OnRefusal: TypeAlias = Callable[[RefusedError], None]
+OnValidityAsked: TypeAlias = Callable[[OneTimeQuestion | None], None]
+"""Receives a one-time question to be answered, or None: a new validity statement should be published."""
 _HeldT = TypeVar("_HeldT", Feed[Any], Subscription[Any])
 TypeSource: TypeAlias = TypeName | str | UnverifiedType | EventType
 """A type: its name, with the owner's principal or petname, or its definition."""
@@ -428,6 +432,7 @@ def connect(  # noqa: PLR0913  # what a session is made of
     types: Iterable[UnverifiedType] = (),
     broker: Principal | str | None = None,
     nats: NatsLogin | None = None,
+    statements: Iterable[bytes] = (),
     patience: float = 0.0,
     timeout: float = 30.0,
     limits: BrokerLimits | None = None,
@@ -446,7 +451,8 @@ def connect(  # noqa: PLR0913  # what a session is made of
     `tls://…`); what the server wants to see is in `nats`, whose own addresses then count too. `broker` says who must be
     at the other end; without it, any broker of the network is good, though not across NATS, where brokers are found by
     who they are. `patience` is for how many seconds the first connection is tried, `timeout` how long an answer may
-    take. `types` are signed definitions that the broker may not know.
+    take. `types` are signed definitions that the broker may not know, `statements` are validity statements for
+    credentials with on-line tests: the broker asks the network for those that are left out.
 
     Raises `MalformedError` (`client.environment` if something is neither given nor in the environment, `client.url`,
     `client.no-broker`, `name.malformed`, `principal.unknown`) and what loading the files raises.
@@ -461,6 +467,7 @@ def connect(  # noqa: PLR0913  # what a session is made of
         address=address_of(url, None if broker is None else written.principal(broker), nats),
         endpoint=Endpoint(key=key, network=written.network(network), limits=limits or BrokerLimits(), random=random),
         credentials=load_credentials(*omitted.credential_files()) if credentials is None else credentials,
+        statements=tuple(statements),
         timeout=timeout,
         clock=clock,
     )
@@ -481,6 +488,7 @@ class Client:
         self._feeds: dict[str, Feed[Any]] = {}
         self._on_quench: OnQuench | None = None
         self._on_refusal: OnRefusal | None = None
+        self._on_validity: OnValidityAsked | None = None
         self._stem = caller.endpoint.random(9).hex()
 
     def __repr__(self) -> str:
@@ -531,6 +539,10 @@ class Client:
             case protocol.RefusedMessage():
                 if self._on_refusal is not None:
                     call_back(self._on_refusal, refusal(word, "publish"))
+            case protocol.ValidityAskedMessage(question):
+                if self._on_validity is not None:
+                    asked = OneTimeQuestion.from_sexp(parse_canonical(question)) if question else None
+                    call_back(self._on_validity, asked)
             case protocol.QuenchedMessage(id_, quiet):
                 feed = self._feeds.get(id_)
                 if feed is not None:
@@ -545,6 +557,8 @@ class Client:
             # A request without an answer is sent again by whoever waits for it.
             if held.active:
                 yield self._request(held), held.end
+        if self._on_validity is not None:
+            yield protocol.ServeValidityMessage(self._connection.number()), lambda _error: None
 
     def _over(self, error: PenstockError) -> None:
         for held in (*self._feeds.values(), *self._subscriptions.values()):
@@ -734,8 +748,20 @@ class Client:
         held.end(FailedError("client.closed", "it was ended"))
 
     async def evolve(self, signed: bytes) -> None:
-        """Hand in what the owner of types has signed: a change of policy, or the time. Raises `RefusedError`."""
+        """Hand in a signed statement: an owner's change of policy, the time, or whether certificates are valid.
+
+        Raises `RefusedError`.
+        """
         await self._connection.ask(protocol.Evolve(self._connection.number(), signed))
+
+    async def serve_validity(self, asked: OnValidityAsked) -> None:
+        """Answer for the validity of certificates that name this client as the signer of their on-line tests.
+
+        `asked` receives the questions, also after a lost connection was made again. Pass answers and other statements
+        to `evolve`.
+        """
+        self._on_validity = asked
+        await self._connection.ask(protocol.ServeValidityMessage(self._connection.number()))
 
     async def policy(self, owner: Principal | str, after: int = 0) -> Mapping[str, Wire]:
         """Ask how far an owner's policy is at the broker, and for its events after a number, or the first of them.

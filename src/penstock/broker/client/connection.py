@@ -51,6 +51,7 @@ class Caller:
     credentials: Credentials
     timeout: float
     clock: Callable[[], datetime]
+    statements: tuple[bytes, ...] = ()
 
     async def call(self) -> tuple[Link, list[Wire]]:
         """Open a link and be admitted. Return it, and the messages that have followed the welcome.
@@ -58,7 +59,7 @@ class Caller:
         Raises what opening a link raises, `RefusedError` when one side may not be in the network, `FailedError`
         (`client.timeout`), and `LimitError` (`protocol.hello`).
         """
-        hello = encode(Hello(PeerRole.CLIENT, self.credentials.to_bytes()).to_tree())
+        hello = encode(Hello(PeerRole.CLIENT, self.credentials.to_bytes(), self.statements).to_tree())
         most = self.endpoint.limits.hello_bytes - HEADER_BYTES
         if len(hello) > most:
             raise LimitError(

@@ -15,7 +15,7 @@ if that would take longer than `admission_wait`.
 
 import asyncio
 import heapq
-from collections.abc import Callable, Iterable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 from hashlib import sha256
 from itertools import count
@@ -140,7 +140,7 @@ class CredentialBudget:
     """How much of a bag to read: whose certificates may matter, and whether they permit the principal to connect."""
 
     trusted: Callable[[], Iterable[Principal]]
-    permitted: Callable[[Credentials], bool]
+    permitted: Callable[[Credentials], Awaitable[bool]]
 
 
 class Admission:
@@ -205,7 +205,7 @@ class Admission:
     async def _rest(
         self, known: Credentials, reading: BagReading | None, shown: bytes, asked: CredentialBudget, pace: MemberPace
     ) -> Credentials:
-        if reading is None or not asked.permitted(known):
+        if reading is None or not await asked.permitted(known):
             return known
         return await self._finish(shown, reading, pace)
 

@@ -1,10 +1,11 @@
 """The core of a node, which its parts share: identity, settings, rights of other brokers, the time, and `settle`."""
 
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
+from functools import partial
 from itertools import count
 from typing import Any, Final, Protocol, TypeAlias
 
@@ -41,9 +42,11 @@ from penstock.trust.caches import CertificateCache
 from penstock.trust.capabilities import BROKER_RIGHTS, EVENT_TYPE, Right
 from penstock.trust.certificates import Authorisation
 from penstock.trust.credentials import Credentials, next_issuers, read_credentials
+from penstock.trust.discovery import valid_period
 from penstock.trust.event_types import VerifiedType
 from penstock.trust.policy_state import Revocations
-from penstock.trust.validity import Validity
+from penstock.trust.statements import VALIDITY_TOPIC
+from penstock.trust.validity import OnlineTest, Validity
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Which of its credentials a broker shows: those that its own rights may depend on.
@@ -114,6 +117,12 @@ class CorePorts(FabricPort, Protocol):
     def remembers(self, broker: Principal) -> bool:
         """Say whether what a broker has shown still counts when it has gone: it has signed for others."""
 
+    def check_online(self, test: OnlineTest, certificate: str, now: datetime) -> Validity:
+        """Return for how long an on-line test holds. Raises `RefusedError` if it does not."""
+
+    async def gather(self, bag: Credentials, statements: Sequence[bytes]) -> None:
+        """Take the statements that a peer brings, and wait for those that its certificates need besides."""
+
     def reads_as_much(self, peer: Principal, of_type: TypeKey) -> bool:
         """Say whether a neighbour may read all of a type that this broker may."""
 
@@ -159,7 +168,11 @@ class Core:
         self._admission = Admission(self.certificates, settings.limits)
         self._trusted: tuple[Credentials, frozenset[Principal]] | None = None
         self.library = Library(
-            settings.network, self._types_changed, certificates=self.certificates, limits=settings.limits
+            settings.network,
+            self._types_changed,
+            online=ports.check_online,
+            certificates=self.certificates,
+            limits=settings.limits,
         )
         self.refusals = Refusals(recorder.sink, self.counts, settings.limits)
         self.recorder = recorder = replace(recorder, sink=self.refusals)
@@ -181,7 +194,10 @@ class Core:
         #: what may wait for the fabric, if there is one
         self.outbox = WriteBudget(settings.limits.network_outbox) if on_fabric else None
         self.sources = AuthoritySources(
-            settings.credentials, agreements=settings.agreements, policies=settings.policies
+            settings.credentials,
+            online=ports.check_online,
+            agreements=settings.agreements,
+            policies=settings.policies,
         )
         local = LocalBroker(
             settings.network,
@@ -195,7 +211,9 @@ class Core:
         # Each start needs a higher number. If the clock was set back, neighbours ask for a higher one.
         incarnation = int(self.latest.timestamp() * 1000)
         proof = SignedProof(settings.key, settings.network, settings.limits)
-        self.overlay = Overlay(unsafe_open=settings.trust.unsafe_open, limits=settings.limits)
+        self.overlay = Overlay(
+            unsafe_open=settings.trust.unsafe_open, online=ports.check_online, limits=settings.limits
+        )
         self.overlay.change(settings.credentials, Revocations())
         self.ring = LiveKeys()
         self.vault = KeyVault(
@@ -435,12 +453,12 @@ class Core:
             except PenstockError as error:
                 self.note(error)
 
-    async def read_hello(self, principal: Principal, shown: bytes) -> Credentials:
+    async def read_hello(self, principal: Principal, shown: bytes, statements: Sequence[bytes] = ()) -> Credentials:
         """Return the credentials in a hello, verified as far as they can matter.
 
-        Raises as `Admission.hello`.
+        `statements` are validity statements that the peer brings. Raises as `Admission.hello`.
         """
-        return await self._admission.hello(principal, shown, self._asked(principal))
+        return await self._admission.hello(principal, shown, self._asked(principal, statements))
 
     async def read_relayed(self, peer: Principal, broker: Principal, shown: bytes) -> Credentials:
         """Return a broker's credentials that a neighbour has passed on, verified. Raises as `Admission.relayed`."""
@@ -450,8 +468,9 @@ class Core:
         """Return the credentials that a member discloses, verified. Raises as `Admission.disclosed`."""
         return await self._admission.disclosed(principal, shown)
 
-    def _asked(self, principal: Principal) -> CredentialBudget:
-        def connects(bag: Credentials) -> bool:
+    def _asked(self, principal: Principal, statements: Sequence[bytes] = ()) -> CredentialBudget:
+        async def connects(bag: Credentials) -> bool:
+            await self._ports.gather(bag, statements)
             return settled(self._consider(principal, Right.CONNECT, bag).decision)
 
         return CredentialBudget(self._trusted_principals, connects)
@@ -505,6 +524,12 @@ class Core:
             self.settle(self.local.change(self.now(), sources=sources))
             self.trust_changed()
 
+    def online_changed(self) -> None:
+        """Decide everything again: on-line tests have other results. Raises what recording raises."""
+        self.library.recheck()
+        # Another object, because answers are cached for as long as the sources are the same.
+        self.change_sources(replace(self.sources, online=partial(self._ports.check_online)))
+
     @contextmanager
     def recording(self) -> Iterator[None]:
         """Write all decisions that are made within to the disk together, at the end.
@@ -540,6 +565,8 @@ class Core:
             return self.is_broker(broker)
         if is_reserved(of_type.name):
             # Policy is not sent as events between neighbours: they would keep it and pass it on unverified.
+            if of_type.name == VALIDITY_TOPIC:
+                return self.is_broker(broker)
             return of_type.name == KEYS and self.goes_by(self.latest, of_type.owner, broker)
         return self.is_broker(broker) and self.overlay.may_route(self.latest, of_type, broker)
 
@@ -642,7 +669,8 @@ class Core:
 
     def _dates(self, bag: Credentials, *types: VerifiedType) -> Iterator[Validity]:
         """Yield the validities that answers about a broker depend on."""
-        yield from (one.statement.validity for one in (*self.sources.credentials, *bag))
+        online = self.sources.online
+        yield from (valid_period(one, self.latest, online) for one in (*self.sources.credentials, *bag))
         yield from (one.validity for one in types)
 
     def _has(self, broker: Principal, right: Right, bag: Credentials) -> bool:

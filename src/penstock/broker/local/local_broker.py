@@ -324,6 +324,10 @@ class LocalBroker:
         """Say whether a session is open."""
         return session in self._sessions
 
+    def shown(self) -> Iterator[Credentials]:
+        """Yield the credentials of each session."""
+        return (client.credentials for client in self._sessions.values())
+
     def disconnect(self, now: datetime, session: str) -> list[Output]:
         """End a session and everything that was asked in it."""
         client = self.session(session)

@@ -49,6 +49,10 @@ class Library:
         self.revision = 0
         self._changed = changed
 
+    def recheck(self) -> None:
+        """Verify all types again when they are needed: on-line tests have other results."""
+        self._cache.forget()
+
     def __len__(self) -> int:
         return len(self._definitions)
 

@@ -16,6 +16,7 @@ from penstock.broker.limits import BrokerLimits
 from penstock.broker.local import requests
 from penstock.broker.local.requests import Detail, ToClient
 from penstock.broker.node.policies import Told
+from penstock.broker.node.validity import NodeValidity
 from penstock.broker.wire import protocol
 from penstock.broker.wire.link import Link, Rate
 from penstock.broker.wire.protocol import AskKeys, FetchKeys, is_publication, read_request
@@ -80,8 +81,11 @@ class _Pace:
 class Clients:
     """Serves the clients of a node."""
 
-    def __init__(self, core: Core, status: Question, evolve: Evolve, policy: Policy, keys: AboutKeys) -> None:
+    def __init__(  # noqa: PLR0913  # what answers the requests
+        self, core: Core, status: Question, evolve: Evolve, policy: Policy, keys: AboutKeys, *, validity: NodeValidity
+    ) -> None:
         self._core = core
+        self._validity = validity
         self._status = status
         self._evolve = evolve
         self._policy = policy
@@ -98,7 +102,7 @@ class Clients:
         """Serve a client until its link ends. Raises the error that ends it."""
         core, local = self._core, self._core.local
         try:
-            bag = await core.read_hello(link.peer.principal, hello.credentials)
+            bag = await core.read_hello(link.peer.principal, hello.credentials, hello.statements)
         except RefusedError as error:
             # The code that a link ends with does not say when to try again.
             with suppress(PenstockError):
@@ -116,6 +120,7 @@ class Clients:
                 await link.close(client.refused)
         finally:
             core.path.links.pop(client.session, None)
+            self._validity.left(link.peer.principal, client.session)
             if self._clients.pop(client.session, None) is not None and local.knows(client.session):
                 core.settle(local.disconnect(core.now(), client.session))
 
@@ -235,6 +240,7 @@ class Clients:
         core, number = self._core, request.number
         try:
             bag = await core.read_disclosed(client.link.peer.principal, request.credentials)
+            await self._validity.gather(bag)
             if client.session not in self._clients:
                 return
             client.number = number
@@ -279,6 +285,9 @@ class Clients:
             case AskKeys(number) | FetchKeys(number):
                 asker = Asker(client.link.peer.principal, client.shown)
                 self._keys(asker, request, partial(self._answer, client, number))
+            case protocol.ServeValidityMessage(number):
+                self._validity.serve(client.link.peer.principal, session, partial(self._ask_validity, client))
+                self._post(client, protocol.AcceptedMessage(number))
             case protocol.Evolve(number, signed):
                 self._evolve(client.link.peer.principal, signed, partial(self._evolved, client, number))
 
@@ -288,6 +297,10 @@ class Clients:
             self._post(client, protocol.AcceptedMessage(number))
         else:
             self._post(client, protocol.RefusedMessage(number, error.code, error.message, error.hint))
+
+    def _ask_validity(self, client: _Client, question: bytes) -> None:
+        """Ask a client that answers for validity."""
+        self._post(client, protocol.ValidityAskedMessage(question))
 
     def _answer(self, client: _Client, number: int, answer: Outcome) -> None:
         """Send an answer that may have taken time."""
@@ -325,6 +338,7 @@ def _is_for_its_client(request: protocol.Request) -> bool:
         protocol.PublishMessage
         | protocol.AdvertiseMessage
         | protocol.Evolve
+        | protocol.ServeValidityMessage
         | protocol.AddTypeMessage
         | protocol.RemoveTypeMessage
     )

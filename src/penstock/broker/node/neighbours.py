@@ -15,6 +15,7 @@ from penstock.broker.core.clock import Turns
 from penstock.broker.core.core import Core
 from penstock.broker.core.reports import LinkReports
 from penstock.broker.evolution.gossip import PolicyGossip
+from penstock.broker.evolution.validity import ValidityTree
 from penstock.broker.routing.messages import Hop
 from penstock.broker.routing.outputs import Cut, Disclosed, Send, Unsent
 from penstock.broker.wire.link import Endpoint, Link
@@ -69,9 +70,12 @@ class NeighbourLinks:
 
 
 class Neighbours:
-    """See the module. `gossip` takes what neighbours say about policy."""
+    """See the module. `gossip` takes what neighbours say about policy, `validity` what they say about certificates."""
 
-    def __init__(self, core: Core, endpoint: Endpoint, links: NeighbourLinks, gossip: PolicyGossip) -> None:
+    def __init__(
+        self, core: Core, endpoint: Endpoint, links: NeighbourLinks, gossip: PolicyGossip, validity: ValidityTree
+    ) -> None:
+        self._validity = validity
         self._core = core
         self._endpoint = endpoint
         self._links = links
@@ -185,6 +189,7 @@ class Neighbours:
         self._own(lambda: core.settle(core.router.link_up(peer, loop.time())))
         self.reports.up(peer, loop.time())
         self._gossip.linked(peer)
+        self._validity.linked(peer)
         try:
             while True:
                 turns.begin()
@@ -201,6 +206,7 @@ class Neighbours:
             if self._neighbours.get(peer) is neighbour:
                 del self._neighbours[peer]
                 self._gossip.unlinked(peer)
+                self._validity.unlinked(peer)
                 reason = _reason(neighbour)
                 # Of two links to the same broker one is closed, and the other one stays.
                 if not self._stopping and reason != _DUPLICATE:
@@ -213,7 +219,9 @@ class Neighbours:
             case ["stamp", bytes(stamp)]:
                 self._gossip.heard_stamp(peer, stamp)
             case ["policy", *words]:
-                self._hear_policy(peer, words)
+                self._hear_verified(peer, words, self._gossip.heard)
+            case ["validity", *words]:
+                self._hear_verified(peer, words, self._validity.heard)
             case _:
                 # Only a malformed message ends the link.
                 outputs = core.router.receive(peer, Hop.from_tree(tree), now)
@@ -226,9 +234,11 @@ class Neighbours:
         except PenstockError as error:
             self._core.note(error)
 
-    def _hear_policy(self, peer: Principal, words: Sequence[Wire]) -> None:
+    def _hear_verified(
+        self, peer: Principal, words: Sequence[Wire], heard: Callable[[Principal, Sequence[Wire]], None]
+    ) -> None:
         try:
-            self._gossip.heard(peer, words)
+            heard(peer, words)
         except PenstockError as error:
             self.cut(Cut(peer, error))
 

@@ -8,7 +8,7 @@ consequences of a message are carried out before the next message is processed, 
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from functools import partial
@@ -27,11 +27,14 @@ from penstock.broker.keys.node_keys import Keys, Managing
 from penstock.broker.local.requests import Accepted, Answered, Closed, Quenched, Refused
 from penstock.broker.node.clients import Clients
 from penstock.broker.node.neighbours import NeighbourLinks, Neighbours
-from penstock.broker.node.policies import Forgetful, Keep, NodePolicies
+from penstock.broker.node.policies import Forgetful, Keep, NodePolicies, Told
+from penstock.broker.node.validity import NodeValidity
 from penstock.broker.routing.outputs import Cut, Disclosed, Send, Unsent
 from penstock.broker.sealing.vault import Quarantine
 from penstock.broker.wire.link import Endpoint, Link, Listener, listen
 from penstock.broker.wire.protocol import Hello, PeerRole, read_request
+from penstock.codec.sexp import head as sexp_head
+from penstock.codec.sexp import parse_canonical
 from penstock.codec.wire import Wire
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
 from penstock.fabric.nats_login import NatsLogin
@@ -40,11 +43,16 @@ from penstock.guard import Recorder
 from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
+from penstock.trust.credentials import Credentials
+from penstock.trust.statements import VALIDITY_KINDS
+from penstock.trust.validity import OnlineTest, Validity
 
 if TYPE_CHECKING:
     from penstock.broker.wire.nats_link import NatsListener
 
 _TICK: Final = 0.5
+#: the heads of validity statements
+_VALIDITY: Final = frozenset(kind.HEAD for kind in VALIDITY_KINDS)
 
 _NOW: Final = partial(datetime.now, UTC)
 
@@ -81,6 +89,12 @@ class _Ports:
 
     def remembers(self, broker: Principal) -> bool:
         return self._node.policies.counts_stamps_of(broker)
+
+    def check_online(self, test: OnlineTest, certificate: str, now: datetime) -> Validity:
+        return self._node.validity.check(test, certificate, now)
+
+    async def gather(self, bag: Credentials, statements: Sequence[bytes]) -> None:
+        await self._node.validity.gather(bag, statements)
 
     def reads_as_much(self, peer: Principal, of_type: TypeKey) -> bool:
         return self._node.keys.reads_as_much(peer, of_type)
@@ -173,10 +187,11 @@ class Node:
             return self.on_fabric
 
         self.policies = NodePolicies(core, keep or Forgetful(), policy_network)
-        self.neighbours = Neighbours(core, endpoint, links, self._gossip)
+        self.validity = NodeValidity(core, links.post_now)
+        self.neighbours = Neighbours(core, endpoint, links, self._gossip, self.validity.tree)
         self.keys = Keys(core, core.ring, managing)
         self._desk = KeyDesk(core, self.keys, self._is_operator)
-        self.clients = Clients(core, self.status, self.policies.hand_in, self.policy_of, self._desk.ask)
+        self.clients = Clients(core, self.status, self._hand_in, self.policy_of, self._desk.ask, validity=self.validity)
         self._listener: Listener | None = None
         self._across_nats: NatsListener | None = None
         self._ticking: asyncio.Task[None] | None = None
@@ -284,6 +299,7 @@ class Node:
                 outputs, turn = core.local.tick(core.now())
                 core.settle(outputs)
                 self.policies.tick()
+                self.validity.tick()
                 if self.on_fabric is None:
                     self._gossip.tick()
                 self.keys.tick()
@@ -362,6 +378,13 @@ class Node:
                 hint="let the broker's administrator add you to `operators` in its node file",
             )
 
+    def _hand_in(self, client: Principal, signed: bytes, told: Told | None = None) -> None:
+        """Process a statement that a client brings: about an owner's policy, or about the validity of certificates."""
+        written = parse_canonical(signed)
+        body = written[1] if isinstance(written, tuple) and len(written) > 1 else b""
+        hand_in = self.validity.hand_in if sexp_head(body) in _VALIDITY else self.policies.hand_in
+        hand_in(client, signed, told)
+
     def policy_of(self, principal: Principal, owner: Principal, after: int) -> Wire:
         """Return an owner's policy status and events to the owner and to operators. Raises as `status`."""
         if principal != owner:
@@ -388,6 +411,7 @@ class Node:
             "trees": size.trees,
             "stamps": "required" if self.settings.trust.strict else "optional",
             "policy": self.policies.status(),
+            "validity": self.validity.status(),
             "keys": self.keys.status(),
             "held back": core.local.held_back,
             "counts": {name: core.counts[name] for name in sorted(core.counts)},

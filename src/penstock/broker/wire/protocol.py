@@ -181,6 +181,8 @@ def _key_type(text: str) -> TypeKey:
 
 VERSION: Final = 1
 _ID_LENGTH: Final = 256
+#: validity statements in one hello
+HELLO_STATEMENTS: Final = 16
 
 
 class PeerRole(StrEnum):
@@ -196,10 +198,13 @@ class Hello:
 
     role: PeerRole
     credentials: bytes = field(repr=False)
+    #: validity statements for certificates with on-line tests
+    statements: tuple[bytes, ...] = field(default=(), repr=False)
 
     def to_tree(self) -> list[Writable]:
         """Return the message as a plain tree."""
-        return ["hello", VERSION, str(self.role), self.credentials]
+        brought: list[Writable] = [self.statements] if self.statements else []
+        return ["hello", VERSION, str(self.role), self.credentials, *brought]
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,6 +322,17 @@ class Evolve:
 
 
 @dataclass(frozen=True, slots=True)
+class ServeValidityMessage:
+    """Answer for validity: send me one-time questions about my certificates, and requests for statements."""
+
+    number: int
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["serve-validity", self.number]
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyHeadMessage:
     """Return the head of an owner's policy at this broker, and its policy events after a number."""
 
@@ -366,6 +382,7 @@ Asking: TypeAlias = (
     | AdvertiseMessage
     | NamedRequestMessage
     | Evolve
+    | ServeValidityMessage
     | PolicyHeadMessage
     | NetworkStatusMessage
     | AskKeys
@@ -445,7 +462,20 @@ class QuenchedMessage:
         return ["quenched", self.advertisement, self.quiet]
 
 
-Word: TypeAlias = Welcome | AcceptedMessage | RefusedMessage | ResponseMessage | Events | QuenchedMessage
+@dataclass(frozen=True, slots=True)
+class ValidityAskedMessage:
+    """Somebody needs a validity statement of this client: the answer to a question, or a new one if there is none."""
+
+    question: bytes = field(repr=False)
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["validity-asked", self.question]
+
+
+Word: TypeAlias = (
+    Welcome | AcceptedMessage | RefusedMessage | ResponseMessage | Events | QuenchedMessage | ValidityAskedMessage
+)
 
 
 def read_request(tree: Wire) -> Request:
@@ -459,11 +489,11 @@ def read_request(tree: Wire) -> Request:
         if type(number) is int and type(advertisement) is str and type(name) is str and type(rows) is list:
             return PublishMessage(_number(number), advertisement, _type(name), read_rows(rows))
     match tree:
-        case ["hello", int(version), str(role), bytes(credentials)]:
+        case ["hello", int(version), str(role), bytes(credentials), *brought]:
             _check_version(version)
             if role not in tuple(PeerRole):
                 raise _malformed("an unknown role")
-            return Hello(PeerRole(role), credentials)
+            return Hello(PeerRole(role), credentials, _statements(brought))
         case ["disclose", int(number), bytes(credentials)]:
             return Disclose(_number(number), credentials)
         case ["describe", int(number), str(name)]:
@@ -478,6 +508,8 @@ def read_request(tree: Wire) -> Request:
             return AdvertiseMessage(_number(number), _id(id_), _type(name), _definitions(definitions))
         case ["evolve", int(number), bytes(signed)]:
             return Evolve(_number(number), signed)
+        case ["serve-validity", int(number)]:
+            return ServeValidityMessage(_number(number))
         case ["policy", int(number), str(owner), int(after)]:
             return PolicyHeadMessage(_number(number), Principal.parse(owner), _number(after))
         case ["keys", int(number), str(word), str(of_type), str(attribute), argument]:
@@ -517,6 +549,8 @@ def read_word(tree: Wire) -> Word:
             return ResponseMessage(_number(number), answer)
         case ["quenched", str(advertisement), bool(quiet)]:
             return QuenchedMessage(advertisement, quiet)
+        case ["validity-asked", bytes(question)]:
+            return ValidityAskedMessage(question)
         case ["welcome", int(version), bytes(credentials)]:
             _check_version(version)
             return Welcome(credentials)
@@ -549,6 +583,15 @@ def _id(text: str) -> str:
 @lru_cache(maxsize=CACHE_ENTRIES)
 def _type(text: str) -> TypeName:
     return TypeName.parse(text)
+
+
+def _statements(brought: list[Wire]) -> tuple[bytes, ...]:
+    match brought:
+        case []:
+            return ()
+        case [list(items)] if 0 < len(items) <= HELLO_STATEMENTS and all(type(item) is bytes for item in items):
+            return tuple(items)  # type: ignore[arg-type]  # bytes, as just seen
+    raise _malformed("validity statements")
 
 
 def _definitions(items: list[Wire]) -> tuple[bytes, ...]:

@@ -56,6 +56,7 @@ from penstock.trust.certificates import Subject, Threshold
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import VerifiedType, verify_type
 from penstock.trust.policy_state import Revocations
+from penstock.trust.statement_book import NO_STATEMENTS, StatementHistory
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,6 +102,8 @@ class PipelinePolicy:
     policies: Policies = NO_POLICIES
     #: credentials, also of types, that counted until a time
     revocations: Revocations = field(default_factory=Revocations)
+    #: validity statements of all times, for credentials with on-line tests
+    statements: StatementHistory = NO_STATEMENTS
     #: types that are known: policies are asked about those below the one that somebody subscribes to
     types: tuple[VerifiedType, ...] = ()
     #: where `hour`, `minute` and `weekday` of conditions are those of the clock on the wall
@@ -131,6 +134,8 @@ class PipelinePolicy:
             rest: list[object] = [one for one in (self.agreements.revision, self.policies.revision) if one]
             if revoked := self.revocations.listed():
                 rest.append(revoked)
+            if self.statements.statements:
+                rest.append({"statements": sorted(one.digest.hex() for one in self.statements.statements)})
             if self.facts or str(self.zone) != "UTC":
                 facts = sorted((name, kind_of(fact), str(fact)) for name, fact in self.facts.items())
                 rest.append({"zone": str(self.zone), "facts": facts})
@@ -162,7 +167,9 @@ class PipelinePolicy:
         if known is None:
             request = EventRequest(principal, action, verified, None)
             environment = self.environment
-            known_rights = CapabilityAuthority(self.credentials, environment=environment)
+            known_rights = CapabilityAuthority(
+                self.credentials, environment=environment, history=self.statements.periods
+            )
             certified = Revoking(known_rights, self.revocations)
             agreed = map(self.agreements.over, (certified, *self.others))
             authorities = tuple(self.policies.over(one, certified, self._below, environment) for one in agreed)
@@ -244,7 +251,7 @@ _NAMING: Final = NameErrors(
 )
 _KEYS: Final = frozenset(
     {"types", "history", "credentials", "revocations", "agreements", "policies", "names", "subscribers", "domains"}
-    | {"zone", "facts"}
+    | {"statements", "zone", "facts"}
 )
 
 
@@ -270,6 +277,7 @@ class PolicyFile:
     history: tuple[str, ...] = ()
     credentials: tuple[str, ...] = ()
     revocations: tuple[str, ...] = ()
+    statements: tuple[str, ...] = ()
     agreements: tuple[str, ...] = ()
     policies: PoliciesTable | None = None
     names: Mapping[str, Principal] | str = field(default_factory=dict)
@@ -282,7 +290,7 @@ class PolicyFile:
         """Return all files, patterns and folders that it names, those of each key together."""
         policies = ((), ()) if self.policies is None else (self.policies.files, self.policies.refer)
         names = (glob.escape(self.names),) if isinstance(self.names, str) else ()
-        rights = (self.credentials, self.revocations, self.agreements)
+        rights = (self.credentials, self.revocations, self.statements, self.agreements)
         return (self.types, self.history, *rights, *policies, names)
 
     def load(self, folder: Path, now: datetime, *, limits: PipelineLimits = PIPELINE_LIMITS) -> PipelinePolicy:
@@ -314,6 +322,7 @@ class PolicyFile:
             agreements=files.agreements(self.agreements),
             policies=load_policies(self.policies, files, names, domains),
             revocations=files.revocations(self.revocations).about(asked),
+            statements=files.statements(self.statements),
             types=tuple(types.values()),
             zone=self.zone,
             facts=self.facts,
@@ -364,6 +373,7 @@ def read_policy_file(data: str | bytes, *, limits: PipelineLimits = PIPELINE_LIM
         history=_FILE.texts("history", table.get("history", [])),
         credentials=_FILE.texts("credentials", table.get("credentials", [])),
         revocations=_FILE.texts("revocations", table.get("revocations", [])),
+        statements=_FILE.texts("statements", table.get("statements", [])),
         agreements=_FILE.texts("agreements", table.get("agreements", [])),
         policies=read_policies_table(_FILE, table),
         names=_FILE.petnames("names", table.get("names", {})),

@@ -37,6 +37,8 @@ from penstock.trust.event_types import UnverifiedType, read_type
 from penstock.trust.policy_state import Revocations
 from penstock.trust.profiles import ProfileClaim
 from penstock.trust.signed import SignedValue, read_statements
+from penstock.trust.statement_book import StatementHistory
+from penstock.trust.statements import VALIDITY_KINDS, ValidityClaim
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Principals that a file names: written out, or by petnames from this file or from a file that it names.
@@ -187,6 +189,15 @@ class NamedFiles:
                 if found.owner is not None and chains.setdefault(found.owner, found) is not found:
                     raise self.naming.given_twice(f"the policy of {found.owner.short}")
         return Revocations.of_chains(chain.events for chain in chains.values())
+
+    def statements(self, patterns: Iterable[str]) -> StatementHistory:
+        """Read and verify validity statements. Raises as `read_statements` and `UnverifiedValue.verify`."""
+        found: dict[bytes, SignedValue[ValidityClaim]] = {}
+        for file, data in self.read(patterns):
+            with within(file):
+                for statement in read_statements(data, *VALIDITY_KINDS, limits=self.limits):
+                    found[statement.digest] = statement.verify()
+        return StatementHistory(tuple(found.values()))
 
     def agreements(self, patterns: Iterable[str], entries: int = CACHE_ENTRIES) -> Agreements:
         """Read agreements and profiles, and verify all of them. Each agreement remembers `entries` decisions.

@@ -9,7 +9,7 @@ from typing import Final
 
 import click
 
-from penstock.apps.cli.certs.grants import Issuing, LifetimeOptions, RightOptions, SubjectOptions
+from penstock.apps.cli.certs.grants import Issuing, LifetimeOptions, OnlineOptions, RightOptions, SubjectOptions
 from penstock.apps.cli.shared.commands import (
     CommandAnswer,
     argument,
@@ -195,6 +195,7 @@ def cert() -> None:
 class _Issue:
     key: KeyOptions
     subject: SubjectOptions
+    online: OnlineOptions
     right: RightOptions
     propagate: bool = option("--propagate", is_flag=True, help="Let the subject pass the right on.")
     destination: OutputFile
@@ -223,7 +224,8 @@ def issue(session: CommandSession, options: _Issue) -> CommandAnswer:
     wanted = options.right.to_tag(made.names, event_type)
 
     def state(issuer: Principal, subject: Subject) -> Statement:
-        return Authorisation(issuer, subject, wanted, options.propagate, made.validity, made.comment)
+        validity = replace(made.validity, online=options.online.tests(made.names, issuer))
+        return Authorisation(issuer, subject, wanted, options.propagate, validity, made.comment)
 
     return made.issue(state, event_type, tuple(options.right.doubts()))
 
@@ -233,6 +235,7 @@ class _Name:
     local_name: str = argument(metavar="NAME")
     key: KeyOptions
     subject: SubjectOptions
+    online: OnlineOptions
     destination: OutputFile
     output: str = output_option()
     names: NamesOption
@@ -254,7 +257,8 @@ def issue_name(session: CommandSession, options: _Name) -> CommandAnswer:
         raise click.UsageError("a name is not empty")
 
     def state(issuer: Principal, subject: Subject) -> Statement:
-        return NameCertificate(issuer, written, subject, made.validity, made.comment)
+        validity = replace(made.validity, online=options.online.tests(made.names, issuer))
+        return NameCertificate(issuer, written, subject, validity, made.comment)
 
     return made.issue(state)
 

@@ -15,6 +15,7 @@ from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.options import (
     RIGHT,
     WHO,
+    Duration,
     KeyOptions,
     NamesOption,
     OutputFile,
@@ -34,8 +35,10 @@ from penstock.selector import parse as parse_selector
 from penstock.trust.capabilities import EVENT_TYPE, NETWORK, BoundSelector, Right, event_tag, flags, network_tag
 from penstock.trust.certificates import Authorisation, Name, Statement, Subject, Threshold, issue
 from penstock.trust.credentials import Credentials
+from penstock.trust.limits import STAMP_PERIOD
+from penstock.trust.statements import OnlineKind, OnlineTerms
 from penstock.trust.tags import Set, Tag, parse_tag
-from penstock.trust.validity import DEFAULT_LIFETIME, Validity
+from penstock.trust.validity import DEFAULT_LIFETIME, OnlineTest, Validity
 
 #: the meaning of a TIME that is a date only
 MIDNIGHT: Final = "a date alone is 00:00 UTC of that day"
@@ -289,6 +292,57 @@ class LifetimeOptions:
         """Yield the warning about a certificate that never expires."""
         if self.no_expiry:
             yield Warned("cert.no-expiry", "the certificate never expires; revoke it when the right should end")
+
+
+_PAUSE: Final = Duration(STAMP_PERIOD / 1_000, above=0)
+
+
+@option_class
+class OnlineOptions:
+    """Options for on-line tests: the statements without which a certificate is not valid."""
+
+    kinds: tuple[str, ...] = option(
+        "--online",
+        multiple=True,
+        type=click.Choice([kind.value for kind in OnlineKind]),
+        help="Let it be valid only with such statements: not in a revocation list (crl), listed as valid (reval), "
+        "asked each time (one-time), or not revoked while heartbeats come (active). Can be repeated.",
+    )
+    signer: str | None = option(
+        "--online-signer", **WHO, help="Let this principal sign the statements (default: you, the issuer)."
+    )
+    uris: tuple[str, ...] = option(
+        "--online-uri", multiple=True, metavar="URI", help="Say where statements can be fetched. Can be repeated."
+    )
+    recheck: float = option(
+        "--recheck",
+        type=_PAUSE,
+        default="1m",
+        show_default=True,
+        metavar="DURATION",
+        help="Ask again after this time (one-time).",
+    )
+    interval: float = option(
+        "--interval",
+        type=_PAUSE,
+        default="30s",
+        show_default=True,
+        metavar="DURATION",
+        help="Go on without a heartbeat for this time at most (active).",
+    )
+
+    def tests(self, names: NameBook, issuer: Principal) -> tuple[OnlineTest, ...]:
+        """Return the tests. Raises `MalformedError` (`online.malformed`, `cli.usage` and what names raise)."""
+        if not self.kinds and (self.signer is not None or self.uris):
+            raise MalformedError("cli.usage", "--online-signer and --online-uri need --online")
+        signer = issuer if self.signer is None else names.principal(self.signer)
+        pauses = {OnlineKind.ONE_TIME: self.recheck, OnlineKind.ACTIVE: self.interval}
+
+        def test(kind: OnlineKind) -> OnlineTest:
+            pause = pauses.get(kind)
+            return OnlineTerms(kind, signer, self.uris, None if pause is None else timedelta(seconds=pause)).to_test()
+
+        return tuple(test(OnlineKind(kind)) for kind in dict.fromkeys(self.kinds))
 
 
 @option_class

@@ -1,6 +1,7 @@
 """Read and verify credentials and event types from files."""
 
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -10,6 +11,7 @@ from penstock.codec.sexp import SExp, parse
 from penstock.crypto import PublicKey, digest
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.names import NetworkName, TypeName
+from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.trust.certificates import (
     Certificate,
@@ -26,6 +28,9 @@ from penstock.trust.credentials import (
     salvage_credentials,
 )
 from penstock.trust.event_types import UnverifiedType, VerifiedType, read_type, read_type_parts, verify_type
+from penstock.trust.signed import SignedValue, read_statements
+from penstock.trust.statement_book import StatementBook
+from penstock.trust.statements import VALIDITY_KINDS, ValidityClaim
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +89,26 @@ def usable_credentials(files: Iterable[str]) -> tuple[Credentials, tuple[Warned,
             left_out.append((unverified.id, error))
     warnings = [Warned(error.code, f"certificate {id_[:15]}… is left out: {error.message}") for id_, error in left_out]
     return Credentials(tuple(kept), bag.quorums), tuple(warnings)
+
+
+def load_statements(files: Iterable[str]) -> list[SignedValue[ValidityClaim]]:
+    """Read validity statements and verify their signatures. Raises what reading and verifying raise."""
+    found: list[SignedValue[ValidityClaim]] = []
+    for file in files:
+        data = read_bytes(file)
+        with within(file):
+            found += (one.verify() for one in read_statements(data, *VALIDITY_KINDS))
+    return found
+
+
+def known_statements(files: Iterable[str], verifier: Principal, now: datetime) -> StatementBook:
+    """Read validity statements into a book, in any order. Raises as `load_statements`."""
+    book = StatementBook(verifier)
+    for one in load_statements(files):
+        with suppress(RefusedError):
+            # A later one is there, or it has ended.
+            book.take(one, now)
+    return book
 
 
 def load_type(file: str) -> UnverifiedType:

@@ -1,0 +1,255 @@
+"""The validity statements of a node: it follows the issuers that certificates name, and decides again when they speak.
+
+Decisions ask `check` about certificates with on-line tests. An answer ends with its statement, so sessions are decided
+again then, by later statements if there are any. If the state of a certificate that was asked about changes before
+that, everything is decided again immediately.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import suppress
+from datetime import datetime
+from time import monotonic
+from typing import Final, TypeAlias
+
+from penstock.broker.core.core import Core
+from penstock.broker.evolution.gossip import Send
+from penstock.broker.evolution.validity import ValidityTree
+from penstock.broker.node.policies import Told
+from penstock.codec.sexp import canonical
+from penstock.codec.wire import Wire
+from penstock.errors import PenstockError, RefusedError
+from penstock.model.names import TypeKey
+from penstock.model.principals import Principal
+from penstock.trust.credentials import Credentials
+from penstock.trust.signed import SignedValue
+from penstock.trust.statement_book import OnlineState, StatementBook
+from penstock.trust.statements import (
+    NONCE_BYTES,
+    VALIDITY_TOPIC,
+    OneTimeQuestion,
+    OnlineKind,
+    OnlineTerms,
+    ValidityClaim,
+    read_validity_statement,
+)
+from penstock.trust.validity import OnlineTest, Validity
+
+AskInstance: TypeAlias = Callable[[bytes], None]
+"""Sends an issuer's instance a one-time question, or nothing: it should publish a new statement."""
+
+
+class NodeValidity:
+    """See the module. It is the `ValidityBook` of its `ValidityTree`."""
+
+    def __init__(self, core: Core, send: Send) -> None:
+        self._core = core
+        self._random = core.settings.random
+        self.book = StatementBook(core.principal)
+        self.tree = ValidityTree(self, self._parent, monotonic, send, core.settings.limits)
+        #: the certificates that were asked about, by issuer, and their states then
+        self._seen: dict[Principal, dict[tuple[OnlineTerms, str], OnlineState]] = {}
+        self._followed: set[Principal] = set()
+        self._instances: dict[Principal, dict[str, AskInstance]] = {}
+        #: set whenever something has arrived, or is known not to exist
+        self._news = asyncio.Event()
+        self._unknown: set[Principal] = set()
+
+    def _parent(self, issuer: Principal) -> Principal | None:
+        core = self._core
+        if core.on_fabric:
+            return None
+        return core.router.view.parent(TypeKey(issuer, VALIDITY_TOPIC), core.may_route)
+
+    # Decisions.
+
+    def check(self, test: OnlineTest, certificate: str, now: datetime) -> Validity:
+        """Return for how long an on-line test holds: the node's `OnlineChecker`. Raises as `StatementBook.check`."""
+        terms = OnlineTerms.of(test)
+        seen = self._seen.setdefault(terms.signer, {})
+        if len(seen) >= self._core.settings.limits.cache_entries:
+            seen.pop(next(iter(seen)))
+        seen.pop((terms, certificate), None)
+        seen[terms, certificate] = self.book.status(terms, certificate, now).state
+        if terms.signer not in self._followed:
+            asyncio.get_running_loop().call_soon(self._follow, terms.signer)
+        return self.book.check(test, certificate, now)
+
+    def _follow(self, issuer: Principal) -> None:
+        if issuer not in self._followed:
+            try:
+                self.tree.follow(issuer)
+            except PenstockError as error:
+                self._core.note(error)
+            else:
+                self._followed.add(issuer)
+
+    async def gather(self, bag: Credentials, statements: Sequence[bytes] = ()) -> None:
+        """Take the statements that a peer brings, and wait for those that its certificates need besides.
+
+        Return after `BrokerLimits.statement_wait` at the latest, or as soon as the others are known not to exist.
+        """
+        if not any(certificate.statement.validity.online for certificate in bag):
+            return
+        core = self._core
+        self._take_brought(bag, statements)
+        self._unknown -= {terms.signer for terms, _ in self._needed(bag)}
+        with suppress(TimeoutError):
+            async with asyncio.timeout(core.settings.limits.statement_wait / 1000):
+                while any(terms.signer not in self._unknown for terms, _ in self._missing(bag)):
+                    self._news.clear()
+                    for terms, certificate in self._missing(bag):
+                        self._follow(terms.signer)
+                        self._ask(terms, certificate)
+                    if any(self._missing(bag)):
+                        await self._news.wait()
+
+    def _needed(self, bag: Credentials) -> Iterator[tuple[OnlineTerms, str]]:
+        for certificate in bag:
+            for test in certificate.statement.validity.online:
+                with suppress(PenstockError):
+                    yield OnlineTerms.of(test), certificate.id
+
+    def _missing(self, bag: Credentials) -> Iterator[tuple[OnlineTerms, str]]:
+        now = self._core.now()
+        for terms, certificate in self._needed(bag):
+            if self.book.status(terms, certificate, now).missing:
+                yield terms, certificate
+
+    def _ask(self, terms: OnlineTerms, certificate: str) -> None:
+        """Ask a one-time question, if it is due."""
+        now = self._core.now()
+        if terms.kind is OnlineKind.ONE_TIME and self.book.is_due(terms, certificate, now):
+            try:
+                self.tree.ask(self.book.ask(terms, certificate, self._random(NONCE_BYTES), now))
+            except PenstockError as error:
+                self._core.note(error)
+
+    def tick(self) -> None:
+        """Process what is due: trees that have changed, statements that have begun, questions to be asked again."""
+        now = self._core.now()
+        self.book.purge(now)
+        self.tree.tick()
+        asks = any(terms.kind is OnlineKind.ONE_TIME for seen in self._seen.values() for terms, _ in seen)
+        live = self._live() if asks else frozenset()
+        for issuer, seen in list(self._seen.items()):
+            for terms, certificate in list(seen):
+                if terms.kind is OnlineKind.ONE_TIME and certificate not in live:
+                    del seen[terms, certificate]
+                else:
+                    self._ask(terms, certificate)
+            self._shift(issuer)
+
+    def _live(self) -> frozenset[str]:
+        """Return the certificates that sessions, other brokers and this broker use."""
+        core = self._core
+        bags = (core.sources.credentials, *core.disclosed.values(), *core.local.shown())
+        return frozenset(one.id for bag in bags for one in bag if one.statement.validity.online)
+
+    def _shift(self, issuer: Principal) -> None:
+        """Decide everything again if the state of a certificate has changed that was asked about."""
+        now, seen = self._core.now(), self._seen.get(issuer, {})
+        states = {one: self.book.status(*one, now).state for one in seen}
+        if states != seen:
+            seen.update(states)
+            self._core.online_changed()
+
+    # Clients.
+
+    def hand_in(self, client: Principal, signed: bytes, told: Told | None = None) -> None:
+        """Process a statement that a client brings: the issuer itself, or a holder of certificates that need it.
+
+        Raises `MalformedError`, `RefusedError` (`evolution.*`, `statement.*`), `LimitError`.
+        """
+        unverified = read_validity_statement(signed)
+        issuer = unverified.value.issuer
+        if client == issuer:
+            self.tree.offer(issuer)
+        elif not self.tree.follows(issuer):
+            raise RefusedError(
+                "evolution.not-followed",
+                f"no certificate here needs statements of {issuer.short}",
+                hint="show the certificate first, or connect as the issuer",
+            )
+        self._publish(unverified.verify())
+        if told is not None:
+            told(None)
+
+    def _take_brought(self, bag: Credentials, statements: Sequence[bytes]) -> None:
+        """Take the statements of a hello that its certificates need. Those that do not count are ignored."""
+        needed = {terms.signer for terms, _ in self._needed(bag)}
+        for data in statements:
+            with suppress(PenstockError):
+                unverified = read_validity_statement(data)
+                if unverified.value.issuer in needed:
+                    self._follow(unverified.value.issuer)
+                    self._publish(unverified.verify())
+
+    def _publish(self, statement: SignedValue[ValidityClaim]) -> None:
+        if statement.value.HEAD == _ONE_TIME or self.take(statement):
+            self.tree.publish(statement)
+
+    def serve(self, issuer: Principal, session: str, ask: AskInstance) -> None:
+        """Let a client answer for itself as an issuer: it gets one-time questions, and requests for statements."""
+        self._instances.setdefault(issuer, {})[session] = ask
+        self.tree.offer(issuer)
+
+    def left(self, issuer: Principal, session: str) -> None:
+        """Process that a client has gone."""
+        sessions = self._instances.get(issuer)
+        if sessions is not None and sessions.pop(session, None) is not None and not sessions:
+            del self._instances[issuer]
+            self.tree.withdraw(issuer)
+
+    # The `ValidityBook` port.
+
+    def held(self, issuer: Principal) -> Iterable[SignedValue[ValidityClaim]]:
+        """Return the issuer's verified statements that can be passed on."""
+        return tuple(self.book.statements(issuer))
+
+    def is_current(self, issuer: Principal) -> bool:
+        """Return whether one of the issuer's statements counts now, and nothing is missing that was asked about."""
+        now = self._core.now()
+        asked = (one for one in self._seen.get(issuer, ()) if one[0].kind is not OnlineKind.ONE_TIME)
+        return self.book.is_current(issuer, now) and not any(self.book.status(*one, now).missing for one in asked)
+
+    def take(self, statement: SignedValue[ValidityClaim]) -> bool:
+        """Take a verified statement; return whether it is new. Raises as `StatementBook.take`."""
+        new = self.book.take(statement, self._core.now())
+        if new:
+            self._news.set()
+            self._core.counts["statements"] += 1
+            self._shift(statement.value.issuer)
+        return new
+
+    def asked(self, issuer: Principal) -> None:
+        """Ask the issuer's instances here for a new statement."""
+        for ask in list(self._instances.get(issuer, {}).values()):
+            ask(b"")
+
+    def questioned(self, question: OneTimeQuestion) -> None:
+        """Pass a one-time question to one of the issuer's instances here."""
+        for ask in list(self._instances.get(question.issuer, {}).values())[:1]:
+            ask(canonical(question.to_sexp()))
+
+    def unknown(self, issuer: Principal) -> None:
+        """Record that nobody has a statement of an issuer."""
+        self._unknown.add(issuer)
+        self._news.set()
+
+    # Status.
+
+    def status(self) -> dict[str, Wire]:
+        """Return the statements of each followed issuer for operators, as plain data."""
+        now = self._core.now()
+        return {
+            str(issuer): {
+                "current": self.book.is_current(issuer, now),
+                "statements": [str(statement.value.HEAD.decode()) for statement in self.book.statements(issuer)],
+                "instances": len(self._instances.get(issuer, {})),
+            }
+            for issuer in sorted(self._followed | set(self.book.issuers()))
+        }
+
+
+_ONE_TIME: Final = b"one-time"

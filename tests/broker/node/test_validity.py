@@ -1,0 +1,252 @@
+"""Validity statements in running nodes: they arrive, end and revoke, across brokers and for clients that bring them."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
+
+from tests.broker.node_kit import BROKERS, LIMITS, LONG, Broker, client_of, headlines, refused, run, running, until
+from tests.broker.node_kit import settings as node_settings
+from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant
+
+from penstock.broker.client.client import Client, Subscription
+from penstock.broker.limits import BrokerLimits
+from penstock.crypto import SigningKey
+from penstock.errors import RefusedError
+from penstock.trust.capabilities import Right
+from penstock.trust.certificates import Certificate
+from penstock.trust.credentials import Credentials
+from penstock.trust.statements import OneTimeQuestion, OnlineKind, OnlineTerms, StatementAuthor
+from penstock.trust.validity import Validity
+
+ACS, GUEST = (SigningKey(bytes([number]) * 32) for number in (77, 78))
+HOUR = timedelta(hours=1)
+#: who may always publish, and always read
+WRITES = grant(REPORTER, NEWS, Right.PUBLISH)
+ENTERS = [grant(who, None, Right.CONNECT) for who in (ACS, PDA, REPORTER)]
+
+
+def reads(kind: OnlineKind, pause: timedelta | None = None, signer: SigningKey = ACS) -> Certificate:
+    """Return a certificate that lets the PDA read, while statements say so."""
+    test = OnlineTerms(kind, signer.principal, (), pause).to_test()
+    return grant(PDA, NEWS, Right.SUBSCRIBE, valid=Validity(online=(test,)))
+
+
+ACTIVE = reads(OnlineKind.ACTIVE, HOUR)
+CRL = reads(OnlineKind.CRL)
+
+
+def client(node: Broker, key: SigningKey, *shown: Certificate, **more: object) -> Client:
+    return client_of(node, key, credentials=Credentials.of(*ENTERS, *shown), **more)
+
+
+@asynccontextmanager
+async def line(number: int, limits: BrokerLimits = LIMITS) -> AsyncIterator[list[Broker]]:
+    """Run brokers, each linked to the one before."""
+    async with _chain(number, limits) as nodes:
+        await until(lambda: all(len(node.brokers()) == number for node in nodes))
+        yield nodes
+
+
+@asynccontextmanager
+async def _chain(number: int, limits: BrokerLimits) -> AsyncIterator[list[Broker]]:
+    if not number:
+        yield []
+        return
+    async with _chain(number - 1, limits) as before:
+        peers = tuple(node.address for node in before[-1:])
+        async with running(*ENTERS, WRITES, key=BROKERS[number - 1], peers=peers, limits=limits) as node:
+            yield [*before, node]
+
+
+async def subscribed(reader: Client) -> Subscription:
+    """Subscribe, again while statements are on their way."""
+    async with asyncio.timeout(LONG):
+        while True:
+            try:
+                return await reader.subscribe(str(NEWS.name))
+            except RefusedError:
+                await asyncio.sleep(0.01)
+
+
+def parts(node: Broker) -> int:
+    """Return how many subscriptions here admit something."""
+    sessions = node.core.local._sessions.values()
+    return sum(bool(list(held.paths())) for session in sessions for held in session.held.values())
+
+
+def test_an_active_revocation_ends_a_live_subscription_immediately() -> None:
+    async def test() -> None:
+        author = StatementAuthor(ACS)
+        async with running(*ENTERS, WRITES) as node, client(node, ACS) as acs:
+            await acs.evolve(author.heartbeat(datetime.now(UTC), HOUR).to_bytes())
+            async with client(node, PDA, ACTIVE) as reader, client(node, REPORTER) as writer:
+                subscription = await reader.subscribe(str(NEWS.name))
+                feed = await writer.advertise(str(NEWS.name))
+                await feed.publish(headline="one")
+                assert await headlines(subscription, 1) == ["one"]
+                await acs.evolve(author.revoke(datetime.now(UTC), [grant(PDA, NEWS, Right.SUBSCRIBE).id]).to_bytes())
+                await feed.publish(headline="another certificate is revoked")
+                assert await headlines(subscription, 1) == ["another certificate is revoked"]
+                await acs.evolve(author.revoke(datetime.now(UTC), [ACTIVE.id]).to_bytes())
+                assert parts(node) == 1, "the writer's advertisement"
+                await feed.publish(headline="secret")
+                await acs.evolve(author.revoke(datetime.now(UTC), []).to_bytes())
+                await feed.publish(headline="later")
+                assert await headlines(subscription, 1) == ["later"]
+
+    run(test())
+
+
+def test_without_statements_a_right_with_an_on_line_test_does_not_count() -> None:
+    async def test() -> None:
+        async with running(*ENTERS, WRITES) as node, client(node, PDA, CRL, ACTIVE) as reader:
+            await refused("broker.not-permitted", reader.subscribe(str(NEWS.name)).__aenter__())
+
+    run(test())
+
+
+def test_statements_of_another_signer_do_not_count() -> None:
+    async def test() -> None:
+        async with running(*ENTERS, WRITES) as node, client(node, REPORTER) as other:
+            await other.evolve(StatementAuthor(REPORTER).revocation_list(datetime.now(UTC), HOUR, []).to_bytes())
+            async with client(node, PDA, CRL) as reader:
+                await refused("broker.not-permitted", reader.subscribe(str(NEWS.name)).__aenter__())
+                forged = StatementAuthor(REPORTER).revocation_list(datetime.now(UTC), HOUR, [])
+                await other.evolve(forged.to_bytes())
+                stranger = StatementAuthor(AGENCY).revocation_list(datetime.now(UTC), HOUR, []).to_bytes()
+                await refused("evolution.not-followed", reader.evolve(stranger))
+
+    run(test())
+
+
+def test_a_late_subscriber_gets_the_cached_statement_along_the_tree() -> None:
+    async def test() -> None:
+        author = StatementAuthor(ACS)
+        async with line(3) as nodes:
+            async with client(nodes[0], ACS) as acs:
+                await acs.evolve(author.revocation_list(datetime.now(UTC), HOUR, []).to_bytes())
+                async with client(nodes[2], PDA, CRL) as reader:
+                    await subscribed(reader)
+            # The issuer has gone, and its statement is still there for others.
+            async with client(nodes[1], PDA, CRL) as reader:
+                await subscribed(reader)
+
+    run(test())
+
+
+def test_a_revocation_reaches_every_broker_and_reinstatement_too() -> None:
+    async def test() -> None:
+        author = StatementAuthor(ACS)
+        async with line(3) as nodes, client(nodes[0], ACS) as acs, client(nodes[2], PDA, ACTIVE) as reader:
+            await acs.evolve(author.heartbeat(datetime.now(UTC), HOUR).to_bytes())
+            await subscribed(reader)
+            await acs.evolve(author.revoke(datetime.now(UTC), [ACTIVE.id]).to_bytes())
+            await until(lambda: parts(nodes[2]) == 0)
+            await acs.evolve(author.revoke(datetime.now(UTC), []).to_bytes())
+            await until(lambda: parts(nodes[2]) == 1)
+
+    run(test())
+
+
+def test_a_client_brings_its_statement_in_the_hello() -> None:
+    async def test() -> None:
+        now = datetime.now(UTC)
+        enters = OnlineTerms(OnlineKind.REVALIDATION, ACS.principal).to_test()
+        certificate = grant(GUEST, None, Right.CONNECT, valid=Validity(online=(enters,)))
+        statement = StatementAuthor(ACS).revalidation(now, HOUR, [certificate.id]).to_bytes()
+        forged = StatementAuthor(REPORTER).revalidation(now, HOUR, [certificate.id]).to_bytes()
+        quick = BrokerLimits(link_goodbye=300, statement_wait=10)
+        async with running(limits=quick) as node:
+
+            def bringing(*statements: bytes) -> Client:
+                return client_of(node, GUEST, credentials=Credentials.of(certificate), statements=statements)
+
+            for wrong in ((), (forged,), (b"nonsense", statement[:-1])):
+                await refused("broker.not-permitted", bringing(*wrong).__aenter__())
+            async with bringing(forged, statement):
+                pass
+            async with bringing():
+                # The node has kept it.
+                pass
+
+    run(test())
+
+
+def test_one_time_questions_are_answered_by_an_instance_across_brokers() -> None:
+    once = reads(OnlineKind.ONE_TIME, HOUR)
+
+    async def test() -> None:
+        author, asked = StatementAuthor(ACS), list[OneTimeQuestion]()
+        async with line(3) as nodes, client(nodes[0], ACS) as acs:
+
+            def answer(question: OneTimeQuestion | None) -> None:
+                if question is not None:
+                    asked.append(question)
+                    signed = author.answer(question, datetime.now(UTC), revoked=len(asked) > 1)
+                    tasks.append(asyncio.ensure_future(acs.evolve(signed.to_bytes())))
+
+            tasks: list[asyncio.Future[None]] = []
+            await acs.serve_validity(answer)
+            async with client(nodes[2], PDA, once) as reader:
+                await subscribed(reader)
+            assert [(one.certificate, one.verifier) for one in asked] == [(once.id, BROKERS[2].principal)]
+            # The next broker asks for itself, and gets another answer.
+            async with client(nodes[1], PDA, once) as reader:
+                await refused("broker.not-permitted", reader.subscribe(str(NEWS.name)).__aenter__())
+            assert len({one.nonce for one in asked}) == len(asked) == 2
+            await asyncio.gather(*tasks)
+
+    run(test())
+
+
+class Time:
+    """A clock that tests set."""
+
+    def __init__(self) -> None:
+        self.ahead = timedelta()
+
+    def __call__(self) -> datetime:
+        return datetime.now(UTC) + self.ahead
+
+
+@asynccontextmanager
+async def timed(clock: Callable[[], datetime]) -> AsyncIterator[Broker]:
+    async with Broker(node_settings(*ENTERS, WRITES), clock=clock) as node:
+        yield node
+
+
+def test_when_heartbeats_stop_access_ends_with_the_last_one_and_comes_back_with_the_next() -> None:
+    async def test() -> None:
+        clock, author = Time(), StatementAuthor(ACS)
+        async with timed(clock) as node, client(node, PDA, ACTIVE) as reader:
+            async with client(node, ACS) as acs:
+                await acs.evolve(author.heartbeat(clock(), HOUR).to_bytes())
+            # The issuer is gone.
+            await subscribed(reader)
+            async with client(node, REPORTER) as writer:
+                feed = await writer.advertise(str(NEWS.name))
+                clock.ahead += timedelta(hours=2)
+                await feed.publish(headline="too late")
+                assert parts(node) == 1, "the writer's advertisement"
+                async with client(node, ACS) as acs:
+                    await acs.evolve(author.heartbeat(clock(), HOUR).to_bytes())
+                assert parts(node) == 2
+
+    run(test())
+
+
+def test_a_timed_list_that_begins_later_counts_when_it_begins() -> None:
+    async def test() -> None:
+        clock, author = Time(), StatementAuthor(ACS)
+        async with timed(clock) as node, client(node, ACS) as acs, client(node, PDA, CRL) as reader:
+            await acs.evolve(author.revocation_list(clock(), HOUR, []).to_bytes())
+            await acs.evolve(author.revocation_list(clock(), HOUR, [CRL.id]).to_bytes())
+            await acs.evolve(author.revocation_list(clock(), HOUR, []).to_bytes())
+            await subscribed(reader)
+            clock.ahead += HOUR
+            await until(lambda: parts(node) == 0)
+            clock.ahead += HOUR
+            await until(lambda: parts(node) == 1)
+
+    run(test())
