@@ -125,6 +125,19 @@ def test_long_lists_are_cut(penstock: Shell) -> None:
     assert everything.out.count("  rule r") == 30
 
 
+def test_many_decisions(penstock: Shell, policy: str) -> None:
+    roles = [{"Attribute": [{"AttributeId": "urn:example:role", "Value": role}]} for role in ["chief"] * 10 + ["guest"]]
+    (penstock.folder / "many.json").write_text(json.dumps({"Request": {"AccessSubject": roles}}))
+    done = penstock("policy", "explain", policy, "--request", "many.json")
+    # The last one is denied, although it is not explained.
+    assert (done.status, done.code) == (1, "pdp.not-permitted")
+    assert done.out.count("✓ Permit\n") == 10
+    assert "Use --all to explain" in done.out
+    everything = penstock("policy", "explain", policy, "--request", "many.json", "--all", "-o", "json").json
+    assert [one["decision"] for one in everything["decisions"]] == ["Permit"] * 10 + ["Deny"]
+    assert everything["more"] is False
+
+
 def test_mistakes(penstock: Shell, policy: str) -> None:
     missing = penstock("policy", "explain", policy)
     assert (missing.status, missing.code) == (2, "cli.usage")

@@ -28,6 +28,7 @@ from penstock.policy.analysis.explanation import (
     explain,
 )
 from penstock.policy.analysis.questions import resolved
+from penstock.policy.engine.decide import decide, plainly
 from penstock.policy.engine.lookup import PolicySources, Repository, check_policies
 from penstock.policy.language.datatypes import Value, read_value
 from penstock.policy.language.policies import Designator, Root
@@ -87,14 +88,15 @@ def explain_decision(session: CommandSession, options: _Explain) -> CommandAnswe
         request = read_request_file(options.request_file, policies.entities)
     for key, values in _given(options.given, names).items():
         request = request.with_values(key, values)
+    root, sources, now = policies.root, policies.sources, options.at.moment(session)
     most = None if options.everything else MOST_OTHERS
-    each = explain(
-        policies.root, request, options.at.moment(session), policies.sources, names=policies.names, most=most
-    )
+    each = explain(root, request, now, sources, names=policies.names, most=most)
     found = [*islice(each, None if options.everything else MOST_EXPLAINED)]
     more = next(each, None) is not None
-    denied = [one for one in found if one.outcome.decision is not XacmlDecision.PERMIT]
-    error = RefusedError("pdp.not-permitted", f"the answer is {denied[0].outcome.decision.plain}") if denied else None
+    # The exit status is about all decisions, also those that are not explained.
+    results = decide(plainly(root), request, now, sources).results
+    denied = [one.decision for one in results if one.decision is not XacmlDecision.PERMIT]
+    error = RefusedError("pdp.not-permitted", f"the answer is {denied[0].plain}") if denied else None
     data = {"decisions": [one.as_dict() for one in found], "more": more}
     return CommandAnswer(data, _shown(found, more=more), error)
 
