@@ -39,6 +39,8 @@ from penstock.trust.limits import GRANTS_PER_PRINCIPAL
 from penstock.trust.validity import Validity
 
 _INSTANT: Final = timedelta(microseconds=1)
+#: types for which a principal's branches are remembered
+_TYPES: Final = 256
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +134,8 @@ class _Privileges:
     named: Mapping[tuple[object, ...], list[PrivilegePeriod]]
     #: those on several types
     patterns: tuple[PrivilegePeriod, ...]
+    #: what they give, by action and type
+    made: dict[tuple[Right, str], tuple[tuple[Validity, Branch | DecisionProblem], ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -194,8 +198,26 @@ class RoleAuthority:
                 yield Branch(action=request.action, attributes=frozenset(), when=when, because=_because(period.held))
 
     def _on_type(self, request: EventRequest, problems: list[DecisionProblem]) -> Iterator[Branch]:
-        event_type = request.type.event_type
         privileges = self._privileges(request.principal)
+        key = request.action, request.type.id
+        made = privileges.made.get(key)
+        if made is None:
+            if len(privileges.made) >= _TYPES:
+                privileges.made.clear()
+            made = privileges.made[key] = tuple(self._branches(request, privileges))
+        for validity, found in made:
+            if request.now is not None and not validity.contains(request.now):
+                continue
+            if isinstance(found, Branch):
+                yield found
+            else:
+                problems.append(found)
+
+    def _branches(
+        self, request: EventRequest, privileges: _Privileges
+    ) -> Iterator[tuple[Validity, Branch | DecisionProblem]]:
+        """Yield what privileges give on a type at all times, or why they cannot be used."""
+        event_type = request.type.event_type
         name = event_type.name
         exact = (
             one for right in _rights(request.action) for one in privileges.named.get((right, name.owner, name.name), ())
@@ -205,15 +227,13 @@ class RoleAuthority:
             privilege = period.held.privilege
             if not isinstance(privilege, GroundEventPrivilege):
                 continue
-            if request.now is not None and not period.validity.contains(request.now):
-                continue
             try:
                 branch = _branch(request, period, privilege)
                 _check(branch, event_type, self.environment)
             except PenstockError as error:
-                problems.append(DecisionProblem(error.code, error.message, _because(period.held)[0]))
+                yield period.validity, DecisionProblem(error.code, error.message, _because(period.held)[0])
             else:
-                yield branch
+                yield period.validity, branch
 
 
 def _rights(action: Right) -> tuple[Right, ...]:
