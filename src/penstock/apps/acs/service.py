@@ -31,14 +31,17 @@ from penstock.authority.domain.domain_state import (
     Operation,
     RegisterRequest,
     RenewRequest,
+    RoleRequest,
     StatementRequest,
     repeated,
 )
+from penstock.authority.domain.role_capabilities import role_capabilities
 from penstock.authority.limits import AUTHORITY_LIMITS, AuthorityLimits
 from penstock.errors import FailedError, MalformedError, PenstockError
 from penstock.fabric.tasks import keep_running
 from penstock.model.names import TypeName
 from penstock.model.principals import Principal
+from penstock.roles.engine import RoleEngine
 from penstock.trust.caches import Recent
 from penstock.trust.capabilities import Right, network_tag
 from penstock.trust.credentials import Credentials
@@ -77,6 +80,9 @@ class DomainServiceSettings:
     types: Mapping[TypeName, VerifiedType] = field(default_factory=dict)
     url: str = "http://127.0.0.1"
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
+    #: returns the domain's roles at a time, if it has any, and how long their capabilities are valid
+    roles: Callable[[datetime], RoleEngine] | None = None
+    role_lifetime: timedelta = timedelta(hours=1)
     #: how long a timed validity statement is valid
     statements: timedelta = timedelta(minutes=5)
     limits: AuthorityLimits = AUTHORITY_LIMITS
@@ -90,6 +96,8 @@ class DomainService:
         self.settings = settings
         self._principal = domain.state.begun()
         self._alone = asyncio.Lock()
+        #: privileges of active roles that cannot be capabilities
+        self.role_problems: tuple[PenstockError, ...] = ()
         #: reads that were answered: a change is remembered in the ledger
         self._answered: Recent[tuple[Principal, bytes], bool] = Recent(_READS)
 
@@ -187,6 +195,18 @@ class DomainService:
             return 0
         return len(self._ask(RenewRequest(), now, "renewed"))
 
+    def follow_roles(self) -> int:
+        """Issue and revoke capabilities as active roles say, and return how many changes that took.
+
+        Raises as `role_capabilities` and `DomainLedger.ask`.
+        """
+        if self.settings.roles is None:
+            return 0
+        now = self.settings.clock()
+        found = role_capabilities(self.settings.roles(now), self.settings.types)
+        self.role_problems = found.problems
+        return len(self._ask(RoleRequest(found.capabilities, self.settings.role_lifetime), now, "roles"))
+
     def state_validity(self) -> int:
         """Sign the validity statements that are due, and return how many. Raises as `DomainLedger.ask`."""
         if not self.domain.refresh().tests():
@@ -278,6 +298,7 @@ class RunningDomainService:
         while True:
             try:
                 renewed = await self.service.do(self.service.renew)
+                await self.service.do(self.service.follow_roles)
                 await self.service.do(self.service.state_validity)
                 if renewed:
                     self._note(f"renewed {renewed} certificates")

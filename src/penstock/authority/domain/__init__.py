@@ -4,6 +4,7 @@
 - `domain_state` is the pure state machine: which changes a request leads to, and the state that they make.
 - `domain_ledger` keeps the state in a ledger of a store, and lets one of several services win.
 - `holders` lists who can do what with a type right now, and completes a principal's chain of certificates.
+- `role_capabilities` says which capabilities active roles call for.
 - `signers` has keys outside the process: a program that signs.
 - `distribution` pushes capabilities to brokers over a fabric.
 

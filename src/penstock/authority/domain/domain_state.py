@@ -35,6 +35,7 @@ from penstock.authority.domain.domain_changes import (
     RevokeIssued,
     malformed_record,
 )
+from penstock.authority.domain.role_capabilities import ROLE, RoleCapability
 from penstock.authority.limits import AUTHORITY_LIMITS, AuthorityLimits
 from penstock.codec.sexp import OMITTED, Form, SExp
 from penstock.crypto import Signer
@@ -157,6 +158,17 @@ class StatementRequest:
 
 
 @dataclass(frozen=True, slots=True)
+class RoleRequest:
+    """Issue the capabilities that active roles call for, and revoke those of roles that have ended.
+
+    The service asks for this itself.
+    """
+
+    capabilities: tuple[RoleCapability, ...]
+    lifetime: timedelta
+
+
+@dataclass(frozen=True, slots=True)
 class RegisterRequest:
     """Register certificates of others, verified already."""
 
@@ -164,7 +176,14 @@ class RegisterRequest:
 
 
 Operation: TypeAlias = (
-    AddMember | RemoveMember | IssueRequest | RenewRequest | StatementRequest | RegisterRequest | RevokeIssued
+    AddMember
+    | RemoveMember
+    | IssueRequest
+    | RenewRequest
+    | StatementRequest
+    | RoleRequest
+    | RegisterRequest
+    | RevokeIssued
 )
 """What can be asked of a domain."""
 
@@ -503,6 +522,8 @@ def plan(state: DomainState, request: DomainRequest, now: datetime, signer: Sign
             return tuple(_renewed(one, now, signer) for one in state.due(now))
         case StatementRequest(period):
             return tuple(_stated(state, period, now, signer))
+        case RoleRequest():
+            return _of_roles(state, operation, now, signer)
         case RegisterRequest(credentials):
             return _registered(state, credentials)
         case RevokeIssued(ids):
@@ -567,6 +588,44 @@ def _sign(statement: Statement, signer: Signer) -> UnverifiedCredentials:
 def unverified(credentials: Credentials) -> UnverifiedCredentials:
     """Return credentials as a record holds them."""
     return collect_credentials([credentials.to_sexp()])
+
+
+def _of_roles(
+    state: DomainState, asked: RoleRequest, now: datetime, signer: Signer
+) -> tuple[RecordIssued | RevokeIssued | RecordStatement, ...]:
+    held = {
+        one.purpose: one
+        for one in state.issued.values()
+        if one.purpose.startswith(ROLE) and one.id not in state.revoked and not _over(one.certificate, now)
+    }
+    wanted = {one.purpose: one for one in asked.capabilities if one.until is None or one.until > now}
+    made: list[RecordIssued | RevokeIssued | RecordStatement] = []
+    for purpose, one in wanted.items():
+        if purpose not in held and _may_pass_on(state, one.tag, now):
+            until = None if one.until is None else one.until.replace(microsecond=0)
+            validity = Validity.between(None, until)
+            request = IssueRequest(one.holder, one.tag, validity, lifetime=asked.lifetime, purpose=purpose)
+            # The number tells it from an earlier one that was revoked in the same second.
+            made += _issued(state, replace(request, comment=f"{purpose}, change {state.number + 1}"), now, signer)
+    gone = tuple(
+        one.id
+        for one in state.issued.values()
+        if one.purpose.startswith(ROLE) and one.purpose not in wanted and one.id not in state.revoked
+    )
+    return (*made, *(_revoked(state, gone, now, signer) if gone else ()))
+
+
+def _over(certificate: Certificate, now: datetime) -> bool:
+    ends = certificate.statement.validity.ends
+    return ends is not None and ends < now
+
+
+def _may_pass_on(state: DomainState, tag: Tag, now: datetime) -> bool:
+    try:
+        _check_authority(state, tag, now)
+    except RefusedError:
+        return False
+    return True
 
 
 def _revoked(
