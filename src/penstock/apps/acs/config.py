@@ -44,6 +44,7 @@ _NAMING: Final = NameErrors(
 _KEYS: Final = frozenset(
     (
         *("name", "key", "signer", "listen", "store", "administrators", "names", "types", "credentials"),
+        "roles",
         *("tls_cert", "tls_key", "nats"),
     )
 )
@@ -61,6 +62,7 @@ store = "sqlite:grid.db"          # or postgresql://user@host/database, which se
 administrators = ["alice"]        # who may change everything; the service issues their certificates
 types = ["types/*.type"]          # event types, so that `penstock acs holders` can list who has rights on them
 # credentials = ["received/"]     # certificates that other domains gave this one; registered when the service starts
+# roles = "roles"                 # issue capabilities from the roles in this ledger of the store: `penstock role init`
 # names = "names.toml"            # names for principals, or a table [names]
 
 # signer = ["sign-with-token"]    # a program that holds the key; `key` is then the file of the public key
@@ -88,6 +90,8 @@ class DomainFile:
     names: Mapping[str, Principal] | str = field(default_factory=dict)
     types: tuple[str, ...] = ()
     credentials: tuple[str, ...] = ()
+    #: the ledger of the domain's roles, in the same store
+    roles: str = ""
     tls_cert: str = ""
     tls_key: str = ""
     nats: NatsFile | None = None
@@ -115,6 +119,7 @@ def read_domain_file(data: str | bytes) -> DomainFile:
         names=_FILE.petnames("names", table.get("names", {})),
         types=_FILE.texts("types", table.get("types", [])),
         credentials=_FILE.texts("credentials", table.get("credentials", [])),
+        roles=_FILE.text("roles", table["roles"]) if "roles" in table else "",
         tls_cert=_FILE.text("tls_cert", table["tls_cert"]) if "tls_cert" in table else "",
         tls_key=_FILE.text("tls_key", table["tls_key"]) if "tls_key" in table else "",
         nats=read_nats(_FILE, _FILE.table("nats", table["nats"])) if "nats" in table else None,

@@ -56,7 +56,7 @@ _BOUNDS: Final = Bounds(8_192, 256 << 10, 10_000, 75_000, 256)
 #: reads whose nonces are remembered
 _READS: Final = 100_000
 #: seconds between looks for certificates to renew and push
-_BEAT: Final = 5.0
+_BEAT: Final = 1.0
 #: how long the certificates of administrators are valid; they are renewed before they end
 _ADMINISTRATION: Final = timedelta(days=7)
 _OPERATIONS: Final[Mapping[bytes, ApiOperation]] = {one.path.encode(): one for one in OPERATIONS}

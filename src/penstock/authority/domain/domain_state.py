@@ -497,7 +497,8 @@ def plan(state: DomainState, request: DomainRequest, now: datetime, signer: Sign
     # (2) The caller may make it.
     if isinstance(operation, RegisterRequest) and not state.permits(request.by, Right.ADMINISTER, now):
         state.require(request.by, Right.CONNECT, now)
-        if any(one.statement.issuer != request.by for one in operation.credentials):
+        known = (*state.issued, *state.registered)
+        if any(one.statement.issuer != request.by and one.id not in known for one in operation.credentials):
             state.require(request.by, Right.ADMINISTER, now)
     elif request.by != state.begun():
         state.require(request.by, Right.ADMINISTER, now)

@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -34,9 +35,12 @@ from penstock.apps.http.service import tls_context
 from penstock.authority.domain.distribution import CapabilityPush
 from penstock.authority.domain.domain_ledger import DomainLedger, ledger_name
 from penstock.authority.domain.signers import ProgramSigner
+from penstock.authority.role_book import RoleBook
 from penstock.crypto import PublicKey, Signer, read_key
-from penstock.errors import MalformedError, PenstockError
+from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.fabric import SystemClock
+from penstock.model.principals import Principal
+from penstock.roles.engine import RoleEngine
 from penstock.store.ledgers.ledgers import Store
 from penstock.store.ledgers.urls import open_store
 
@@ -121,7 +125,7 @@ def _run(loaded: LoadedDomain, signer: Signer, store: Store) -> None:
     domain = DomainLedger.create(store.ledger(ledger_name(file.name)), file.name, signer, datetime.now(UTC))
     host = f"[{file.listen.host}]" if ":" in file.listen.host else file.listen.host
     base = f"{'http' if tls is None else 'https'}://{host}"
-    settings = DomainServiceSettings(types=loaded.types, url=base)
+    settings = DomainServiceSettings(types=loaded.types, url=base, roles=_roles(loaded, store, signer.principal))
 
     async def run() -> None:
         service = DomainService(domain, settings)
@@ -140,6 +144,26 @@ def _run(loaded: LoadedDomain, signer: Signer, store: Store) -> None:
             await RunningDomainService(service, place, _note, push).run(ready)
 
     asyncio.run(run())
+
+
+def _roles(loaded: LoadedDomain, store: Store, domain: Principal) -> Callable[[datetime], RoleEngine] | None:
+    """Return the domain's roles at a time. Raises as `RoleBook`, and `RefusedError` (`acs.role-book`)."""
+    if not loaded.file.roles:
+        return None
+    book = RoleBook(store.ledger(loaded.file.roles))
+    if book.founding.domain != domain:
+        raise RefusedError(
+            "acs.role-book",
+            f"the roles in `{loaded.file.roles}` are those of {book.founding.domain.short}, not of this domain",
+            hint="check `roles` in the domain file",
+        )
+
+    def current(now: datetime) -> RoleEngine:
+        book.refresh()
+        book.advance(now)
+        return book.engine
+
+    return current
 
 
 async def _push(loaded: LoadedDomain, signer: Signer, stack: AsyncExitStack) -> CapabilityPush | None:
