@@ -1,4 +1,4 @@
-"""Bounds on rule books, polls and domains in ledgers. A node file cannot set them: brokers do not keep ledgers."""
+"""Bounds on rule books, polls, domains and facts. A node file cannot set them: brokers do not keep ledgers."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -8,6 +8,9 @@ from penstock.store.limits import StoreLimits
 
 #: seconds: the longest time until the deadline of a poll
 POLL_LONGEST: Final = 30 * 86_400
+#: rows of a source of facts, and bytes of an endpoint's answer
+FACT_ROWS: Final = 100_000
+FACT_BYTES: Final = 16 * 2**20
 
 
 @dataclass(frozen=True, kw_only=True)
