@@ -61,6 +61,7 @@ caption{white-space:normal}.wide,.wide tbody{display:block}
 .wide td{display:grid;grid-template-columns:7rem 1fr;padding:.05rem 0;border:0;text-align:left;overflow-wrap:anywhere}
 .wide td::before{content:attr(data-of);color:var(--soft)}}
 @media print{h2{break-after:avoid}figure,tr{break-inside:avoid}main{max-width:none;padding:0}
+details::details-content{content-visibility:visible}
 figure,.scroll{overflow:visible}.time{min-width:0}table{font-size:.72rem}th,td{padding-right:.7rem}}
 """
 _WIDTH: Final = 860
