@@ -34,7 +34,7 @@ from penstock.crypto import SigningKey
 from penstock.crypto.wrapping import Secret
 from penstock.guard import Recorder
 from penstock.model import AttributeDefinition, AttributeSpec, Kind, NetworkName, TypeDefinition, TypeName
-from penstock.model.events import TransitEvent
+from penstock.model.events import TransitEvent, typed
 from penstock.model.types import Sealing
 from penstock.trust.capabilities import BROKER_RIGHTS, Right, event_tag, network_tag
 from penstock.trust.certificates import Authorisation, Certificate, issue
@@ -105,13 +105,13 @@ class Presealed:
         They are left over if a broker sealed several messages in one block, and would be refused as replays later.
         """
         if self._sample:
-            self._kind = self._sample[0].key, len(self._sample)
+            self._kind = typed(self._sample).key, len(self._sample)
             self._made = deque(self._seal(self._sample) for _ in range(blocks))
 
     def __call__(self, events: Sequence[TransitEvent], /) -> bytes:
         """Return a block of such events."""
         self._sample = events
-        if self._made and self._kind == (events[0].key, len(events)):
+        if self._made and self._kind == (typed(events).key, len(events)):
             return self._made.popleft()
         return self._seal(events)
 

@@ -13,7 +13,7 @@ MODULES = ("penstock", "penstock.errors", "penstock.selector", "penstock.spark",
 MADE = ("Client", "Feed", "LocalNetwork", "Subscription")
 #: forms of values on the way, and what the parts of a client need of each other
 INTERNAL = (
-    *("to_sexp", "to_sexps", "for_rows"),
+    *("to_sexp", "to_sexps", "for_arrivals", "for_rows"),
     *("drop", "end", "post_rows", "publish_rows", "request", "send", "send_rows", "take"),
 )
 

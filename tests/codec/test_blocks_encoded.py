@@ -3,6 +3,9 @@
 from datetime import UTC, datetime
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.budget import examples
 
 from penstock.codec.blocks import (
     Block,
@@ -19,8 +22,10 @@ from penstock.codec.blocks import (
 )
 from penstock.codec.columns import decode_bundle, encode_bundle, encode_column
 from penstock.errors import MalformedError
+from penstock.model.events import EventRows
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
+from penstock.model.values import Scalar
 
 OWNER = Principal(b"\1" * 32)
 TYPE = TypeKey(OWNER, "Numberplate")
@@ -53,6 +58,28 @@ def test_events_are_written_and_read_as_blocks_are(block: Block) -> None:
     assert encode_events(events) == encode_block(Block.of(events))
     for encoded in (encode_block(block), encode_block(block)._replace(columns=[None, encode_column(block.ids)])):
         assert decode_events(encoded) == decode_block(encoded).events()
+
+
+ROWS: st.SearchStrategy[list[list[Scalar]]] = st.lists(
+    st.tuples(
+        st.text(max_size=3), st.none() | st.just(NOW), st.none() | st.text(max_size=3), st.none() | st.integers(0, 9)
+    ).map(list),
+    min_size=1,
+    max_size=4,
+)
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(ROWS)
+def test_rows_are_written_and_read_as_events_are(rows: list[list[Scalar]]) -> None:
+    events = EventRows(TYPE, (), NAMES.attributes, rows)
+    plain = tuple(events)
+    written, expected = encode_events(events), encode_events(plain)
+    columns = dict(zip(written.names.attributes, written.columns, strict=True))
+    assert columns == dict(zip(expected.names.attributes, expected.columns, strict=True))
+    assert written[1:4] == expected[1:4]
+    assert decode_events(written) == decode_block(written).events() == [*plain]
+    assert encode_events(events) == written
 
 
 def test_events_that_were_written_last_are_not_written_again() -> None:

@@ -25,6 +25,7 @@ from penstock.model import (
     TypeDefinition,
     TypeName,
 )
+from penstock.model.events import EventRows
 from penstock.selector import Selector, parse
 from penstock.trust.capabilities import Right
 from penstock.trust.validity import OnlineTest, Validity
@@ -321,3 +322,16 @@ def test_forced_values_filter() -> None:
     assert Delivery(infinite, NUMBERS)(numbers({"f": float("inf")}), HERE) is not None
     for value in (float("-inf"), 1e308, float("nan"), None):
         assert Delivery(infinite, NUMBERS)(numbers({"f": value}), HERE) is None
+
+
+def test_arrived_rows_are_shown_as_they_are_except_for_values_that_do_not_fit() -> None:
+    delivery = Delivery(Restriction((ALL,)), TYPE)
+    layout = tuple(str(attribute.id) for attribute in TYPE.attributes)
+    good, bad = ["1", NOW, *("x" if a.spec.kind is Kind.STRING else NOW for a in TYPE.attributes)], ["2", NOW]
+    bad += [5] * len(layout)
+    found = delivery.for_arrivals(EventRows(TYPE.key, (), layout, []))([good, bad], HERE)
+    assert found[0] is good
+    assert found[1] == ["2", NOW, *[None] * len(layout)]
+    with pytest.raises(MalformedError) as caught:
+        delivery.for_arrivals(EventRows(replace(TYPE.key, name="Other"), (), layout, []))
+    assert caught.value.code == "event.type"

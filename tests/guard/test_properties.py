@@ -27,6 +27,7 @@ from tests.guard.strategies import (
 from penstock.errors import MalformedError, RefusedError
 from penstock.guard import ANYTIME, Branch, Delivery, Publication, Restriction, Rules
 from penstock.model import Event, EventType, Scalar, TransitEvent
+from penstock.model.events import EventRows
 from penstock.selector import ALWAYS, Selector
 from penstock.trust.capabilities import Right
 
@@ -285,6 +286,29 @@ def test_the_loop_shows_rows_as_events_are_shown_one_by_one(data: st.DataObject)
     expected, known = [repr(as_row(seen)) for seen in plain], problems.copy()
     problems.clear()
     assert [repr(row) for row in delivery.for_rows(source)([as_row(event) for event in sent], env)] == expected
+    assert problems == known
+
+
+@often
+@given(st.data())
+def test_the_loop_shows_arrived_rows_as_events_are_shown_one_by_one(data: st.DataObject) -> None:
+    family = data.draw(families())
+    reader = data.draw(st.sampled_from(family.types))
+    first = data.draw(transits(family, reader))
+    others = data.draw(st.lists(transits(family, reader), max_size=2))
+    rows: list[Mapping[str, Scalar]] = [first.values, *(one.values for one in others)]
+    layout = tuple(data.draw(st.permutations(sorted({name for row in rows for name in row}))))
+    sent = EventRows(first.key, first.ancestors, layout, [["", None, *map(row.get, layout)] for row in rows])
+    env = data.draw(environments())
+    restriction = data.draw(restrictions(family, Right.SUBSCRIBE))
+    question = data.draw(st.just(ALWAYS) | selectors(reader.schema))
+    problems: list[tuple[str, tuple[str, ...]]] = []
+    rules = replace(RULES, on_problem=lambda *problem: problems.append(problem))
+    delivery = Delivery(restriction, reader, question, rules)
+    plain = [seen for event in sent if (seen := delivery(event, env)) is not None]
+    expected, known = [repr(as_row(seen)) for seen in plain], problems.copy()
+    problems.clear()
+    assert [repr(row) for row in delivery.for_arrivals(sent)(sent.rows, env)] == expected
     assert problems == known
 
 

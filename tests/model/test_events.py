@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from penstock.errors import MalformedError
-from penstock.model.events import Event, TransitEvent
+from penstock.model.events import Event, EventRows, TransitEvent, typed
 from penstock.model.names import AttributeId, TypeName
 from penstock.model.principals import Principal
 from penstock.model.types import AttributeDefinition, EventType, TypeDefinition
@@ -229,3 +229,30 @@ def test_an_event_is_printed_short_however_large_it_is() -> None:
     assert len(repr(Event.of(large, dict.fromkeys(large.by_name, "x" * 10_000), id="y" * 10_000))) < 600
     assert len(repr(large)) < 200
     assert len(repr(TypeDefinition(TypeName(PITO, NAME, "1"), many))) < 200
+
+
+def test_rows_are_the_events_that_they_stand_for() -> None:
+    event_type = EventType.of(V4799)
+    layout = tuple(str(attribute.id) for attribute in event_type.attributes)
+    stated: list[dict[str, Scalar]] = [VALUES, {"location": "M11"}, {"location": "M25", "timestamp": NOON}]
+    events = [Event.of(event_type, values, id=str(place), time=NOON) for place, values in enumerate(stated)]
+    rows = EventRows(
+        event_type.key, event_type.ancestors, layout, [[one.id, one.time, *one.values.values()] for one in events]
+    )
+    expected = [event.to_transit() for event in events]
+    assert rows == expected
+    assert (*rows,) == (rows[0], *rows[1:]) == tuple(expected)
+    assert len(rows) == 3
+    assert rows.attributes == layout
+    assert rows.pick([1, 2]) == expected[1:] != rows
+    assert rows.pick([1, 2]).attributes == layout[1:]
+    assert rows.pick([1]).attributes == layout[2:]
+    assert typed(rows) is rows
+    assert typed(expected) is expected[0]
+    assert "M11" not in repr(rows), "values are kept out of logs"
+
+
+def test_attributes_of_rows_without_a_time_are_those_with_a_value() -> None:
+    rows = EventRows(V4799.name.key, (), ("a", "b"), [["1", None, "x", None], ["2", None, "x", 1]])
+    assert rows.attributes == ("a", "b")
+    assert rows.pick([0]).attributes == ("a",)

@@ -32,7 +32,7 @@ from penstock.codec.blocks import (
 from penstock.crypto.blinding import Directory, blind, blinded_key, is_blinded, label, unknown_label
 from penstock.crypto.wrapping import Secret
 from penstock.errors import RefusedError
-from penstock.model.events import TransitEvent
+from penstock.model.events import EventRows, TransitEvent, typed
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.selector import Compiled
@@ -299,7 +299,7 @@ class BlindedVault:
 
     def seal(self, events: Sequence[TransitEvent], /) -> bytes:
         """Seal events of one type, or of one label. Raises `RefusedError` (`seal.*`, `seal.unknown-label`)."""
-        tree = events[0].key
+        tree = typed(events).key
         if not is_blinded(tree):
             return self._vault.seal(events)
         data = self._vault.seal(self._known(events))
@@ -307,11 +307,11 @@ class BlindedVault:
 
     def require(self, events: Sequence[TransitEvent], /) -> None:
         """Raise `RefusedError` as `seal` if keys to seal events of one type or label are missing."""
-        self._vault.require(self._known(events) if is_blinded(events[0].key) else events)
+        self._vault.require(self._known(events) if is_blinded(typed(events).key) else events)
 
-    def _known(self, events: Sequence[TransitEvent]) -> list[TransitEvent]:
+    def _known(self, events: Sequence[TransitEvent]) -> Sequence[TransitEvent]:
         """Return events of a label under their type's name. Raises `RefusedError` (`seal.unknown-label`)."""
-        of_type = self._labels.type_of(events[0].key)
+        of_type = self._labels.type_of(typed(events).key)
         if of_type is None:
             raise unknown_label()
         return renamed(events, of_type)
@@ -342,7 +342,7 @@ class BlindedVault:
         """Verify the signature of all events of a block. Raises `RefusedError` (`seal.*`)."""
         if says_labels(data):
             data = self._named(data)[1]
-            events = renamed(events, self._type_of(events[0].key))
+            events = renamed(events, self._type_of(typed(events).key))
         self._vault.verify(data, events)
 
     def take(self, header: BlockHeader, of_type: TypeKey, rows: Sequence[int], arrived: datetime, /) -> Sequence[int]:
@@ -362,9 +362,11 @@ class BlindedVault:
         return not is_blinded(of_type) and self._vault.reads_as_much(peer, of_type)
 
 
-def renamed(events: Sequence[TransitEvent], key: TypeKey) -> list[TransitEvent]:
+def renamed(events: Sequence[TransitEvent], key: TypeKey) -> Sequence[TransitEvent]:
     """Return events under another name of their type."""
-    return [TransitEvent(key, event.ancestors, event.values, event.id, event.time) for event in events]
+    if type(events) is EventRows:
+        return EventRows(key, events.ancestors, events.layout, events.rows)
+    return tuple([TransitEvent(key, event.ancestors, event.values, event.id, event.time) for event in events])
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -494,7 +496,7 @@ class BlindingRouter(Router):
 
     def send(self, events: Sequence[TransitEvent], retain: str = "") -> list[Output]:
         """Send checked events. Raises what the router raises, and `seal.unknown-label`."""
-        of_type = events[0].key
+        of_type = typed(events).key
         if not self._labels.blinds(of_type):
             return super().send(events, retain)
         said = self.labels_changed()

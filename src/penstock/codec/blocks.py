@@ -41,12 +41,11 @@ from penstock.codec.columns import (
     encode_bundle,
     encode_cells,
     encode_column,
-    hold_nulls,
     instant,
 )
 from penstock.codec.limits import CODEC_LIMITS, ROUTE_BLOCK_BYTES, CodecLimits
 from penstock.errors import LimitError, MalformedError
-from penstock.model.events import TransitEvent
+from penstock.model.events import EventRows, TransitEvent
 from penstock.model.limits import TYPE_ATTRIBUTES, TYPE_DEPTH
 from penstock.model.names import AttributeId, TypeKey
 from penstock.model.principals import Principal
@@ -713,16 +712,18 @@ def encode_events(events: Sequence[TransitEvent]) -> EncodedBlock:
     if latest is not None and latest[0] is events:
         return latest[1]
     encoded = _encode_events(events)
-    if type(events) is tuple:
+    if type(events) is EventRows or type(events) is tuple:
         _LATEST_ENCODED.append((events, encoded))
     return encoded
 
 
 #: the last result: a broker seals events, and then sends the same columns in plaintext beside the sealed ones
-_LATEST_ENCODED: Final[deque[tuple[tuple[TransitEvent, ...], EncodedBlock]]] = deque(maxlen=1)
+_LATEST_ENCODED: Final[deque[tuple[Sequence[TransitEvent], EncodedBlock]]] = deque(maxlen=1)
 
 
 def _encode_events(events: Sequence[TransitEvent]) -> EncodedBlock:
+    if type(events) is EventRows:
+        return _encode_rows(events)
     if len(events) != 1:
         found, columns = lay_out(events)
         return _encode(found, events, columns)
@@ -731,6 +732,22 @@ def _encode_events(events: Sequence[TransitEvent]) -> EncodedBlock:
     found = names(event.key, event.ancestors, tuple(event.values))
     ids, times, *cells = encode_cells([event.id, event.time, *event.values.values()])
     return EncodedBlock(found, 1, ids, times, cells)
+
+
+def _encode_rows(events: EventRows) -> EncodedBlock:
+    attributes, layout, rows = events.attributes, events.layout, events.rows
+    found = names(events.key, events.ancestors, attributes)
+    if len(rows) == 1:
+        row = rows[0]
+        if attributes is not layout:
+            row = [*row[:2], *(value for value in row[2:] if value is not None)]
+        ids, times, *cells = encode_cells(row)
+        return EncodedBlock(found, 1, ids, times, cells)
+    ids, times, *cells = map(encode_column, zip(*rows, strict=True))
+    if attributes is not layout:
+        held = frozenset(attributes)
+        cells = [cell for name, cell in zip(layout, cells, strict=True) if name in held]
+    return EncodedBlock(found, len(rows), ids, times, cells)
 
 
 def encode_events_as(found: BlockNames, events: Sequence[TransitEvent]) -> EncodedBlock:
@@ -746,14 +763,18 @@ def _encode(found: BlockNames, events: Sequence[TransitEvent], columns: Sequence
     return EncodedBlock(found, len(events), ids, times, [encode_column(column) for column in columns])
 
 
-def decode_events(encoded: EncodedBlock) -> list[TransitEvent]:
-    """Read events, without the values of closed columns. Raises `MalformedError` (`block.column`)."""
+def decode_events(encoded: EncodedBlock) -> EventRows:
+    """Read events as rows, without the values of closed columns. Raises `MalformedError` (`block.column`)."""
     found, rows, ids, times, cells = encoded
-    if rows != 1:
-        columns, nulls = decode_columns(cells, rows), hold_nulls(cells)
-        return events_of(found, decode_column(ids, rows), decode_column(times, rows), columns, nulls=nulls)
-    id_, time, *values = decode_row((ids, times, *cells))
-    return [event_of(found, id_, time, values)]
+    layout = found.attributes
+    if None in cells:
+        layout = tuple(name for name, cell in zip(layout, cells, strict=True) if cell is not None)
+        cells = [cell for cell in cells if cell is not None]
+    columns = (ids, times, *cells)
+    if rows == 1:
+        return EventRows(found.type, found.ancestors, layout, [decode_row(columns)])
+    values = cast("list[Column]", decode_columns(columns, rows))
+    return EventRows(found.type, found.ancestors, layout, [*map(list, zip(*values, strict=True))])
 
 
 def bundle(encoded: EncodedBlock, level: Level) -> list[bytes]:

@@ -312,12 +312,6 @@ def decode_columns(columns: Sequence[bytes | None], rows: int) -> list[Column | 
     return found
 
 
-def hold_nulls(columns: Iterable[bytes | None]) -> bool:
-    """Return whether some value of columns is null. Those that are closed have none."""
-    forms = {column[0] for column in columns if column}
-    return any(form & NULLS or not form & KINDS for form in forms)
-
-
 def decode_column(data: bytes, rows: int) -> Column:
     """Read a column of so many values, one or more. Raises `MalformedError` (`block.column`)."""
     if rows == 1:

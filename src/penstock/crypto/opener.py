@@ -37,7 +37,7 @@ from penstock.crypto.seal_keys import KeyRing, derive_cipher, held_keys, places,
 from penstock.crypto.signed_blocks import SignedBlock, seeds, verify_signature
 from penstock.crypto.wrapping import Secret
 from penstock.errors import LimitError, MalformedError
-from penstock.model.events import TransitEvent
+from penstock.model.events import EventRows, TransitEvent
 from penstock.model.names import TypeKey
 from penstock.model.types import Sealing
 
@@ -116,7 +116,7 @@ class Opener:
         """
         return self._values(read_block(data, limits=self._limits), wanted)
 
-    def open_events(self, data: bytes) -> list[TransitEvent]:
+    def open_events(self, data: bytes) -> EventRows:
         """Return the events of a block, with all values for which there is a key. Raises as `open`."""
         encoded = self._open(read_block(data, limits=self._limits), None)
         try:

@@ -14,13 +14,13 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import lru_cache
 from types import CodeType, MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from penstock.errors import EvaluationError, MalformedError, RefusedError, expect
 from penstock.guard.environment import environment_schema
 from penstock.guard.restriction import Branch, Restriction, check_forced
-from penstock.model.events import Event, TransitEvent
-from penstock.model.names import AttributeId
+from penstock.model.events import Event, EventRows, TransitEvent
+from penstock.model.names import AttributeId, TypeKey
 from penstock.model.types import Attribute, EventType
 from penstock.model.values import (
     INTEGER_MAX,
@@ -401,30 +401,51 @@ class Delivery:
                 raise MalformedError("event.type", f"`{source.key.name}` is not a `{self.event_type.name.name}`")
             if len(self._loops) >= _LOOPS:
                 self._loops.clear()
-            known = self._loops[id(source)] = source, self._loop(source)
+            layout = [str(attribute.id) for attribute in source.attributes]
+            known = self._loops[id(source)] = source, self._loop(source.key, layout, source)
         return known[1]
 
-    def _loop(self, source: EventType) -> ShowRows:
-        """Generate the loop: which branches apply, what they show, and whether the reader's filter accepts it."""
-        layout = [str(attribute.id) for attribute in source.attributes]
+    def for_arrivals(self, events: EventRows) -> ShowRows:
+        """Return a loop that shows rows like these, whose values nobody has checked, as calling this shows an event.
+
+        Raises `MalformedError` (`event.type`) for another type.
+        """
+        if self.event_type.key not in (events.key, *events.ancestors):
+            raise MalformedError("event.type", f"`{events.key.name}` is not a `{self.event_type.name.name}`")
+        return self._loop(events.key, events.layout, None)
+
+    def _loop(self, key: TypeKey, layout: Sequence[str], source: EventType | None) -> ShowRows:
+        """Generate the loop: which branches apply, what they show, and whether the reader's filter accepts it.
+
+        The values fit `source`; without it, each of them is looked at.
+        """
         known: dict[str, Any] = {}
         tests: dict[int, str] = {}
-        branches = [(g, b) for g, _, b in self._branches if b.only is None or source.key in b.only]
+        branches = [(g, b) for g, _, b in self._branches if b.only is None or key in b.only]
         for number, (gate, _) in enumerate(branches):
             if not gate.always:
                 known[f"gate{number}"] = gate.of_rows(layout)
                 tests[number] = f"  h{number} = gate{number}(row, environment)"
-        cells = ["row[0]", "row[1]"]
+        places = {name: place for place, name in enumerate(layout, _FIXED)}
+        cells: list[_Cell] = []
         for attribute in self.event_type.attributes:
             showing = [number for number, (_, branch) in enumerate(branches) if branch.shows(attribute.id)]
-            cells.append(_cell(attribute, source, showing, tests, known))
-        whole = [f"row[{place}]" for place in range(len(layout) + _FIXED)]
-        row = "row" if cells == whole else f"[{', '.join(cells)}]"
+            place = places.get(attribute.id) if showing else None
+            shown = " or ".join(f"h{number}" for number in showing) if all(one in tests for one in showing) else ""
+            cells.append(_HIDDEN if place is None else _cell(attribute, place, source, shown, known))
+        row = f"[{', '.join(('row[0]', 'row[1]', *(cell.text for cell in cells)))}]"
+        if [cell.place for cell in cells] == [*places.values()]:
+            # The row itself, unless a value does not fit.
+            fits = " and ".join(cell.fits for cell in cells if cell.fits)
+            row = f"row if {fits} else {row}" if fits else "row"
         if not branches:
             return lambda _rows, _environment: []
-        if not tests and self._selector is None:
+        if not tests and self._selector is None and source is not None:
             return _compiled(["def show(rows, environment):", f" return [{row} for row in rows]"], known)  # type: ignore[no-any-return]  # so
-        lines = ["def show(rows, environment):", " found = []", " for row in rows:", *tests.values()]
+        lines = ["def show(rows, environment):", " found = []", " for row in rows:"]
+        if source is None:
+            lines.append(f"  {', '.join(['_', '_', *(f'v{place}' for place in places.values())])} = row")
+        lines += tests.values()
         if len(tests) == len(branches):
             lines += [f"  if not ({' or '.join(f'h{number}' for number in tests)}):", "   continue"]
         lines.append(f"  seen = {row}")
@@ -448,21 +469,33 @@ class Delivery:
         return wanted
 
 
-def _cell(
-    attribute: Attribute, source: EventType, showing: list[int], tests: Mapping[int, str], known: dict[str, Any]
-) -> str:
-    """Return the expression for one value that a reader sees, where the branches in `showing` show it."""
-    stated = source.by_id.get(attribute.id)
-    if stated is None or not showing:
-        return "None"
-    place = source.attributes.index(stated) + _FIXED
-    cell = f"row[{place}]"
-    if stated.spec != attribute.spec:
+class _Cell(NamedTuple):
+    """The expression for one value that a reader sees."""
+
+    text: str = "None"
+    #: where it stands in the row, if it is shown as it is
+    place: int | None = None
+    #: the test that it has to pass for that
+    fits: str = ""
+
+
+_HIDDEN: Final = _Cell()
+
+
+def _cell(attribute: Attribute, place: int, source: EventType | None, shown: str, known: dict[str, Any]) -> _Cell:
+    """Return the expression for the value at a place, which is shown if `shown` is empty or true."""
+    value = text = f"v{place}" if source is None else f"row[{place}]"
+    fits = ""
+    if source is None:
+        test = _bind(known, place, attribute, _mended).replace("value", value)
+        fits = f"({value} is None or {test})"
+        text = f"({value} if {fits} else mended{place}({value}))"
+    elif source.by_id[attribute.id].spec != attribute.spec:
         known[f"fit{place}"] = _mended(attribute)
-        cell = f"fit{place}({cell})"
-    if all(number in tests for number in showing):
-        cell = f"({cell} if {' or '.join(f'h{number}' for number in showing)} else None)"
-    return cell
+        text = f"fit{place}({value})"
+    if shown:
+        return _Cell(f"({text} if {shown} else None)")
+    return _Cell(text, place if fits or text == value else None, fits)
 
 
 _Forced: TypeAlias = tuple[tuple[AttributeId, Value], ...]

@@ -5,12 +5,12 @@ stand under attribute ids instead of names and which has no version, so that eve
 version: what that version lacks is left out, what the event lacks is null (paper 5, section 4.3.2).
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from itertools import islice
 from types import MappingProxyType
-from typing import Final, TypeAlias, TypeVar
+from typing import Any, Final, TypeAlias, TypeVar, overload
 
 from penstock.errors import MalformedError, did_you_mean
 from penstock.model.event_classes import event_class_of
@@ -148,3 +148,84 @@ class TransitEvent:
             raise MalformedError("event.type", f"an event of `{self.key.name}` is not a `{event_type.name.name}`")
         values = {a.name: _fitting(self.values.get(a.id), a) for a in event_type.attributes}
         return Event(event_type, MappingProxyType(values), self.id, self.time)
+
+
+class EventRows(Sequence[TransitEvent]):
+    """Events of one type as rows. They become `TransitEvent`s where somebody asks for one.
+
+    A row has the id, the time, and the values of the attributes in `layout`, in their order, with None for a value that
+    the event does not have. Nobody changes rows.
+    """
+
+    __slots__ = ("_events", "ancestors", "key", "layout", "rows")
+
+    def __init__(
+        self, key: TypeKey, ancestors: tuple[TypeKey, ...], layout: tuple[str, ...], rows: list[list[Any]]
+    ) -> None:
+        self.key = key
+        self.ancestors = ancestors
+        self.layout = layout
+        self.rows = rows
+        self._events: tuple[TransitEvent, ...] | None = None
+
+    @property
+    def attributes(self) -> tuple[str, ...]:
+        """The attributes of which at least one event has a value, in their order."""
+        if None not in self.rows[0]:
+            return self.layout
+        places = enumerate(self.layout, 2)
+        held = tuple(name for place, name in places if any(row[place] is not None for row in self.rows))
+        return self.layout if len(held) == len(self.layout) else held
+
+    def pick(self, places: Sequence[int]) -> "EventRows":
+        """Return the events at these places."""
+        rows = self.rows
+        return EventRows(self.key, self.ancestors, self.layout, [rows[place] for place in places])
+
+    def __len__(self) -> int:
+        return len(self.rows)
+
+    @overload
+    def __getitem__(self, place: int) -> TransitEvent: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> tuple[TransitEvent, ...]: ...
+
+    def __getitem__(self, place: int | slice) -> TransitEvent | tuple[TransitEvent, ...]:
+        return self._all()[place]
+
+    def __iter__(self) -> Iterator[TransitEvent]:
+        return iter(self._all())
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and self._all() == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]  # rows are lists
+
+    def __repr__(self) -> str:
+        return f"EventRows({self.key.name}, {len(self)})"
+
+    def _all(self) -> tuple[TransitEvent, ...]:
+        if self._events is None:
+            key, ancestors, layout = self.key, self.ancestors, self.layout
+            each = ((row, dict(zip(layout, row[2:], strict=True))) for row in self.rows)
+            self._events = tuple(
+                TransitEvent(
+                    key,
+                    ancestors,
+                    MappingProxyType({name: value for name, value in values.items() if value is not None}),
+                    row[0],
+                    row[1],
+                )
+                for row, values in each
+            )
+        return self._events
+
+
+Typed: TypeAlias = EventType | TransitEvent | EventRows
+"""What says the type of events, and its ancestors."""
+
+
+def typed(events: Sequence[TransitEvent]) -> TransitEvent | EventRows:
+    """Return what says the type of events that are all of one type: their rows, or else the first of them."""
+    return events if type(events) is EventRows else events[0]

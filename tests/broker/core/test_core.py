@@ -1,12 +1,18 @@
 """What the parts of a node share: what is wanted is done in order."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import timedelta
+from typing import Any
 
+import hypothesis
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from tests.broker.core_kit import LonePorts, lone_core
 from tests.broker.node_kit import BROKERS, settings
-from tests.broker.sports import NEWS
+from tests.broker.sports import NEWS, NOW, SOCCER, grant
+from tests.budget import examples
 
 from penstock.broker.core.core import Core
 from penstock.broker.core.exchange import Outward
@@ -15,6 +21,9 @@ from penstock.broker.routing.outputs import Cut
 from penstock.broker.sealing.blocks import Lingering
 from penstock.errors import RefusedError
 from penstock.model.events import TransitEvent
+from penstock.trust.capabilities import BROKER_RIGHTS, Right
+from penstock.trust.credentials import Credentials
+from penstock.trust.validity import Validity
 
 
 def cut(code: str) -> Cut:
@@ -91,3 +100,44 @@ def test_who_is_woken_too_early_is_woken_again() -> None:
     core.flush()
     assert len(around.woken) == 2
     assert len(core.exchange.gathering) == 1
+
+
+ME, PEER = BROKERS[:2]
+END = Validity.between(not_after=NOW + timedelta(minutes=1))
+BROKER = [grant(PEER, None, right) for right in BROKER_RIGHTS]
+#: what the neighbour shows, or the broker has
+BAGS = [
+    (),
+    (*BROKER,),
+    (*BROKER, grant(PEER, NEWS, Right.ROUTE), grant(PEER, SOCCER, Right.ROUTE, valid=END)),
+    (*(grant(PEER, None, right, valid=END) for right in BROKER_RIGHTS), grant(PEER, NEWS, Right.ROUTE)),
+    (grant(ME, NEWS, Right.ROUTE),),
+    (grant(ME, NEWS, Right.ROUTE, valid=END), grant(ME, SOCCER, Right.ROUTE), grant(PEER, SOCCER, Right.ROUTE)),
+    (grant(ME, NEWS, Right.ROUTE), grant(PEER, NEWS, Right.ROUTE), *BROKER),
+]
+
+
+@hypothesis.settings(max_examples=examples(60), deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.just("show") | st.just("policy"), st.sampled_from(BAGS))
+        | st.tuples(st.just("wait"), st.sampled_from([1, 59, 61])),
+        max_size=8,
+    )
+)
+def test_what_may_pass_to_a_neighbour_is_what_both_may_carry_whatever_was_cached(steps: list[tuple[str, Any]]) -> None:
+    now = [NOW]
+    core = lone_core(settings(), LonePorts(), lambda: now[0])
+    types = [one.name.key for one in (NEWS, SOCCER)]
+    for step, what in [("show", BAGS[3]), ("policy", BAGS[4]), *steps, ("wait", 61)]:
+        if step == "show":
+            core.disclose(PEER.principal, Credentials.of(*what) if what else None)
+        elif step == "policy":
+            core.change_sources(replace(core.sources, credentials=Credentials.of(*what)))
+        else:
+            now[0] += timedelta(seconds=what)
+        core.begin()
+        for _ in range(2):
+            found = [core.may_pass(one, PEER.principal) for one in types]
+            both = [core.may_route(one, ME.principal) and core.may_route(one, PEER.principal) for one in types]
+            assert found == [core.admitted(PEER.principal) and one for one in both]

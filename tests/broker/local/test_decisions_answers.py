@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.decisions import DecisionCache
-from penstock.trust.validity import Validity
+from penstock.trust.validity import Validity, turning_point
 
 NOW = datetime(2026, 5, 1, tzinfo=UTC)
 SECOND = timedelta(seconds=1)
@@ -22,7 +22,8 @@ class Asking:
         if known is not None:
             return known
         self.found += 1
-        return self.answers.keep(about, (by,), now, [Validity.between(not_after=NOW + SECOND)], answer=answer)
+        until = turning_point([Validity.between(not_after=NOW + SECOND)], now)
+        return self.answers.keep(about, (by,), until, answer=answer)
 
 
 def test_an_answer_is_found_once_and_anew_where_it_rests_on_something_else() -> None:

@@ -1,6 +1,6 @@
 """Events of sealed types are gathered by type, go when it is time, and wait while they cannot be sealed."""
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -26,7 +26,7 @@ def gathering(linger: timedelta = LINGER, most: int = 4, held: Collection[TypeKe
     return BlockBuilder(Lingering(linger=linger, events=most), BrokerLimits(**limits), held.__contains__)  # type: ignore[arg-type]  # numbers alone
 
 
-def ids(blocks: list[tuple[TransitEvent, ...]]) -> list[str]:
+def ids(blocks: Sequence[Sequence[TransitEvent]]) -> list[str]:
     return [" ".join(event.id for event in block) for block in blocks]
 
 

@@ -96,6 +96,10 @@ class SteadyClock:
     def __call__(self) -> datetime:
         """Return the time. It is earlier than before only if the wall clock was corrected."""
         wall, at, before = self._wall(), self._steady(), self._latest
+        if not self._ahead and before <= wall and _NONE <= wall - self._read <= _STEP:
+            # Mostly so: as little time has passed as makes no step.
+            self._read, self._read_at, self._latest = wall, at, wall
+            return wall
         forward = wall - self._read - timedelta(seconds=at - self._read_at)
         self._read, self._read_at = wall, at
         if forward > _STEP:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import replace
 from datetime import datetime
 from functools import partial
-from itertools import count
+from itertools import chain, count
 from typing import Any, Final, Protocol, TypeAlias
 
 from penstock.broker.blinding import BlindedVault, BlindingRouter, Labels
@@ -46,7 +46,7 @@ from penstock.trust.discovery import valid_period
 from penstock.trust.event_types import VerifiedType
 from penstock.trust.policy_state import Revocations
 from penstock.trust.statements import VALIDITY_TOPIC
-from penstock.trust.validity import OnlineTest, Validity
+from penstock.trust.validity import OnlineTest, Validity, earliest, turning_point
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Which of its credentials a broker shows: those that its own rights may depend on.
@@ -221,7 +221,8 @@ class Core:
             self.principal,
             self.library.protection,
             self._reads_as_much,
-            clock=self.now,
+            # Whoever brings events has asked for the time just before.
+            clock=lambda: self.latest,
             random=settings.random,
             settings=settings.seals,
             signatures=Signatures(settings.key, self._may_sign),
@@ -235,6 +236,7 @@ class Core:
             proof=proof,
             may_route=self.may_route,
             admitted=self.admitted,
+            may_pass=self.may_pass,
             vault=self.sealing,
             on_fabric=on_fabric,
             limits=settings.limits,
@@ -570,6 +572,23 @@ class Core:
             return of_type.name == KEYS and self.goes_by(self.latest, of_type.owner, broker)
         return self.is_broker(broker) and self.overlay.may_route(self.latest, of_type, broker)
 
+    def may_pass(self, of_type: TypeKey, peer: Principal) -> bool:
+        """Say whether a type may go to a neighbour and come from it: both brokers may carry it.
+
+        It is asked for every event, so that the answer is cached until what it depends on changes.
+        """
+        bag, now = self.disclosed.get(peer, _NOTHING), self.latest
+        facts = self._network_facts(bag)
+        known = self._answers.known((of_type, peer), (self.overlay.version, facts), now)
+        if known is not None:
+            return known
+        answer = self.admitted(peer) and self.may_route(of_type, self.principal) and self.may_route(of_type, peer)
+        if is_blinded(of_type) or is_reserved(of_type.name):
+            # These depend on more.
+            return answer
+        by, until = (self.overlay.version, facts), earliest(self._until(now, bag), self.overlay.turns())
+        return self._answers.keep((of_type, peer), by, until, answer=answer)
+
     def goes_by(self, now: datetime, owner: Principal, broker: Principal) -> bool:
         """Say whether a broker follows an owner's policy, because it may carry one of the owner's types.
 
@@ -586,7 +605,7 @@ class Core:
         known = self._answers.known(about, by, now)
         if known is None:
             known = self.is_broker(broker, shown) and (coordinates or self.overlay.trusts(now, owner, broker, shown))
-            self._answers.keep(about, by, now, self._dates(shown), answer=known)
+            self._answers.keep(about, by, self._until(now, shown), answer=known)
         return known
 
     def is_broker(self, broker: Principal, shown: Credentials = _NOTHING) -> bool:
@@ -603,8 +622,8 @@ class Core:
         known = self._answers.known(about, by, now)
         if known is not None:
             return known
-        dates = self._dates(bag, *library.below(of_type, now))
-        return self._answers.keep(about, by, now, dates, answer=self._ports.reads_as_much(peer, of_type))
+        until = self._until(now, bag, *library.below(of_type, now))
+        return self._answers.keep(about, by, until, answer=self._ports.reads_as_much(peer, of_type))
 
     def _may_sign(self, broker: Principal, of_type: TypeKey, attributes: tuple[str, ...]) -> bool:
         bag, library = self.disclosed.get(broker, _NOTHING), self.library
@@ -613,9 +632,9 @@ class Core:
         known = self._answers.known(about, by, now)
         if known is not None:
             return known
-        dates = self._dates(bag, *library.below(of_type, now))
+        until = self._until(now, bag, *library.below(of_type, now))
         answer = self.is_broker(broker) and self._ports.may_sign(*about)
-        return self._answers.keep(about, by, now, dates, answer=answer)
+        return self._answers.keep(about, by, until, answer=answer)
 
     def admitted(self, broker: Principal) -> bool:
         """Say whether another principal may be a broker of the network, by the credentials that it shows.
@@ -628,7 +647,7 @@ class Core:
         if known is not None:
             return known
         answer = all(self._has(broker, right, bag) for right in BROKER_RIGHTS)
-        return self._answers.keep(broker, by, now, self._dates(bag), answer=answer)
+        return self._answers.keep(broker, by, self._until(now, bag), answer=answer)
 
     def _network_facts(self, bag: Credentials) -> tuple[object, ...]:
         """Return what rights on the network depend on besides dates; most policy changes do not affect it."""
@@ -667,11 +686,11 @@ class Core:
                 ends.append(max(known))
         return min(ends, default=None)
 
-    def _dates(self, bag: Credentials, *types: VerifiedType) -> Iterator[Validity]:
-        """Yield the validities that answers about a broker depend on."""
+    def _until(self, now: datetime, bag: Credentials, *types: VerifiedType) -> datetime | None:
+        """Return the first date at which answers about a broker may change."""
         online = self.sources.online
-        yield from (valid_period(one, self.latest, online) for one in (*self.sources.credentials, *bag))
-        yield from (one.validity for one in types)
+        shown = (valid_period(one, self.latest, online) for one in (*self.sources.credentials, *bag))
+        return turning_point(chain(shown, (one.validity for one in types)), now)
 
     def _has(self, broker: Principal, right: Right, bag: Credentials) -> bool:
         found = self._consider(broker, right, bag)

@@ -5,13 +5,14 @@
 
 1. Run what is due, and apply changed policy: `Core.begin`, `LocalBroker.catch_up`.
 2. Check the publisher's rights: `_admit`. They were decided when it advertised (`LocalBroker.advertise`).
-3. Events of sealed types, and events for a fabric, leave this path: `Exchange` forwards them.
+3. Events of sealed types, and events for a fabric, leave this path: `Exchange` forwards them, as rows (`EventRows`).
 4. Match subscriptions: the router numbers the rows and finds the keys of the subscriptions that each row matches
    (`Router.publish_rows`). It forwards rows to neighbours with matching subscriptions.
 5. Apply each reader's rights: `_show`. They were decided when it subscribed (`LocalBroker.subscribe`).
 6. Send the rows that a reader sees as messages on its link: `write`.
 
-Events from neighbours, from a fabric, or from an opened sealed block join at step 5: `deliver`.
+Events from neighbours, from a fabric, or from an opened sealed block join at step 5: `deliver`. Rows of opened blocks
+are shown together (`Delivery.for_arrivals`) if such rows arrive often.
 
 A `_Plan` caches what was found for an advertisement until something changes. Rights are checked in loops that are
 generated once for each advertisement and for each part of a subscription (`Publication.admit`, `Delivery.for_rows`).
@@ -25,6 +26,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from types import MappingProxyType
 from typing import TYPE_CHECKING, ClassVar, Final, NamedTuple, TypeAlias
 
@@ -35,13 +37,13 @@ from penstock.broker.local.requests import Given, Output, Publish
 from penstock.broker.local.sessions import Session, SessionAdvertisement, SessionSubscription
 from penstock.broker.local.type_library import Library
 from penstock.broker.routing.outputs import Output as Routed
+from penstock.broker.routing.outputs import RowDeliveries
 from penstock.broker.routing.router import Router
 from penstock.broker.wire.protocol import PublishMessage, Row, write_events
-from penstock.broker.wire.publications import PublishedRows
 from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
 from penstock.guard.enforce import Environment, ShowRows
-from penstock.model.events import Event, TransitEvent
-from penstock.model.names import TypeName
+from penstock.model.events import Event, EventRows, TransitEvent
+from penstock.model.names import TypeKey, TypeName
 from penstock.selector import ALWAYS
 
 if TYPE_CHECKING:
@@ -54,6 +56,8 @@ Deliveries: TypeAlias = Iterable[tuple[tuple[str, ...], TransitEvent]]
 _UNASKED: Final[Environment] = MappingProxyType({})
 #: events in one message to a reader
 _ROWS: Final = 512
+#: rows of a layout that come from elsewhere, before loops are generated for it: that takes as long as some rows do
+_OFTEN: Final = 256
 
 
 class WriteBudget:
@@ -118,6 +122,10 @@ class _Reader(NamedTuple):
     asks_for_all: bool
 
 
+_Readers: TypeAlias = dict[tuple[str, ...], list[_Reader]]
+"""The readers of a row, by the keys that it matches."""
+
+
 @dataclass(slots=True)
 class _Plan:
     """Where events of one advertisement and type go. It is valid until a request, a type or a validity changes."""
@@ -132,8 +140,15 @@ class _Plan:
     key: str
     #: whether events go directly to readers and neighbours: not sealed, and not across a fabric
     direct: bool
-    #: the readers of a row, by the keys that it matches
-    readers: dict[tuple[str, ...], list[_Reader]] = field(default_factory=dict)
+    readers: _Readers = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class _Arrival:
+    """Rows of one layout that come from elsewhere: how many there were, and their readers."""
+
+    rows: int = 0
+    readers: _Readers = field(default_factory=dict)
 
 
 class EventPath:
@@ -148,6 +163,9 @@ class EventPath:
         self._ports = ports
         self._limits = limits
         self._plans: dict[tuple[str, str], _Plan] = {}
+        #: by type, ancestors and layout, until a request or a type changes
+        self._arrived: dict[tuple[TypeKey, tuple[TypeKey, ...], tuple[str, ...]], _Arrival] = {}
+        self._arrived_by = (-1, -1)
         self.links: dict[str, Link] = {}
 
     def publish(self, session: str, message: PublishMessage) -> None:
@@ -176,13 +194,15 @@ class EventPath:
             if admitted and plan.direct:
                 # (4) Match subscriptions, (5) apply the readers' rights, and (6) send.
                 keys, onward = self._router.publish_rows(plan.key, offer.type, offer.layout, admitted)
-                for given in self._show(plan, admitted, keys, now):
+                for given in self._show(plan.readers, partial(self._find_readers, plan), admitted, keys, now):
                     self.write(given)
                 if onward:
                     ports.settle(onward)
             elif admitted:
                 # (3) Leave this path.
-                ports.settle((Publish(plan.key, PublishedRows(offer.type, offer.layout, admitted).events()),))
+                of_type = offer.type
+                events = EventRows(of_type.key, of_type.ancestors, offer.layout, admitted)
+                ports.settle((Publish(plan.key, events),))
         if refused:
             ports.settle(local.refuse(client, message.advertisement, message.type, refused, now))
 
@@ -281,15 +301,27 @@ class EventPath:
             raise
         return [row[0], row[1], *map(passed.values.get, offer.layout)]
 
-    def _show(self, plan: _Plan, rows: Sequence[Row], keys: Sequence[tuple[str, ...]], now: datetime) -> list[Given]:
-        """Return what each reader sees of rows. `keys` are those of the subscriptions that each row matches."""
+    def _show(
+        self,
+        known: _Readers,
+        find: Callable[[tuple[str, ...]], list[_Reader]],
+        rows: Sequence[Row],
+        keys: Sequence[tuple[str, ...]],
+        now: datetime,
+    ) -> list[Given]:
+        """Return what each reader sees of rows. `keys` are those of the subscriptions that each row matches.
+
+        `known` caches the readers by these keys, and `find` returns them.
+        """
         seen: dict[str, _Seen] = {}
         # Usually all rows of a message match the same subscriptions.
         same = keys.count(keys[0]) == len(keys)
         for found, run in [(keys[0], rows)] if same else _runs(keys, rows):
-            readers = plan.readers.get(found)
+            readers = known.get(found)
             if readers is None:
-                readers = plan.readers[found] = self._find_readers(plan, found)
+                if len(known) >= self._limits.cache_entries:
+                    known.clear()
+                readers = known[found] = find(found)
             for receiver, show, asks_for_all in readers:
                 held = receiver.held
                 one = seen.get(held.ticket)
@@ -299,8 +331,6 @@ class EventPath:
         return [given for one in seen.values() if (given := one.given()) is not None]
 
     def _find_readers(self, plan: _Plan, keys: tuple[str, ...]) -> list[_Reader]:
-        if len(plan.readers) >= self._limits.cache_entries:
-            plan.readers.clear()
         found = self._local.active.receivers(keys, plan.offer.type) if keys else ()
         return [_Reader(one, one.view.for_rows(plan.offer.type), one.held.asked.selector == ALWAYS) for one in found]
 
@@ -310,6 +340,10 @@ class EventPath:
     def deliver(self, deliveries: Deliveries, now: datetime) -> list[Given]:
         """Return what readers see of events that this broker's clients did not publish."""
         local = self._local
+        if type(deliveries) is RowDeliveries:
+            known = self._arrivals(deliveries.events)
+            if known is not None:
+                return self._deliver_rows(known, deliveries, now)
         found: dict[str, _Seen] = {}
         for keys, event in deliveries:
             if (local.held or local.suspended) and local.is_suspended(event):
@@ -323,6 +357,31 @@ class EventPath:
                 seen = receiver.view(event, self._surroundings(receiver, now))
                 one.add(receiver, 1, [] if seen is None else [[seen.id, seen.time, *seen.values.values()]])
         return [given for one in found.values() if (given := one.given()) is not None]
+
+    def _deliver_rows(self, known: _Readers, deliveries: RowDeliveries, now: datetime) -> list[Given]:
+        """Return the same of rows of a layout that comes often."""
+        local, events = self._local, deliveries.events
+        if (local.held or local.suspended) and local.is_suspended(events):
+            local.held_back += len(events)
+            return []
+        return self._show(known, partial(self._find_arrivals, events), events.rows, deliveries.keys, now)
+
+    def _arrivals(self, events: EventRows) -> _Readers | None:
+        """Return who reads rows like these; None if their layout comes too seldom to generate loops for it."""
+        made_by = self._local.active.version, self._library.changes
+        if made_by != self._arrived_by or len(self._arrived) >= self._limits.cache_entries:
+            self._arrived_by = made_by
+            self._arrived.clear()
+        layout = events.key, events.ancestors, events.layout
+        arrival = self._arrived.get(layout)
+        if arrival is None:
+            arrival = self._arrived[layout] = _Arrival()
+        arrival.rows += len(events)
+        return arrival.readers if arrival.rows >= _OFTEN else None
+
+    def _find_arrivals(self, events: EventRows, keys: tuple[str, ...]) -> list[_Reader]:
+        found = self._local.active.receivers(keys, events)
+        return [_Reader(one, one.view.for_arrivals(events), one.held.asked.selector == ALWAYS) for one in found]
 
     def write(self, given: Given) -> None:
         """Send events to a reader, if it is still connected."""

@@ -15,12 +15,23 @@ from penstock.broker.core.event_path import EventPath
 from penstock.broker.local import requests
 from penstock.broker.local.local_broker import LocalBroker
 from penstock.broker.local.requests import RequestReport, ToClient, carry_out
-from penstock.broker.routing.outputs import Cut, Deliver, Disclosed, Interested, Laid, Send, Unopened, Unsent
+from penstock.broker.routing.outputs import (
+    Cut,
+    Deliver,
+    Deliveries,
+    Disclosed,
+    Interested,
+    Laid,
+    RowDeliveries,
+    Send,
+    Unopened,
+    Unsent,
+)
 from penstock.broker.routing.outputs import Output as Routed
 from penstock.broker.routing.router import Router
 from penstock.broker.sealing.blocks import BlockBuilder
 from penstock.errors import PenstockError, RefusedError
-from penstock.model.events import TransitEvent
+from penstock.model.events import TransitEvent, typed
 from penstock.model.names import TypeKey
 
 Outward: TypeAlias = ToClient | RequestReport | Send | Cut | Disclosed | Unopened | Unsent | Laid
@@ -31,7 +42,7 @@ Outward: TypeAlias = ToClient | RequestReport | Send | Cut | Disclosed | Unopene
 class Gathered:
     """Events of one sealed type to put into a block now. They were checked when they were published."""
 
-    events: tuple[TransitEvent, ...] = field(repr=False)
+    events: Sequence[TransitEvent] = field(repr=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +67,6 @@ class _Lost:
 
 
 Inward: TypeAlias = requests.Output | Routed | Gathered | _Parting | _Gone | _Lost
-Deliveries: TypeAlias = tuple[tuple[tuple[str, ...], TransitEvent], ...]
 
 _KEYS: Final = frozenset(("seal.unknown-key", "seal.unknown-label"))
 
@@ -127,7 +137,7 @@ class Exchange:
         match output:
             case Deliver(deliveries):
                 pending.extend(self._deliver(now, deliveries))
-            case requests.Publish(key, events) if self.router.seals(events[0].key):
+            case requests.Publish(key, events) if self.router.seals(typed(events).key):
                 self.router.check_events(key, events)
                 self._ports.sealable(events)
                 ready = self.gathering.put(now, events)
@@ -164,7 +174,9 @@ class Exchange:
                 outward.append(output)
 
     def _deliver(self, now: datetime, deliveries: Deliveries) -> list[Inward]:
-        if not any(key[0] == OWN for keys, _ in deliveries for key in keys):
+        # Mostly all rows of a block match the same subscriptions.
+        every = {*deliveries.keys} if type(deliveries) is RowDeliveries else [keys for keys, _ in deliveries]
+        if not any(key[0] == OWN for keys in every for key in keys):
             return self._show(now, deliveries)
         for keys, event in deliveries:
             if any(key[0] == OWN for key in keys):
@@ -172,7 +184,7 @@ class Exchange:
         theirs = ((tuple(key for key in keys if key[0] != OWN), event) for keys, event in deliveries)
         return self._show(now, [found for found in theirs if found[0]])
 
-    def _show(self, now: datetime, deliveries: Iterable[tuple[tuple[str, ...], TransitEvent]]) -> list[Inward]:
+    def _show(self, now: datetime, deliveries: Deliveries) -> list[Inward]:
         return [*self.local.catch_up(now), *self._path.deliver(deliveries, now)]
 
     def _stand(self) -> Iterator[Routed]:
@@ -188,7 +200,7 @@ class Exchange:
         self._standing.discard(of_type)
         return self.router.unadvertise(f"{_STANDING}{of_type}")
 
-    def _send(self, now: datetime, events: tuple[TransitEvent, ...]) -> Sequence[Inward]:
+    def _send(self, now: datetime, events: Sequence[TransitEvent]) -> Sequence[Inward]:
         """Seal and send events. If keys have gone meanwhile, the events wait, because they were accepted."""
         try:
             outputs = self.router.send(events)
@@ -197,23 +209,24 @@ class Exchange:
                 raise
             return self._wait(now, events)
         self._spread(events)
-        if not self._standing or events[0].key not in self._standing:
+        if not self._standing or typed(events).key not in self._standing:
             return outputs
-        return [*outputs, _Gone(events[0].key)]
+        return [*outputs, _Gone(typed(events).key)]
 
-    def _spread(self, events: tuple[TransitEvent, ...]) -> None:
+    def _spread(self, events: Sequence[TransitEvent]) -> None:
         if self._fabric is not None:
-            self._fabric.spread(events)
+            self._fabric.spread(tuple(events))
 
-    def _wait(self, now: datetime, events: tuple[TransitEvent, ...]) -> list[Inward]:
+    def _wait(self, now: datetime, events: Sequence[TransitEvent]) -> list[Inward]:
         """Let events wait for keys, except events with attributes whose keys the broker may not have any more."""
         waiting = tuple(event for event in events if self._can_ever_go(event))
         if len(waiting) == len(events):
             self.gathering.keep(now, events)
             return []
+        name = typed(events).key.name
         lost = RefusedError(
             "seal.unsent",
-            f"{len(events) - len(waiting)} events of `{events[0].key.name}` that clients have published are not sealed",
+            f"{len(events) - len(waiting)} events of `{name}` that clients have published are not sealed",
             hint="this broker has lost its right to keys that they need, and they are gone",
         )
         # The remaining events must not wait with the lost ones: they are sent separately.

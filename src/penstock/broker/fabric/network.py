@@ -348,6 +348,8 @@ class FabricNetwork:
 
         Raises `LimitError` (`route.event-size`), and what sealing raises.
         """
+        # Blocks are sealed by the time that was last asked for.
+        self._core.now()
         limits = self._core.settings.limits
         limits = replace(limits, route_block_bytes=min(limits.route_block_bytes, int(FABRIC_BYTES * _COLUMNS)))
         for block in blocks(self._core.principal, self._members.incarnation, first, events):

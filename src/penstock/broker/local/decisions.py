@@ -4,7 +4,7 @@ An answer is remembered until something changes, or until an instant at which a 
 or ends. So the same question costs a client's broker once, however often it is asked.
 """
 
-from collections.abc import Hashable, Iterable
+from collections.abc import Hashable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain
@@ -32,7 +32,7 @@ from penstock.trust.credentials import Credentials
 from penstock.trust.discovery import OnlineChecker, no_online_checker
 from penstock.trust.event_types import VerifiedType
 from penstock.trust.policy_state import Revocations
-from penstock.trust.validity import Validity, earliest, turning_point
+from penstock.trust.validity import earliest, turning_point
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Answers about rights that are asked for with every event, remembered while they are certainly the same.
@@ -67,14 +67,12 @@ class DecisionCache:
         """Clear the cache: the clock was corrected, or answers could not be recorded."""
         self._known.clear()
 
-    def keep(
-        self, about: Hashable, by: tuple[object, ...], now: datetime, dates: Iterable[Validity], *, answer: bool
-    ) -> bool:
-        """Cache an answer until the first of the dates that it depends on; return it."""
+    def keep(self, about: Hashable, by: tuple[object, ...], until: datetime | None, *, answer: bool) -> bool:
+        """Cache an answer until the first of the dates that it depends on, if there is one; return it."""
         self._known.pop(about, None)
         if len(self._known) >= self._limits.cache_entries:
             self._known.pop(next(iter(self._known)))
-        self._known[about] = _Answer(by, turning_point(dates, now) or _NEVER, answer)
+        self._known[about] = _Answer(by, until or _NEVER, answer)
         return answer
 
 

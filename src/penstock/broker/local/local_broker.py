@@ -44,10 +44,9 @@ from penstock.broker.local.type_library import Library
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.guard import Delivery, Recorder, Rules, environment
 from penstock.guard.enforce import Environment
-from penstock.model.events import TransitEvent
+from penstock.model.events import Typed
 from penstock.model.names import NetworkName, TypeKey, TypeName
 from penstock.model.principals import Principal
-from penstock.model.types import EventType
 from penstock.model.values import Scalar
 from penstock.selector import ALWAYS, Selector
 from penstock.trust.capabilities import Right
@@ -118,7 +117,7 @@ class ActiveRequests:
         else:
             held.session.usage.advertisements -= 1
 
-    def receivers(self, keys: tuple[str, ...], event: TransitEvent | EventType) -> tuple[Receiver, ...]:
+    def receivers(self, keys: tuple[str, ...], event: Typed) -> tuple[Receiver, ...]:
         """Return who gets an event, or events of a type, by the keys that the router found, and how each sees it."""
         arrival = keys, event.key, event.ancestors
         known = self._receivers.get(arrival)
@@ -128,7 +127,7 @@ class ActiveRequests:
             known = self._receivers[arrival] = tuple(self._find_receivers(keys, event))
         return known
 
-    def _find_receivers(self, keys: tuple[str, ...], event: TransitEvent | EventType) -> Iterator[Receiver]:
+    def _find_receivers(self, keys: tuple[str, ...], event: Typed) -> Iterator[Receiver]:
         for held in self._subscriptions(keys):
             part = held.part_of(event)
             if part is not None and self._library.is_of(event.key, part.type):
@@ -468,7 +467,7 @@ class LocalBroker:
         """Go on with an owner's types."""
         self.suspended.discard(owner)
 
-    def is_suspended(self, about: EventType | TransitEvent) -> bool:
+    def is_suspended(self, about: Typed) -> bool:
         """Say whether events of a type may not pass at present.
 
         Readers of a type have their right from its owner, whoever owns the sub-type of which the event is.

@@ -5,7 +5,7 @@ right it lacks, is its operator's to know, and the client's only where the owner
 (`Right.RESTRICTIONS`): how somebody is restricted may itself be sensitive (section 8 of the paper on Hermes).
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
@@ -110,7 +110,7 @@ class Publish:
     """Send events under an advertisement."""
 
     key: str
-    events: tuple[TransitEvent, ...]
+    events: Sequence[TransitEvent]
 
 
 ToRouter: TypeAlias = Subscribe | Unsubscribe | Advertise | Unadvertise | Publish

@@ -14,7 +14,7 @@ from penstock.broker.local.requests import ClientRequest, Detail, Verb
 from penstock.broker.wire.entries import Filter
 from penstock.errors import LimitError, RefusedError
 from penstock.guard import Authority, EventCounts, PublicationRate, Recorded
-from penstock.model.events import Event, TransitEvent
+from penstock.model.events import Event, Typed
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
@@ -59,7 +59,7 @@ class SessionSubscription:
     #: what the parts are derived from, if there are any
     basis: Basis | None = None
 
-    def part_of(self, event: TransitEvent | EventType) -> SubscriptionPart | None:
+    def part_of(self, event: Typed) -> SubscriptionPart | None:
         """Return the part that an event belongs to: that of its nearest ancestor."""
         part = self.parts.get(event.key)
         if part is not None:

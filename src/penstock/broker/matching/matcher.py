@@ -11,6 +11,7 @@ constraints that would multiply the places of a clause, and opaque conditions. A
 constraint is evaluated on every event; `Matcher.unrouted` counts these.
 """
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from types import NoneType
 from typing import Any, Final, Generic, TypeAlias, TypeVar
@@ -218,6 +219,9 @@ Values: TypeAlias = Mapping[str, Scalar]
 _FEW: Final = 8
 #: A few selectors are compiled together after so many events without a change.
 _CALM: Final = 16
+#: The layouts of rows that are remembered, and after how many rows tests are compiled for one.
+_LAYOUTS: Final = 256
+_OFTEN: Final = 256
 #: The number of places that the constraints after the first may multiply a clause into.
 _PLACES: Final = 64
 
@@ -342,14 +346,14 @@ class Matcher(Generic[K]):
 class _Few(Generic[K]):
     """A few selectors that are evaluated one by one. Their combined results are remembered."""
 
-    __slots__ = ("_answers", "_layout", "_row_tests", "_selectors", "_tests")
+    __slots__ = ("_answers", "_layouts", "_row_tests", "_selectors", "_tests")
 
     def __init__(self, keys: Mapping[Selector, tuple[K, ...]]) -> None:
         self._selectors = [(1 << place, selector) for place, selector in enumerate(keys) if selector != ALWAYS]
         self._tests = [(bit, compile_selector(selector)) for bit, selector in self._selectors]
-        #: the tests for rows of the layout that came last
-        self._layout: tuple[str, ...] | None = None
-        self._row_tests: list[tuple[int, CompiledRows]] = []
+        #: rows by layout, and the tests for those that have come often: compiling them takes long
+        self._layouts: Counter[tuple[str, ...]] = Counter()
+        self._row_tests: dict[tuple[str, ...], list[tuple[int, CompiledRows]]] = {}
         always = sum(1 << place for place, selector in enumerate(keys) if selector == ALWAYS)
         #: by the places of those that are TRUE, but for those that always are
         self._answers = _Answers(list(enumerate(keys.values())), always)
@@ -365,12 +369,15 @@ class _Few(Generic[K]):
         return self._answers[true]
 
     def match_rows(self, layout: tuple[str, ...], rows: Sequence[Sequence[Scalar]]) -> list[tuple[K, ...]]:
-        if layout != self._layout:
-            places = {name: place for place, name in enumerate(layout, 2)}
-            self._row_tests = [(bit, compile_for_rows(selector, places)) for bit, selector in self._selectors]
-            self._layout = layout
+        answers = self._answers
+        if not self._selectors:
+            return [answers[0]] * len(rows)
+        tests = self._row_tests.get(layout)
+        if tests is None:
+            tests = self._compile(layout, len(rows))
+        if tests is None:
+            return [self.match(dict(zip(layout, row[2:], strict=True))) for row in rows]
         found: list[tuple[K, ...]] = []
-        answers, tests = self._answers, self._row_tests
         for row in rows:
             true = 0
             for bit, holds in tests:
@@ -381,6 +388,19 @@ class _Few(Generic[K]):
                     continue
             found.append(answers[true])
         return found
+
+    def _compile(self, layout: tuple[str, ...], rows: int) -> list[tuple[int, CompiledRows]] | None:
+        """Return the tests for rows of a layout if it has come often, and None otherwise."""
+        if len(self._layouts) >= _LAYOUTS:
+            self._layouts.clear()
+            self._row_tests.clear()
+        self._layouts[layout] += rows
+        if self._layouts[layout] < _OFTEN:
+            return None
+        places = {name: place for place, name in enumerate(layout, 2)}
+        tests = [(bit, compile_for_rows(selector, places)) for bit, selector in self._selectors]
+        self._row_tests[layout] = tests
+        return tests
 
 
 class _Answers(dict[int, tuple[K, ...]]):

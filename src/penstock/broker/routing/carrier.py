@@ -4,13 +4,14 @@ from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Final, NamedTuple, TypeAlias
+from itertools import chain
+from typing import Any, Final, NamedTuple, TypeAlias
 
 from penstock.broker.evolution.statements import is_reserved
 from penstock.broker.limits import BrokerLimits
-from penstock.broker.matching.matcher import Values
+from penstock.broker.matching.matcher import Matcher
 from penstock.broker.routing.filters import passes
-from penstock.broker.routing.outputs import Deliveries, Unopened
+from penstock.broker.routing.outputs import Deliveries, RowDeliveries, Unopened
 from penstock.broker.routing.trees import Forest, Side
 from penstock.broker.sealing.blocks import SealedPublications, Vault, not_sealed
 from penstock.broker.wire.entries import Filter, SubscriptionEntry
@@ -18,7 +19,7 @@ from penstock.broker.wire.publications import Publications
 from penstock.codec.blocks import BlockHeader
 from penstock.crypto.seal_keys import unknown_key
 from penstock.errors import LimitError, MalformedError, PenstockError, RefusedError
-from penstock.model.events import TransitEvent
+from penstock.model.events import EventRows, TransitEvent
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 
@@ -281,7 +282,15 @@ class RetainedSamples:
 Allowed: TypeAlias = Callable[[TypeKey, Principal], bool]
 """Returns whether events of a type may come from a neighbour, and go to it."""
 
-_Matchers: TypeAlias = list[Callable[[Values], tuple[str, ...]]]
+_Matchers: TypeAlias = list[Matcher[str]]
+
+
+def match_rows(matchers: _Matchers, layout: tuple[str, ...], rows: list[list[Any]]) -> list[tuple[str, ...]]:
+    """Return the keys of clients' subscriptions that each row matches; each key is in one matcher only."""
+    found = [matcher.match_rows(layout, rows) for matcher in matchers]
+    if len(found) == 1:
+        return found[0]
+    return [tuple(sorted(chain.from_iterable(keys))) for keys in zip(*found, strict=True)] or [()] * len(rows)
 
 
 @dataclass(frozen=True, slots=True)
@@ -340,7 +349,7 @@ class Carrier:
         unopened: list[Unopened] = []
         for waiting in self._waiting.empty():
             try:
-                block = self._open(*waiting)
+                block = self._open(*waiting, read=bool(self._matchers(waiting.block)))
             except (RefusedError, MalformedError) as error:
                 unopened.append(_refused(waiting, error))
                 continue
@@ -400,7 +409,7 @@ class Carrier:
             return self._carry_events(block, came_from)
         arrived = self._vault.now()
         try:
-            opened = self._open(block, came_from, arrived)
+            opened = self._open(block, came_from, arrived, read=bool(readers))
         except (RefusedError, MalformedError) as error:
             # The neighbour may not be the culprit.
             return self._carry_refused(Waiting(block, came_from, arrived), error)
@@ -439,9 +448,10 @@ class Carrier:
         tree = self._forest.trees.get(block.type)
         return tree is not None and tree.sealed.asks
 
-    def _open(self, block: SealedPublications, came_from: Side, arrived: datetime) -> SealedPublications:
+    def _open(self, block: SealedPublications, came_from: Side, arrived: datetime, *, read: bool) -> SealedPublications:
+        """Open a block, and record its rows. It is verified if clients `read` it and its owner demands that."""
         signed = self._vault.demands(block.type)
-        verified = signed and bool(self._matchers(block))
+        verified = signed and read
         if block.beside:
             block = _believed(block, verified=verified)
         opened = block.opened(self._vault, verified=verified)
@@ -483,14 +493,17 @@ class Carrier:
             return ()
         if matchers is None:
             matchers = self._matchers(block)
+        events = block.events
+        if type(events) is EventRows:
+            return RowDeliveries(match_rows(matchers, events.layout, events.rows), events) if matchers else ()
         if len(matchers) == 1:
             # The usual case; the matcher returns combined keys from its cache.
-            match = matchers[0]
-            each = ((match(event.values), event) for event in block.events)
+            match = matchers[0].match
+            each = ((match(event.values), event) for event in events)
             return tuple((keys, event) for keys, event in each if keys)
         found: list[tuple[tuple[str, ...], TransitEvent]] = []
-        for event in block.events if matchers else ():
-            keys = {key for match in matchers for key in match(event.values)}
+        for event in events if matchers else ():
+            keys = {key for matcher in matchers for key in matcher.match(event.values)}
             if keys:
                 found.append((tuple(sorted(keys)), event))
         return tuple(found)
@@ -534,7 +547,7 @@ class Carrier:
         """Return whether a sample's successors would arrive here, or cannot while somebody may still ask for it."""
         event, tree = sample.event, self._forest.trees.get(sample.event.key)
         matchers = self._forest.matchers((event.key, *event.ancestors))
-        if sample.source is None or any(match(event.values) for match in matchers):
+        if sample.source is None or any(matcher.match(event.values) for matcher in matchers):
             return True
         if tree is None:
             return False

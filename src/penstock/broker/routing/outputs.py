@@ -1,14 +1,16 @@
 """Outputs of a router, and its settings."""
 
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import TypeAlias, overload
 
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.routing.membership import TRUSTING, Admitted, AnnouncementProof, MayRoute, anybody, everybody
 from penstock.broker.routing.messages import Hop
 from penstock.broker.sealing.blocks import NoVault, Vault
 from penstock.errors import PenstockError
-from penstock.model.events import TransitEvent
+from penstock.model.events import EventRows, TransitEvent
+from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 
 
@@ -20,8 +22,43 @@ class Send:
     hop: Hop
 
 
-Deliveries: TypeAlias = tuple[tuple[tuple[str, ...], TransitEvent], ...]
-"""Events in the order of arrival, each with the keys of the clients' subscriptions that it matches."""
+_Delivery: TypeAlias = tuple[tuple[str, ...], TransitEvent]
+
+Deliveries: TypeAlias = Sequence[_Delivery]
+"""Events in the order of arrival, each with the keys of the clients' subscriptions that it matches: one at least."""
+
+
+class RowDeliveries(Sequence[_Delivery]):
+    """The same as rows: `keys` has those that each of the `events` matches."""
+
+    __slots__ = ("events", "keys")
+
+    def __init__(self, keys: Sequence[tuple[str, ...]], events: EventRows) -> None:
+        if not all(keys):
+            events = events.pick([place for place, found in enumerate(keys) if found])
+            keys = [found for found in keys if found]
+        self.keys = keys
+        self.events = events
+
+    def __len__(self) -> int:
+        return len(self.keys)
+
+    @overload
+    def __getitem__(self, place: int) -> _Delivery: ...
+
+    @overload
+    def __getitem__(self, place: slice) -> Deliveries: ...
+
+    def __getitem__(self, place: int | slice) -> _Delivery | Deliveries:
+        return tuple(self)[place]
+
+    def __iter__(self) -> Iterator[_Delivery]:
+        return zip(self.keys, self.events, strict=True)
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Sequence) and tuple(self) == tuple(other)
+
+    __hash__ = None  # type: ignore[assignment]  # keys and rows are lists
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +137,8 @@ class RouterSettings:
 
     may_route: MayRoute = everybody
     admitted: Admitted = anybody
+    #: whether a type may go to a neighbour and come from it, by both of these, if the answer is cached
+    may_pass: Callable[[TypeKey, Principal], bool] | None = None
     proof: AnnouncementProof = TRUSTING
     #: seals and opens events
     vault: Vault = field(default_factory=NoVault)

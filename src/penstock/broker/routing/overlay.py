@@ -71,6 +71,8 @@ class Overlay:
         self._policy = Credentials()
         self._revocations = Revocations()
         self._disclosed: dict[Principal, Credentials] = {}
+        #: rises whenever answers are forgotten
+        self.version = 0
         self._turn: datetime | None = None
         self._bag: Credentials | None = None
         self._closures: dict[Principal, Closure] = {}
@@ -163,6 +165,7 @@ class Overlay:
         return Closure(found.fives, found.fours, found.quorums)
 
     def _forget(self) -> None:
+        self.version += 1
         self._turn = self._bag = None
         self._closures = {}
         self._answers = Recent(self._limits.cache_entries)

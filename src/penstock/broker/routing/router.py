@@ -13,11 +13,10 @@ being repaired. Events arrive in the order of their source while the path stays 
 """
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import chain
 from typing import Any, NamedTuple
 
 from penstock.broker.matching.matcher import Matcher
-from penstock.broker.routing.carrier import Carried, Carrier
+from penstock.broker.routing.carrier import Carried, Carrier, match_rows
 from penstock.broker.routing.filters import Advertised, check_known, check_new, check_passing, outside
 from penstock.broker.routing.membership import Membership, NetworkView
 from penstock.broker.routing.messages import (
@@ -46,9 +45,9 @@ from penstock.broker.routing.peers import Confirmations, Heard, Hops, LostNeighb
 from penstock.broker.routing.trees import Forest
 from penstock.broker.sealing.blocks import SealedPublications
 from penstock.broker.wire.entries import Entry, Filter, SubscriptionEntry
-from penstock.broker.wire.publications import Publications, PublishedRows, blocks, check_slot
+from penstock.broker.wire.publications import Publications, blocks, check_slot
 from penstock.errors import PenstockError, RefusedError
-from penstock.model.events import TransitEvent
+from penstock.model.events import EventRows, TransitEvent
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
@@ -66,11 +65,6 @@ class _Route(NamedTuple):
     has_neighbours: bool
 
 
-def _united(found: list[list[tuple[str, ...]]], rows: int) -> list[tuple[str, ...]]:
-    """Return the keys that several indexes found for each row; each key is in one of them only."""
-    return [tuple(sorted(chain.from_iterable(keys))) for keys in zip(*found, strict=True)] or [()] * rows
-
-
 class Router:
     """The router of one broker. `incarnation` must rise with each start of the broker."""
 
@@ -84,6 +78,7 @@ class Router:
             me, incarnation, proof=self._settings.proof, admitted=self._admitted, limits=self._limits
         )
         self._view: NetworkView | None = None
+        self._allowed = self._settings.may_pass or self._may_pass
         self._neighbours = Peers(self._allowed)
         self._forest = Forest(
             lambda key: self._members.view.parent(key, self._may_route), self._vault.filters, self._limits
@@ -249,14 +244,13 @@ class Router:
         if route is None or route.version != self._forest.version or route.type is not event_type:
             route = self._find_route(key, event_type)
         if route.passing is not None:
-            check_passing(event_type.key, route.passing, PublishedRows(event_type, layout, rows).events())
+            check_passing(event_type.key, route.passing, EventRows(event_type.key, event_type.ancestors, layout, rows))
         first = self._published + 1
         self._published += len(rows)
-        found = [clients.match_rows(layout, rows) for clients in route.clients]
-        keys = found[0] if len(found) == 1 else _united(found, len(rows))
+        keys = match_rows(route.clients, layout, rows)
         if route.has_neighbours or self._lost.anybody:
-            published = PublishedRows(event_type, layout, rows)
-            block = published.block(self.me, self._members.incarnation, first)
+            events = EventRows(event_type.key, event_type.ancestors, layout, rows)
+            (block,) = blocks(self.me, self._members.incarnation, first, events)
             for peer, part in self._carrier.publish(block):
                 self._say(peer, part)
             self._outputs.extend(Unsent(*missing) for missing in self._lost.missing(block, None))
@@ -269,7 +263,7 @@ class Router:
         if of_type != event_type.key:
             raise outside()
         tree = self._forest.trees.get(of_type)
-        clients = self._forest.matchers_of((of_type, *event_type.ancestors))
+        clients = self._forest.matchers((of_type, *event_type.ancestors))
         route = _Route(self._forest.version, event_type, passing, clients, tree is not None and len(tree.index) > 0)
         if len(self._routes) >= self._limits.cache_entries:
             self._routes.clear()
@@ -507,7 +501,7 @@ class Router:
                 self._say(peer, body)
             self._outputs.extend(laid)
 
-    def _allowed(self, key: TypeKey, peer: Principal) -> bool:
+    def _may_pass(self, key: TypeKey, peer: Principal) -> bool:
         return self._admitted(peer) and self._may_route(key, self.me) and self._may_route(key, peer)
 
     def _carry(self, block: Publications, came_from: Principal | None) -> None:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
 from penstock.broker.limits import BrokerLimits
-from penstock.broker.matching.matcher import Matcher, Values
+from penstock.broker.matching.matcher import Matcher
 from penstock.broker.routing.filters import Covering, Moves, may_overlap, widest
 from penstock.broker.sealing.blocks import Match, SealedIndex, SealedPublications
 from penstock.broker.sealing.filters import Filters
@@ -359,12 +359,8 @@ class Forest:
         entry = self.subscribed.get(key)
         return () if entry is None else self.with_joined(entry.tree)
 
-    def matchers(self, line: tuple[TypeKey, ...]) -> list[Callable[[Values], tuple[str, ...]]]:
+    def matchers(self, line: tuple[TypeKey, ...]) -> list[Matcher[str]]:
         """Return the matchers of clients' subscriptions to these types. Each key is in one of them only."""
-        return [found.match for found in self.matchers_of(line)]
-
-    def matchers_of(self, line: tuple[TypeKey, ...]) -> list[Matcher[str]]:
-        """Return the indexes of clients' subscriptions to one of these types."""
         return [found for key in line if (found := self._clients.get(key)) is not None]
 
     def wanted(self) -> frozenset[TypeKey]:

@@ -19,7 +19,7 @@ from penstock.broker.matching.matcher import Matcher, Values
 from penstock.broker.sealing.filters import Column, Filters, NoFilters, OpenedFilter
 from penstock.broker.wire.entries import AnyFilter, SealedFilter
 from penstock.broker.wire.plain_trees import Tree, malformed, principal_tree, read_principal, too_many
-from penstock.broker.wire.publications import Publications
+from penstock.broker.wire.publications import Publications, pick
 from penstock.codec.blocks import (
     FIRST,
     Blinded,
@@ -44,7 +44,7 @@ from penstock.codec.blocks import (
 from penstock.codec.limits import BLOCK_CELLS, FRAME_BYTES, ROUTE_BLOCK_BYTES, ROUTE_BLOCK_EVENTS
 from penstock.crypto.blinding import blinded_key
 from penstock.errors import LimitError, MalformedError, RefusedError
-from penstock.model.events import TransitEvent
+from penstock.model.events import EventRows, TransitEvent, typed
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.values import INTEGER_MAX, Scalar
@@ -267,7 +267,7 @@ class SealedPublications(Publications):
             # As in sealed columns, a column of nulls takes a single byte.
             too_many("values beside a sealed block", BLOCK_CELLS)
         events = decode_events(unbundle(names, rows, Level.EVENT, [self._columns]))
-        return self._with(self.numbers, tuple(events), self.places, closed=False, beside=True, written=True)
+        return self._with(self.numbers, events, self.places, closed=False, beside=True, written=True)
 
     def _names(self) -> BlockNames:
         """Return the names of the block, which the plaintext beside it shares."""
@@ -308,7 +308,7 @@ class SealedPublications(Publications):
             raise
         if verified:
             vault.verify(self.block, rows)
-        events = tuple(rows if len(rows) == len(self.places) else [rows[place] for place in self.places])
+        events = rows if len(rows) == len(self.places) else pick(rows, self.places)
         return self._with(self.numbers, events, self.places, closed=False)
 
     def pick(self, places: Sequence[int]) -> "SealedPublications":
@@ -316,8 +316,8 @@ class SealedPublications(Publications):
         if len(places) == len(self.events):
             return self
         numbers = tuple([self.numbers[place] for place in places])
-        events = tuple([self.events[place] for place in places])
-        return self._with(numbers, events, tuple([self.places[place] for place in places]), closed=self.closed)
+        held = tuple([self.places[place] for place in places])
+        return self._with(numbers, pick(self.events, places), held, closed=self.closed)
 
     def onward(self, *, beside: bool = False) -> "SealedPublications":
         """Return the same, one hop further, for a neighbour that gets the plaintext beside it or not."""
@@ -333,7 +333,7 @@ class SealedPublications(Publications):
     def _with(  # noqa: PLR0913  # the fields that a copy can change
         self,
         numbers: tuple[int, ...],
-        events: tuple[TransitEvent, ...],
+        events: Sequence[TransitEvent],
         places: tuple[int, ...],
         *,
         closed: bool,
@@ -622,18 +622,18 @@ class BlockBuilder:
     def __len__(self) -> int:
         return self._events
 
-    def put(self, now: datetime, events: Sequence[TransitEvent]) -> list[tuple[TransitEvent, ...]]:
-        """Add events of one type; return the events to seal now, as one tuple for each block.
+    def put(self, now: datetime, events: Sequence[TransitEvent]) -> list[Sequence[TransitEvent]]:
+        """Add events of one type; return the events to seal now, block by block.
 
         Raises `RefusedError` (`seal.buffer-full`).
         """
-        key = events[0].key
+        key = typed(events).key
         batch = self._batches.get(key)
         if batch is None and self._is_full(events) and not self._holds(key):
-            return [events if type(events) is tuple else tuple(events)]
+            return [events if type(events) in (tuple, EventRows) else tuple(events)]
         size = sum(map(_size_of, events))
         self._check_room(key, len(events), size)
-        ready: list[tuple[TransitEvent, ...]] = []
+        ready: list[Sequence[TransitEvent]] = []
         if batch is not None and not self._fits(batch, len(events), size):
             ready += self._take(key)
             batch = self._batches.get(key)
@@ -648,7 +648,7 @@ class BlockBuilder:
 
     def keep(self, now: datetime, events: Sequence[TransitEvent]) -> None:
         """Put back events that could not be sealed after all, before later events of their type."""
-        key = events[0].key
+        key = typed(events).key
         batch, size = self._batches.setdefault(key, _Batch(now)), sum(map(_size_of, events))
         # Several blocks of a type are put back in their order.
         batch.events[batch.returned : batch.returned] = events

@@ -17,7 +17,7 @@ from penstock.crypto.seal_keys import LiveKeys, closed_epoch, column_scope, scop
 from penstock.crypto.sealer import Sealer
 from penstock.crypto.sealer import SealerSettings as SealSettings
 from penstock.errors import LimitError, RefusedError
-from penstock.model.events import TransitEvent
+from penstock.model.events import EventRows, TransitEvent, typed
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.model.types import Protection, Sealing
@@ -249,7 +249,7 @@ class KeyVault:
 
     def seal(self, events: Sequence[TransitEvent], /) -> bytes:
         """Seal events of one type. Raises `RefusedError` (`seal.unknown-key`), `LimitError` (`block.limit`)."""
-        of_type = events[0].key
+        of_type = typed(events).key
         self.sealed[of_type] += 1
         sealing, demanded = self._protection_of(of_type)
         level, signed = _level(sealing), demanded and self._signatures is not None
@@ -263,7 +263,7 @@ class KeyVault:
 
     def require(self, events: Sequence[TransitEvent], /) -> None:
         """Raise `RefusedError` (`seal.unknown-key`) if events of one type cannot be sealed now."""
-        of_type = events[0].key
+        of_type = typed(events).key
         needed = {str(of_type)}
         if _level(self._protection_of(of_type).sealing) is Level.ATTRIBUTE:
             forms = {tuple(event.values) for event in events}
@@ -280,8 +280,15 @@ class KeyVault:
         if self._version != self.keys.version or len(self._forms) > self._limits.cache_entries:
             self._version = self.keys.version
             self._forms.clear()
-        of_type, last, grows = events[0].key, None, False
+        of_type, last, grows = typed(events).key, None, False
         signed = self.demands(of_type)
+        if type(events) is EventRows and not signed and not self._settings.padding and len(events.layout) <= _MANY:
+            # What all of them have together can be sealed, if and only if each of them can.
+            form = of_type, events.attributes
+            if form not in self._forms:
+                self._check_form(*form)
+                self._forms.add(form)
+            return
         for event in events:
             attributes = tuple(event.values)
             # Mostly the same as in the event before.

@@ -30,11 +30,10 @@ from penstock.codec.blocks import rows_of
 from penstock.codec.limits import ROUTE_BLOCK_BYTES, ROUTE_BLOCK_EVENTS, CodecLimits
 from penstock.codec.wire import decode, encode
 from penstock.errors import LimitError
-from penstock.model.events import TransitEvent
+from penstock.model.events import EventRows, TransitEvent, typed
 from penstock.model.limits import TYPE_ATTRIBUTES, TYPE_DEPTH
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
-from penstock.model.types import EventType
 from penstock.model.values import INTEGER_MAX, Kind, Scalar, check_value
 
 #: what a codec makes of the value of an attribute; its texts are Unicode and its instants in UTC
@@ -105,37 +104,6 @@ def _read_header(data: bytes) -> PublicationHeader:
 _read_short = lru_cache(maxsize=_HEADERS)(_read_header)
 
 
-@dataclass(frozen=True, slots=True)
-class PublishedRows:
-    """Events of one version of a type, as a client of this broker may publish them.
-
-    A row has the id, the time, and the values of the attributes whose ids are in `layout`, in their order.
-    """
-
-    type: EventType
-    layout: tuple[str, ...]
-    rows: list[list[Any]] = field(repr=False)
-
-    def block(self, origin: Principal, incarnation: int, first: int) -> "Publications":
-        """Return the same as a block for other brokers, numbered from `first`."""
-        return Publications(origin, incarnation, tuple(range(first, first + len(self.rows))), self.events())
-
-    def events(self) -> tuple[TransitEvent, ...]:
-        """Return the same as events in transit."""
-        key, ancestors, layout = self.type.key, self.type.ancestors, self.layout
-        each = ((row, dict(zip(layout, row[2:], strict=True))) for row in self.rows)
-        return tuple(
-            TransitEvent(
-                key,
-                ancestors,
-                MappingProxyType({name: value for name, value in values.items() if value is not None}),
-                row[0],
-                row[1],
-            )
-            for row, values in each
-        )
-
-
 @dataclass(slots=True)
 class Publications:
     """Events in transit, of one type and one origin, which numbers them so that copies are recognised.
@@ -151,7 +119,7 @@ class Publications:
     incarnation: int
     #: strictly rising, one for each event
     numbers: tuple[int, ...]
-    events: tuple[TransitEvent, ...]
+    events: Sequence[TransitEvent]
     hops: int = 0
     retain: str = ""
     state: bool = False
@@ -161,23 +129,23 @@ class Publications:
     @property
     def type(self) -> TypeKey:
         """The type of all these events."""
-        return self.events[0].key
+        return typed(self.events).key
 
     @property
     def ancestors(self) -> tuple[TypeKey, ...]:
         """The ancestors of that type."""
-        return self.events[0].ancestors
+        return typed(self.events).ancestors
 
     def pick(self, places: Sequence[int]) -> "Publications":
         """Return some of these events, given by rising places."""
         if len(places) == len(self.events):
             return self
-        numbers, events = self.numbers, self.events
+        numbers = self.numbers
         return Publications(
             self.origin,
             self.incarnation,
             tuple([numbers[place] for place in places]),
-            tuple([events[place] for place in places]),
+            pick(self.events, places),
             self.hops,
             self.retain,
             self.state,
@@ -249,6 +217,11 @@ class Publications:
     _FORM: ClassVar = (bytes, int, int, str, bool, bytes, bytes)
 
 
+def pick(events: Sequence[TransitEvent], places: Sequence[int]) -> Sequence[TransitEvent]:
+    """Return the events at these places."""
+    return events.pick(places) if type(events) is EventRows else tuple([events[place] for place in places])
+
+
 def check_slot(name: str) -> None:
     """Check the name of a slot. Raises `MalformedError` and `LimitError` (`message.limit`)."""
     if len(name) > ROUTE_SLOT_LENGTH:
@@ -261,13 +234,16 @@ def blocks(
     origin: Principal, incarnation: int, first: int, events: Iterable[TransitEvent], retain: str = ""
 ) -> Iterator[Publications]:
     """Yield events as blocks of one type, in their order; they are numbered from `first`."""
+    if type(events) is EventRows:
+        yield Publications(origin, incarnation, tuple(range(first, first + len(events))), events, 0, retain)
+        return
     for _, group in groupby(events, attrgetter("key", "ancestors")):
         run = tuple(group)
         yield Publications(origin, incarnation, tuple(range(first, first + len(run))), run, 0, retain)
         first += len(run)
 
 
-def _write_columns(numbers: tuple[int, ...], events: tuple[TransitEvent, ...]) -> tuple[PublicationHeader, bytes]:
+def _write_columns(numbers: tuple[int, ...], events: Sequence[TransitEvent]) -> tuple[PublicationHeader, bytes]:
     header = PublicationHeader.of(events)
     cells: list[Scalar] = [*numbers]
     cells += [event.id for event in events]
