@@ -123,3 +123,25 @@ def test_explain_is_about_the_principal_of_the_context(shell: Shell, monkeypatch
     assert shell("explain", "--right", "publish").code == "chain.no-authority"
     # Another principal's question has nothing to do with the context in use.
     assert shell("explain", "--right", "subscribe", "--principal", "../reader.key").code == "cli.resource"
+
+
+def test_names_come_from_the_context_where_there_are_no_others(shell: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    add(shell, "demo")
+    elsewhere = shell.folder / "elsewhere"
+    elsewhere.mkdir()
+    monkeypatch.chdir(elsewhere)
+    issue = "cert issue --key ../acme.key --type-file ../reading.type --right subscribe --to"
+    assert "acme → reader: subscribe" in shell.ok(*issue.split(), "reader", "--out", "reader.cert").out
+    assert "reader  subscribe" in shell.ok("cert", "list").out
+    # New names go into a file of this folder, which counts from then on.
+    shell.ok("key", "new", "other.key", "--name", "other")
+    assert "other" not in (shell.folder / "names.toml").read_text()
+    assert "did you mean" not in shell(*issue.split(), "reader").err
+    (elsewhere / "names.toml").unlink()
+    monkeypatch.setenv("PENSTOCK_CONTEXT", "")
+    refused = shell(*issue.split(), "reader")
+    assert (refused.code, "give a file of names with --names" in refused.err) == ("principal.unknown", True)
+    # The folder of the context is gone, and commands that need no names still run.
+    monkeypatch.delenv("PENSTOCK_CONTEXT")
+    (shell.folder / "names.toml").unlink()
+    assert "ed25519:" in shell.ok("cert", "list").out

@@ -46,7 +46,7 @@ class Log:
             ]
             self.say(
                 "warning" if report.code else "info",
-                "refused" if report.code else "stands",
+                "refused" if report.code else "active",
                 code=report.code,
                 session=report.session,
                 principal=report.principal,

@@ -70,11 +70,12 @@ class NameBook:
         if named is not None:
             return named
         if found is None:
-            known = ", ".join(sorted(self.by_name)[:10]) or "none"
+            known = ", ".join(sorted(self.by_name)[:10])
+            names = f"one of the names: {known}" if known else "give a file of names with --names"
             raise MalformedError(
                 "principal.unknown",
                 f"`{text[:80]}` is not a principal, a name or a file",
-                hint=did_you_mean(text, self.by_name, f"write `ed25519:…`, a key file, or one of the names: {known}"),
+                hint=did_you_mean(text, self.by_name, f"write `ed25519:…`, a key file, or {names}"),
             )
         return found
 

@@ -18,6 +18,7 @@ from penstock.apps.cli.shared.session import SPOKEN
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError, did_you_mean
 from penstock.model.principals import Principal
 from penstock.store.files import name_book
+from penstock.store.files.contexts import load_context
 from penstock.store.files.files import reason
 from penstock.store.files.name_book import NameBook as NameBook
 from penstock.store.files.name_book import names_file as names_file
@@ -28,7 +29,7 @@ _BARE: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
 def load_names(chosen: str | None) -> NameBook:
-    """Read the petnames: from the given file, from `$PENSTOCK_NAMES`, or from `names.toml` if it exists.
+    """Read the petnames: from the given file, `$PENSTOCK_NAMES`, `names.toml` here, or the file of the context in use.
 
     Raises `MalformedError` (`petname.malformed`, `principal.malformed`) and what reading a file raises.
     """
@@ -41,7 +42,16 @@ def load_names(chosen: str | None) -> NameBook:
 def _load(chosen: str | None) -> NameBook:
     if names_file(chosen) == STDIN:
         return parse_names(read_bytes(STDIN), STDIN)
-    return name_book.load_names(chosen)
+    return name_book.load_names(chosen or _names_of_context())
+
+
+def _names_of_context() -> str | None:
+    """Return the context's file of names if the environment and this folder have none. Raises as `load_context`."""
+    if name_book.ENVIRONMENT in os.environ or Path(name_book.DEFAULT_FILE).is_file():
+        return None
+    found = load_context().names
+    # The folder of a context may be gone, and most commands need no names.
+    return found if Path(found).is_file() else None
 
 
 def complete_who(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

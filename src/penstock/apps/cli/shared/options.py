@@ -77,7 +77,8 @@ class NamesOption:
     names_file: str | None = option(
         "--names",
         metavar="FILE",
-        help="Read your names for principals from this file (default: $PENSTOCK_NAMES, or names.toml here).",
+        help="Read your names for principals from this file (default: $PENSTOCK_NAMES, names.toml here, or the file of "
+        "the context in use).",
     )
 
     def load(self, default: str | None = None) -> NameBook:
