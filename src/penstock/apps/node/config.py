@@ -44,7 +44,19 @@ _FILE: Final = Strict(
 )
 _KEYS: Final = frozenset(
     (
-        *("network", "key", "listen", "http", "names", "peers", "credentials", "agreements", "types", "operators"),
+        *(
+            "network",
+            "key",
+            "listen",
+            "http",
+            "names",
+            "peers",
+            "credentials",
+            "agreements",
+            "types",
+            "operators",
+            "services",
+        ),
         *("decisions", "state", "zone", "facts", "guards", "limits", "trust", "fabric", "nats", "domains"),
         *("sealing", "keys", "policies", "stamps"),
     )
@@ -154,6 +166,8 @@ class NodeFile:
     policies: PoliciesTable | None = None
     types: tuple[str, ...] = ()
     operators: tuple[str, ...] = ()
+    #: domains whose services push capabilities over NATS
+    services: tuple[str, ...] = ()
     domains: Mapping[str, str] = field(default_factory=dict)
     decisions: str = "decisions.jsonl"
     state: str = "state"
@@ -200,6 +214,7 @@ def read_node_file(data: str | bytes) -> NodeFile:
         policies=read_policies_table(_FILE, table),
         types=_FILE.texts("types", table.get("types", [])),
         operators=_FILE.texts("operators", table.get("operators", [])),
+        services=_services(table.get("services", []), nats),
         domains=_FILE.homes("domains", table.get("domains", {})),
         zone=_FILE.time_zone("zone", table["zone"]) if "zone" in table else UTC,
         facts=_FILE.facts("facts", table.get("facts", {})),
@@ -331,6 +346,13 @@ def read_nats(file: Strict, table: Mapping[str, object]) -> NatsFile:
     )
 
 
+def _services(value: object, nats: NatsFile | None) -> tuple[str, ...]:
+    services = _FILE.texts("services", value)
+    if services and nats is None:
+        raise MalformedError(_FILE.missing, "`services` needs the table `[nats]` with its servers", hint=HELP)
+    return services
+
+
 def _managing(table: Mapping[str, object], nats: NatsFile | None, limits: BrokerLimits) -> KeysFile | None:
     if "keys" not in table:
         return None
@@ -450,6 +472,7 @@ names = "names.toml"            # petnames, as `penstock name` keeps them, or a 
 credentials = ["certs/*.cert"]  # what the broker uses, and shows to everybody
 types = ["types/"]              # signed event types that it serves
 
+# services = ["met"]            # domains whose access control services push certificates to this broker over [nats]
 operators = ["operator"]        # who may ask for its state with `penstock net show`
 # decisions = "decisions.jsonl" # the decision log: nothing is allowed that cannot be written there
 # state = "state"               # a folder for what has to outlive the process

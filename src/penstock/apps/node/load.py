@@ -84,6 +84,7 @@ class LoadedNode:
     peers: tuple[Address, ...]
     nats: NatsLogin | None
     operators: frozenset[Principal]
+    services: frozenset[Principal]
     domains: tuple[Domain, ...]
     credentials: Credentials
     agreements: Agreements
@@ -202,6 +203,7 @@ def load_node(path: str, now: datetime) -> LoadedNode:
         nats = nats_login(file.nats, named)
         peers = tuple(_peer(peer, names, nats) for peer in file.peers)
         operators = frozenset(names.find("operators", word) for word in file.operators)
+        services = frozenset(names.find("services", word) for word in file.services)
         domains = names.domains(file.domains)
         policies = load_policies(file.policies, named, names, domains)
         rules = _rules(file)
@@ -214,6 +216,7 @@ def load_node(path: str, now: datetime) -> LoadedNode:
         peers,
         nats,
         operators,
+        services,
         domains,
         named.credentials(file.credentials),
         named.agreements(file.agreements, file.limits.broker.cache_entries),

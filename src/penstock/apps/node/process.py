@@ -5,7 +5,8 @@ import signal
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AsyncExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import partial
 from http import HTTPStatus
 from pathlib import Path
 from typing import Any, Final, TypeAlias
@@ -20,7 +21,9 @@ from penstock.apps.node.config import FabricKind, Stamps
 from penstock.apps.node.limits import NodeLimits
 from penstock.apps.node.load import LoadedNode, load_node, open_log
 from penstock.apps.node.logs import Log
+from penstock.authority.domain.distribution import CAPABILITY_PREFIX, CapabilityFeed
 from penstock.broker.core.clock import Clock
+from penstock.broker.core.settings import NodeSettings
 from penstock.broker.fabric.members import network_topic
 from penstock.broker.fabric.network import FabricSettings
 from penstock.broker.keys.node_keys import Managing
@@ -36,6 +39,7 @@ from penstock.model.principals import Principal
 from penstock.store.files.decision_file import DecisionFile
 from penstock.store.files.policy_files import PolicyFolder
 from penstock.store.files.sealed_files import QuarantineFolder
+from penstock.trust.credentials import Credentials
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Metrics for Prometheus. They never name a principal, a type or a value.
@@ -238,6 +242,9 @@ class RunningNode:
         self._metrics = Metrics()
         self._stopping = asyncio.Event()
         self._changed = asyncio.Event()
+        #: certificates that access control services have pushed, by domain
+        self._pushed: dict[Principal, Credentials] = {}
+        self._received = asyncio.Event()
         self._reloading: asyncio.Task[None] | None = None
         decisions = DecisionFile(loaded.decisions)
         self._recorder = Recorder(
@@ -274,6 +281,7 @@ class RunningNode:
             if self._loaded.file.stamps is Stamps.OPTIONAL:
                 self._log.say("warning", "stamps-optional", message=WITHOUT_STAMPS)
             self._reloading = keep_running("reloading", self._keep_reloading)
+            await self._follow_services(stack)
             await self._stopping.wait()
             self._log.say("info", "stopping", sessions=len(self._node.clients))
             self._reloading.cancel()
@@ -327,6 +335,44 @@ class RunningNode:
         chosen = loaded.file.fabric
         return FabricSettings(fabric=fabric, unsafe_plaintext=chosen.unsafe_plaintext, durable=chosen.durable)
 
+    async def _follow_services(self, stack: AsyncExitStack) -> None:
+        """Receive the certificates that access control services push, if the file names any."""
+        loaded = self._loaded
+        if loaded.nats is None or not loaded.services:
+            return
+        from penstock.fabric.nats import NatsFabric  # noqa: PLC0415  # nats-py is an extra
+
+        fabric = await NatsFabric.connect(loaded.nats, prefix=CAPABILITY_PREFIX, random=self._world.random)
+        await stack.enter_async_context(fabric)
+        for domain in sorted(loaded.services):
+            await stack.enter_async_context(
+                CapabilityFeed(fabric, domain, partial(self._receive, domain), self._refuse_push)
+            )
+        following = keep_running("using pushed certificates", self._use_pushed)
+        stack.callback(following.cancel)
+
+    def _receive(self, domain: Principal, credentials: Credentials) -> None:
+        self._pushed[domain] = credentials
+        self._received.set()
+
+    def _refuse_push(self, error: PenstockError) -> None:
+        self._log.say("warning", "push-refused", code=error.code, message=error.message)
+
+    async def _use_pushed(self) -> None:
+        while True:
+            await self._received.wait()
+            # Many may come together, and each use decides all requests again.
+            await asyncio.sleep(_GATHERED)
+            self._received.clear()
+            self._node.reload(self._settings(self._loaded))
+            self._log.say("info", "pushed", credentials=sum(map(len, self._pushed.values())))
+
+    def _settings(self, loaded: LoadedNode) -> NodeSettings:
+        """Return the settings of a file, with what was pushed."""
+        settings = loaded.settings(self._key)
+        pushed = sum(self._pushed.values(), settings.credentials)
+        return settings if pushed is settings.credentials else replace(settings, credentials=pushed)
+
     @property
     def _prefix(self) -> str:
         """The prefix of subjects: each network has its own, because several may share the servers."""
@@ -354,7 +400,7 @@ class RunningNode:
         try:
             # In a thread, because verifying many signatures takes time.
             loaded = await asyncio.to_thread(load_node, self._loaded.path, self._world.clock())
-            self._node.reload(loaded.settings(self._key))
+            self._node.reload(self._settings(loaded))
         except PenstockError as error:
             self._log.say("error", "not-reloaded", code=error.code, message=error.message)
             return
@@ -403,8 +449,10 @@ WITHOUT_STAMPS = "time-stamps are optional: a disconnected broker keeps deliveri
 #: the settings that a node reads only at its start
 _AT_START = (
     *("network", "key", "listen", "http", "peers", "decisions", "state", "zone", "guards", "limits"),
-    *("fabric", "nats", "sealing", "seals", "keys", "stamps", "skew", "issued"),
+    *("services", "fabric", "nats", "sealing", "seals", "keys", "stamps", "skew", "issued"),
 )
+#: seconds that pushed certificates are gathered
+_GATHERED = 0.2
 #: hexadecimal digits of the network in the subjects of its fabric
 _PREFIX = 16
 _SIGNALS = {signal.SIGTERM: "stop", signal.SIGINT: "stop", signal.SIGHUP: "reload"}

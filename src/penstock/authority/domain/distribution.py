@@ -32,6 +32,9 @@ from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials, UnverifiedCredentials, collect_credentials
 from penstock.trust.signed import Claim, read_signed, sign_value
 
+CAPABILITY_PREFIX: Final = "penstockacs"
+"""The prefix of subjects on NATS servers."""
+
 #: seconds after which everything is sent again
 AGAIN: Final = 600.0
 

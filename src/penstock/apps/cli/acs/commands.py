@@ -11,7 +11,7 @@ from penstock.apps.acs.client import DomainClient
 from penstock.apps.acs.operations import credentials_of
 from penstock.apps.cli.acs.holder_output import show_holders
 from penstock.apps.cli.acs.serve import serve
-from penstock.apps.cli.certs.grants import RightOptions, SubjectOptions, check_comment
+from penstock.apps.cli.certs.grants import OnlineOptions, RightOptions, SubjectOptions, check_comment
 from penstock.apps.cli.shared.commands import (
     CommandAnswer,
     argument,
@@ -184,6 +184,7 @@ class _Issue:
     subject: SubjectOptions
     right: RightOptions
     propagate: bool = option("--propagate", is_flag=True, help="Let the subject pass the right on.")
+    online: OnlineOptions
     lifetime: float | None = option(
         "--lifetime",
         type=Duration(1e9, above=0),
@@ -226,6 +227,7 @@ def issue(session: CommandSession, options: _Issue) -> CommandAnswer:
             "not_before": _iso(validity.starts),
             "not_after": _iso(validity.ends),
             "lifetime": None if options.lifetime is None else int(options.lifetime),
+            "online": [transport(test.body).decode() for test in options.online.tests(names, client.domain)],
             "comment": options.subject.comment,
             "why": options.why,
         },

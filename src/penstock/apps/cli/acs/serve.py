@@ -7,7 +7,6 @@ from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
 
 import click
 
@@ -32,7 +31,7 @@ from penstock.apps.cli.shared.options import open_key, passphrase_option
 from penstock.apps.cli.shared.session import CommandSession
 from penstock.apps.cli.shared.terminal import fact_table, show
 from penstock.apps.http.service import tls_context
-from penstock.authority.domain.distribution import CapabilityPush
+from penstock.authority.domain.distribution import CAPABILITY_PREFIX, CapabilityPush
 from penstock.authority.domain.domain_ledger import DomainLedger, ledger_name
 from penstock.authority.domain.signers import ProgramSigner
 from penstock.authority.role_book import RoleBook
@@ -43,9 +42,6 @@ from penstock.model.principals import Principal
 from penstock.roles.engine import RoleEngine
 from penstock.store.ledgers.ledgers import Store
 from penstock.store.ledgers.urls import open_store
-
-#: the prefix of subjects on NATS servers
-PREFIX: Final = "penstockacs"
 
 
 @option_class
@@ -171,7 +167,7 @@ async def _push(loaded: LoadedDomain, signer: Signer, stack: AsyncExitStack) -> 
         return None
     from penstock.fabric.nats import NatsFabric  # noqa: PLC0415  # nats-py is an extra
 
-    fabric = await stack.enter_async_context(await NatsFabric.connect(loaded.nats, prefix=PREFIX))
+    fabric = await stack.enter_async_context(await NatsFabric.connect(loaded.nats, prefix=CAPABILITY_PREFIX))
     return CapabilityPush(fabric, SystemClock(), signer, _problem)
 
 

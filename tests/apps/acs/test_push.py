@@ -1,0 +1,97 @@
+"""Capabilities on their way to a broker: a reader without certificates gets in when the domain issues one."""
+
+import json
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+from tests.apps.conftest import Ran, Shell
+from tests.apps.node_kit import LONGEST, TYPE, Running, ask, bounded, eventually, lay_out, node_file, running, start
+from tests.copies import Copy
+
+from penstock.testing.nats import NatsServer
+
+NATS = '[nats]\nservers = ["{url}"]\n'
+DOMAIN = """\
+name = "London"
+key = "london.key"
+listen = "127.0.0.1:0"
+store = "sqlite:london.db"
+names = "names.toml"
+administrators = ["ops"]
+types = ["types/*.type"]
+{more}
+"""
+
+
+@contextmanager
+def serving(shell: Shell, more: str) -> Iterator[str]:
+    """Run `penstock acs serve`, and return its address."""
+    (shell.folder / "domain.toml").write_text(DOMAIN.format(more=more))
+    log = shell.folder / "acs.log"
+    with log.open("w") as err:
+        process = Copy(
+            ["acs", "serve", "domain.toml", "-o", "json"],
+            stdout=subprocess.PIPE,
+            stderr=err,
+            cwd=shell.folder,
+            text=True,
+        )
+        with bounded(process):
+            assert process.stdout is not None
+            line = process.stdout.readline()
+            assert line, log.read_text()
+            yield json.loads(line)["url"]
+            process.terminate()
+            assert process.wait(60) == 0
+    assert "unexpected" not in log.read_text()
+
+
+def call(shell: Shell, url: str, *words: str) -> Ran:
+    made = shell("acs", *words, "--key", "ops.key", "--domain", "london", "--service", url)
+    assert made.status == 0, made
+    return made
+
+
+def held(broker: Running) -> int | None:
+    """Return how many certificates the broker has used last."""
+    lines = [line for line in broker.logged() if line["event"] == "pushed"]
+    return lines[-1]["credentials"] if lines else None
+
+
+@pytest.fixture
+def network(penstock: Shell) -> Shell:
+    lay_out(penstock)
+    (penstock.folder / "certs" / "subscribe.cert").unlink()
+    return penstock
+
+
+def test_a_broker_uses_what_the_domain_issues(network: Shell, server: NatsServer) -> None:
+    nats = NATS.format(url=server.url)
+    file = node_file(network, "east", f'services = ["london"]\n{nats}')
+    with running(network, file) as east, serving(network, nats) as url:
+        # The certificate of the administrator is pushed too.
+        eventually(lambda: held(east) == 1)
+        options = ("--type", TYPE, "--count", "1", "--timeout", "60", "-o", "json")
+        assert ask(network, east, "reader", "sub", *options).status == 1
+        right = ("--to", "reader", "--type-file", "types/s.type", "--right", "subscribe", "--attribute", "speed")
+        call(network, url, "issue", *right, "--no-expiry", "--out", "pushed.cert")
+        eventually(lambda: held(east) == 2)
+        with start(network, east, "reader", "sub", *options) as reader:
+
+            def arrived() -> bool:
+                assert ask(network, east, "camera", "pub", "--type", TYPE, "speed=77").status == 0
+                return reader.poll() is not None
+
+            eventually(arrived, 60.0)
+            out, _ = reader.communicate(timeout=LONGEST)
+            assert json.loads(out.splitlines()[0])["data"]["speed"] == 77
+        call(network, url, "revoke", "pushed.cert")
+        eventually(lambda: held(east) == 1)
+        assert ask(network, east, "reader", "sub", *options).status == 1
+        assert east.stop() == 0
+
+
+def test_services_need_servers(network: Shell) -> None:
+    assert network("up", "--check", node_file(network, "east", 'services = ["london"]')).code == "node.missing"
