@@ -15,7 +15,7 @@ was corrected, `recheck` is called), and `tick` says when it wants to be called 
    was revoked is not delivered by it.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
 from itertools import count
@@ -526,6 +526,13 @@ class LocalBroker:
         for unverified in installed:
             self._library.add(unverified, now)
             self._all_stale()
+        self._catch_up(now)
+        return self._take_outputs()
+
+    def reconsider(self, now: datetime, principals: Collection[Principal]) -> list[Output]:
+        """Work out again what these principals asked for: their roles have changed. Others are not affected."""
+        affected = frozenset(principals)
+        self._stale.update(dict.fromkeys(c.id for c in self._sessions.values() if c.principal in affected))
         self._catch_up(now)
         return self._take_outputs()
 
