@@ -35,6 +35,8 @@ from penstock.trust.key_statements import KeyGroup, KeyRequest, KeyWish
 from penstock.trust.policy_events import Revoke
 from penstock.trust.policy_state import PolicyAuthor, Revocations, publish
 from penstock.trust.signed import sign_value
+from penstock.trust.statements import OnlineKind, OnlineTerms, StatementAuthor
+from penstock.trust.validity import Validity
 
 SEALED = replace(NEWS, sealing=Sealing.ATTRIBUTE)
 READING, WRITING = grant(PDA, NEWS, Right.SUBSCRIBE), grant(REPORTER, NEWS, Right.PUBLISH)
@@ -191,6 +193,37 @@ def test_a_broker_that_loses_its_right_loses_the_key() -> None:
             await until(lambda: holds(sub) == 0)
             await until(lambda: (pub.core.ring.newest(scope) or 0) > before)
             assert (sub.core.ring.newest(scope) or 0) <= before
+
+    run(test())
+
+
+def test_a_broker_is_evicted_when_a_validity_statement_revokes_its_right_or_ends() -> None:
+    signer = SigningKey(bytes([79]) * 32)
+    test_ = OnlineTerms(OnlineKind.ACTIVE, signer.principal, (), timedelta(hours=1)).to_test()
+    tested = grant(BROKERS[2], NEWS, Right.SUBSCRIBE, valid=Validity(online=(test_,)))
+    enters = grant(signer, None, Right.CONNECT)
+    hour = timedelta(hours=1)
+
+    async def test() -> None:
+        author, scope = StatementAuthor(signer), str(NEWS.name.key)
+        policy = (READING, WRITING, MANAGING, PUBLISHING, tested, enters)
+        async with three(*policy) as (pub, _, sub), client_of(pub, signer) as acs:
+            assert holds(sub) == 0
+            await acs.evolve(author.heartbeat(now(), hour).to_bytes())
+            await until(lambda: holds(sub) == 4)
+            group = KeyGroup(NEWS.name.key)
+            member = pub.keys.manager._fold.groups[group].members
+            before = member[BROKERS[2].principal].until
+            assert before is not None
+            # A later heartbeat renews its right, and it keeps the key.
+            epoch = pub.core.ring.newest(scope) or 0
+            await acs.evolve(author.heartbeat(now(), hour).to_bytes())
+            await until(lambda: (member[BROKERS[2].principal].until or before) > before)
+            assert holds(sub) == 4
+            await acs.evolve(author.revoke(now(), [tested.id]).to_bytes())
+            await until(lambda: holds(sub) == 0)
+            await until(lambda: (pub.core.ring.newest(scope) or 0) > epoch)
+            assert BROKERS[2].principal not in member
 
     run(test())
 

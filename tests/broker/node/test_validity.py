@@ -5,19 +5,36 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime, timedelta
 
-from tests.broker.node_kit import BROKERS, LIMITS, LONG, Broker, client_of, headlines, refused, run, running, until
+from tests.broker.node_kit import (
+    BROKERS,
+    LIMITS,
+    LONG,
+    Broker,
+    client_of,
+    ending,
+    headlines,
+    hear,
+    peer,
+    refused,
+    run,
+    running,
+    say,
+    until,
+)
 from tests.broker.node_kit import settings as node_settings
 from tests.broker.sports import AGENCY, NEWS, PDA, REPORTER, grant
 
 from penstock.broker.client.client import Client, Subscription
 from penstock.broker.limits import BrokerLimits
+from penstock.broker.wire.plain_trees import principal_tree
+from penstock.broker.wire.protocol import PeerRole
 from penstock.crypto import SigningKey
 from penstock.errors import RefusedError
 from penstock.trust.capabilities import Right
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
 from penstock.trust.statements import OneTimeQuestion, OnlineKind, OnlineTerms, StatementAuthor
-from penstock.trust.validity import Validity
+from penstock.trust.validity import OnlineTest, Validity
 
 ACS, GUEST = (SigningKey(bytes([number]) * 32) for number in (77, 78))
 HOUR = timedelta(hours=1)
@@ -248,5 +265,99 @@ def test_a_timed_list_that_begins_later_counts_when_it_begins() -> None:
             await until(lambda: parts(node) == 0)
             clock.ahead += HOUR
             await until(lambda: parts(node) == 1)
+
+    run(test())
+
+
+def test_a_clock_that_jumps_ahead_and_is_corrected_ends_access_and_gives_it_back() -> None:
+    async def test() -> None:
+        clock, author = Time(), StatementAuthor(ACS)
+        async with timed(clock) as node, client(node, ACS) as acs, client(node, PDA, CRL, ACTIVE) as reader:
+            await acs.evolve(author.revocation_list(clock(), HOUR, []).to_bytes())
+            await subscribed(reader)
+            clock.ahead += timedelta(days=30)
+            await until(lambda: parts(node) == 0)
+            clock.ahead -= timedelta(days=30)
+            await until(lambda: parts(node) == 1)
+            # Later statements count as before.
+            await acs.evolve(author.revocation_list(clock(), HOUR, []).to_bytes())
+            clock.ahead += timedelta(minutes=90)
+            await until(lambda: node.validity.book.status(OnlineTerms.of(_test(CRL)), CRL.id, clock()).until)
+            assert parts(node) == 1
+
+    run(test())
+
+
+def _test(certificate: Certificate) -> OnlineTest:
+    [test] = certificate.statement.validity.online
+    return test
+
+
+def test_one_time_answers_are_asked_for_again_while_a_session_lives_and_not_afterwards() -> None:
+    once = reads(OnlineKind.ONE_TIME, HOUR)
+
+    async def test() -> None:
+        clock, author, asked = Time(), StatementAuthor(ACS), list[OneTimeQuestion]()
+        async with timed(clock) as node, client(node, ACS) as acs:
+
+            def answer(question: OneTimeQuestion | None) -> None:
+                if question is not None:
+                    asked.append(question)
+                    signed = author.answer(question, clock(), revoked=len(asked) > 2)
+                    tasks.append(asyncio.ensure_future(acs.evolve(signed.to_bytes())))
+
+            tasks: list[asyncio.Future[None]] = []
+            await acs.serve_validity(answer)
+            async with client(node, PDA, once) as reader, client(node, REPORTER) as writer:
+                await subscribed(reader)
+                feed = await writer.advertise(str(NEWS.name))
+                for number in range(10):
+                    await feed.publish(headline=str(number))
+                assert len(asked) == 1, "not for each event"
+                clock.ahead += timedelta(minutes=50)
+                await until(lambda: len(asked) == 2)
+                await asyncio.gather(*tasks)
+                assert parts(node) == 2
+                clock.ahead += timedelta(minutes=50)
+                await until(lambda: len(asked) == 3)
+                await until(lambda: parts(node) == 1)
+            before = len(asked)
+            clock.ahead += timedelta(hours=5)
+            node.validity.tick()
+            assert len(asked) == before
+
+    run(test())
+
+
+def test_a_neighbour_that_sends_a_forged_statement_is_cut_off() -> None:
+    async def test() -> None:
+        author = StatementAuthor(ACS)
+        signed = author.heartbeat(datetime.now(UTC), HOUR).to_bytes()
+        async with running(*ENTERS, WRITES) as node, client(node, PDA, ACTIVE) as reader:
+            await refused("broker.not-permitted", reader.subscribe(str(NEWS.name)).__aenter__())
+            async with peer(node, BROKERS[1], PeerRole.BROKER) as link:
+                await hear(link, 1)
+                say(link, ["validity", "offer", principal_tree(ACS.principal)])
+                say(link, ["validity", "state", [signed[:-10] + b"xxxxxxxxx)"]])
+                assert await ending(link) in {"evolution.malformed", "key.bad-signature", "sexp.syntax"}
+            assert parts(node) == 0
+
+    run(test())
+
+
+def test_oversized_and_replayed_statements_are_refused_and_change_nothing() -> None:
+    async def test() -> None:
+        author = StatementAuthor(ACS)
+        async with running(*ENTERS, WRITES) as node, client(node, ACS) as acs, client(node, PDA, ACTIVE) as reader:
+            beat, revoked = author.heartbeat(datetime.now(UTC), HOUR), author.revoke(datetime.now(UTC), [ACTIVE.id])
+            later, last = author.revoke(datetime.now(UTC), []), author.heartbeat(datetime.now(UTC), HOUR)
+            for one in (later, last):
+                await acs.evolve(one.to_bytes())
+            await subscribed(reader)
+            for replayed in (beat, revoked):
+                await refused("statement.backwards", acs.evolve(replayed.to_bytes()))
+            large = b"(8:sequence(3:crl%b))" % (b"1:a" * 300_000)
+            await refused("sexp.limit", acs.evolve(large))
+            assert parts(node) == 1
 
     run(test())

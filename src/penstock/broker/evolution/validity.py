@@ -100,9 +100,11 @@ class ValidityTree:
         self._want(issuer, None)
 
     def offer(self, issuer: Principal) -> None:
-        """Say that an instance of an issuer is connected here."""
+        """Say that an instance of an issuer is connected here. It is asked for what is missing."""
         self._add(self._offers, issuer, None)
         self._tell_parent(issuer)
+        if issuer in self._wants and not self._book.is_current(issuer):
+            self._book.asked(issuer)
 
     def withdraw(self, issuer: Principal) -> None:
         """Say that no instance of an issuer is connected here any longer."""

@@ -146,13 +146,20 @@ class NodeValidity:
         bags = (core.sources.credentials, *core.disclosed.values(), *core.local.shown())
         return frozenset(one.id for bag in bags for one in bag if one.statement.validity.online)
 
-    def _shift(self, issuer: Principal) -> None:
+    def _shift(self, issuer: Principal) -> bool:
         """Decide everything again if the state of a certificate has changed that was asked about."""
         now, seen = self._core.now(), self._seen.get(issuer, {})
         states = {one: self.book.status(*one, now).state for one in seen}
-        if states != seen:
-            seen.update(states)
-            self._core.online_changed()
+        if states == seen:
+            return False
+        seen.update(states)
+        self._core.online_changed()
+        return True
+
+    def _serves_brokers(self, issuer: Principal) -> bool:
+        """Return whether the rights of brokers depend on an issuer's statements."""
+        bags = (self._core.sources.credentials, *self._core.disclosed.values())
+        return any(terms.signer == issuer for bag in bags for terms, _ in self._needed(bag))
 
     # Clients.
 
@@ -219,7 +226,9 @@ class NodeValidity:
         if new:
             self._news.set()
             self._core.counts["statements"] += 1
-            self._shift(statement.value.issuer)
+            if not self._shift(statement.value.issuer) and self._serves_brokers(statement.value.issuer):
+                # Key managers write down until when brokers have rights, and evict them then.
+                self._core.trust_changed()
         return new
 
     def asked(self, issuer: Principal) -> None:
