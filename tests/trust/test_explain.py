@@ -3,11 +3,14 @@
 import pytest
 from tests.trust.kit import FUTURE, NOW, PAST, grant, name, naming, passing, tag, who
 
+from penstock.model.names import TypeName
 from penstock.model.principals import Petnames
+from penstock.trust.capabilities import Right
 from penstock.trust.certificates import Certificate, Threshold
 from penstock.trust.credentials import Credentials
 from penstock.trust.discovery import sift
 from penstock.trust.explain import AuthorityQuestion, Explanation, describe_subject, explain, explain_grant, refusal
+from penstock.trust.refusals import LackedRight
 from penstock.trust.tags import Tag
 from penstock.trust.validity import OnlineTest, Validity
 
@@ -170,12 +173,15 @@ def test_texts_for_people_and_programs() -> None:
     assert str(who(MET)) in describe_subject(QUORUM, names, full=True)
 
 
+LACKED = LackedRight(who(SMITH), Right.MANAGE, TypeName(who(ROOT), "org.Test"))
+
+
 def test_a_refusal_carries_the_cause() -> None:
-    broken = refusal("test.no", "read", question(grant(ROOT, SMITH, validity=PAST)))
+    broken = refusal("test.no", LACKED, question(grant(ROOT, SMITH, validity=PAST)))
     assert (broken.code, broken.fields["cause"]) == ("test.no", "cert.expired")
     assert broken.fields["certificate"] == grant(ROOT, SMITH, validity=PAST).id
-    missing = refusal("test.no", "read", question())
+    missing = refusal("test.no", LACKED, question())
     assert missing.fields["cause"] == "chain.missing"
     assert "certificate" not in missing.fields
-    narrower = refusal("test.no", "read", question(grant(ROOT, SMITH, tag("(read a)"))))
+    narrower = refusal("test.no", LACKED, question(grant(ROOT, SMITH, tag("(read a)"))))
     assert "cause" not in narrower.fields

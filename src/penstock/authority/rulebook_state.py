@@ -153,8 +153,8 @@ class Rights:
         if value.by not in self._speakers(base, value.request, value.by).may:
             raise RefusedError(
                 "moderator.not-yours",
-                "the requester is not authorised to make this request",
-                hint="let a principal that is authorised make it",
+                f"{value.by.short} is not authorised to make this request",
+                hint="let the principal make it that stated the rule, or that the rule binds",
             )
         return signed
 

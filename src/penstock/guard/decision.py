@@ -10,7 +10,7 @@ network is enforced once, by this decision, so a branch with a condition left to
 """
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
 from typing import NoReturn, Protocol, TypeAlias
@@ -25,6 +25,7 @@ from penstock.model.topics import TopicName, is_topic, topic_attribute
 from penstock.trust.capabilities import Right
 from penstock.trust.event_types import VerifiedType
 from penstock.trust.limits import GRANTS_PER_PRINCIPAL
+from penstock.trust.refusals import LackedRight
 
 # ----------------------------------------------------------------------------------------------------------------------
 # The hierarchical rule of topics: the rights that publishing and subscribing need in a tree of topics (paper 5, 5.5).
@@ -202,6 +203,8 @@ class Decision:
     restriction: Restriction = NOTHING
     because: tuple[str, ...] = ()
     errors: tuple[DecisionProblem, ...] = ()
+    #: what was decided, for the words of a refusal
+    request: Request | None = field(default=None, compare=False, repr=False)
 
     def __bool__(self) -> NoReturn:
         raise TypeError("a decision is not a boolean: compare its effect, or call require()")
@@ -211,15 +214,17 @@ class Decision:
         if self.effect is Effect.PERMIT:
             return self.restriction
         if self.effect is Effect.DENY:
-            raise RefusedError(
-                "guard.denied",
-                self.errors[0].message if self.errors else "no credential gives this right",
-                hint="`CapabilityAuthority.explain(request)`, or `penstock explain`, shows what is missing",
-            )
+            raise self._refusal("guard.denied", self.errors[0].message if self.errors else "no credential permits it")
         first = self.errors[0] if self.errors else DecisionProblem("guard.indeterminate", "no reason is known")
-        raise RefusedError(
-            "guard.indeterminate", f"the request could not be decided: {first.message}", cause=first.code
-        )
+        why = f"the request could not be decided: {first.message}"
+        raise self._refusal("guard.indeterminate", why, cause=first.code)
+
+    def _refusal(self, code: str, why: str, **fields: str) -> RefusedError:
+        request = self.request
+        if request is None:
+            return RefusedError(code, why, **fields)
+        about = request.network if isinstance(request, NetworkRequest) else request.type.event_type.name
+        return LackedRight(request.principal, request.action, about).refuse(code, why, **fields)
 
 
 def decide(request: Request, authorities: Iterable[Authority]) -> Decision:
@@ -231,16 +236,16 @@ def decide(request: Request, authorities: Iterable[Authority]) -> Decision:
     if isinstance(request, EventRequest) and request.now and not request.type.validity.contains(request.now):
         # Paper 5, chapter 5: a type whose credentials have expired is expired.
         problem = DecisionProblem("type.expired", "the event type is not valid now", request.type.id)
-        return Decision(Effect.INDETERMINATE, errors=(problem,))
+        return Decision(Effect.INDETERMINATE, errors=(problem,), request=request)
     known = tuple(authorities)
     refusals: list[DecisionProblem] = []
     restriction, problems = _collect(request, known, refusals)
     if isinstance(request, EventRequest) and request.action is Right.PUBLISH and is_topic(request.type.event_type.name):
         restriction = _on_topic(request, restriction, known, problems, refusals)
     if restriction.branches:
-        return Decision(Effect.PERMIT, restriction, restriction.because, tuple(problems))
+        return Decision(Effect.PERMIT, restriction, restriction.because, tuple(problems), request)
     errors = tuple(dict.fromkeys((*problems, *refusals)))
-    return Decision(Effect.INDETERMINATE if problems else Effect.DENY, errors=errors)
+    return Decision(Effect.INDETERMINATE if problems else Effect.DENY, errors=errors, request=request)
 
 
 def _collect(

@@ -14,6 +14,7 @@ From certificates to rights:
 
 - `discovery` reduces chains of certificates, and finds the rights that a bag of them gives a principal.
 - `explain` says why a principal may do something, or which certificate is missing.
+- `refusals` says who may not do what, and names the command that explains it.
 - `redtest` reads reduction test cases in the `(red-test …)` form.
 
 Signed statements:

@@ -229,6 +229,17 @@ def _where(conjuncts: list[SExp]) -> SExp:
     return (b"*", b"where", *conjuncts) if conjuncts else _STAR
 
 
+def owner_of_tag(tag: Tag) -> Principal | None:
+    """Return the owner of the networks or event types that a right is on; None if it can be on those of several."""
+    match tag:
+        case (head, bytes(owner), *_) if head in (NETWORK, EVENT_TYPE):
+            try:
+                return Principal.parse(text(owner))
+            except MalformedError:
+                return None
+    return None
+
+
 def network_request(network: NetworkName, right: Right) -> Tag:
     """Return a verifier's request about a network. Raises `MalformedError` (`capability.right`)."""
     return (NETWORK, str(network.owner).encode(), network.name.encode(), _request_right(right, network=True))

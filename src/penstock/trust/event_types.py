@@ -40,6 +40,7 @@ from penstock.trust.credentials import CertificateVerifier, Credentials, Unverif
 from penstock.trust.discovery import Evidence, OnlineChecker, follow, no_online_checker, sift
 from penstock.trust.explain import AuthorityQuestion, refusal
 from penstock.trust.limits import TRUST_LIMITS, TrustLimits
+from penstock.trust.refusals import LackedRight
 from penstock.trust.tags import Tag
 from penstock.trust.validity import ALWAYS, Validity
 
@@ -320,8 +321,7 @@ class _Verification:
         parent = self._parent(definition, proof, depth)
         # (5) section 5.2.1.
         if self.network is not None:
-            request = network_request(self.network, Right.INSTALL)
-            proof.need(self.network.owner, request, "type.not-installable", "install types on this network")
+            proof.need(Right.INSTALL, self.network, "type.not-installable")
         return VerifiedType(
             f"type:{base64.b32encode(unverified.fingerprint).decode().rstrip('=').lower()}",
             EventType.of(definition, None if parent is None else parent.event_type),
@@ -350,19 +350,19 @@ class _Verification:
         if proof.has(name.owner, whole):
             return
         if definition.previous is None:
-            proof.need(name.owner, whole, "type.forged", "define this type")
+            proof.need(Right.MANAGE, subject, "type.forged")
         previous = self._previous(definition, proof, depth).definition
         if previous.protection != definition.protection:
             # Not a single operation: it decides what the network between may read.
-            proof.need(name.owner, whole, "type.over-reach", "seal this type otherwise")
+            proof.need(Right.MANAGE, subject, "type.over-reach")
         needed = {_OPERATIONS[change.operation] for change in changes(previous, definition)}
         if Right.MANAGE_RETYPE in needed and not proof.has(name.owner, type_request(subject, Right.MANAGE_RETYPE)):
             # Section 4.3: changing a type is removing one attribute and adding another.
             needed = needed - {Right.MANAGE_RETYPE} | {Right.MANAGE_ADD, Right.MANAGE_REMOVE}
         for right in sorted(needed):
-            proof.need(name.owner, type_request(subject, right), "type.over-reach", f"`{right}` this type")
+            proof.need(right, subject, "type.over-reach")
         if not needed and not any(proof.has(name.owner, type_request(subject, r)) for r in _OPERATIONS.values()):
-            proof.need(name.owner, whole, "type.forged", "manage this type")
+            proof.need(Right.MANAGE, subject, "type.forged")
 
     def _previous(self, definition: TypeDefinition, proof: "_Proof", depth: int) -> VerifiedType:
         name = TypeName(definition.name.owner, definition.name.name, definition.previous or "")
@@ -392,7 +392,7 @@ class _Verification:
             )
         owner, request = definition.extends.owner, type_request(definition.extends, Right.MANAGE_ADD)
         if not proof.has(owner, request) and not self._keeps_parent(definition, proof, depth):
-            proof.need(owner, request, "type.extends-foreign", "extend this type")
+            proof.need(Right.MANAGE_ADD, definition.extends, "type.extends-foreign")
         parent = self.verify(found, depth + 1)
         proof.rest_on(parent.validity, parent.because)
         return parent
@@ -431,11 +431,12 @@ class _Proof:
                 return self.rest_on(grant.validity, grant.because)
         return False
 
-    def need(self, root: Principal, request: Tag, code: str, what: str) -> None:
-        """Refuse unless the signer has all of the request."""
-        if not self.has(root, request):
-            question = AuthorityQuestion(self.credentials, self.evidence, root, self.signer, request)
-            raise refusal(code, what, question)
+    def need(self, right: Right, about: TypeName | NetworkName, code: str) -> None:
+        """Refuse unless the signer has the whole right."""
+        asked = network_request(about, right) if isinstance(about, NetworkName) else type_request(about, right)
+        if not self.has(about.owner, asked):
+            question = AuthorityQuestion(self.credentials, self.evidence, about.owner, self.signer, asked)
+            raise refusal(code, LackedRight(self.signer, right, about), question)
 
     def rest_on(self, validity: Validity, because: tuple[str, ...]) -> bool:
         both = self.validity.intersect(validity)

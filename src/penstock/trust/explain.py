@@ -23,6 +23,7 @@ from penstock.trust.certificates import Authorisation, Certificate, Name, NameCe
 from penstock.trust.credentials import Credentials
 from penstock.trust.discovery import Evidence, Findings, FiveTuple, follow
 from penstock.trust.limits import NAME_LENGTH
+from penstock.trust.refusals import LackedRight
 from penstock.trust.tags import Tag, intersect
 
 
@@ -131,7 +132,7 @@ def explain_grant(question: AuthorityQuestion, grant: FiveTuple) -> Explanation:
     return Explanation(True, question.root, question.principal, links)
 
 
-def refusal(code: str, what: str, question: AuthorityQuestion) -> RefusedError:
+def refusal(code: str, lacked: LackedRight, question: AuthorityQuestion) -> RefusedError:
     """Return the error that says which certificate is missing."""
     explanation = explain(question)
     broken = [link for link in explanation.links if link.code]
@@ -143,14 +144,9 @@ def refusal(code: str, what: str, question: AuthorityQuestion) -> RefusedError:
     facts: dict[str, object] = {"cause": explanation.code} if explanation.code else {}
     if broken:
         facts = {"certificate": broken[0].certificate.id, "cause": broken[0].code}
-    return RefusedError(
-        code,
-        f"{question.principal.short} may not {what}: {reason}",
-        hint="put the certificates that lead from the owner to the signer into the type's credentials",
-        root=question.root,
-        principal=question.principal,
-        **facts,
-    )
+    error = lacked.refuse(code, reason, root=question.root, principal=question.principal, **facts)
+    error.hint = f"put the certificates that lead to it into the type's credentials; {error.hint}"
+    return error
 
 
 _Node = Principal | Name

@@ -10,7 +10,8 @@ import pytest
 from tests.apps.conftest import Shell
 from tests.apps.node_kit import running
 
-from penstock.apps.cli.doctor import HealthLevel, check_status
+from penstock.apps.cli.doctor import HealthLevel, check_clocks, check_status
+from penstock.apps.cli.shared.revocations import RevocationCheck
 from penstock.store.files.name_book import NameBook
 
 ISSUE = ("cert", "issue", "--key", "demo/keys/acme.key", "--names", "demo/names.toml", "--overwrite")
@@ -149,3 +150,35 @@ def test_what_a_broker_says_of_itself() -> None:
         (HealthLevel.PROBLEM, "city/Reading is not installed: it is malformed"),
         (HealthLevel.OK, "answers: 2 brokers in the network, 0 sessions"),
     ]
+
+
+def test_a_revoked_certificate(demo: Shell) -> None:
+    revoked = "demo/certs/reader-subscribe.cert"
+    with running(demo, "demo/broker.toml"):
+        demo.ok("net", "revoke", revoked, "--context", "demo-owner", "--wait")
+        [(level, message)] = bad(demo)
+        assert (level, message.startswith(f"{revoked}: revoked at ")) == ("problem", True)
+        assert message.endswith(" by acme")
+        # A broker says it too, about the certificates of a connection.
+        assert any(one["message"].endswith(" by acme") for one in findings(demo, "--context", "demo-reader"))
+        assert "as penstock://127.0.0.1" in str(findings(demo, "--context", "demo-owner"))
+    # The owner's chain says it without a broker.
+    assert [message.rpartition(" by ")[2] for _, message in bad(demo)] == ["acme"]
+    # Elsewhere only a broker could.
+    Path("demo/keys/acme.chain").unlink()
+    assert bad(demo) == []
+    assert "no broker was asked whether they are revoked" in demo.ok("doctor", "demo").out
+
+
+@pytest.mark.parametrize(
+    ("seconds", "level", "words"),
+    [
+        (0, "ok", "as penstock://b has it"),
+        (2, "warning", "2 s ahead of the clock of penstock://b"),
+        (-90, "problem", "90 s behind the clock of penstock://b"),
+    ],
+)
+def test_the_clock_of_a_broker(seconds: int, level: str, words: str) -> None:
+    [found] = check_clocks(RevocationCheck(broker="penstock://b", ahead=timedelta(seconds=seconds)))
+    assert (found.level, found.message.endswith(words)) == (HealthLevel(level), True)
+    assert list(check_clocks(RevocationCheck())) == []

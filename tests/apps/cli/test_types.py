@@ -198,5 +198,6 @@ def test_a_program_gets_an_answer_also_where_it_is_no(owner: Shell) -> None:
         ran = owner("type", "verify", file, "-o", "json")
         assert (ran.status, ran.json["ok"], ran.json["code"]) == (status, False, code)
         assert ran.json["reason"]
-    # Explaining starts with verifying the type, so it does not help here.
-    assert "penstock explain" not in owner("type", "verify", "forged.type").err
+    # Explaining a type in a file starts with verifying it, so the hint is about the type's name.
+    shown = owner("type", "verify", "forged.type").err
+    assert ("penstock explain" in shown, "--type-file" in shown) == (True, False)

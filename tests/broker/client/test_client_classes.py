@@ -205,7 +205,7 @@ def test_what_is_left_out_comes_from_the_environment(folder: Path, monkeypatch: 
             async with connect(broker="broker") as client:
                 assert client.principal == PDA.principal
                 error = await refused("broker.not-permitted", client.subscribe(News))
-                wanted = f"{PDA.principal.short} may not subscribe to {AGENCY.principal.short}/SportsNews"
+                wanted = f"{PDA.principal.short} may not subscribe to {AGENCY.principal.short}/SportsNews@0"
                 assert error.message == wanted
                 error = await refused("broker.not-permitted", client.advertise(News))
                 assert error.message == wanted.replace("subscribe to", "publish")

@@ -2,16 +2,20 @@
 
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from penstock.errors import PenstockError
+from penstock.errors import FailedError, PenstockError
+from penstock.store.files import files
 from penstock.store.files.contexts import (
     ConnectionContext,
     ContextFile,
+    changing_contexts,
     check_context_name,
     contexts_path,
     load_context,
@@ -131,3 +135,26 @@ def test_what_was_written_is_read_again(
             with pytest.raises(PenstockError):
                 made.save()
             assert not contexts_path().exists()
+
+
+@pytest.mark.usefixtures("config")
+def test_programs_at_the_same_time_lose_nothing() -> None:
+    def add(number: int) -> None:
+        with changing_contexts() as stored:
+            made = ConnectionContext(broker=f"penstock://127.0.0.1:{7600 + number}")
+            replace(stored, contexts={**stored.contexts, f"c{number}": made}).save()
+
+    with ThreadPoolExecutor(4) as pool:
+        list(pool.map(add, range(12)))
+    assert set(ContextFile.load().contexts) == {f"c{number}" for number in range(12)}
+
+
+@pytest.mark.usefixtures("config")
+def test_a_change_waits_for_another_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(files, "WAIT", 0.0)
+    with changing_contexts(), pytest.raises(FailedError) as caught, changing_contexts():
+        pass
+    assert caught.value.code == "context.locked"
+    # Nothing is locked where nothing is written.
+    with changing_contexts(), changing_contexts(dry_run=True):
+        pass

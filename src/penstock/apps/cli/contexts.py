@@ -14,7 +14,13 @@ from penstock.apps.cli.shared.session import Verbs
 from penstock.apps.cli.shared.terminal import Shown, fact_table, grid_table
 from penstock.broker.wire.transports import address_of
 from penstock.errors import MalformedError, RefusedError
-from penstock.store.files.contexts import VARIABLE, ConnectionContext, ContextFile, check_context_name
+from penstock.store.files.contexts import (
+    VARIABLE,
+    ConnectionContext,
+    ContextFile,
+    changing_contexts,
+    check_context_name,
+)
 from penstock.store.files.files import read_file
 from penstock.store.files.name_book import names_file
 
@@ -77,15 +83,15 @@ def add(options: _Add) -> CommandAnswer:
     )
     if not (made.broker or made.network or made.key):
         raise MalformedError("cli.usage", "the context is empty", hint="give --broker, --network or --key")
-    stored = ContextFile.load()
-    if options.name in stored.contexts and not options.overwrite:
-        raise RefusedError(
-            "context.exists", f"there is a context `{options.name}`", hint="choose another name, or say --overwrite"
-        )
-    use = options.use or not stored.current
-    current = options.name if use else stored.current
-    changed = replace(stored, current=current, contexts={**stored.contexts, options.name: made})
-    _save(changed, dry_run=options.dry_run)
+    with changing_contexts(dry_run=options.dry_run) as stored:
+        if options.name in stored.contexts and not options.overwrite:
+            raise RefusedError(
+                "context.exists", f"there is a context `{options.name}`", hint="choose another name, or say --overwrite"
+            )
+        use = options.use or not stored.current
+        current = options.name if use else stored.current
+        changed = replace(stored, current=current, contexts={**stored.contexts, options.name: made})
+        _save(changed, dry_run=options.dry_run)
     done = f"{'would add' if options.dry_run else 'added'} context {options.name}{', which is now in use' * use}"
     data = {"name": options.name, **made.as_dict(), "current": use, "written": not options.dry_run}
     return CommandAnswer(data, [done])
@@ -113,9 +119,9 @@ class _Use:
 @command(context, "use", example="penstock context use demo-reader")
 def use(options: _Use) -> CommandAnswer:
     """Use a context from now on."""
-    stored = ContextFile.load()
-    stored.get(options.name)
-    _save(replace(stored, current=options.name), dry_run=options.dry_run)
+    with changing_contexts(dry_run=options.dry_run) as stored:
+        stored.get(options.name)
+        _save(replace(stored, current=options.name), dry_run=options.dry_run)
     line = f"{'would use' if options.dry_run else 'using'} context {options.name}"
     return CommandAnswer({"name": options.name, "written": not options.dry_run}, [line])
 
@@ -189,10 +195,10 @@ class _Remove:
 @command(context, "remove", example="penstock context remove demo-reader")
 def remove(options: _Remove) -> CommandAnswer:
     """Remove a context. The files that it names stay."""
-    stored = ContextFile.load()
-    stored.get(options.name)
-    left = {name: one for name, one in stored.contexts.items() if name != options.name}
-    current = "" if stored.current == options.name else stored.current
-    _save(replace(stored, current=current, contexts=left), dry_run=options.dry_run)
+    with changing_contexts(dry_run=options.dry_run) as stored:
+        stored.get(options.name)
+        left = {name: one for name, one in stored.contexts.items() if name != options.name}
+        current = "" if stored.current == options.name else stored.current
+        _save(replace(stored, current=current, contexts=left), dry_run=options.dry_run)
     line = f"{'would remove' if options.dry_run else 'removed'} context {options.name}"
     return CommandAnswer({"name": options.name, "written": not options.dry_run}, [line])

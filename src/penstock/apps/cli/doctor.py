@@ -13,12 +13,21 @@ from typing import Final
 
 import click
 
-from penstock.apps.cli.certs.certs import Expiry, ListedCertificate, find_certificates
+from penstock.apps.cli.certs.certs import Expiry, ListedCertificate, certificate_files, find_certificates
 from penstock.apps.cli.shared.broker_client import Call, ClientOptions, talk
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option_class, output_option
-from penstock.apps.cli.shared.describe import counted, listed, table
+from penstock.apps.cli.shared.credentials import usable_credentials
+from penstock.apps.cli.shared.describe import Wording, counted, listed, table
 from penstock.apps.cli.shared.names import NameBook
-from penstock.apps.cli.shared.session import CommandSession
+from penstock.apps.cli.shared.revocations import (
+    CHAINS,
+    NOT_CHECKED,
+    RevocationCheck,
+    ask_client,
+    check_at_broker,
+    revoked_in_chains,
+)
+from penstock.apps.cli.shared.session import CommandSession, speak
 from penstock.apps.cli.shared.terminal import Shown
 from penstock.apps.node.config import FabricKind, Stamps
 from penstock.apps.node.load import LoadedNode, load_node
@@ -30,6 +39,8 @@ from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.model.principals import Principal
 from penstock.store.files.client_files import load_key
 from penstock.store.files.files import check_secret
+from penstock.store.files.name_book import DEFAULT_FILE, load_names
+from penstock.trust.credentials import Credentials
 
 #: files that were changed later than this from now on show that the clock is wrong
 _SKEW: Final = timedelta(minutes=1)
@@ -101,11 +112,12 @@ def doctor(session: CommandSession, options: _Doctor) -> CommandAnswer:
     the folder's broker too. The exit status is 1 if there is a problem.
     """
     running = options.client.url is not None or options.client.context is not None
+    call = options.client.call() if running else None
     findings: list[HealthFinding] = []
-    if options.path is not None or not running:
-        findings += check_folder(Path(options.path or "."), session.now)
-    if running:
-        findings += _check_broker(options.client.call())
+    if options.path is not None or call is None:
+        findings += check_folder(Path(options.path or "."), session.now, call)
+    if call is not None:
+        findings += _check_broker(call, alone=options.path is None)
     counts = {level: sum(one.level is level for one in findings) for level in HealthLevel}
     data = {
         "ok": not counts[HealthLevel.PROBLEM],
@@ -128,22 +140,36 @@ def _shown(findings: Iterable[HealthFinding]) -> Iterator[Shown]:
 # A folder.
 
 
-def check_folder(path: Path, now: datetime) -> Iterator[HealthFinding]:
-    """Yield what is found in a folder, or in the folder of a node file. Raises `FailedError` (`file.missing`)."""
+def check_folder(path: Path, now: datetime, call: Call | None = None) -> Iterator[HealthFinding]:
+    """Yield what is found in a folder, or in the folder of a node file.
+
+    `call` is a broker to ask about revocations, besides those of the folder. Raises `FailedError` (`file.missing`).
+    """
     if not path.exists():
         raise FailedError("file.missing", f"there is no folder `{path}`", hint="check the path")
     folder = path if path.is_dir() else path.parent
     files = [one for one in sorted(folder.rglob("*")) if one.is_file()]
-    yield _check_clock(files, now)
-    yield from _check_keys([one for one in files if one.suffix in _SECRETS])
-    yield from _check_certificates(folder, now)
+    try:
+        bag, _ = usable_credentials(map(str, certificate_files((str(folder),))))
+    except PenstockError:
+        # The check of certificates reports it.
+        bag = Credentials()
     nodes = [path] if path.is_file() else [one for one in files if _is_node_file(one)]
+    keys = [one for one in files if one.suffix == ".key"]
+    checked = [_check_node(str(node), keys, now, bag) for node in nodes]
+    check = revoked_in_chains(one for one in files if one.suffix == CHAINS)
+    for found in (*([] if call is None else [check_at_broker(call, bag)]), *(found for _, found in checked)):
+        check |= found
+    yield _check_clock(files, now)
+    yield from check_clocks(check)
+    yield from _check_keys([one for one in files if one.suffix in _SECRETS])
+    yield from _check_certificates(folder, now, check)
     if not nodes:
         yield HealthFinding(
             HealthLevel.WARNING, "brokers", f"there is no node file in {folder}", "create one: `penstock init`"
         )
-    for node in nodes:
-        yield from _check_node(str(node), [one for one in files if one.suffix == ".key"], now)
+    for findings, _ in checked:
+        yield from findings
 
 
 def _check_clock(files: Iterable[Path], now: datetime) -> HealthFinding:
@@ -160,6 +186,21 @@ def _check_clock(files: Iterable[Path], now: datetime) -> HealthFinding:
     return HealthFinding(HealthLevel.OK, "clock", f"{now:%Y-%m-%d %H:%M:%S} UTC, and no file is from the future")
 
 
+def check_clocks(check: RevocationCheck) -> Iterator[HealthFinding]:
+    """Yield by how much the clock here differs from the broker's that was asked."""
+    if check.ahead is None:
+        return
+    seconds = round(check.ahead.total_seconds(), 1)
+    if not seconds:
+        yield HealthFinding(HealthLevel.OK, "clock", f"as {check.broker} has it")
+        return
+    wrong = (
+        f"the clock here is {abs(seconds):g} s {'ahead of' if seconds > 0 else 'behind'} the clock of {check.broker}"
+    )
+    level = HealthLevel.WARNING if abs(check.ahead) < _SKEW else HealthLevel.PROBLEM
+    yield HealthFinding(level, "clock", wrong, "set both clocks, for example by NTP")
+
+
 def _check_keys(files: list[Path]) -> Iterator[HealthFinding]:
     exposed = False
     for file in files:
@@ -174,26 +215,34 @@ def _check_keys(files: list[Path]) -> Iterator[HealthFinding]:
 
 _EXPIRY: Final = {
     Expiry.EXPIRED: (HealthLevel.PROBLEM, "run `penstock cert renew {file} --key …`, or delete the file"),
+    Expiry.REVOKED: (
+        HealthLevel.PROBLEM,
+        "delete the file; to give the right back, run `penstock cert renew {file} --key … --grant-again`",
+    ),
     Expiry.INVALID: (HealthLevel.PROBLEM, "run `penstock cert show {file}`, and ask the issuer for another one"),
     Expiry.EXPIRING: (HealthLevel.WARNING, "run `penstock cert renew {file} --key …`"),
     Expiry.NEVER: (HealthLevel.WARNING, "run `penstock cert renew {file} --key …` to give it a lifetime"),
 }
 
 
-def _check_certificates(folder: Path, now: datetime) -> Iterator[HealthFinding]:
+def _check_certificates(folder: Path, now: datetime, check: RevocationCheck) -> Iterator[HealthFinding]:
     try:
-        found = list(find_certificates((str(folder),), now))
+        found = list(find_certificates((str(folder),), now, check=check))
+        spoken = load_names(names).spoken() if (names := folder / DEFAULT_FILE).is_file() else {}
     except PenstockError as error:
         yield HealthFinding.of("certificates", error)
         return
     for one in found:
         if one.expiry in _EXPIRY:
             level, hint = _EXPIRY[one.expiry]
-            yield HealthFinding(level, "certificates", f"{one.file}: {_expiry_words(one)}", hint.format(file=one.file))
+            words = speak(_expiry_words(one), spoken)
+            yield HealthFinding(level, "certificates", f"{one.file}: {words}", hint.format(file=one.file))
     valid = [one.ends for one in found if one.expiry is Expiry.VALID and one.ends is not None]
     if valid:
         number = counted(len(valid), "certificate")
-        yield HealthFinding(HealthLevel.OK, "certificates", f"{number} valid until {min(valid):%Y-%m-%d} or longer")
+        until = f"{number} valid until {min(valid):%Y-%m-%d} or longer"
+        words = "none is revoked" if check.answered else "no broker was asked whether they are revoked"
+        yield HealthFinding(HealthLevel.OK, "certificates", f"{until}; {words}")
 
 
 def _expiry_words(one: ListedCertificate) -> str:
@@ -216,21 +265,25 @@ def _is_node_file(file: Path) -> bool:
 # A node file, what it names, and whether its broker and peers answer.
 
 
-def _check_node(file: str, keys: Iterable[Path], now: datetime) -> Iterator[HealthFinding]:
+def _check_node(
+    file: str, keys: Iterable[Path], now: datetime, bag: Credentials
+) -> tuple[list[HealthFinding], RevocationCheck]:
+    """Return what is found about a node, and which of the certificates are revoked if its broker says so."""
     try:
         loaded = load_node(file, now)
         broker = NameBook.of({}).principal(loaded.key_file)
     except PenstockError as error:
-        yield HealthFinding.of(file, error)
-        return
+        return [HealthFinding.of(file, error)], NOT_CHECKED
     findings = list(_check_rights(loaded, broker, now))
-    yield from findings
     if not findings:
         types = counted(len(loaded.types), "type")
-        yield HealthFinding(
-            HealthLevel.OK, file, f"can be started: {types}, {counted(len(loaded.credentials), 'certificate')}"
+        findings.append(
+            HealthFinding(
+                HealthLevel.OK, file, f"can be started: {types}, {counted(len(loaded.credentials), 'certificate')}"
+            )
         )
-    yield from talk(lambda _stop: _check_addresses(loaded, keys))
+    found, check = talk(lambda _stop: _check_addresses(loaded, keys, bag))
+    return [*findings, *found], check
 
 
 def _check_rights(loaded: LoadedNode, broker: Principal, now: datetime) -> Iterator[HealthFinding]:
@@ -268,8 +321,11 @@ def _check_rights(loaded: LoadedNode, broker: Principal, now: datetime) -> Itera
         )
 
 
-async def _check_addresses(loaded: LoadedNode, keys: Iterable[Path]) -> list[HealthFinding]:
+async def _check_addresses(
+    loaded: LoadedNode, keys: Iterable[Path], bag: Credentials
+) -> tuple[list[HealthFinding], RevocationCheck]:
     found: list[HealthFinding] = []
+    check = NOT_CHECKED
     for peer in loaded.peers:
         if isinstance(peer, PeerAddress):
             problem = await _cannot_connect(peer)
@@ -278,10 +334,11 @@ async def _check_addresses(loaded: LoadedNode, keys: Iterable[Path]) -> list[Hea
             found.append(HealthFinding(level, f"peer {peer}", problem or "answers", hint))
     listen = loaded.file.listen
     if listen.port and not await _cannot_connect(listen):
-        found += await _ask_running(loaded, keys)
+        asked, check = await _ask_running(loaded, keys, bag)
+        found += asked
     else:
         found.append(HealthFinding(HealthLevel.OK, loaded.path, f"not running; `penstock up {loaded.path}` starts it"))
-    return found
+    return found, check
 
 
 async def _cannot_connect(address: PeerAddress) -> str:
@@ -297,23 +354,26 @@ async def _cannot_connect(address: PeerAddress) -> str:
     return ""
 
 
-async def _ask_running(loaded: LoadedNode, keys: Iterable[Path]) -> list[HealthFinding]:
+async def _ask_running(
+    loaded: LoadedNode, keys: Iterable[Path], bag: Credentials
+) -> tuple[list[HealthFinding], RevocationCheck]:
     """Ask a broker that runs about its state, with an operator's key if there is one."""
     listen = loaded.file.listen
     check = f"broker {listen}"
     key = _operator_key(loaded, keys)
     if key is None:
         hint = "give an operator's connection to see more: --context, or --broker with --network and --key"
-        return [HealthFinding(HealthLevel.OK, check, "runs", hint)]
+        return [HealthFinding(HealthLevel.OK, check, "runs", hint)], NOT_CHECKED
     broker = NameBook.of({}).principal(loaded.key_file)
     url = f"penstock://{listen.host}:{listen.port}"
     try:
         async with connect(
             url, key=key, network=loaded.network, credentials=loaded.credentials, broker=broker
         ) as client:
-            return list(check_status(await client.status(), NameBook({}, loaded.names)))
+            found = list(check_status(await client.status(), NameBook({}, loaded.names)))
+            return found, await ask_client(client, url, loaded.credentials, bag)
     except PenstockError as error:
-        return [HealthFinding.of(check, error)]
+        return [HealthFinding.of(check, error)], NOT_CHECKED
 
 
 def _operator_key(loaded: LoadedNode, keys: Iterable[Path]) -> SigningKey | None:
@@ -330,7 +390,23 @@ def _operator_key(loaded: LoadedNode, keys: Iterable[Path]) -> SigningKey | None
 # A broker that runs.
 
 
-def _check_broker(call: Call) -> list[HealthFinding]:
+def _check_broker(call: Call, *, alone: bool) -> list[HealthFinding]:
+    """Check a running broker; `alone`, without a folder, also the clock and the certificates of the connection."""
+    found: list[HealthFinding] = []
+    if alone:
+        check = check_at_broker(call, Credentials())
+        found += check_clocks(check)
+        found += [
+            HealthFinding(
+                HealthLevel.PROBLEM,
+                "certificates",
+                f"{Wording(call.names).line(one.statement)} was {revoked.words(call.names.show)}",
+                "ask its issuer for a new certificate",
+            )
+            for one in call.credentials
+            if (revoked := check.of(one.id, one.statement)) is not None
+        ]
+
     async def ask(_stop: asyncio.Event) -> list[HealthFinding]:
         try:
             async with call.client() as client:
@@ -338,7 +414,7 @@ def _check_broker(call: Call) -> list[HealthFinding]:
         except PenstockError as error:
             return [HealthFinding.of(f"broker {call.url}", error)]
 
-    return talk(ask)
+    return [*found, *talk(ask)]
 
 
 def check_status(status: Mapping[str, Wire], names: NameBook) -> Iterator[HealthFinding]:

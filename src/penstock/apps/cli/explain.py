@@ -21,7 +21,15 @@ from penstock.apps.cli.shared.describe import (
 )
 from penstock.apps.cli.shared.events import parse_schema
 from penstock.apps.cli.shared.names import NameBook
-from penstock.apps.cli.shared.options import RIGHT, WHO, AtOption, NamesOption, TypeFileOptions
+from penstock.apps.cli.shared.options import (
+    RIGHT,
+    WHO,
+    AtOption,
+    NamesOption,
+    TypeFileOptions,
+    passphrase,
+)
+from penstock.apps.cli.shared.revocations import BrokerLookup, RevocationCheck
 from penstock.apps.cli.shared.session import CommandSession, Warned, speak, warn
 from penstock.apps.cli.shared.terminal import Shown, fact_table
 from penstock.errors import EvaluationError, MalformedError, PenstockError, RefusedError
@@ -38,6 +46,7 @@ from penstock.guard import (
     environment,
     environment_schema,
 )
+from penstock.guard.capabilities import Revoking
 from penstock.guard.decision import super_topics
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Principal
@@ -52,6 +61,7 @@ from penstock.trust.discovery import Findings, sift
 from penstock.trust.event_types import VerifiedType
 from penstock.trust.explain import AuthorityQuestion, Explanation, explain_grant
 from penstock.trust.explain import explain as find_explanation
+from penstock.trust.refusals import action_text
 from penstock.trust.tags import Set, Tag
 from penstock.trust.validity import Validity
 
@@ -126,6 +136,22 @@ class ExplainQuestion:
     event_type: EventType | None = None
     #: what is decided by, where that is not certificates alone
     source: Authority | None = None
+    #: which certificates are revoked
+    check: RevocationCheck = field(default_factory=RevocationCheck)
+
+    @property
+    def is_connecting(self) -> bool:
+        """Whether the question is about connecting to the network."""
+        return isinstance(self.request, NetworkRequest) and self.request.action is Right.CONNECT
+
+    def without_revoked(self) -> AuthorityQuestion:
+        """Return the question about the certificates that are not revoked."""
+        revocations, question = self.check.known(), self.question
+        left = revocations.strike(question.credentials, question.root)
+        if left is question.credentials:
+            return question
+        evidence = sift(left, self.moment.now, self.authority.online)
+        return replace(question, credentials=left, evidence=evidence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +192,7 @@ class ExplainAnswer:
 
 def ask(asked: ExplainQuestion) -> ExplainAnswer:
     """Answer a question."""
-    findings = asked.question.findings()
+    findings = asked.without_revoked().findings()
     if asked.request is not None:
         ways, problems = _decided(asked, asked.request)
     else:
@@ -180,7 +206,7 @@ def ask(asked: ExplainQuestion) -> ExplainAnswer:
         best = min(ways, key=lambda way: list(RightStatus).index(way.holds))
         explanation = _explain_way(asked, findings, best)
     else:
-        explanation = _refusal(asked, findings, problems)
+        explanation = _revoked(asked) or _refusal(asked, findings, problems)
     return ExplainAnswer(asked, _dated(explanation), tuple(ways), tuple(warnings))
 
 
@@ -248,6 +274,18 @@ def _refusal(asked: ExplainQuestion, findings: Findings, problems: list[Decision
     return explanation
 
 
+def _revoked(asked: ExplainQuestion) -> Explanation | None:
+    """Explain a refusal by the chain that there would be if nothing were revoked; None if that is not the reason."""
+    explanation = find_explanation(asked.question)
+    links = tuple(
+        link
+        if link.code or (found := asked.check.of(link.certificate.id, link.certificate.statement)) is None
+        else replace(link, code="cert.revoked", problem=found.words())
+        for link in explanation.links
+    )
+    return None if links == explanation.links else replace(explanation, allowed=False, links=links)
+
+
 def _broken(explanation: Explanation, code: str, problem: str) -> Explanation:
     *above, last = explanation.links
     return replace(explanation, allowed=False, links=(*above, replace(last, code=code, problem=problem)))
@@ -275,6 +313,7 @@ POLICY: Final = "policy:"
 AGREED: Final = "rule:"
 
 _HINTS: Final = {
+    "cert.revoked": "ask its owner to issue a new certificate",
     "guard.not-now": "ask about another time with --at",
     "selector.unknown-attribute": "where brokers know more than the time and the rate, say so: --fact on_duty:boolean",
 }
@@ -299,8 +338,24 @@ class _Explain:
         metavar="OWNER/NAME",
         help="Ask about this network; for events, require the right to connect as well.",
     )
+    url: str | None = option(
+        "--broker",
+        metavar="URL",
+        help="Ask this broker which certificates are revoked (default: that of the environment or of the context, "
+        "unless --principal is given without --context).",
+    )
+    key_file: str | None = option(
+        "--key", metavar="FILE", help="Connect to the broker with this private key, and ask about its principal."
+    )
+    passphrase_file: str | None = option(
+        "--passphrase-file", metavar="FILE", help="Read the key's passphrase from the first line of this file."
+    )
+    broker_principal: str | None = option("--broker-principal", **WHO, help="Require this broker identity.")
     credentials: tuple[str, ...] = option(
-        "--credential", multiple=True, metavar="FILE", help="Use these certificates of the principal. Can be repeated."
+        "--credential",
+        multiple=True,
+        metavar="FILE",
+        help="Use these certificates of the principal. Can be repeated.",
     )
     statements: tuple[str, ...] = option(
         "--statement", multiple=True, metavar="FILE", help="Use these validity statements. Can be repeated."
@@ -333,10 +388,11 @@ class _Explain:
 
     def completed(self) -> "_Explain":
         """Return the question about the context's principal if none was given. Raises as `OmittedArguments.find`."""
-        if self.principal is not None and self.context is None:
-            return self
+        principal = self.principal or self.key_file
+        if principal is not None and self.context is None:
+            return replace(self, principal=principal)
         omitted = OmittedArguments(self.context, {"key": "--principal", "network": "--network"})
-        key = omitted.find("key")
+        key = self.key_file or omitted.find("key")
         given = self.of_type.type_file or (omitted.context.type_file if self.type_name is None else None)
         return replace(
             self,
@@ -346,6 +402,15 @@ class _Explain:
             of_type=replace(self.of_type, type_file=given or None),
             names=replace(self.names, names_file=self.names.names_file or omitted.names_file()),
         )
+
+    def check_revocations(self, asked: "_Explain", names: NameBook, bag: Credentials) -> RevocationCheck:
+        """Ask the broker which certificates are revoked; `asked` are the options as they were given."""
+        if asked.principal is not None and asked.context is None and asked.url is None:
+            return RevocationCheck(unchecked="give --broker or --context to ask a broker")
+        given = {"url": asked.url, "network": asked.network, "key": asked.key_file}
+        secret = None if asked.passphrase_file is None else passphrase(asked.passphrase_file, "")
+        found = {name: value for name, value in given.items() if value}
+        return BrokerLookup(names, asked.context, found, asked.broker_principal, secret).check(bag)
 
 
 @command(
@@ -364,6 +429,7 @@ def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
     on facts that only the broker knows, and 1 if not.
     """
     with one_answer({"allowed": False, "right": options.right, "answers": [], "warnings": []}):
+        asked_for = options
         options = options.completed()
         names = options.names.load()
         when = QuestionTime(options.at.moment(session), parse_schema(options.facts))
@@ -383,12 +449,16 @@ def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
             )
         online = known_statements(options.statements, who, when.now)
         authority = CapabilityAuthority(bag, online.check, environment_schema(when.facts))
+        check = options.check_revocations(asked_for, names, bag)
+        if options.at.at is not None:
+            check = check.until(when.now)
         # Brokers use the same order.
-        governed: Authority = authority
+        certified = Revoking(authority, check.known())
+        governed: Authority = certified
         if options.agreements:
             from penstock.apps.cli.explain_policies import load_agreements  # noqa: PLC0415  # see below
 
-            governed = load_agreements(options.agreements).over(authority)
+            governed = load_agreements(options.agreements).over(certified)
         if (options.agreements or options.policies) and verified is None:
             what = "agreements" if options.agreements else "policies"
             raise MalformedError("cli.resource", f"{what} are about an event type", hint="give --type-file")
@@ -398,9 +468,12 @@ def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
 
             policies = PolicyOptions(options.policies, options.refer, options.rights, options.homes)
             loaded = policies.load(names, verified.event_type.name.owner)
-            governed = loaded.over(governed, authority, environment=authority.environment)
+            governed = loaded.over(governed, certified, environment=authority.environment)
         questions = _Asking(authority, when, who, Right(options.right)).questions(verified or name, place)
-        answers = list(_answers(replace(asked, source=governed) for asked in questions))
+        answers = list(_answers(replace(asked, source=governed, check=check) for asked in questions))
+    if check.admitted == who:
+        # The broker has certificates of its own: it has let the principal in, whatever was given here.
+        answers = [answer for answer in answers if answer.allowed or not answer.asked.is_connecting] or answers
     found = [warning for answer in answers for warning in answer.warnings]
     warn(*found)
     wording = Wording(names, None if verified is None else verified.event_type)
@@ -410,6 +483,7 @@ def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
         "right": options.right,
         "answers": [_data(answer, wording) for answer in answers],
         "warnings": [warning.as_dict() for warning in (*warnings, *found)],
+        "revocations": check.as_dict(),
     }
     refusals = (
         RefusedError(
@@ -421,7 +495,10 @@ def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
         for answer in answers
         if not answer.allowed
     )
-    shown = (part for answer in answers for part in _show(answer, wording))
+    shown = [part for answer in answers for part in _show(answer, wording)]
+    if check.unchecked and data["allowed"]:
+        # A refusal stays a refusal, whatever was revoked.
+        shown.append(f"revocations were not checked: {check.unchecked}")
     return CommandAnswer(data, shown, next(refusals, None))
 
 
@@ -456,7 +533,7 @@ class _Asking:
         if place is not None and (right.on_network or right in (Right.PUBLISH, Right.SUBSCRIBE)):
             first = right if right.on_network else Right.CONNECT
             asking = NetworkRequest(who, first, place, when.now)
-            what = f"{_ON_NETWORK[first]} {place.name}"
+            what = action_text(first, place.name)
             yield ExplainQuestion(what, authority.question(asking), authority, when, asking)
         if right.on_network or about is None:
             return
@@ -472,15 +549,6 @@ class _Asking:
             evidence = sift(authority.credentials, when.now, authority.online)
             question = AuthorityQuestion(authority.credentials, evidence, name.owner, who, type_request(name, right))
             yield ExplainQuestion(_what(right, name), question, authority, when, name=name)
-
-
-_ON_NETWORK: Final = {
-    Right.CONNECT: "connect to",
-    Right.BROKER: "be a broker of",
-    Right.INSTALL: "install types on",
-    Right.ADMINISTER: "administer",
-    Right.AUDIT: "audit",
-}
 
 
 def _above(right: Right, supers: Iterable[T]) -> Iterator[T]:
@@ -499,19 +567,7 @@ def _answers(questions: Iterable[ExplainQuestion]) -> Iterator[ExplainAnswer]:
 
 
 def _what(right: Right, name: TypeName) -> str:
-    return f"{_verb(right)} {name.name}@{name.version}"
-
-
-def _verb(right: Right) -> str:
-    match right:
-        case Right.SUBSCRIBE:
-            return "subscribe to"
-        case Right.PUBLISH | Right.ROUTE | Right.MANAGE:
-            return str(right)
-        case Right.RESTRICTIONS:
-            return "ask about restrictions on"
-        case _:
-            return f"{right.removeprefix('manage-')} attributes of"
+    return action_text(right, f"{name.name}@{name.version}")
 
 
 def _may(answer: ExplainAnswer) -> str:
@@ -559,7 +615,7 @@ def _show(answer: ExplainAnswer, wording: Wording) -> Iterator[Shown]:
     if explanation.allowed and not explanation.links and explanation.principal == explanation.root:
         yield f"    ✓ {who} is the owner"
     for link in explanation.links:
-        mark = f"✗ {link.problem}:" if link.code else "✓"
+        mark = f"✗ {speak(link.problem, wording.names.spoken())}:" if link.code else "✓"
         until = f"  ({validity_text(link.certificate.statement.validity)})"
         yield f"    {mark} {wording.line(link.certificate.statement)}{until}"
     if explanation.missing:

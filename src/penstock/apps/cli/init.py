@@ -31,7 +31,7 @@ from penstock.apps.node.starter import (
 )
 from penstock.broker.wire.transports import PeerAddress
 from penstock.errors import FailedError, MalformedError, RefusedError
-from penstock.store.files.contexts import ConnectionContext, ContextFile
+from penstock.store.files.contexts import ConnectionContext, ContextFile, changing_contexts
 from penstock.store.files.files import PUBLIC, SECRET, create_file, reason
 from penstock.store.files.strict_tables import check_petname
 
@@ -87,21 +87,20 @@ def init(session: CommandSession, options: _Init) -> CommandAnswer:
     _check_folder(folder)
     listen = _free_address() if options.listen is None else _address(options.listen)
     made = StarterNetwork.create(organisation, network, listen, session.now, session.random)
-    stored = None
-    if _wants_contexts(options.contexts, network, asking=asking):
-        stored = _with_contexts(ContextFile.load(), made, folder)
-    steps = _steps(made, folder, contexts=stored is not None)
-    commands = "\n".join(f"$ {step:<78} # {why}" for step, why in _steps(made, None, contexts=stored is not None))
+    contexts = _wants_contexts(options.contexts, network, asking=asking)
+    steps = _steps(made, folder, contexts=contexts)
+    commands = "\n".join(f"$ {step:<78} # {why}" for step, why in _steps(made, None, contexts=contexts))
     with _whole_folder(folder, made.files(commands)):
-        if stored is not None:
-            stored.save()
+        if contexts:
+            with changing_contexts() as stored:
+                _with_contexts(stored, made, folder).save()
     data = {
         "folder": str(folder),
         "organisation": organisation,
         "network": str(made.network),
         "broker": made.url,
         "expires": made.ends.isoformat().replace("+00:00", "Z"),
-        "contexts": [] if stored is None else list(_contexts(made, folder)),
+        "contexts": list(_contexts(made, folder)) if contexts else [],
         "next": [step for step, _ in steps],
     }
     return CommandAnswer(data, _shown(made, folder, steps))

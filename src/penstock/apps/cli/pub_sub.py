@@ -35,7 +35,7 @@ from penstock.apps.cli.shared.events import EventDraft, Rows, Unreadable, cloud_
 from penstock.apps.cli.shared.files import STDIN
 from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.options import Duration
-from penstock.apps.cli.shared.session import Warned, say, warn
+from penstock.apps.cli.shared.session import EXPLAINED, Warned, say, speak, warn
 from penstock.apps.cli.shared.terminal import Shown, fact_table, grid_table, show, showing
 from penstock.broker.client.client import Client, Feed, Subscription, TypeSource
 from penstock.codec.limits import FRAME_BYTES
@@ -46,6 +46,8 @@ from penstock.model.events import Event
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.types import EventType
 from penstock.store.files.files import unreadable
+from penstock.trust.capabilities import Right
+from penstock.trust.refusals import LackedRight
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Lines of a file or of standard input. A line is handed on when it is there, without filling a buffer first.
@@ -120,6 +122,8 @@ class PublishTally:
     accepted: int = 0
     codes: Counter[str] = field(default_factory=Counter)
     problems: list[dict[str, object]] = field(default_factory=list)
+    #: the first right that was missing, and the revoked certificates that it depends on
+    lacked: dict[str, object] = field(default_factory=dict)
     #: types without subscribers
     unwanted: list[str] = field(default_factory=list)
     started: float = field(default_factory=time.monotonic)
@@ -138,6 +142,8 @@ class PublishTally:
     def refuse(self, number: int, error: PenstockError) -> None:
         """Count an event that was refused."""
         self.codes[error.code] += 1
+        if not self.lacked and "lacked" in error.fields:
+            self.lacked = {name: error.fields.get(name) for name in ("lacked", "revoked")}
         if len(self.problems) < _SHOWN:
             self.problems.append({"event": number, "code": error.code, "message": error.message})
 
@@ -208,6 +214,7 @@ def pub(options: _Pub) -> CommandAnswer:
     if error is None and tally.refused:
         code = tally.codes.most_common(1)[0][0]
         error = RefusedError("pub.refused", f"{tally.refused:,} refused, most of them with `{code}`")
+        error.fields |= tally.lacked
     return CommandAnswer(tally.as_dict(), _shown(tally, call.names), error)
 
 
@@ -219,7 +226,8 @@ def _shown(tally: PublishTally, names: NameBook) -> Iterator[Shown]:
         of = f"{names.show(name.owner)}/{name.name}@{name.version}"
         warn(Warned("pub.unwanted", f"nobody subscribes to events of {of} now"))
     for problem in tally.problems:
-        click.echo(printable(f"event {problem['event']}: {problem['message']} [{problem['code']}]"), err=True)
+        text = speak(f"event {problem['event']}: {problem['message']} [{problem['code']}]", names.spoken())
+        click.echo(printable(text), err=True)
 
 
 async def _publish(call: Call, options: _Pub, tally: PublishTally, stop: asyncio.Event) -> None:
@@ -348,7 +356,12 @@ def sub(options: _Sub) -> None:
             held = await client.subscribe(source, options.selector)
             click.echo(printable(f"subscribed to {held.type.name.name}@{held.type.name.version}"), err=True)
             if options.ask:
-                printer.restrictions(await held.restrictions())
+                found = await held.restrictions()
+                printer.restrictions(found)
+                if found.get("missing"):
+                    lacked = LackedRight(client.principal, Right.SUBSCRIBE, held.type.name)
+                    command: str = click.get_current_context().meta[EXPLAINED].command(lacked)
+                    click.echo(printable(f"hint: {lacked.hint(command)}"), err=True)
             return await _print(held, printer, options.count, options.timeout, stop)
 
     found = talk(subscribe)

@@ -12,7 +12,8 @@ published in between are lost for it. A request that waited for its answer then
 fails (`client.interrupted`): it may have been carried out or not.
 
 A refusal raises `RefusedError` with the broker's code, what was asked in `asked`, and where the owner of the type lets
-the client know, what was granted and which right was missing in `detail`.
+the client know, what was granted and which right was missing in `detail`. If a right is missing, the message says which
+one, and the hint has the command that explains it.
 """
 
 import asyncio
@@ -27,7 +28,7 @@ from itertools import count
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar, overload
 
-from penstock.broker.client.connection import ActiveRequest, Caller, Connection, refusal
+from penstock.broker.client.connection import ActiveRequest, Caller, Connection
 from penstock.broker.keys.sealing import open_released
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.local.type_library import Library
@@ -56,6 +57,7 @@ from penstock.store.files.name_book import NameBook, WrittenNames, load_names
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, read_type
 from penstock.trust.key_statements import KeyGroup, KeyRequest, KeyWish
+from penstock.trust.refusals import CredentialStatus, read_revoked
 from penstock.trust.signed import sign_value
 from penstock.trust.statements import OneTimeQuestion
 
@@ -460,7 +462,10 @@ def connect(  # noqa: PLR0913  # what a session is made of
     omitted = OmittedArguments()
     written = WrittenNames(lambda: load_names(omitted.names_file()) if names is None else names)
     url = omitted.find("url") if url is None else url
-    key = load_key(omitted.find("key")) if key is None else key
+    explain = None
+    if key is None:
+        key = load_key(omitted.find("key"))
+        explain = " ".join(omitted.context_option())
     network = omitted.find("network") if network is None else network
     broker = omitted.broker_principal() if broker is None else broker
     caller = Caller(
@@ -470,6 +475,7 @@ def connect(  # noqa: PLR0913  # what a session is made of
         statements=tuple(statements),
         timeout=timeout,
         clock=clock,
+        explain=explain,
     )
     return Client(caller, types, patience, written)
 
@@ -538,7 +544,7 @@ class Client:
                 return None if subscription is None else subscription.take(rows)
             case protocol.RefusedMessage():
                 if self._on_refusal is not None:
-                    call_back(self._on_refusal, refusal(word, "publish"))
+                    call_back(self._on_refusal, self._caller.refusal(word, "publish"))
             case protocol.ValidityAskedMessage(question):
                 if self._on_validity is not None:
                     asked = OneTimeQuestion.from_sexp(parse_canonical(question)) if question else None
@@ -777,6 +783,17 @@ class Client:
         """Ask how the broker sees the network: for its operators. Raises `RefusedError` (`broker.not-operator`)."""
         answer = await self._connection.ask(protocol.NetworkStatusMessage(self._connection.number()))
         return answer if isinstance(answer, dict) else {}
+
+    async def credential_status(self) -> CredentialStatus:
+        """Ask for the broker's time, and which of the certificates that this client showed are revoked.
+
+        Raises `RefusedError`, `FailedError` (`client.*`), and `MalformedError` (`protocol.malformed`).
+        """
+        answer = await self._connection.ask(protocol.CredentialStatusMessage(self._connection.number()))
+        match answer:
+            case {"time": datetime() as time, "revoked": list(rows)}:
+                return CredentialStatus(in_utc(time), read_revoked(rows))
+        raise MalformedError("protocol.malformed", "the broker's answer does not say which certificates are revoked")
 
     async def keys(
         self,

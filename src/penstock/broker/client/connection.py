@@ -25,6 +25,7 @@ from penstock.guard import CapabilityAuthority, NetworkRequest, decide
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import BROKER_RIGHTS
 from penstock.trust.credentials import Credentials, read_credentials
+from penstock.trust.refusals import LackedRight, read_revoked
 
 #: codes of refusals that may not last: trying again may help
 _PASSING: Final = frozenset(
@@ -52,6 +53,23 @@ class Caller:
     timeout: float
     clock: Callable[[], datetime]
     statements: tuple[bytes, ...] = ()
+    #: the options with which `penstock explain` finds this client's key and certificates, if there are such
+    explain: str | None = None
+
+    def refusal(self, word: protocol.RefusedMessage, asked: str) -> RefusedError:
+        """Return the error for a broker's refusal, with the command that explains it if a right is missing.
+
+        Raises `MalformedError` (`protocol.malformed`, `principal.malformed`).
+        """
+        detail = {**word.detail} if isinstance(word.detail, dict) else {}
+        lacked = LackedRight.from_row(self.endpoint.key.principal, detail.pop("lacked", None))
+        revoked = read_revoked(detail.pop("revoked", None))
+        found: dict[str, object] = {"asked": asked, "detail": detail or None, "position": word.position}
+        hint = word.hint
+        if lacked is not None:
+            found |= {"lacked": lacked, "revoked": revoked}
+            hint = lacked.hint("" if self.explain is None else lacked.command(self.explain), revoked)
+        return RefusedError(word.code, word.message, hint=hint, **found)
 
     async def call(self) -> tuple[Link, list[Wire]]:
         """Open a link and be admitted. Return it, and the messages that have followed the welcome.
@@ -72,7 +90,7 @@ class Caller:
             async with asyncio.timeout(self.timeout):
                 link.post(hello)
                 first, *rest = await link.receive()
-            self._check_broker(link.peer.principal, _welcomed(read_word(first)))
+            self._check_broker(link.peer.principal, self._welcomed(read_word(first)))
         except TimeoutError:
             await link.close()
             raise late("connect") from None
@@ -92,8 +110,17 @@ class Caller:
         for right in BROKER_RIGHTS:
             request = NetworkRequest(broker, right, network, self.clock())
             if not settled(decide(request, (CapabilityAuthority(bag),))):
-                missing = Detail(missing=(MissingRight(right, network),))
-                raise not_permitted(missing, f"{broker.short} answers there, and may not be a broker of this network")
+                raise not_permitted(
+                    LackedRight(broker, right, network), Detail(missing=(MissingRight(right, network),))
+                )
+
+    def _welcomed(self, word: Word) -> bytes:
+        """Return the credentials that the broker discloses in its welcome. Raises `RefusedError` if it refuses."""
+        if isinstance(word, protocol.RefusedMessage):
+            raise self.refusal(word, "connect")
+        if not isinstance(word, Welcome):
+            raise MalformedError("protocol.malformed", "a broker does not say welcome")
+        return word.credentials
 
 
 class Connection:
@@ -256,7 +283,8 @@ class Connection:
             case protocol.ResponseMessage(number, found):
                 self._answer(number, found)
             case protocol.RefusedMessage(number) if number in self._waiting:
-                self._waiting[number].refuse(word)
+                waiting = self._waiting[number]
+                waiting.refuse(self._caller.refusal(word, word_of(waiting.asked)))
                 # Of events several may be refused, and the answer to all of them follows.
                 if not isinstance(self._waiting[number].asked, protocol.PublishMessage):
                     self._answer(number, None)
@@ -337,9 +365,9 @@ class _Answer(asyncio.Future[Wire]):
             else:
                 self.set_exception(self._problem)
 
-    def refuse(self, word: protocol.RefusedMessage) -> None:
+    def refuse(self, problem: RefusedError) -> None:
         """Take a refusal; of several, the first one counts."""
-        self._problem = self._problem or refusal(word, word_of(self.asked))
+        self._problem = self._problem or problem
 
     def fail(self, error: PenstockError) -> None:
         """End without an answer."""
@@ -356,13 +384,6 @@ class _Answer(asyncio.Future[Wire]):
         self.add_done_callback(done)
 
 
-def refusal(word: protocol.RefusedMessage, asked: str) -> RefusedError:
-    """Return the error for a broker's refusal."""
-    return RefusedError(
-        word.code, word.message, hint=word.hint, asked=asked, detail=word.detail, position=word.position
-    )
-
-
 def late(what: str) -> FailedError:
     """Return the error for an answer that takes too long."""
     return FailedError("client.timeout", f"no answer to `{what}` in time", hint="is the broker busy? try again")
@@ -370,12 +391,3 @@ def late(what: str) -> FailedError:
 
 def _is_passing(error: PenstockError) -> bool:
     return isinstance(error, FailedError) or error.code in _PASSING or error.fields.get("reason") in _PASSING
-
-
-def _welcomed(word: Word) -> bytes:
-    """Return the credentials that the broker discloses in its welcome. Raises `RefusedError` if it refuses."""
-    if isinstance(word, protocol.RefusedMessage):
-        raise refusal(word, "connect")
-    if not isinstance(word, Welcome):
-        raise MalformedError("protocol.malformed", "a broker does not say welcome")
-    return word.credentials

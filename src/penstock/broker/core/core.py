@@ -496,7 +496,7 @@ class Core:
         for right in BROKER_RIGHTS:
             found = self._consider(principal, right, bag)
             self.recorder.write(found.record)
-            require(found.decision, right, self.settings.network)
+            require(found.decision, principal, right, self.settings.network)
 
     def _consider(self, principal: Principal, right: Right, bag: Credentials) -> Recorded:
         request = NetworkRequest(principal, right, self.settings.network, self.now())

@@ -45,6 +45,8 @@ from penstock.guard.enforce import Environment, ShowRows
 from penstock.model.events import Event, EventRows, TransitEvent
 from penstock.model.names import TypeKey, TypeName
 from penstock.selector import ALWAYS
+from penstock.trust.capabilities import Right
+from penstock.trust.refusals import LackedRight
 
 if TYPE_CHECKING:
     from penstock.broker.wire.link import Link
@@ -226,7 +228,9 @@ class EventPath:
         held = client.held.get(advertisement)
         found = held.offer_of(event_type) if isinstance(held, SessionAdvertisement) else None
         if found is None:
-            return RefusedError("broker.not-advertised", "no advertisement lets this be published", hint="advertise it")
+            # A right that has ended, or was revoked, leaves an advertisement without an offer.
+            why = "it has not advertised the type" if held is None else "its advertisement does not permit it"
+            return LackedRight(client.principal, Right.PUBLISH, message.type).refuse("broker.not-advertised", why)
         offer, key = found
         # The client names the type. It must be the offer's type, because its ancestors determine who receives events.
         if offer.type is not event_type and offer.type != event_type:
@@ -296,8 +300,11 @@ class EventPath:
         surroundings = self._local.environment(client, now) if offer.timely else _UNASKED
         try:
             passed = offer.publication(event, surroundings)
-        except RefusedError:
+        except RefusedError as error:
             client.tally.count(offer.recorded, refused=1)
+            why = "no right covers an event with these values at this time"
+            if error.code == "guard.not-permitted":
+                raise LackedRight(client.principal, Right.PUBLISH, offer.type.name).refuse(error.code, why) from None
             raise
         return [row[0], row[1], *map(passed.values.get, offer.layout)]
 

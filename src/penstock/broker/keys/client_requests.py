@@ -25,8 +25,10 @@ from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.fabric.tasks import in_background
 from penstock.model.instants import in_utc
 from penstock.model.principals import Principal
+from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.key_statements import EpochStatement, KeyGroup, KeyHistory, KeyRequest, KeyWish
+from penstock.trust.refusals import LackedRight
 from penstock.trust.signed import read_signed
 
 Outcome: TypeAlias = "Wire | PenstockError"
@@ -177,11 +179,7 @@ class KeyDesk:
                 hint="run `penstock sealing show` to see its keys, and compare broker, type and attribute",
             )
         if not all(self._may_manage(asker, group) for group in groups):
-            raise RefusedError(
-                "keys.not-manager",
-                "only the type's owner and principals with the right `keys` may change these keys",
-                hint="present the certificate with --credential",
-            )
+            raise LackedRight(asker.principal, Right.KEYS, groups[0].type).refuse("keys.not-manager")
         return groups
 
     def _may_manage(self, asker: Asker, group: KeyGroup) -> bool:
@@ -225,6 +223,8 @@ class KeyDesk:
                 return {"history": found[0].to_bytes(), "live": live}
             if live:
                 return {"history": b"", "live": live}
+            if told.code == "keys.not-entitled":
+                return LackedRight(asker.principal, Right.HISTORY, value.group.type).refuse(told.code)
             return RefusedError(told.code, _REASONS.get(told.code, "the key manager refuses the keys"))
 
         self._later(lambda: bool(found), released, answer, lambda: self._keys.fetching.pop(value.public, None))
@@ -276,7 +276,6 @@ class KeyDesk:
 
 
 _REASONS: Final = {
-    "keys.not-entitled": "your certificates do not grant `history` on this key",
     "keys.no-history": "none of these epochs is both over and kept",
 }
 

@@ -31,6 +31,7 @@ from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import VerifiedType
 from penstock.trust.key_statements import NOT_BROKER, KeyGroup
+from penstock.trust.refusals import LackedRight
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Who may hold the key of a group, and for how long: decided by `decide()` alone.
@@ -268,11 +269,8 @@ class KeyClaims:
         a right to everything would otherwise open any number of groups for attributes that do not exist.
         """
         if not self.is_broker(broker, group.type):
-            raise RefusedError(
-                NOT_BROKER,
-                f"{broker.short} gets no keys of `{group.type.name}`: it is not a broker that may carry this type",
-                hint="let the coordinator grant it `broker`, and the type's owner `route`",
-            )
+            why = "it gets no keys: the coordinator must grant it `broker`, and the type's owner `route`"
+            raise LackedRight(broker, Right.ROUTE, group.type).refuse(NOT_BROKER, why)
         if not any(group in groups_of(verified) for verified in self.sealed(group.type)):
             raise RefusedError(
                 "keys.not-managed",

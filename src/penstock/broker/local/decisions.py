@@ -141,6 +141,7 @@ class DecisionPoint:
         """Forget all answers to a client, and decide whether it may connect."""
         client.authorities = self.sources.for_clients(client.credentials, self.environment, self.types)
         client.answers = {}
+        client.revoked = {}
         client.until = turning_point((certificate.statement.validity for certificate in client.credentials), now)
         return self.ask_network(client, Right.CONNECT, now)
 

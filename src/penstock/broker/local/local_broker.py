@@ -18,9 +18,9 @@ was corrected, `recheck` is called), and `tick` says when it wants to be called 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, tzinfo
-from itertools import count
+from itertools import count, islice
 from types import MappingProxyType
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from penstock.broker.limits import BrokerLimits
 from penstock.broker.local import requests
@@ -39,7 +39,15 @@ from penstock.broker.local.requests import (
     subscribed,
     unknown,
 )
-from penstock.broker.local.sessions import Held, Path, Session, SessionAdvertisement, SessionSubscription, Usages
+from penstock.broker.local.sessions import (
+    Held,
+    Path,
+    Session,
+    SessionAdvertisement,
+    SessionSubscription,
+    Usage,
+    Usages,
+)
 from penstock.broker.local.type_library import Library
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.guard import Delivery, Recorder, Rules, environment
@@ -52,6 +60,7 @@ from penstock.selector import ALWAYS, Selector
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, VerifiedType
+from penstock.trust.refusals import LackedRight, RevokedCertificate
 from penstock.trust.validity import earliest
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -304,7 +313,7 @@ class LocalBroker:
         try:
             usage = self.usages.connect(principal, credentials)
         except MalformedError as error:
-            self._refuse(session, principal, asked, error)
+            self._refuse(Session(session, principal, credentials, Usage()), asked, error)
             return self._take_outputs()
         self._sessions[session] = Session(session, principal, credentials, usage)
         self._stale[session] = None
@@ -374,7 +383,7 @@ class LocalBroker:
 
         def install(client: Session, asked: ClientRequest, now: datetime) -> None:
             decision = self._decisions.ask_network(client, Right.INSTALL, now)
-            require(decision, Right.INSTALL, self._decisions.network)
+            require(decision, client.principal, Right.INSTALL, self._decisions.network)
             self._library.add(unverified, now)
             self._all_stale()
             self._outputs.append(requests.Accepted(client.id, asked))
@@ -386,7 +395,8 @@ class LocalBroker:
 
         def remove(client: Session, asked: ClientRequest, now: datetime) -> None:
             verified = self._library.get(name, now)
-            require(self._decisions.ask(client, Right.MANAGE, verified, now).decision, Right.MANAGE, name)
+            decision = self._decisions.ask(client, Right.MANAGE, verified, now).decision
+            require(decision, client.principal, Right.MANAGE, name)
             self._library.remove(name)
             self._all_stale()
             self._outputs.append(requests.Accepted(client.id, asked))
@@ -401,11 +411,7 @@ class LocalBroker:
             if held is None:
                 raise unknown(asked)
             if not self.active.may_ask(client, held.asked, now):
-                raise RefusedError(
-                    "broker.not-told",
-                    "the owner of the type does not let you ask about restrictions",
-                    hint="the owner grants `restrictions` to those who may",
-                )
+                raise _lacked(client, Right.RESTRICTIONS, held.asked).refuse("broker.not-told")
             self._outputs.append(requests.Answered(client.id, asked, held.detail))
 
         return self._handle(now, session, ClientRequest(Verb.RESTRICTIONS, id=id), tell)
@@ -418,7 +424,7 @@ class LocalBroker:
                 handler(client, asked, now)
             except (RefusedError, MalformedError) as error:
                 detail = detail_of(error) if self.active.may_ask(client, asked, now) else None
-                self._refuse(session, client.principal, asked, error, detail)
+                self._refuse(client, asked, error, detail)
             self._turn = earliest(self._turn, client.until)
             self._catch_up(now)
         return self._take_outputs()
@@ -431,9 +437,8 @@ class LocalBroker:
         held = kind(self.active.ticket(), client, asked)
         self.active.work_out(held, now)
         if not held.paths():
-            what = "subscribe to" if asked.verb is Verb.SUBSCRIBE else "publish"
-            of = "it" if asked.about is None else f"{asked.about.owner.short}/{asked.about.name}"
-            raise not_permitted(held.detail, f"{client.principal.short} may not {what} {of}")
+            right = Right.SUBSCRIBE if asked.verb is Verb.SUBSCRIBE else Right.PUBLISH
+            raise not_permitted(_lacked(client, right, asked), held.detail)
         place = len(self._outputs)
         self.active.keep(held)
         accepted = requests.Accepted(client.id, asked, tuple(held.keys.values()))
@@ -456,7 +461,7 @@ class LocalBroker:
         held = client.held.get(advertisement)
         detail = held.detail if held is not None and self.active.may_ask(client, held.asked, now) else None
         for one in refused:
-            self._refuse(client.id, client.principal, asked, one.reason, detail, position=one.position)
+            self._refuse(client, asked, one.reason, detail, position=one.position)
         return self._take_outputs()
 
     def suspend(self, owner: Principal) -> None:
@@ -586,10 +591,11 @@ class LocalBroker:
 
     def _renew(self, client: Session, now: datetime) -> None:
         """Ask everything about a session again."""
+        network = self._decisions.network
         try:
-            require(self._decisions.introduce(client, now), Right.CONNECT, self._decisions.network)
+            require(self._decisions.introduce(client, now), client.principal, Right.CONNECT, network)
         except RefusedError as error:
-            self._refuse(client.id, client.principal, ClientRequest(Verb.CONNECT, self._decisions.network), error)
+            self._refuse(client, ClientRequest(Verb.CONNECT, network), error)
             self._end(client)
             self._outputs.append(requests.Closed(client.id, error.code))
             return
@@ -619,23 +625,52 @@ class LocalBroker:
             raise RefusedError("broker.session", "no session of this name is open")
         return client
 
-    def _refuse(  # noqa: PLR0913  # what a refusal says
+    def revoked(self, client: Session, lacked: LackedRight | None = None) -> tuple[RevokedCertificate, ...]:
+        """Return which certificates that a client showed are revoked: all, or those that a missing right depends on."""
+        issuers = {certificate.id: certificate.statement.issuer for certificate in client.credentials}
+        found = (
+            (id_, owner)
+            for owner, gone in self._decisions.sources.revocations.by_owner.items()
+            for id_ in sorted(gone.intersection(issuers))
+            if lacked is None or owner in (lacked.about.owner, issuers[id_])
+        )
+        return tuple(RevokedCertificate(id_, owner) for id_, owner in islice(found, _REVOKED))
+
+    def _refuse(
         self,
-        session: str,
-        principal: Principal,
+        client: Session,
         asked: ClientRequest,
         error: PenstockError,
         detail: Detail | None = None,
         *,
         position: int = 0,
     ) -> None:
-        refused = requests.Refused(session, asked, error.code, error.message, detail, error.hint or "", position)
-        self._outputs.append(refused)
+        lacked = error.fields.get("lacked")
+        missing = lacked if isinstance(lacked, LackedRight) and lacked.who == client.principal else None
+        if missing is not None and missing not in client.revoked:
+            client.revoked[missing] = self.revoked(client, missing)
+        revoked = () if missing is None else client.revoked[missing]
         self._outputs.append(
-            requests.RequestReport(session, principal, asked, detail_of(error) or Detail(), error.code)
+            requests.Refused(
+                client.id, asked, error.code, error.message, detail, error.hint, position, missing, revoked
+            )
+        )
+        self._outputs.append(
+            requests.RequestReport(client.id, client.principal, asked, detail_of(error) or Detail(), error.code)
         )
 
     def _take_outputs(self) -> list[Output]:
         outputs = self._outputs.copy()
         self._outputs.clear()
         return outputs
+
+
+#: revoked certificates in an answer to a client
+_REVOKED: Final = 256
+
+
+def _lacked(client: Session, right: Right, asked: ClientRequest) -> LackedRight:
+    """Return the right that a client lacks for a request about a type. Raises `MalformedError` (`argument.type`)."""
+    if asked.about is None:
+        raise MalformedError("argument.type", "the request is not about an event type")
+    return LackedRight(client.principal, right, asked.about)

@@ -1,15 +1,16 @@
 """The requests of clients, and the outputs of the local broker: to the router, to clients, and to its operator.
 
-A client learns whether a request was accepted, and by which code it was refused. What it was granted of it, and which
-right it lacks, is its operator's to know, and the client's only where the owner of the type lets it ask
-(`Right.RESTRICTIONS`): how somebody is restricted may itself be sensitive (section 8 of the paper on Hermes).
+A client learns whether a request was accepted, by which code it was refused, and which of the certificates that it
+showed are revoked. What it was granted of the request, and what it lacks, is its operator's to know, and the client's
+only where the owner of the type lets it ask (`Right.RESTRICTIONS`): how somebody is restricted may itself be sensitive
+(section 8 of the paper on Hermes).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Any, Final, TypeAlias
+from typing import Any, TypeAlias
 
 from penstock.broker.local.effective_requests import Offer, Ruled, SubscriptionPart
 from penstock.broker.routing.outputs import Output as Routed
@@ -23,6 +24,7 @@ from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.selector import ALWAYS, Selector
 from penstock.trust.capabilities import Right
+from penstock.trust.refusals import LackedRight, RevokedCertificate
 
 
 class Verb(StrEnum):
@@ -150,7 +152,8 @@ class Accepted:
 class Refused:
     """The request was refused. The detail is there where the owner of the type lets the client ask.
 
-    Of several events that were to be published, it was the one at `position`.
+    Of several events that were to be published, it was the one at `position`. If a right was missing, `lacked` says
+    which one, and `revoked` which of the client's certificates are revoked; nobody knows here since when.
     """
 
     session: str
@@ -160,6 +163,8 @@ class Refused:
     detail: Detail | None = None
     hint: str = ""
     position: int = 0
+    lacked: LackedRight | None = None
+    revoked: tuple[RevokedCertificate, ...] = ()
 
 
 @dataclass(slots=True)
@@ -229,12 +234,6 @@ Output: TypeAlias = ToRouter | ToClient | RequestReport
 # The outcome of a request: what was granted, what was not, and the refusal.
 
 
-_ENTERING: Final = {
-    Right.CONNECT: "no right to connect to this network",
-    Right.BROKER: "no right to be a broker of this network",
-}
-
-
 def subscribed(reader: EventType, parts: Mapping[TypeKey, SubscriptionPart], ruled: Iterable[Ruled]) -> Detail:
     """Return the detail of an effective subscription to a type."""
     ruled = list(ruled)
@@ -282,23 +281,17 @@ def settled(decision: Decision) -> bool:
     )
 
 
-def require(decision: Decision, right: Right, about: TypeName | NetworkName) -> None:
+def require(decision: Decision, who: Principal, right: Right, about: TypeName | NetworkName) -> None:
     """Raise `RefusedError` (`broker.not-permitted`) unless a decision permits without conditions."""
     if not settled(decision):
         problems = tuple(dict.fromkeys(problem.code for problem in decision.errors))
-        # A client that connects knows what it asked for.
-        message = _ENTERING.get(right) or f"no right to {right} {about.owner.short}/{about.name}"
-        raise not_permitted(Detail(missing=(MissingRight(right, about),), problems=problems), message)
+        detail = Detail(missing=(MissingRight(right, about),), problems=problems)
+        raise not_permitted(LackedRight(who, right, about), detail)
 
 
-def not_permitted(detail: Detail, message: str) -> RefusedError:
-    """Return a refusal. Its detail says which right is missing; not every client may see the detail."""
-    return RefusedError(
-        "broker.not-permitted",
-        message,
-        hint="ask the owner, or disclose further credentials",
-        detail=detail,
-    )
+def not_permitted(lacked: LackedRight, detail: Detail) -> RefusedError:
+    """Return a refusal. Its detail says what was granted, and why no more; not every client may see the detail."""
+    return lacked.refuse("broker.not-permitted", detail=detail)
 
 
 def detail_of(error: PenstockError) -> Detail | None:

@@ -20,6 +20,7 @@ from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.model.values import Scalar
 from penstock.trust.credentials import Credentials
+from penstock.trust.refusals import LackedRight, RevokedCertificate
 
 
 @dataclass(slots=True)
@@ -147,6 +148,8 @@ class Session:
     until: datetime | None = None
     held: dict[str, Held] = field(default_factory=dict)
     tally: DecisionTally = field(default_factory=DecisionTally)
+    #: its revoked certificates that a missing right depends on, remembered like the answers
+    revoked: dict[LackedRight, tuple[RevokedCertificate, ...]] = field(default_factory=dict)
 
 
 @dataclass(slots=True)

@@ -27,6 +27,7 @@ from penstock.model.principals import Principal
 from penstock.selector import ALWAYS, parse
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, read_type
+from penstock.trust.refusals import LackedRight, RevokedCertificate, revoked_rows
 
 Question: TypeAlias = Callable[[Principal], Wire]
 """Returns the status for operators. Raises `RefusedError` for others."""
@@ -39,6 +40,9 @@ Raises `RefusedError` and `MalformedError` for invalid statements.
 
 Policy: TypeAlias = Callable[[Principal, Principal, int], Wire]
 """Returns an owner's policy status and its events after a number. Raises `RefusedError` for strangers."""
+
+RevokedAt: TypeAlias = Callable[[RevokedCertificate], RevokedCertificate]
+"""Returns a revoked certificate with the time of the revocation, if it is known."""
 
 AboutKeys: TypeAlias = Callable[[Asker, AskKeys | FetchKeys, Answer], None]
 """Answers clients' requests about keys, now or later. Raises `RefusedError` and `MalformedError`."""
@@ -81,8 +85,16 @@ class _Pace:
 class Clients:
     """Serves the clients of a node."""
 
-    def __init__(  # noqa: PLR0913  # what answers the requests
-        self, core: Core, status: Question, evolve: Evolve, policy: Policy, keys: AboutKeys, *, validity: NodeValidity
+    def __init__(  # noqa: PLR0913  # each answers one kind of request
+        self,
+        core: Core,
+        status: Question,
+        evolve: Evolve,
+        policy: Policy,
+        keys: AboutKeys,
+        *,
+        validity: NodeValidity,
+        revoked_at: RevokedAt,
     ) -> None:
         self._core = core
         self._validity = validity
@@ -90,6 +102,7 @@ class Clients:
         self._evolve = evolve
         self._policy = policy
         self._keys = keys
+        self._revoked_at = revoked_at
         self._numbers = count(1)
         self._clients: dict[str, _Client] = {}
         self._paces: dict[Principal, _Pace] = {}
@@ -106,7 +119,7 @@ class Clients:
         except RefusedError as error:
             # The code that a link ends with does not say when to try again.
             with suppress(PenstockError):
-                link.post(encode(protocol.RefusedMessage(0, error.code, error.message, error.hint).to_tree()))
+                link.post(encode(_refusal(0, error).to_tree()))
             raise
         client = _Client(str(next(self._numbers)), link, bag)
         self._clients[client.session] = client
@@ -174,9 +187,9 @@ class Clients:
                 # Answer when the whole network has the request: events that are published afterwards arrive.
                 answer = partial(self._accept, client, client.number)
                 self._core.confirm(keys, answer, asyncio.get_running_loop().time())
-            case requests.Refused(_, asked, code, message, detail, hint, position):
+            case requests.Refused(_, asked, code, message, detail, hint, position, lacked, revoked):
                 client.refused = code if asked.verb is requests.Verb.CONNECT else ""
-                told = None if detail is None else detail_tree(detail)
+                told = _told(detail, lacked, [*map(self._revoked_at, revoked)])
                 self._post(client, protocol.RefusedMessage(client.number, code, message, hint, told, position))
             case requests.Answered(_, _, detail):
                 self._post(client, protocol.ResponseMessage(client.number, detail_tree(detail)))
@@ -231,7 +244,7 @@ class Clients:
                 self._obey(client, request)
         except (RefusedError, MalformedError) as error:
             self._core.note(error)
-            self._post(client, protocol.RefusedMessage(request.number, error.code, error.message, error.hint))
+            self._post(client, _refusal(request.number, error))
         if isinstance(request, protocol.PublishMessage) and request.number:
             self._post(client, protocol.AcceptedMessage(request.number))
 
@@ -247,7 +260,7 @@ class Clients:
             core.settle(core.local.disclose(core.begin(), client.session, bag))
         except (RefusedError, MalformedError) as error:
             core.note(error)
-            self._post(client, protocol.RefusedMessage(number, error.code, error.message, error.hint))
+            self._post(client, _refusal(number, error))
         else:
             client.shown += bag
             self._post(client, protocol.AcceptedMessage(number))
@@ -278,6 +291,10 @@ class Clients:
                 self._post(client, protocol.ResponseMessage(number, found))
             case protocol.NetworkStatusMessage(number):
                 self._post(client, protocol.ResponseMessage(number, self._status(client.link.peer.principal)))
+            case protocol.CredentialStatusMessage(number):
+                revoked = [*map(self._revoked_at, local.revoked(local.session(session)))]
+                rows = cast("Wire", revoked_rows(revoked))
+                self._post(client, protocol.ResponseMessage(number, {"time": core.now(), "revoked": rows}))
             case protocol.PolicyHeadMessage(number, owner, after):
                 self._post(
                     client, protocol.ResponseMessage(number, self._policy(client.link.peer.principal, owner, after))
@@ -296,7 +313,7 @@ class Clients:
         if error is None:
             self._post(client, protocol.AcceptedMessage(number))
         else:
-            self._post(client, protocol.RefusedMessage(number, error.code, error.message, error.hint))
+            self._post(client, _refusal(number, error))
 
     def _ask_validity(self, client: _Client, question: bytes) -> None:
         """Ask a client that answers for validity."""
@@ -306,7 +323,7 @@ class Clients:
         """Send an answer that may have taken time."""
         if isinstance(answer, PenstockError):
             self._core.note(answer)
-            self._post(client, protocol.RefusedMessage(number, answer.code, answer.message, answer.hint))
+            self._post(client, _refusal(number, answer))
         else:
             self._post(client, protocol.ResponseMessage(number, answer))
 
@@ -345,7 +362,23 @@ def _is_for_its_client(request: protocol.Request) -> bool:
     return not isinstance(request, lasting | protocol.Disclose)
 
 
-def detail_tree(detail: Detail) -> Wire:
+def _refusal(number: int, error: PenstockError) -> protocol.RefusedMessage:
+    lacked = error.fields.get("lacked")
+    told = _told(None, lacked if isinstance(lacked, LackedRight) else None, ())
+    return protocol.RefusedMessage(number, error.code, error.message, error.hint, told)
+
+
+def _told(detail: Detail | None, lacked: LackedRight | None, revoked: Sequence[RevokedCertificate]) -> Wire:
+    """Return what a client learns about a refusal beside its words; None if that is nothing."""
+    told: dict[str, Wire] = {} if detail is None else detail_tree(detail)
+    if lacked is not None:
+        told["lacked"] = [*lacked.to_row()]
+    if revoked:
+        told["revoked"] = cast("Wire", revoked_rows(revoked))
+    return told or None
+
+
+def detail_tree(detail: Detail) -> dict[str, Wire]:
     """Return the detail of an answer as plain data."""
     granted: list[Wire] = [[str(key), cast("Wire", restriction)] for key, restriction in detail.granted]
     missing: list[Wire] = [[str(one.right), str(one.about), list(one.attributes)] for one in detail.missing]

@@ -191,7 +191,15 @@ class Node:
         self.neighbours = Neighbours(core, endpoint, links, self._gossip, self.validity.tree)
         self.keys = Keys(core, core.ring, managing)
         self._desk = KeyDesk(core, self.keys, self._is_operator)
-        self.clients = Clients(core, self.status, self._hand_in, self.policy_of, self._desk.ask, validity=self.validity)
+        self.clients = Clients(
+            core,
+            self.status,
+            self._hand_in,
+            self.policy_of,
+            self._desk.ask,
+            validity=self.validity,
+            revoked_at=self.policies.revoked_at,
+        )
         self._listener: Listener | None = None
         self._across_nats: NatsListener | None = None
         self._ticking: asyncio.Task[None] | None = None

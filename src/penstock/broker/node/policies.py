@@ -46,6 +46,7 @@ from penstock.trust.capabilities import Right, network_request
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType
 from penstock.trust.policy_events import Acknowledgement, CarriedStamp, PolicyEvent, Revoke, TimeStamp
+from penstock.trust.refusals import RevokedCertificate
 from penstock.trust.signed import SignedValue, UnverifiedValue, read_signed
 from penstock.trust.validity import earliest
 
@@ -263,6 +264,8 @@ class NodePolicies:
         self._is_broker = True
         #: types that could not be installed, by owner
         self._uninstalled: dict[Principal, _Uninstalled] = {}
+        #: by owner, its last policy event, and when each certificate was revoked by those up to it
+        self._revoked: dict[Principal, tuple[int, dict[str, datetime]]] = {}
 
     # Running.
 
@@ -779,6 +782,20 @@ class NodePolicies:
             if self._network.is_compared(owner):
                 self._carry_out(self._keeper.learned(self._core.now(), owner))
         self._sign_stamps()
+
+    def revoked_at(self, revoked: RevokedCertificate) -> RevokedCertificate:
+        """Return a revoked certificate with the time of the first policy event here that revokes it."""
+        log = self._keeper.log(revoked.by)
+        number = log[-1].value.number if log else 0
+        known = self._revoked.get(revoked.by)
+        if known is None or known[0] != number:
+            found: dict[str, datetime] = {}
+            for event in log:
+                for change in event.value.changes:
+                    for id_ in change.certificates if isinstance(change, Revoke) else ():
+                        found.setdefault(id_, event.value.time)
+            known = self._revoked[revoked.by] = number, found
+        return replace(revoked, at=known[1].get(revoked.certificate))
 
     # Status for owners and operators.
 

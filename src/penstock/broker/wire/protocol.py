@@ -356,6 +356,17 @@ class NetworkStatusMessage:
         return ["status", self.number]
 
 
+@dataclass(frozen=True, slots=True)
+class CredentialStatusMessage:
+    """Return the broker's time, and which of the certificates that the client showed are revoked."""
+
+    number: int
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["credentials", self.number]
+
+
 @dataclass(slots=True)
 class PublishMessage:
     """Events of one version of a type, under an advertisement.
@@ -385,6 +396,7 @@ Asking: TypeAlias = (
     | ServeValidityMessage
     | PolicyHeadMessage
     | NetworkStatusMessage
+    | CredentialStatusMessage
     | AskKeys
     | FetchKeys
     | PublishMessage
@@ -412,7 +424,11 @@ class AcceptedMessage:
 
 @dataclass(frozen=True, slots=True)
 class RefusedMessage:
-    """A request was refused; of several events, the one at `position`. The detail is for those who may have it."""
+    """A request was refused; of several events, the one at `position`.
+
+    The detail says which right the client lacks, and which of its certificates are revoked. What was granted, and what
+    is missing, is in it for those who may know that.
+    """
 
     number: int
     code: str
@@ -518,6 +534,8 @@ def read_request(tree: Wire) -> Request:
             return FetchKeys(_number(number), signed)
         case ["status", int(number)]:
             return NetworkStatusMessage(_number(number))
+        case ["credentials", int(number)]:
+            return CredentialStatusMessage(_number(number))
         case [str(word), int(number), str(id_)] if word in NamedRequestMessage.WORDS:
             return NamedRequestMessage(_number(number), word, _id(id_))
     raise _malformed("an unknown request")

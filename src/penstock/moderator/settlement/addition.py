@@ -180,7 +180,7 @@ def check_period(rule: Rule, note: Note) -> None:
 def check_own(rule: Rule, note: Note) -> None:
     """Check that a rule's author makes the request. Raises `RefusedError` (`moderator.not-yours`)."""
     if note.who != rule.stated_by:
-        raise _not_yours(rule, "whoever stated it has to ask")
+        raise _not_yours(rule, note, "let the principal that stated it make the request")
 
 
 def check_speaker(rule: Rule, note: Note) -> None:
@@ -189,8 +189,9 @@ def check_speaker(rule: Rule, note: Note) -> None:
     Raises `RefusedError` (`moderator.not-yours`).
     """
     if note.who not in rule.speakers:
-        raise _not_yours(rule, "whoever stated it has to ask, or one of those that it is of")
+        raise _not_yours(rule, note, "let the principal that stated it make the request, or one that it binds")
 
 
-def _not_yours(rule: Rule, hint: str) -> RefusedError:
-    return RefusedError("moderator.not-yours", f"rule `{rule.id}` was stated by somebody else", hint=hint)
+def _not_yours(rule: Rule, note: Note, hint: str) -> RefusedError:
+    message = f"{note.who.short} may not change rule `{rule.id}`: {rule.stated_by.short} stated it"
+    return RefusedError("moderator.not-yours", message, hint=hint)

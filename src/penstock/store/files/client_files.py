@@ -8,12 +8,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from os import PathLike
 from pathlib import Path
+from shlex import quote
 from typing import Final, TypeAlias
 
 from penstock.codec.sexp import parse
 from penstock.crypto.keys import ProtectedKey, PublicKey, SigningKey, passphrase_bytes, read_key
 from penstock.errors import MalformedError, RefusedError
-from penstock.store.files.contexts import ConnectionContext, load_context
+from penstock.store.files.contexts import ConnectionContext, context_in_use, load_context
 from penstock.store.files.files import check_secret, read_file, within
 from penstock.store.files.name_book import ENVIRONMENT as NAMES
 from penstock.trust.credentials import Credentials, read_credentials
@@ -68,6 +69,10 @@ class OmittedArguments:
         if "key" in self._found and self._before(CREDENTIALS):
             return self.context.credentials
         return tuple(filter(None, os.environ.get(CREDENTIALS, "").split(os.pathsep)))
+
+    def context_option(self) -> tuple[str, ...]:
+        """Return the option that names the context, if anything was found in one."""
+        return (f"--context {quote(context_in_use(self.chosen))}",) if self._found else ()
 
     def names_file(self) -> str | None:
         """Return the context's file of petnames, unless the environment names one."""

@@ -12,13 +12,14 @@ The file contains names and paths, and never a key. Only its owner can read it.
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, fields
 from pathlib import Path
 from typing import Final
 
 from penstock.errors import FailedError, MalformedError, RefusedError, did_you_mean
-from penstock.store.files.files import read_file, reason, replace_file, within
+from penstock.store.files.files import locked, read_file, reason, replace_file, within
 from penstock.store.files.strict_tables import Strict
 
 VARIABLE: Final = "PENSTOCK_CONTEXT"
@@ -92,11 +93,30 @@ class ContextFile:
             for key, value in one.as_dict().items():
                 written = f"[{', '.join(map(_quoted, value))}]" if isinstance(value, list) else _quoted(str(value))
                 lines.append(f"{key} = {written}")
-        try:
-            self.path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        except OSError as error:
-            raise FailedError("file.unwritable", f"`{self.path.parent}` cannot be written: {reason(error)}") from error
+        _make_folder(self.path.parent)
         replace_file(self.path, "\n".join([*lines, ""]).lstrip("\n").encode())
+
+
+@contextmanager
+def changing_contexts(*, dry_run: bool = False) -> Iterator[ContextFile]:
+    """Load the contexts for a change, and hold their lock until it is saved: no other program's change is lost.
+
+    Raises `FailedError` (`context.locked`, `file.unwritable`) and as `ContextFile.load`.
+    """
+    path = contexts_path()
+    if dry_run:
+        yield ContextFile.load()
+        return
+    _make_folder(path.parent)
+    with locked(path, "context.locked"):
+        yield ContextFile.load()
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    except OSError as error:
+        raise FailedError("file.unwritable", f"`{folder}` cannot be written: {reason(error)}") from error
 
 
 def contexts_path() -> Path:
@@ -107,17 +127,22 @@ def contexts_path() -> Path:
     return folder / "penstock" / "contexts.toml"
 
 
+def context_in_use(chosen: str | None = None) -> str:
+    """Return the name of the chosen context, of that in `$PENSTOCK_CONTEXT`, or of the one in use; empty for none.
+
+    Raises as `ContextFile.load`.
+    """
+    name = os.environ.get(VARIABLE) if chosen is None else chosen
+    return ContextFile.load().current if name is None else name
+
+
 def load_context(chosen: str | None = None) -> ConnectionContext:
-    """Return a context: the chosen one, that of `$PENSTOCK_CONTEXT`, or the one in use. It is empty without any.
+    """Return the context that `context_in_use` names. It is empty without any.
 
     An empty name chooses no context at all. Raises as `ContextFile.load` and `ContextFile.get`.
     """
-    name = os.environ.get(VARIABLE) if chosen is None else chosen
-    if name == "":
-        return ConnectionContext()
-    found = ContextFile.load()
-    name = found.current if name is None else name
-    return found.get(name) if name else ConnectionContext()
+    name = context_in_use(chosen)
+    return ContextFile.load().get(name) if name else ConnectionContext()
 
 
 def check_context_name(name: str) -> None:

@@ -8,6 +8,7 @@ import errno
 import os
 import secrets
 import stat
+import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -139,6 +140,39 @@ def new_file(path: Path, mode: int = SECRET, *, durable: bool = True) -> Iterato
     except BaseException:
         path.unlink(missing_ok=True)
         raise
+
+
+#: seconds to wait for another program, and between two attempts
+WAIT: Final = 5.0
+_LOOK: Final = 0.02
+
+
+@contextmanager
+def locked(file: str | Path, code: str) -> Iterator[None]:
+    """Hold the lock of a file that programs read, change and write.
+
+    Raises `FailedError` (`code` if another program holds it for too long, `file.unwritable`).
+    """
+    lock = Path(f"{file}.lock")
+    patience = time.monotonic() + WAIT
+    while True:
+        try:
+            os.close(os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
+            break
+        except FileExistsError:
+            if time.monotonic() >= patience:
+                raise FailedError(
+                    code,
+                    f"another program is changing `{file}`",
+                    hint=f"try again; if none is running, remove `{lock}`",
+                ) from None
+            time.sleep(_LOOK)
+        except (OSError, ValueError) as error:
+            raise FailedError("file.unwritable", f"`{lock}` cannot be written: {reason(error)}") from None
+    try:
+        yield
+    finally:
+        lock.unlink(missing_ok=True)
 
 
 def sync_folder(folder: Path) -> None:

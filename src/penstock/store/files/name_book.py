@@ -44,6 +44,11 @@ class NameBook:
         """Return the petname, or else the short written form."""
         return self.petnames.show(principal)
 
+    def write(self, principal: Principal) -> str:
+        """Return a word that `principal` reads: the petname, or else the whole written form."""
+        name = self.show(principal)
+        return name if self.by_name.get(name) == principal else str(principal)
+
     def show_text(self, text: str) -> str:
         """Return the petname of a written principal; return any other text unchanged."""
         try:

@@ -256,7 +256,7 @@ def test_names_are_not_lost_when_several_are_added_at_once(tmp_path: Path) -> No
 
 
 def test_a_lock_is_waited_for_and_no_longer_than_that(penstock: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("penstock.apps.cli.shared.names.WAIT", 0.05)
+    monkeypatch.setattr("penstock.store.files.files.WAIT", 0.05)
     Path("names.toml.lock").touch()
     ran = penstock("key", "new", "a.key", "--name", "a")
     assert (ran.status, ran.code) == (3, "petname.locked")

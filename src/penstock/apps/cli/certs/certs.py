@@ -19,7 +19,7 @@ from penstock.apps.cli.shared.commands import (
     option_class,
     output_option,
 )
-from penstock.apps.cli.shared.credentials import CredentialFiles, load_credentials, read_bag
+from penstock.apps.cli.shared.credentials import CredentialFiles, load_credentials, read_bag, usable_credentials
 from penstock.apps.cli.shared.describe import (
     Wording,
     counted,
@@ -38,7 +38,15 @@ from penstock.apps.cli.shared.options import (
     OutputFile,
     TypeFileOptions,
 )
-from penstock.apps.cli.shared.session import CommandSession, Verbs, warn
+from penstock.apps.cli.shared.revocations import (
+    CHAINS,
+    NOT_CHECKED,
+    BrokerLookup,
+    RevocationCheck,
+    context_option,
+    revoked_in_chains,
+)
+from penstock.apps.cli.shared.session import CommandSession, Verbs, speak, warn
 from penstock.apps.cli.shared.terminal import Shown, TreeLine, fact_table, grid_table, trees
 from penstock.codec.sexp import advanced
 from penstock.crypto import SigningKey, digest
@@ -334,6 +342,7 @@ def _mark(one: Judged) -> str:
 _LONGEST: Final = 365_000 * 86_400
 #: certificates that expire within this time are marked
 SOON: Final = timedelta(days=30)
+REVOKED: Final = "cert.revoked"
 _SUFFIXES: Final = (".cert", ".certs")
 
 
@@ -344,6 +353,7 @@ class Expiry(StrEnum):
     EXPIRING = "expiring"
     NEVER = "never-expires"
     EXPIRED = "expired"
+    REVOKED = "revoked"
     INVALID = "invalid"
 
 
@@ -376,17 +386,31 @@ class ListedCertificate:
         return {"file": self.file, "expiry": str(self.expiry), **self.judged.as_dict()}
 
 
-def find_certificates(paths: Iterable[str], now: datetime, soon: timedelta = SOON) -> Iterator[ListedCertificate]:
-    """Yield the certificates in files, and in folders and what is below them. Raises what reading a file raises."""
+def certificate_files(paths: Iterable[str]) -> Iterator[Path]:
+    """Yield files, and the files with certificates in folders and what is below them."""
     for path in map(Path, paths):
         inside = (one for one in sorted(path.rglob("*")) if one.suffix in _SUFFIXES and one.is_file())
-        for file in inside if path.is_dir() else (path,):
-            for judged in judge_bag(read_bag([str(file)]), now):
-                yield _listed(str(file), judged, now, soon)
+        yield from inside if path.is_dir() else (path,)
+
+
+def find_certificates(
+    paths: Iterable[str], now: datetime, soon: timedelta = SOON, check: RevocationCheck = NOT_CHECKED
+) -> Iterator[ListedCertificate]:
+    """Yield the certificates in files, and in folders and what is below them. Raises what reading a file raises."""
+    for file in certificate_files(paths):
+        for judged in judge_bag(read_bag([str(file)]), now):
+            yield _listed(str(file), _revoked(judged, check), now, soon)
+
+
+def _revoked(judged: Judged, check: RevocationCheck) -> Judged:
+    found = None if judged.code else check.of(judged.id, judged.statement)
+    return judged if found is None else replace(judged, code=REVOKED, problem=found.words())
 
 
 def _listed(file: str, judged: Judged, now: datetime, soon: timedelta) -> ListedCertificate:
     ends = judged.statement.validity.ends
+    if judged.code == REVOKED:
+        return ListedCertificate(file, judged, Expiry.REVOKED, judged.problem)
     if judged.code:
         expired = judged.code == f"cert.{State.EXPIRED}"
         return ListedCertificate(file, judged, Expiry.EXPIRED if expired else Expiry.INVALID, judged.problem)
@@ -412,6 +436,7 @@ class _List:
         metavar="DURATION",
         help="Mark certificates that expire within this time. A plain number is days.",
     )
+    context: str | None = context_option()
     at: AtOption
     output: str = output_option()
     names: NamesOption
@@ -421,18 +446,31 @@ class _List:
 def list_(session: CommandSession, options: _List) -> CommandAnswer:
     """List certificates: who may do what, and when each right ends (default: all below this folder).
 
-    Expired, expiring and never-expiring certificates are marked. The exit status is 0 in any case: `penstock doctor`
-    decides.
+    Expired, expiring, revoked and never-expiring certificates are marked. Revocations are known from chains of policy
+    events in the folder, and from the broker of the context or the environment if there is one. The exit status is 0 in
+    any case: `penstock doctor` decides.
     """
-    wording, now = Wording(options.names.load()), options.at.moment(session)
-    found = list(find_certificates(options.paths or (".",), now, timedelta(seconds=options.within)))
+    wording, now, paths = Wording(options.names.load()), options.at.moment(session), options.paths or (".",)
+    bag, _ = usable_credentials(map(str, certificate_files(paths)))
+    chains = (one for path in map(Path, paths) if path.is_dir() for one in sorted(path.rglob(f"*{CHAINS}")))
+    check = revoked_in_chains(chains) | BrokerLookup(wording.names, options.context).check(bag)
+    warn(*check.warnings())
+    known = check if options.at.at is None else check.until(now)
+    found = list(find_certificates(paths, now, timedelta(seconds=options.within), known))
     rows = [
-        (one.mark, *_columns(one.judged.statement, wording), one.until, one.left, one.file)
+        (
+            one.mark,
+            *_columns(one.judged.statement, wording),
+            one.until,
+            speak(one.left, wording.names.spoken()),
+            one.file,
+        )
         for one in sorted(found, key=lambda one: (one.ends is None, one.ends or now))
     ]
     shown = [grid_table(("", "who", "right", "on", "until", "expires in", "file"), rows)]
     return CommandAnswer(
-        {"certificates": [one.as_dict() for one in found]}, shown if rows else ["there is no certificate"]
+        {"certificates": [one.as_dict() for one in found], "revocations": check.as_dict()},
+        shown if rows else ["there is no certificate"],
     )
 
 
@@ -457,6 +495,10 @@ class _Renew:
         metavar="DURATION",
         help="Renew only those that expire within this time (default: all). A plain number is days.",
     )
+    grant_again: bool = option(
+        "--grant-again", is_flag=True, help="Renew a certificate that is revoked too: its subject gets the right back."
+    )
+    context: str | None = context_option()
     out: str | None = option("--out", metavar="FILE", help="Write to this file (default: replace each file).")
     overwrite: bool = option("--overwrite", is_flag=True, help="Replace an --out file that exists.")
     dry_run: bool = option("--dry-run", is_flag=True, help="Do everything except write files.")
@@ -475,8 +517,9 @@ def renew(session: CommandSession, options: _Renew) -> CommandAnswer:
     """Grant the same rights again, with a new lifetime from now on.
 
     Every certificate must be signed by the key's principal. The old certificate stays valid until it expires. Brokers
-    use the new one when they reload their files, or when a client shows it. Do not renew a certificate that you have
-    revoked: the new one is not revoked.
+    use the new one when they reload their files, or when a client shows it. A certificate that is revoked is refused
+    unless you say --grant-again, because the new one is not revoked. Revocations are known from the key's chain of
+    policy events, and from the broker of the context or the environment if there is one.
     """
     if options.out is not None and len(options.files) > 1:
         raise MalformedError("cli.usage", "--out is for one file", hint="leave it out to replace each file")
@@ -486,18 +529,24 @@ def renew(session: CommandSession, options: _Renew) -> CommandAnswer:
     validity = options.lifetime.validity(now)
     latest = None if options.within is None else now + timedelta(seconds=options.within)
     renewed: list[tuple[str, Credentials]] = []
+    check = revoked_in_chains([Path(options.key.key_file).with_suffix(CHAINS)])
+    check |= BrokerLookup(wording.names, options.context).check(load_credentials(options.files))
     for file in options.files:
         bag = load_credentials([file])
         due = [one for one in bag.certificates if latest is None or _ends_by(one.statement, latest)]
         if due:
             with within(file):
+                if not options.grant_again:
+                    _check_not_revoked(due, check, wording, _AGAIN)
                 made = {one.id: renewed_certificate(one, key, validity) for one in due}
+                # A certificate with the same words is the same certificate, and a revocation cannot be undone.
+                _check_not_revoked(made.values(), check, wording, "choose another lifetime, so that it is a new one")
             kept = (made.get(one.id, one) for one in bag.certificates)
             renewed.append((file, Credentials.of(*kept, quorums=bag.quorums)))
     if not options.dry_run:
         for file, bag in renewed:
             write_bytes(options.out or file, as_text(bag.to_sexp()), overwrite=options.out is None or options.overwrite)
-    warnings = tuple(options.lifetime.warnings())
+    warnings = (*options.lifetime.warnings(), *check.warnings())
     warn(*warnings)
     data = {
         "renewed": [
@@ -514,6 +563,22 @@ def renew(session: CommandSession, options: _Renew) -> CommandAnswer:
         for one in bag.certificates
     ]
     return CommandAnswer(data, lines or ["no certificate is due"])
+
+
+_AGAIN: Final = "say --grant-again to give the right back: the new certificate is not revoked"
+
+
+def _check_not_revoked(due: Iterable[Certificate], check: RevocationCheck, wording: Wording, hint: str) -> None:
+    """Raise `RefusedError` (`cert.revoked`) if one of the certificates is revoked."""
+    for one in due:
+        found = check.of(one.id, one.statement)
+        if found is not None:
+            raise RefusedError(
+                REVOKED,
+                f"{wording.line(one.statement)} was {found.words(wording.who)}",
+                hint=hint,
+                certificate=one.id,
+            )
 
 
 def renewed_certificate(old: Certificate, key: SigningKey, validity: Validity) -> Certificate:

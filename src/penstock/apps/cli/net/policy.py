@@ -42,6 +42,7 @@ from penstock.apps.cli.shared.describe import Wording, listed, table, value_text
 from penstock.apps.cli.shared.files import read_bytes, within
 from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.options import Duration, ShelfOptions
+from penstock.apps.cli.shared.revocations import may_revoke
 from penstock.apps.cli.shared.session import Warned, say, warn
 from penstock.apps.cli.shared.terminal import Shown, showing
 from penstock.broker.client.client import Client
@@ -51,6 +52,7 @@ from penstock.errors import FailedError, MalformedError, PenstockError, RefusedE
 from penstock.guard import Agreement
 from penstock.model.names import TypeName
 from penstock.model.principals import Principal
+from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType
 from penstock.trust.limits import STAMP_PERIOD
@@ -230,8 +232,13 @@ def revoke(options: _Revoke) -> CommandAnswer:
 
     With --wait the command ends when nothing is delivered any more that the revocation forbids.
     """
-    ids = tuple(dict.fromkeys(id_ for written in options.certificates for id_ in _ids(written)))
-    return _change(lambda state: _revocations(state, ids), options.change)
+    found = {id_: one for written in options.certificates for id_, one in _ids(written).items()}
+
+    def plan(desk: OwnerSigner) -> Plan:
+        _check_revocable((one for one in found.values() if one is not None), desk)
+        return lambda state: _revocations(state, tuple(found))
+
+    return _change_with(plan, options.change)
 
 
 @option_class
@@ -322,14 +329,29 @@ def _revocations(state: PolicyState, ids: Sequence[str]) -> Iterable[Change]:
     return (Revoke(new),) if new else ()
 
 
-def _ids(written: str) -> list[str]:
-    """Return an id, or the ids of the certificates in a file."""
+def _ids(written: str) -> dict[str, Certificate | None]:
+    """Return an id, or the ids of the certificates in a file with the certificates."""
     if written.startswith("cert:") and not Path(written).exists():
-        return [written]
-    found = [certificate.id for certificate in load_credentials((written,))]
+        return {written: None}
+    found: dict[str, Certificate | None] = {one.id: one for one in load_credentials((written,))}
     if not found:
         raise MalformedError("cert.none", f"`{written}` holds no certificate", hint="give a file that holds one")
     return found
+
+
+def _check_revocable(certificates: Iterable[Certificate], desk: OwnerSigner) -> None:
+    """Raise `RefusedError` (`cert.not-yours`) if revoking one of the certificates would change nothing."""
+    for one in certificates:
+        by = may_revoke(one.statement)
+        if by is not None and desk.principal not in by:
+            wording = Wording(desk.names)
+            who = " or ".join(sorted(map(wording.who, by)))
+            raise RefusedError(
+                "cert.not-yours",
+                f"{wording.who(desk.principal)} may not revoke {wording.line(one.statement)}",
+                hint=f"revoke it with the key of {who}: use --key, or --context",
+                certificate=one.id,
+            )
 
 
 def _installations(

@@ -4,6 +4,7 @@ import asyncio
 import signal
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from shlex import quote
 from typing import Final, TypeVar
 
 import click
@@ -13,6 +14,7 @@ from penstock.apps.cli.shared.commands import option, option_class
 from penstock.apps.cli.shared.credentials import load_credentials, load_type
 from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.options import WHO, Duration, NamesOption, open_key, passphrase_option
+from penstock.apps.cli.shared.session import EXPLAINED
 from penstock.broker.client.client import Client, TypeSource, connect
 from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, PenstockError
@@ -23,6 +25,7 @@ from penstock.store.files.client_files import OmittedArguments
 from penstock.store.files.contexts import ContextFile
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType
+from penstock.trust.refusals import LackedRight
 
 T = TypeVar("T")
 #: the option for each argument of a connection
@@ -92,9 +95,10 @@ class ClientOptions:
         key_file = self.key_file or omitted.find("key")
         names = self.names.load(omitted.names_file())
         broker = self.broker_principal or omitted.broker_principal()
+        found = type_files or ()
         if type_files == () and omitted.context.type_file:
-            type_files = (omitted.context.type_file,)
-        return Call(
+            found = (omitted.context.type_file,)
+        call = Call(
             url,
             names.network(network),
             open_key(key_file, self.passphrase_file),
@@ -102,9 +106,58 @@ class ClientOptions:
             names,
             None if broker is None else names.principal(broker),
             self.patience,
-            tuple(map(load_type, type_files or ())),
+            tuple(map(load_type, found)),
             key_file,
         )
+        click.get_current_context().meta[EXPLAINED] = self._explaining(call, omitted, type_files or ())
+        return call
+
+    def _explaining(self, call: "Call", omitted: OmittedArguments, type_files: tuple[str, ...]) -> "ExplainOptions":
+        given = [
+            ("--broker", self.url),
+            ("--network", self.network),
+            ("--key", self.key_file),
+            ("--passphrase-file", self.passphrase_file),
+            ("--broker-principal", self.broker_principal),
+            ("--names", self.names.names_file),
+            *(("--credential", file) for file in self.credentials),
+        ]
+        return ExplainOptions(
+            call,
+            " ".join((*omitted.context_option(), *(f"{option} {quote(value)}" for option, value in given if value))),
+            type_files,
+            has_network=bool(self.network or omitted.context.network),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ExplainOptions:
+    """How `penstock explain` asks about the user of a command that talks to a broker."""
+
+    call: "Call"
+    options: str
+    type_files: tuple[str, ...]
+    has_network: bool
+
+    def complete(self, error: PenstockError) -> None:
+        """Let the hint of a refusal for lack of rights name the command that its reader can run."""
+        lacked, revoked = error.fields.get("lacked"), error.fields.get("revoked")
+        if isinstance(lacked, LackedRight):
+            error.hint = lacked.hint(self.command(lacked), revoked if isinstance(revoked, tuple) else ())
+
+    def command(self, lacked: LackedRight) -> str:
+        """Return the command that explains why a right is missing; it can be run as it is."""
+        names = self.call.names
+        if lacked.who != self.call.key.principal:
+            return ""
+        if isinstance(lacked.about, NetworkName):
+            return lacked.command(self.options, names.write, about="" if self.has_network else None)
+        given = self.call.types[-1].definition.name if self.call.types else None
+        if lacked.about not in (given, None if given is None else given.key):
+            return lacked.command(self.options, names.write)
+        *parents, last = (quote(file) for file in self.type_files) if self.type_files else ("",)
+        files = " ".join((f"--type-file {last}", *(f"--parent {file}" for file in parents))) if last else ""
+        return lacked.command(self.options, names.write, about=files)
 
 
 @option_class

@@ -3,7 +3,6 @@
 import json
 import os
 import re
-import time
 import tomllib
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,11 +14,11 @@ from click.shell_completion import CompletionItem
 
 from penstock.apps.cli.shared.files import STDIN, check_target, read_bytes, write_bytes
 from penstock.apps.cli.shared.session import SPOKEN
-from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError, did_you_mean
+from penstock.errors import MalformedError, PenstockError, RefusedError, did_you_mean
 from penstock.model.principals import Principal
 from penstock.store.files import name_book
 from penstock.store.files.contexts import load_context
-from penstock.store.files.files import reason
+from penstock.store.files.files import locked
 from penstock.store.files.name_book import NameBook as NameBook
 from penstock.store.files.name_book import names_file as names_file
 from penstock.store.files.name_book import parse_names
@@ -75,36 +74,6 @@ def names_line(name: str, principal: Principal) -> bytes:
 #
 # Whoever changes it holds `names.toml.lock` from before it is read until it is written, so that two programs that each
 # add a name do not lose one. Lines that are not changed stay as their owner wrote them, with comments and all.
-
-
-#: seconds to wait for another program, and between two attempts
-WAIT: Final = 5.0
-_LOOK: Final = 0.02
-
-
-@contextmanager
-def locked(file: str) -> Iterator[None]:
-    """Hold the lock of a file. Raises `FailedError` (`petname.locked`, `file.unwritable`)."""
-    lock = Path(f"{file}.lock")
-    patience = time.monotonic() + WAIT
-    while True:
-        try:
-            os.close(os.open(lock, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600))
-            break
-        except FileExistsError:
-            if time.monotonic() >= patience:
-                raise FailedError(
-                    "petname.locked",
-                    f"another program is changing `{file}`",
-                    hint=f"try again; if none is running, remove `{lock}`",
-                ) from None
-            time.sleep(_LOOK)
-        except (OSError, ValueError) as error:
-            raise FailedError("file.unwritable", f"`{lock}` cannot be written: {reason(error)}") from None
-    try:
-        yield
-    finally:
-        lock.unlink(missing_ok=True)
 
 
 @contextmanager
@@ -182,7 +151,7 @@ def _editing(chosen: str | None, *, dry_run: bool) -> Iterator[str]:
     if dry_run:
         yield file
         return
-    with locked(file):
+    with locked(file, "petname.locked"):
         yield file
 
 

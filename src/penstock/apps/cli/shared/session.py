@@ -19,6 +19,8 @@ from penstock.errors import FailedError, MalformedError, PenstockError, Selector
 SPOKEN: Final = "penstock.spoken"
 #: the key of the run's `OldSpellings`
 OLD_SPELLINGS: Final = "penstock.old-spellings"
+#: the key under which a command that talks to a broker stores how `penstock explain` asks about its user, for `report`
+EXPLAINED: Final = "penstock.explained"
 _SET: Final = re.compile(r"\{([^{}]*)\}")
 
 
@@ -212,12 +214,12 @@ class Root(Nouns):
         arguments, message = current_command(arguments)
         if message:
             old.add(message)
-        spoken: dict[str, str] = {}
+        meta: dict[str, Any] = {}
         try:
             with self.make_context(name, arguments, **extra) as context:
                 # Nested contexts share this, and it outlives them.
-                spoken = context.meta.setdefault(SPOKEN, {})
-                context.meta[OLD_SPELLINGS] = old
+                meta = context.meta
+                meta[OLD_SPELLINGS] = old
                 self.invoke(context)
             sys.stdout.flush()
             if as_json:
@@ -229,9 +231,11 @@ class Root(Nouns):
             sys.exit(FAILED)
         except (PenstockError, click.ClickException, click.Abort, KeyboardInterrupt, OSError) as error:
             problem = _as_penstock_error(error)
+            if EXPLAINED in meta:
+                meta[EXPLAINED].complete(problem)
             if isinstance(error, click.exceptions.NoArgsIsHelpError) and not as_json:
                 click.echo(f"{error.message}\n", err=True)
-            report(problem, as_json=as_json, spoken=spoken, warnings=old.warnings)
+            report(problem, as_json=as_json, spoken=meta.get(SPOKEN, {}), warnings=old.warnings)
             sys.exit(problem.exit_status)
         sys.exit(0)
 
