@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, ClassVar, TypeAlias
 
-from penstock.codec.sexp import Form
+from penstock.codec.sexp import Form, SExp
 from penstock.codec.values import value_from_sexp, value_to_sexp
 from penstock.crypto import SigningKey
 from penstock.errors import RefusedError
@@ -22,7 +22,7 @@ from penstock.model.principals import Principal
 from penstock.model.values import Value
 from penstock.roles.engine import AcceptCredential, CredentialRecord, ForeignCredential
 from penstock.roles.language import CredentialKind
-from penstock.trust.signed import Claim, SignedValue, sign_value
+from penstock.trust.signed import Claim, SignedValue, read_signed, sign_value
 from penstock.trust.validity import ALWAYS, Validity, ValidityField
 
 _Arguments: TypeAlias = tuple[Annotated[Value, Form(value_to_sexp, value_from_sexp)], ...]
@@ -76,6 +76,18 @@ def certify(
         ),
         key,
     )
+
+
+def read_role_certificate(value: SExp) -> RoleCertificate:
+    """Read a certificate and verify its signature.
+
+    Raises `MalformedError` (`evolution.malformed`, and errors of its parts), `RefusedError` (`evolution.wrong-key`,
+    `evolution.signature-mismatch`, `key.bad-signature`).
+    """
+    verified = read_signed(value, RoleMembership, AppointmentCertificate).verify().value
+    if not isinstance(verified, RoleMembership | AppointmentCertificate):
+        raise TypeError("one of the two kinds was read")
+    return verified
 
 
 def accepted(certificate: RoleCertificate, now: datetime) -> AcceptCredential:

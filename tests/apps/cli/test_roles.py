@@ -158,3 +158,32 @@ def test_what_does_not_fit(book: Shell, arguments: tuple[str, ...], code: str) -
 def test_a_store_must_be_named(book: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("PENSTOCK_STORE")
     assert book("role", "show").code == "cli.usage"
+
+
+def test_another_domain_s_order(penstock: Shell) -> None:
+    """The court's order reaches the police as a file, and ends there when the court has withdrawn it."""
+    (penstock.folder / "names.toml").write_text(f'smith = "{Principal(b"s" * 32)}"\n')
+    for domain in ("court", "met"):
+        penstock.ok("key", "new", f"{domain}.key")
+        penstock.ok("name", "add", domain, f"{domain}.key")
+    at_court, at_met = ("--store", "sqlite:court.db"), ("--store", "sqlite:met.db")
+    penstock.ok("role", "init", str(EXAMPLES / "numberplate" / "court.roles"), "--domain", "court", *at_court)
+    penstock.ok("role", "init", str(EXAMPLES / "numberplate" / "met.roles"), "--domain", "met", *at_met)
+    penstock.ok("role", "appoint", "court_order", "C7", "AB 1", "--to", "smith", *at_court)
+    signing = ("role", "issue", "1", "--to", "met", "--out", "order.cert", *at_court)
+    assert penstock(*signing, "--key", "met.key").code == "evolution.wrong-key"
+    penstock.ok(*signing, "--key", "court.key")
+    assert penstock("role", "issue", "7", "--to", "met", "--key", "court.key", *at_court).code == "role.no-record"
+    penstock.ok("role", "fact", "detective", "smith", *at_met)
+    penstock.ok("role", "fact", "case_assignment", "smith", "C7", *at_met)
+    assert penstock("role", "activate", "tracker", "_", "--as", "smith", *at_met).code == "role.denied"
+    penstock.ok("role", "accept", "order.cert", *at_met)
+    penstock.ok("role", "activate", "tracker", "_", "--as", "smith", *at_met)
+    assert "court_order(C7, AB 1) by court" in penstock.ok("role", "show", *at_met).out
+    withdrawn = penstock.ok("role", "revoke", "1", *at_court).out
+    assert "tell met that record 1 has ended" in withdrawn
+    dropped = penstock.ok("role", "revoke", "1", "--issuer", "court", *at_met, "-o", "json").json
+    assert [one["name"] for one in dropped["ended"]] == ["court_order", "tracker"]
+    forged = (penstock.folder / "order.cert").read_bytes().replace(b"C7", b"C8")
+    (penstock.folder / "forged.cert").write_bytes(forged)
+    assert penstock("role", "accept", "forged.cert", *at_met).code == "evolution.signature-mismatch"

@@ -18,9 +18,9 @@ from penstock.apps.cli.shared.commands import (
     output_option,
 )
 from penstock.apps.cli.shared.describe import counted
-from penstock.apps.cli.shared.files import read_bytes, within, write_bytes
+from penstock.apps.cli.shared.files import read_bytes, read_sexp, within, write_bytes
 from penstock.apps.cli.shared.names import NameBook
-from penstock.apps.cli.shared.options import WHO, NamesOption
+from penstock.apps.cli.shared.options import WHO, KeyOptions, NamesOption, OutputFile
 from penstock.apps.cli.shared.session import CommandSession, Verbs
 from penstock.apps.cli.shared.stores import check_lasting, dry_run_option
 from penstock.apps.cli.shared.terminal import Shown, grid_table
@@ -30,13 +30,16 @@ from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.instants import parse_instant
 from penstock.model.principals import Principal
 from penstock.model.values import Scalar, Value
+from penstock.roles.credentials import accepted, certify, read_role_certificate
 from penstock.roles.engine import (
     ActivateRole,
     Appoint,
     CredentialRecord,
     DeactivateRole,
+    DropCredential,
     EndSession,
     OpenSession,
+    RelyOnRecord,
     RoleChange,
     RoleOutcome,
     SetFact,
@@ -432,9 +435,55 @@ def appoint(session: CommandSession, options: _Appoint) -> CommandAnswer:
 
 
 @option_class
+class _Issue:
+    record: str = argument()
+    domain: str = option("--to", required=True, help="The domain that relies on it, and is named when it ends.", **WHO)
+    key: KeyOptions
+    out: OutputFile
+    book: RoleBookOptions
+    output: str = output_option()
+
+
+@command(
+    role, "issue", example="penstock role issue 1 --to met --key court.key --out order.cert --store sqlite:court.db"
+)
+def issue(session: CommandSession, options: _Issue) -> CommandAnswer:
+    """Sign the certificate of a role or an appointment for another domain, by the id RECORD."""
+    options.out.check()
+    with options.book.opened(session.now) as (book, names):
+        found = book.engine.record(options.record)
+        if found is None:
+            raise RefusedError(
+                "role.no-record", f"there is no valid record `{options.record}`", hint="`role show` lists them"
+            )
+        signed = certify(found, options.key.open())
+        if not options.out.dry_run:
+            book.change(RelyOnRecord(found.id, names.principal(options.domain)), found.issuer, session.now)
+        return options.out.answer(signed.to_sexp(), {"record": _data(found)})
+
+
+@option_class
+class _Accept:
+    file: str = argument()
+    change: _Change
+
+
+@command(role, "accept", example="penstock role accept order.cert --store sqlite:met.db")
+def accept(session: CommandSession, options: _Accept) -> CommandAnswer:
+    """Accept another domain's certificate of a role or an appointment, so that rules can require it."""
+    value = read_sexp(options.file)
+    with within(options.file):
+        certificate = read_role_certificate(value)
+    with options.change.book.opened(session.now) as (book, names):
+        change = accepted(certificate, session.now)
+        return options.change.apply(book, names, book.founding.domain, session.now, change)
+
+
+@option_class
 class _Revoke:
     record: str = argument()
     who: str | None = option("--as", help="Withdraw an appointment as this principal (default: the domain).", **WHO)
+    issuer: str | None = option("--issuer", help="Drop a record of this other domain, which has ended there.", **WHO)
     change: _Change
 
 
@@ -447,6 +496,8 @@ def revoke(session: CommandSession, options: _Revoke) -> CommandAnswer:
         change: RoleChange = WithdrawAppointment(options.record, by)
         if found is not None and found.kind is CredentialKind.ROLE:
             change = DeactivateRole(options.record)
+        if options.issuer is not None:
+            change = DropCredential(names.principal(options.issuer), options.record)
         return options.change.apply(book, names, by, session.now, change)
 
 
