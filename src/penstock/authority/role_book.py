@@ -7,6 +7,7 @@ The state is a fold, so every reader computes the same. A change is checked agai
 only if the ledger still has that head. So separation of duty and cardinality hold for all that write to one store.
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Annotated, ClassVar, Final
@@ -14,7 +15,15 @@ from typing import Annotated, ClassVar, Final
 from penstock.codec.sexp import OMITTED, canonical, parse_canonical
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.principals import Principal
-from penstock.roles.engine import RoleChange, RoleEngine, RoleOutcome, RoleRecord, change_from_sexp, change_to_sexp
+from penstock.roles.engine import (
+    RoleChange,
+    RoleEngine,
+    RoleOutcome,
+    RoleRecord,
+    SetFact,
+    change_from_sexp,
+    change_to_sexp,
+)
 from penstock.roles.language import read_policy
 from penstock.store.ledgers.ledgers import EMPTY, Change, Ledger, LedgerHead, NewChange
 
@@ -85,19 +94,32 @@ class RoleBook:
 
         Others can change the ledger at the same time: the change is then checked again.
         """
+        [outcome] = self._store([change], who, now, why)
+        return outcome
+
+    def set_facts(self, facts: Sequence[SetFact], who: Principal, now: datetime, why: str = "") -> None:
+        """Store and apply facts, all or none of them. Raises as `change`."""
+        self._store(facts, who, now, why)
+
+    def _store(self, changes: Sequence[RoleChange], who: Principal, now: datetime, why: str) -> list[RoleOutcome]:
+        """Store changes that do not depend on each other."""
         for _ in range(_ATTEMPTS):
             self.refresh()
             self.engine.advance(now)
-            self.engine.check(change)
-            after = canonical(change_to_sexp(change))
-            entry = NewChange(who=who, when=self.engine.now, kind=change.HEAD.decode(), why=why, after=after)
+            for one in changes:
+                self.engine.check(one)
+            at = self.engine.now
+            entries = [
+                NewChange(who=who, when=at, kind=one.HEAD.decode(), why=why, after=canonical(change_to_sexp(one)))
+                for one in changes
+            ]
             try:
-                [stored] = self._ledger.append(self._head, [entry])
+                stored = self._ledger.append(self._head, entries)
             except RefusedError as error:
                 if error.code != "store.conflict":
                     raise
                 continue
-            return self._take(stored)
+            return [self._take(one) for one in stored]
         raise RefusedError("store.conflict", f"`{self._ledger.name}` changes too often", hint="try again")
 
     def changes(self) -> list[tuple[datetime, RoleChange]]:

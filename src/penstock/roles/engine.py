@@ -509,6 +509,12 @@ class RoleEngine:
         """Return the value of a fact, or None if it is unknown."""
         return self._known.get((name, arguments)) if arguments else self._values.get(name)
 
+    def facts(self, name: str) -> dict[tuple[Value, ...], Scalar]:
+        """Return the facts of a name that are known, by their arguments."""
+        if name in self._values:
+            return {(): self._values[name]}
+        return {arguments: value for (fact, arguments), value in self._known.items() if fact == name}
+
     def ended(self) -> tuple[EndedRecord, ...]:
         """Return the records that have ended, if the engine keeps history."""
         return tuple(self._ended or ())

@@ -44,7 +44,7 @@ _NAMING: Final = NameErrors(
 _KEYS: Final = frozenset(
     (
         *("name", "key", "signer", "listen", "store", "administrators", "names", "types", "credentials"),
-        "roles",
+        *("roles", "facts"),
         *("tls_cert", "tls_key", "nats"),
     )
 )
@@ -72,9 +72,49 @@ types = ["types/*.type"]          # event types, so that `penstock acs holders` 
 [names]
 alice = "ed25519:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
 
+# [facts.on_duty]                 # a fact of the role policy from a query; its rows are the arguments that are true
+# sql = "sqlite:staff.db"         # or postgresql://user@host/database
+# query = "SELECT badge, ward FROM duty"
+# every = 10                      # seconds between two readings
+# max_age = 30                    # seconds after which facts of a silent source are unknown
+
+# [facts.consent]                 # the same from an endpoint that returns a JSON array of rows
+# url = "https://records.example/consent"
+# token_file = "consent.token"    # sent as a bearer token
+
+# [facts.present]                 # from events: each changes one fact
+# events = "alice/Badge"
+# broker = "penstock://127.0.0.1:7600"
+# network = "alice/plant"
+# key = "acs-reader.key"
+# credential = ["acs-reader.cert"]
+# arguments = ["badge", "ward"]   # attributes of the event
+# value = "present"               # the attribute with the value; without it each event makes its fact true
+# max_age = 3600
+
 # [nats]                          # push capabilities to brokers over these servers
 # servers = ["nats://127.0.0.1:4222"]
 """
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FactFile:
+    """The source of one fact: a query, an endpoint, or events. Numbers are seconds."""
+
+    sql: str = field(default="", repr=False)
+    query: str = ""
+    url: str = ""
+    token_file: str = ""
+    events: str = ""
+    broker: str = ""
+    network: str = ""
+    key: str = ""
+    credential: tuple[str, ...] = ()
+    arguments: tuple[str, ...] = ()
+    value: str = ""
+    every: float = 10.0
+    timeout: float = 10.0
+    max_age: float = 30.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,6 +132,8 @@ class DomainFile:
     credentials: tuple[str, ...] = ()
     #: the ledger of the domain's roles, in the same store
     roles: str = ""
+    #: where facts of the role policy come from, by their names
+    facts: Mapping[str, FactFile] = field(default_factory=dict)
     tls_cert: str = ""
     tls_key: str = ""
     nats: NatsFile | None = None
@@ -108,6 +150,8 @@ def read_domain_file(data: str | bytes) -> DomainFile:
     _FILE.known(where, table, _KEYS)
     if ("tls_cert" in table) is not ("tls_key" in table):
         raise MalformedError(_FILE.missing, "`tls_cert` and `tls_key` must be given together", hint=HELP)
+    if "facts" in table and "roles" not in table:
+        raise MalformedError(_FILE.missing, "`facts` needs `roles`: a fact is one of the role policy", hint=HELP)
     signer = _FILE.texts("signer", table.get("signer", []))
     return DomainFile(
         name=_FILE.text("name", _FILE.needed(where, table, "name")),
@@ -120,10 +164,40 @@ def read_domain_file(data: str | bytes) -> DomainFile:
         types=_FILE.texts("types", table.get("types", [])),
         credentials=_FILE.texts("credentials", table.get("credentials", [])),
         roles=_FILE.text("roles", table["roles"]) if "roles" in table else "",
+        facts={
+            name: _read_fact(f"facts.{name}", one) for name, one in _FILE.table("facts", table.get("facts", {})).items()
+        },
         tls_cert=_FILE.text("tls_cert", table["tls_cert"]) if "tls_cert" in table else "",
         tls_key=_FILE.text("tls_key", table["tls_key"]) if "tls_key" in table else "",
         nats=read_nats(_FILE, _FILE.table("nats", table["nats"])) if "nats" in table else None,
     )
+
+
+#: the keys of each kind of source, by the key that says which kind it is; those that are needed first
+_FACT_KEYS: Final[Mapping[str, tuple[tuple[str, ...], tuple[str, ...]]]] = {
+    "sql": (("query",), ("every", "timeout", "max_age")),
+    "url": ((), ("token_file", "every", "timeout", "max_age")),
+    "events": (("broker", "network", "key"), ("credential", "arguments", "value", "max_age")),
+}
+
+
+def _read_fact(where: str, value: object) -> FactFile:
+    table = _FILE.table(where, value)
+    kinds = [kind for kind in _FACT_KEYS if kind in table]
+    if len(kinds) != 1:
+        raise MalformedError(_FILE.missing, f"`{where}` needs one of `sql`, `url` and `events`", hint=HELP)
+    needed, optional = _FACT_KEYS[kinds[0]]
+    _FILE.known(where, table, (*kinds, *needed, *optional))
+    found: dict[str, object] = {key: _FILE.needed(where, table, key) for key in needed}
+    for key, one in {**table, **found}.items():
+        place = f"{where}.{key}"
+        if key in ("every", "timeout", "max_age"):
+            if isinstance(one, bool) or not isinstance(one, int | float):
+                raise _FILE.wrong(place, "a number of seconds")
+            found[key] = float(one)
+        else:
+            found[key] = _FILE.texts(place, one) if key in ("credential", "arguments") else _FILE.text(place, one)
+    return FactFile(**found)  # type: ignore[arg-type]  # each was read as what its field is
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,6 +211,8 @@ class LoadedDomain:
     types: Mapping[TypeName, VerifiedType]
     credentials: Credentials
     nats: NatsLogin | None
+    #: what event sources connect with, by the names of their facts
+    feeds: Mapping[str, Credentials]
 
     @property
     def key_file(self) -> str:
@@ -173,4 +249,6 @@ def load_domain(path: str, now: datetime) -> LoadedDomain:
     for name, (where, unverified) in found.items():
         with within(where):
             types[name] = verify_type(unverified, now, types=source)
-    return LoadedDomain(path, file, names.petnames, administrators, types, named.credentials(file.credentials), login)
+    feeds = {name: named.credentials(one.credential) for name, one in file.facts.items() if one.events}
+    credentials = named.credentials(file.credentials)
+    return LoadedDomain(path, file, names.petnames, administrators, types, credentials, login, feeds)

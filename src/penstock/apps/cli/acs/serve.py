@@ -11,6 +11,7 @@ from pathlib import Path
 import click
 
 from penstock.apps.acs.config import EXAMPLE, LoadedDomain, load_domain
+from penstock.apps.acs.domain_facts import DomainFacts
 from penstock.apps.acs.service import (
     DomainService,
     DomainServiceSettings,
@@ -121,10 +122,12 @@ def _run(loaded: LoadedDomain, signer: Signer, store: Store) -> None:
     domain = DomainLedger.create(store.ledger(ledger_name(file.name)), file.name, signer, datetime.now(UTC))
     host = f"[{file.listen.host}]" if ":" in file.listen.host else file.listen.host
     base = f"{'http' if tls is None else 'https'}://{host}"
-    settings = DomainServiceSettings(types=loaded.types, url=base, roles=_roles(loaded, store, signer.principal))
+    book = _role_book(loaded, store, signer.principal)
+    settings = DomainServiceSettings(types=loaded.types, url=base, roles=None if book is None else _current(book))
 
     async def run() -> None:
         service = DomainService(domain, settings)
+        facts = DomainFacts(loaded, book, service, _note) if book is not None and file.facts else None
         service.begin(loaded.administrators, loaded.credentials)
 
         def ready(port: int) -> None:
@@ -136,14 +139,16 @@ def _run(loaded: LoadedDomain, signer: Signer, store: Store) -> None:
 
         async with AsyncExitStack() as stack:
             push = await _push(loaded, signer, stack)
+            if facts is not None:
+                await stack.enter_async_context(facts)
             place = ServicePlace(file.listen.host, file.listen.port, tls)
             await RunningDomainService(service, place, _note, push).run(ready)
 
     asyncio.run(run())
 
 
-def _roles(loaded: LoadedDomain, store: Store, domain: Principal) -> Callable[[datetime], RoleEngine] | None:
-    """Return the domain's roles at a time. Raises as `RoleBook`, and `RefusedError` (`acs.role-book`)."""
+def _role_book(loaded: LoadedDomain, store: Store, domain: Principal) -> RoleBook | None:
+    """Return the domain's roles, if it has any. Raises as `RoleBook`, and `RefusedError` (`acs.role-book`)."""
     if not loaded.file.roles:
         return None
     book = RoleBook(store.ledger(loaded.file.roles))
@@ -153,7 +158,10 @@ def _roles(loaded: LoadedDomain, store: Store, domain: Principal) -> Callable[[d
             f"the roles in `{loaded.file.roles}` are those of {book.founding.domain.short}, not of this domain",
             hint="check `roles` in the domain file",
         )
+    return book
 
+
+def _current(book: RoleBook) -> Callable[[datetime], RoleEngine]:
     def current(now: datetime) -> RoleEngine:
         book.refresh()
         book.advance(now)
