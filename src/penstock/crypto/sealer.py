@@ -97,7 +97,8 @@ class Sealer:
         self._signing, self._limits = signing, limits
         self._numbers = count()
         self._byte_count = 0
-        self._ways: dict[tuple[bytes, Level], _Way] = {}
+        #: by the names, and whether events are sealed as a whole
+        self._ways: dict[tuple[bytes, bool], _Way] = {}
         self._version = keys.version
 
     def __repr__(self) -> str:
@@ -170,11 +171,12 @@ class Sealer:
         if self._version != self._keys.version:
             self._version = self._keys.version
             self._ways.clear()
-        way = self._ways.get((names.written, level))
+        form = names.written, level is Level.EVENT
+        way = self._ways.get(form)
         if way is None:
             if len(self._ways) >= self._limits.seal_streams:
                 self._ways.pop(next(iter(self._ways)))
-            way = self._ways[names.written, level] = self._new_way(names, level)
+            way = self._ways[form] = self._new_way(names, level)
         return way
 
     def _new_way(self, names: BlockNames, level: Level) -> _Way:

@@ -287,7 +287,7 @@ class Router:
         Raises `LimitError` (`route.event-size`), and what sealing raises.
         """
         for block in blocks(self.me, self._members.incarnation, self._published + 1, events, retain):
-            self._published += len(block.events)
+            self._published += len(block.numbers)
             if not self._vault.seals(block.type):
                 self._carry(block, None)
                 continue

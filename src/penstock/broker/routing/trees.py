@@ -138,7 +138,7 @@ class Tree:
         """Return the neighbours that want events of a block, with the places of these events."""
         match = self.match(block)
         if match is None:
-            return {side: range(len(block.events)) for side in self.subscriptions if side is not None}
+            return {side: range(len(block.numbers)) for side in self.subscriptions if side is not None}
         places = defaultdict[Principal, list[int]](list)
         for place, event in enumerate(block.events):
             for peer in {peer for peer, _ in match(event.values)}:

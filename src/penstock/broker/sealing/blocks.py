@@ -218,7 +218,7 @@ class SealedPublications(Publications):
         """
         if plain.retain:
             raise RefusedError("seal.retained", "events of a sealed type cannot be retained", hint="name no slot")
-        block, places = vault.seal(plain.events), tuple(range(len(plain.events)))
+        block, places = vault.seal(plain.events), tuple(range(len(plain.numbers)))
         return cls(
             plain.origin,
             plain.incarnation,
@@ -236,7 +236,7 @@ class SealedPublications(Publications):
 
         Raises what `sealing` raises, and `LimitError` (`route.event-size`).
         """
-        count = len(plain.events)
+        count = len(plain.numbers)
         if count <= limits.route_block_events:
             sealed = cls.sealing(plain, vault)
             if len(sealed.block) <= limits.route_block_bytes:
@@ -313,7 +313,7 @@ class SealedPublications(Publications):
 
     def pick(self, places: Sequence[int]) -> "SealedPublications":
         """Return the events at rising places."""
-        if len(places) == len(self.events):
+        if len(places) == len(self.numbers):
             return self
         numbers = tuple([self.numbers[place] for place in places])
         held = tuple([self.places[place] for place in places])

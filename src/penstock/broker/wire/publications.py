@@ -129,7 +129,9 @@ class Publications:
     @property
     def type(self) -> TypeKey:
         """The type of all these events."""
-        return typed(self.events).key
+        # Without a call of `typed`, because every step asks this.
+        events = self.events
+        return events.key if type(events) is EventRows else events[0].key
 
     @property
     def ancestors(self) -> tuple[TypeKey, ...]:
@@ -138,7 +140,7 @@ class Publications:
 
     def pick(self, places: Sequence[int]) -> "Publications":
         """Return some of these events, given by rising places."""
-        if len(places) == len(self.events):
+        if len(places) == len(self.numbers):
             return self
         numbers = self.numbers
         return Publications(
@@ -170,7 +172,7 @@ class Publications:
 
         Raises `LimitError` (`route.event-size`) when one event alone is too large.
         """
-        count = len(self.events)
+        count = len(self.numbers)
         if count <= limits.route_block_events and self._fits(limits):
             yield self
         elif count == 1:
@@ -192,7 +194,7 @@ class Publications:
 
     def _fits(self, limits: BrokerLimits) -> bool:
         data, header = self._write(), cast("PublicationHeader", self._header)
-        cells = len(self.events) * (len(header.attributes) + _FIXED)
+        cells = len(self.numbers) * (len(header.attributes) + _FIXED)
         return len(data) <= limits.route_block_bytes and cells <= limits.codec.wire_items
 
     def _write(self) -> bytes:
