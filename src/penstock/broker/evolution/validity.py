@@ -68,8 +68,36 @@ class ValidityBook(Protocol):
         """Record that nobody has a statement of an issuer."""
 
 
+class ValidityNetwork(Protocol):
+    """Carries validity statements between brokers. `ValidityTree` and `fabric.validity` implement it."""
+
+    def follow(self, issuer: Principal) -> None:
+        """Want an issuer's statements, now and later."""
+
+    def offer(self, issuer: Principal) -> None:
+        """Say that an instance of an issuer is connected here."""
+
+    def withdraw(self, issuer: Principal) -> None:
+        """Say that no instance of an issuer is connected here any longer."""
+
+    def publish(self, statement: SignedValue[ValidityClaim]) -> None:
+        """Send a verified statement that was handed in here."""
+
+    def ask(self, question: OneTimeQuestion) -> None:
+        """Send a one-time question to an instance of its issuer."""
+
+    def follows(self, issuer: Principal) -> bool:
+        """Return whether statements of an issuer are needed here."""
+
+    def tick(self) -> None:
+        """Ask again for what is not known."""
+
+
 class ValidityTree:
-    """See the module. `parent` returns the next hop to an issuer's rendezvous node; None if it is this broker."""
+    """See the module. A `ValidityNetwork` over links.
+
+    `parent` returns the next hop to an issuer's rendezvous node; None if it is this broker.
+    """
 
     def __init__(
         self,

@@ -44,7 +44,7 @@ from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.credentials import Credentials
-from penstock.trust.statements import VALIDITY_KINDS
+from penstock.trust.statements import VALIDITY_KINDS, VALIDITY_TOPIC
 from penstock.trust.validity import OnlineTest, Validity
 
 if TYPE_CHECKING:
@@ -106,7 +106,10 @@ class _Ports:
         return self._node.keys.readiness.holds(of_type)
 
     def take_own(self, now: datetime, event: TransitEvent) -> None:
-        self._node.keys.arrived(now, event)
+        if event.key.name == VALIDITY_TOPIC:
+            self._node.validity.arrived(event)
+        else:
+            self._node.keys.arrived(now, event)
 
     def wake(self, due: datetime) -> None:
         core = self._node.core

@@ -14,11 +14,13 @@ from typing import Final, TypeAlias
 
 from penstock.broker.core.core import Core
 from penstock.broker.evolution.gossip import Send
-from penstock.broker.evolution.validity import ValidityTree
+from penstock.broker.evolution.validity import ValidityNetwork, ValidityTree
+from penstock.broker.fabric.validity import ValidityTopics
 from penstock.broker.node.policies import Told
 from penstock.codec.sexp import canonical
 from penstock.codec.wire import Wire
 from penstock.errors import PenstockError, RefusedError
+from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.credentials import Credentials
@@ -40,13 +42,15 @@ AskInstance: TypeAlias = Callable[[bytes], None]
 
 
 class NodeValidity:
-    """See the module. It is the `ValidityBook` of its `ValidityTree`."""
+    """See the module. It is the `ValidityBook` of its network: a tree over links, or topics of a fabric."""
 
     def __init__(self, core: Core, send: Send) -> None:
         self._core = core
         self._random = core.settings.random
         self.book = StatementBook(core.principal)
         self.tree = ValidityTree(self, self._parent, monotonic, send, core.settings.limits)
+        self._topics = ValidityTopics(core, self, monotonic)
+        self._network: ValidityNetwork = self._topics if core.on_fabric else self.tree
         #: the certificates that were asked about, by issuer, and their states then
         self._seen: dict[Principal, dict[tuple[OnlineTerms, str], OnlineState]] = {}
         self._followed: set[Principal] = set()
@@ -57,8 +61,6 @@ class NodeValidity:
 
     def _parent(self, issuer: Principal) -> Principal | None:
         core = self._core
-        if core.on_fabric:
-            return None
         return core.router.view.parent(TypeKey(issuer, VALIDITY_TOPIC), core.may_route)
 
     # Decisions.
@@ -78,7 +80,7 @@ class NodeValidity:
     def _follow(self, issuer: Principal) -> None:
         if issuer not in self._followed:
             try:
-                self.tree.follow(issuer)
+                self._network.follow(issuer)
             except PenstockError as error:
                 self._core.note(error)
             else:
@@ -121,7 +123,7 @@ class NodeValidity:
         now = self._core.now()
         if terms.kind is OnlineKind.ONE_TIME and self.book.is_due(terms, certificate, now):
             try:
-                self.tree.ask(self.book.ask(terms, certificate, self._random(NONCE_BYTES), now))
+                self._network.ask(self.book.ask(terms, certificate, self._random(NONCE_BYTES), now))
             except PenstockError as error:
                 self._core.note(error)
 
@@ -129,7 +131,7 @@ class NodeValidity:
         """Process what is due: trees that have changed, statements that have begun, questions to be asked again."""
         now = self._core.now()
         self.book.purge(now)
-        self.tree.tick()
+        self._network.tick()
         asks = any(terms.kind is OnlineKind.ONE_TIME for seen in self._seen.values() for terms, _ in seen)
         live = self._live() if asks else frozenset()
         for issuer, seen in list(self._seen.items()):
@@ -161,6 +163,10 @@ class NodeValidity:
         bags = (self._core.sources.credentials, *self._core.disclosed.values())
         return any(terms.signer == issuer for bag in bags for terms, _ in self._needed(bag))
 
+    def arrived(self, event: TransitEvent) -> None:
+        """Take an event of an issuer's topic, on a fabric."""
+        self._topics.arrived(event)
+
     # Clients.
 
     def hand_in(self, client: Principal, signed: bytes, told: Told | None = None) -> None:
@@ -171,8 +177,8 @@ class NodeValidity:
         unverified = read_validity_statement(signed)
         issuer = unverified.value.issuer
         if client == issuer:
-            self.tree.offer(issuer)
-        elif not self.tree.follows(issuer):
+            self._network.offer(issuer)
+        elif not self._network.follows(issuer):
             raise RefusedError(
                 "evolution.not-followed",
                 f"no certificate here needs statements of {issuer.short}",
@@ -194,19 +200,19 @@ class NodeValidity:
 
     def _publish(self, statement: SignedValue[ValidityClaim]) -> None:
         if statement.value.HEAD == _ONE_TIME or self.take(statement):
-            self.tree.publish(statement)
+            self._network.publish(statement)
 
     def serve(self, issuer: Principal, session: str, ask: AskInstance) -> None:
         """Let a client answer for itself as an issuer: it gets one-time questions, and requests for statements."""
         self._instances.setdefault(issuer, {})[session] = ask
-        self.tree.offer(issuer)
+        self._network.offer(issuer)
 
     def left(self, issuer: Principal, session: str) -> None:
         """Process that a client has gone."""
         sessions = self._instances.get(issuer)
         if sessions is not None and sessions.pop(session, None) is not None and not sessions:
             del self._instances[issuer]
-            self.tree.withdraw(issuer)
+            self._network.withdraw(issuer)
 
     # The `ValidityBook` port.
 
