@@ -32,6 +32,7 @@ from penstock.model.values import Scalar
 from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.certificates import Certificate
 from penstock.trust.credentials import Credentials
+from penstock.trust.refusals import LackedRight
 
 T = TypeVar("T")
 BROKERS = [SigningKey(bytes([i]) * 32) for i in range(61, 66)]
@@ -58,10 +59,25 @@ async def until(holds: Callable[[], object]) -> None:
             await asyncio.sleep(0.005)
 
 
+OF_RIGHTS = {
+    "broker.not-permitted",
+    "broker.not-told",
+    "broker.not-advertised",
+    "guard.not-permitted",
+    "keys.not-manager",
+    "keys.not-entitled",
+}
+
+
 async def refused(code: str, act: Awaitable[object]) -> PenstockError:
     with pytest.raises(PenstockError) as caught:
         await act
     assert caught.value.code == code, caught.value
+    if code in OF_RIGHTS:
+        # Every refusal for lack of rights says who may not do what, and which command explains it.
+        assert isinstance(caught.value.fields["lacked"], LackedRight)
+        assert caught.value.message.startswith(str(caught.value.fields["lacked"]))
+        assert "`penstock explain " in caught.value.hint
     return caught.value
 
 

@@ -8,6 +8,7 @@ from penstock.errors import MalformedError
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Principal
 from penstock.trust.capabilities import Right, event_tag, network_tag, owner_of_tag
+from penstock.trust.certificates import Authorisation, NameCertificate
 from penstock.trust.refusals import (
     LackedRight,
     Resource,
@@ -63,6 +64,15 @@ def test_revocations_are_read_as_they_were_written() -> None:
     assert read_revoked(None) == ()
     with pytest.raises(MalformedError):
         read_revoked([["cert:a"]])
+
+
+def test_certificates_that_a_right_depends_on() -> None:
+    lacked = LackedRight(READER, Right.CONNECT, NETWORK)
+    connecting, reading = network_tag(OWNER, None, [Right.CONNECT]), event_tag(OWNER, "demo.Reading")
+    assert lacked.depends_on(Authorisation(OWNER, READER, connecting))
+    assert not lacked.depends_on(Authorisation(OWNER, READER, reading))
+    assert LackedRight(READER, Right.SUBSCRIBE, TYPE).depends_on(Authorisation(OWNER, READER, reading))
+    assert lacked.depends_on(NameCertificate(OWNER, b"readers", READER))
 
 
 def test_the_owner_of_a_right() -> None:

@@ -11,10 +11,12 @@ from datetime import datetime
 from shlex import quote
 from typing import Final, TypeAlias
 
-from penstock.errors import MalformedError, RefusedError
+from penstock.errors import LimitError, MalformedError, RefusedError
 from penstock.model.names import NetworkName, TypeKey, TypeName
 from penstock.model.principals import Principal
-from penstock.trust.capabilities import Right
+from penstock.trust.capabilities import Right, network_request, type_request
+from penstock.trust.certificates import Authorisation, Statement
+from penstock.trust.tags import intersect
 
 EXPLAIN: Final = "penstock explain"
 Resource: TypeAlias = TypeName | TypeKey | NetworkName
@@ -98,6 +100,17 @@ class LackedRight:
 
     def __str__(self) -> str:
         return f"{self.who.short} may not {action_text(self.right, resource_text(self.about))}"
+
+    def depends_on(self, statement: Statement) -> bool:
+        """Return whether a certificate could be a part of the right: it grants some of it, or it defines a name."""
+        about, right = self.about, self.right
+        if not isinstance(statement, Authorisation) or isinstance(about, TypeKey):
+            return True
+        asked = network_request(about, right) if isinstance(about, NetworkName) else type_request(about, right)
+        try:
+            return intersect(statement.tag, asked) is not None
+        except LimitError:
+            return True
 
     def command(
         self, asker: str | None = None, write: Callable[[Principal], str] = str, *, about: str | None = None

@@ -186,7 +186,8 @@ class ExplainAnswer:
         for link in self.explanation.links:
             if link.code:
                 statement = link.certificate.statement
-                return f"{wording.who(statement.issuer)} → {wording.subject(statement.subject)} {link.problem}"
+                was = "was " if link.code == "cert.revoked" else ""
+                return f"{wording.who(statement.issuer)} → {wording.subject(statement.subject)} {was}{link.problem}"
         return speak(self.explanation.missing, wording.names.spoken()) or "no certificate leads there"
 
 

@@ -196,7 +196,7 @@ class KeyDesk:
         if not self._is_operator(asker.principal):
             raise RefusedError(
                 "broker.not-operator",
-                "only operators of the broker may ask for this",
+                f"{asker.principal.short} is not an operator of this broker, and only operators may ask for this",
                 hint="let the broker's administrator add you to `operators` in its node file",
             )
 

@@ -627,12 +627,12 @@ class LocalBroker:
 
     def revoked(self, client: Session, lacked: LackedRight | None = None) -> tuple[RevokedCertificate, ...]:
         """Return which certificates that a client showed are revoked: all, or those that a missing right depends on."""
-        issuers = {certificate.id: certificate.statement.issuer for certificate in client.credentials}
+        shown = {certificate.id: certificate.statement for certificate in client.credentials}
         found = (
             (id_, owner)
             for owner, gone in self._decisions.sources.revocations.by_owner.items()
-            for id_ in sorted(gone.intersection(issuers))
-            if lacked is None or owner in (lacked.about.owner, issuers[id_])
+            for id_ in sorted(gone.intersection(shown))
+            if lacked is None or (owner in (lacked.about.owner, shown[id_].issuer) and lacked.depends_on(shown[id_]))
         )
         return tuple(RevokedCertificate(id_, owner) for id_, owner in islice(found, _REVOKED))
 

@@ -385,7 +385,7 @@ class Node:
         if not self._is_operator(principal):
             raise RefusedError(
                 "broker.not-operator",
-                "only operators of the broker may ask for this",
+                f"{principal.short} is not an operator of this broker, and only operators may ask for this",
                 hint="let the broker's administrator add you to `operators` in its node file",
             )
 
