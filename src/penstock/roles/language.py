@@ -419,6 +419,8 @@ class _PolicyReader:
         self.source = source
         self.at = 0
         self.comments: list[str] = []
+        #: selectors that were parsed, by their text: rules repeat them
+        self.parsed: dict[str, Selector] = {}
 
     def fail(self, message: str, hint: str = "", at: int | None = None) -> MalformedError:
         problem = PolicyProblem("role.syntax", message, self.at if at is None else at, hint)
@@ -755,7 +757,7 @@ class _PolicyReader:
             text = text.rstrip()[:-1]
         source, shifts = self.with_attributes(text)
         try:
-            selector = parse(source)
+            selector = self.parsed.get(source) or parse(source)
         except SelectorError as error:
             back = sum(longer for at, longer in shifts if at < error.position)
             raise policy_error(
@@ -764,6 +766,7 @@ class _PolicyReader:
         except LimitError as error:
             line, _ = place(self.source, begin)
             raise LimitError(error.code, f"line {line}: {error.message}", hint=error.hint) from error
+        self.parsed[source] = selector
         self.at = begin + len(text)
         return selector
 

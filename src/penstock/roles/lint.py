@@ -54,6 +54,9 @@ class _Linter:
             self.rules.setdefault(rule.role, []).append(rule)
         self.separations = [one for one in policy.statements if isinstance(one, SeparationOfDuty)]
         self.impossible: set[int] = set()
+        self.declared = {(one.kind, one.by, one.name): one.parameters for one in policy.credentials()}
+        self.facts = policy.facts()
+        self.known: Schema = {**policy.scalars(), **MOMENT}
 
     def findings(self) -> Iterator[PolicyProblem]:
         yield from self.never()
@@ -78,7 +81,7 @@ class _Linter:
                 yield PolicyProblem("role.never", f"predicate `{predicate.name}`: {reason}", predicate.at)
 
     def schema(self, rule: ActivationRule | AuthorisationRule) -> Schema:
-        declared = {(one.kind, one.by, one.name): one.parameters for one in self.policy.credentials()}
+        declared = self.declared
         kinds: dict[str, ParameterKind] = {PRINCIPAL: ParameterKind.PRINCIPAL}
         calls: list[tuple[tuple[RoleTerm, ...], tuple[RoleParameter, ...]]] = [
             (rule.arguments, declared[CredentialKind.ROLE, SELF, rule.role])
@@ -87,13 +90,13 @@ class _Linter:
             if isinstance(one, CredentialCondition):
                 calls.append((one.arguments, declared[one.kind, one.by, one.name]))
             elif isinstance(one, FactCondition):
-                calls.append((one.arguments, self.policy.facts()[one.name].parameters))
+                calls.append((one.arguments, self.facts[one.name].parameters))
         for terms, parameters in calls:
             for term, parameter in zip(terms, parameters, strict=True):
                 if isinstance(term, RoleVariable):
                     kinds[term.name] = parameter.kind
         own = {name: AttributeSpec(kind.kind) for name, kind in kinds.items()}
-        return {**self.policy.scalars(), **MOMENT, **own}
+        return {**self.known, **own}
 
     def separated(self, rule: ActivationRule | AuthorisationRule) -> str:
         """Return why a rule needs two credentials that a principal cannot hold together."""
@@ -113,8 +116,9 @@ class _Linter:
             for role, rules in self.rules.items()
         }
         reported: set[frozenset[str]] = set()
-        for role in needs:
-            path = _way(needs, role)
+        left = _peeled(needs)
+        for role in left:
+            path = _way(left, role)
             if path and frozenset(path) not in reported:
                 reported.add(frozenset(path))
                 message = f"role `{role}` is its own prerequisite: {' needs '.join(f'`{one}`' for one in path)}"
@@ -123,19 +127,21 @@ class _Linter:
 
     def unreachable(self) -> Iterator[PolicyProblem]:
         reachable: dict[str, list[ActivationRule]] = {}
-        changed = True
-        while changed:
-            changed = False
-            for rule in self.policy.activations():
-                known = reachable.setdefault(rule.role, [])
-                if rule in known or id(rule) in self.impossible:
-                    continue
-                if all(
-                    any(_can_equal(one.arguments, other.arguments) for other in reachable.get(one.name, ()))
-                    for one in _prerequisites(rule)
-                ):
-                    known.append(rule)
-                    changed = True
+        waiting: dict[str, list[ActivationRule]] = {}
+        for rule in self.policy.activations():
+            for one in _prerequisites(rule):
+                waiting.setdefault(one.name, []).append(rule)
+        done = set(self.impossible)
+        pending = [*self.policy.activations()]
+        while pending:
+            rule = pending.pop()
+            if id(rule) not in done and all(
+                any(_can_equal(one.arguments, other.arguments) for other in reachable.get(one.name, ()))
+                for one in _prerequisites(rule)
+            ):
+                done.add(id(rule))
+                reachable.setdefault(rule.role, []).append(rule)
+                pending += waiting.get(rule.role, ())
         for declared in self.policy.credentials():
             if declared.kind is CredentialKind.ROLE and declared.by == SELF and not reachable.get(declared.name):
                 reason = "no rule can be satisfied" if declared.name in self.rules else "no rule activates it"
@@ -239,6 +245,28 @@ def _prerequisites(rule: ActivationRule) -> Iterator[CredentialCondition]:
     for one in rule.conditions:
         if isinstance(one, CredentialCondition) and one.kind is CredentialKind.ROLE and one.by == SELF:
             yield one
+
+
+def _peeled(needs: Mapping[str, Mapping[str, None]]) -> dict[str, dict[str, None]]:
+    """Return the roles that are in a cycle, or lead from one to another, with what they need of each other."""
+    left = {role: dict(needed) for role, needed in needs.items()}
+    for _ in range(2):
+        # Leave out those that need nothing that is left; then, turned around, those that nothing needs.
+        turned: dict[str, dict[str, None]] = {}
+        for role, needed in left.items():
+            for one in needed:
+                turned.setdefault(one, {})[role] = None
+        free = [one for one in {**turned, **left} if not left.get(one)]
+        while free:
+            gone = free.pop()
+            left.pop(gone, None)
+            for role in turned.get(gone, ()):
+                if role in left:
+                    left[role].pop(gone, None)
+                    if not left[role]:
+                        free.append(role)
+        left = {one: {role: None for role in roles if role in left} for one, roles in turned.items() if one in left}
+    return left
 
 
 def _way(needs: Mapping[str, Mapping[str, None]], role: str) -> list[str]:
