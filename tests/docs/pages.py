@@ -15,8 +15,8 @@ start, a second terminal, Ctrl-C) is in comments on the lines before a block, wh
     <!-- test: signal HUP broker -->    send a signal to the command in the terminal `broker`
 
 A command that shows `✗` or `error:` at the beginning of a line ends with status 1. Output is compared line by line; `…`
-stands for any text in a line, or for any lines. Variables that a command exports and the folder that it changes to stay
-for the next commands.
+stands for any text in a line, or for any lines, and a time with milliseconds for any such time. Variables that a
+command exports and the folder that it changes to stay for the next commands.
 """
 
 import re
@@ -30,6 +30,7 @@ from pathlib import Path
 #: how long a page waits for anything, in seconds
 PATIENCE = 90.0
 _PART = re.compile(r"^<!-- test: (?P<mark>.+?) -->$|^```console[^\n]*\n(?P<block>.*?)^```$", re.DOTALL | re.MULTILINE)
+_TIME = r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z"
 _HERE_DOCUMENT = re.compile(r"<<-?\s*'?(\w+)'?")
 
 
@@ -60,11 +61,13 @@ def missing(promised: list[str], printed: str) -> list[str]:
     """Return the promised lines that were not printed."""
     lines = printed.splitlines()
     texts = [line for line in promised if line.strip() not in {"", "…"}]
-    return [
-        text
-        for text in texts
-        if not any(re.fullmatch(".*".join(map(re.escape, text.split("…"))), line.rstrip()) for line in lines)
-    ]
+    return [text for text in texts if not any(re.fullmatch(_pattern(text), line.rstrip()) for line in lines)]
+
+
+def _pattern(text: str) -> str:
+    """Return the lines that a promised line stands for, as a regular expression."""
+    times = [re.escape(part) for part in re.split(_TIME, text)]
+    return _TIME.join(times).replace("…", ".*")
 
 
 @dataclass

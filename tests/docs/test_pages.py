@@ -21,6 +21,12 @@ def test_dots_stand_for_any_text() -> None:
     assert missing(["a", "b …"], "a b c\n") == ["a", "b …"]
 
 
+def test_a_time_stands_for_any_time() -> None:
+    shown = "2026-11-17T21:23:01.750Z  -  1.5"
+    assert missing([shown], "2027-01-02T03:04:05.678Z  -  1.5\n") == []
+    assert missing([shown], "2027-01-02T03:04:05.678Z  -  2.5\nnever  -  1.5\n") == [shown]
+
+
 def follow(folder: Path, page: str) -> None:
     Session(folder, dict(os.environ)).follow(page)
 

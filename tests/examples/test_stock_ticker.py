@@ -21,7 +21,7 @@ def test_investors_see_what_their_firm_has_and_sold_and_no_more(output: str) -> 
 def test_what_a_firm_does_not_have_it_cannot_pass_on(output: str) -> None:
     for line in (
         "Bea asks for derivatives, of which Birch has none",
-        "Exchange authorises Birch  ✗ gives no right to what was asked",
+        "Exchange authorises Birch  ✗ does not grant this right",
         "Mallory comes with what Bob has passed on to her",
     ):
         assert line in output

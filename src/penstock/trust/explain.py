@@ -199,7 +199,7 @@ class _Nearest:
             if _common(statement.tag, self.question.request) is None:
                 cost += _OTHER_RIGHT
                 if not code:
-                    code, problem = "chain.no-authority", "gives no right to what was asked"
+                    code, problem = "chain.no-authority", "does not grant this right"
             self.authorisations.setdefault(statement.issuer, []).append(_Edge(to, certificate, code, problem, cost))
 
     def explanation(self) -> Explanation:

@@ -132,6 +132,12 @@ def test_help_needs_no_parser_and_no_solver(arguments: list[str]) -> None:
     assert done.stderr.strip() == b""
 
 
+def test_the_list_of_verbs_shows_whole_sentences() -> None:
+    shown = " ".join(run("policy", "--help").stdout.decode().partition("Commands:")[2].split())
+    assert "rules that permit and deny the same request" in shown
+    assert "..." not in shown
+
+
 def test_the_list_of_commands_imports_none_of_them() -> None:
     program = (
         "import sys; sys.argv = ['penstock', '--help']\n"

@@ -433,9 +433,8 @@ def check_status(status: Mapping[str, Wire], names: NameBook) -> Iterator[Health
     for owner, found in table(status.get("policy")).items():
         yield from _check_policy(check, names.show_text(owner), table(found))
     brokers = counted(len(table(status.get("brokers"))), "broker")
-    yield HealthFinding(
-        HealthLevel.OK, check, f"answers: {brokers} in the network, {status.get('sessions', 0)!s} sessions"
-    )
+    sessions = counted(int(str(status.get("sessions", 0))), "session")
+    yield HealthFinding(HealthLevel.OK, check, f"answers: {brokers} in the network, {sessions}")
 
 
 def _check_policy(check: str, owner: str, state: Mapping[str, Wire]) -> Iterator[HealthFinding]:

@@ -186,6 +186,7 @@ class _Pub:
 
 @command(
     example="""
+penstock pub --context demo-sensor meter=M-17 region=north power=1.5
 penstock pub --broker penstock://127.0.0.1:7600 --network pito/London --key camera.key \\
     --type pito/uk.gov.pito.Numberplate numberplate=ABC123 speed=31
 penstock pub --broker penstock://127.0.0.1:7600 --network pito/London --key camera.key \\
@@ -335,6 +336,7 @@ class _Sub:
 
 @command(
     example="""
+penstock sub --context demo-reader --where "power > 1"
 penstock sub --broker penstock://127.0.0.1:7600 --network pito/London --key reader.key \\
     --type pito/uk.gov.pito.Numberplate --where "speed > 50"
 penstock sub --broker penstock://127.0.0.1:7600 --network pito/London --key reader.key \\

@@ -21,6 +21,8 @@ SPOKEN: Final = "penstock.spoken"
 OLD_SPELLINGS: Final = "penstock.old-spellings"
 #: the key under which a command that talks to a broker stores how `penstock explain` asks about its user, for `report`
 EXPLAINED: Final = "penstock.explained"
+#: more characters than the first sentence of a help text has
+_WHOLE: Final = 1_000
 _SET: Final = re.compile(r"\{([^{}]*)\}")
 
 
@@ -294,3 +296,11 @@ class Verbs(_Commands):
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002  # as click calls it
         """Return the names of the verbs."""
         return list(self.commands)
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the verbs with the whole first sentence of their help, which click would cut."""
+        known = {name: self.get_command(ctx, name) for name in self.list_commands(ctx)}
+        rows = [(name, one.get_short_help_str(_WHOLE)) for name, one in known.items() if one and not one.hidden]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
