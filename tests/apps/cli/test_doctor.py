@@ -132,6 +132,7 @@ def test_what_a_broker_says_of_itself() -> None:
     status: dict[str, Any] = {
         "broker": "east",
         "brokers": {"east": [], "west": []},
+        "sessions": 1,
         "links": {"west": {"state": "lost", "code": "link.closed"}, "north": {"state": "back", "code": "link.closed"}},
         "policy": {
             "acme": {"state": "stale", "stamp age": 99.0, "events": [{"number": 3, "complete": None}]},
@@ -148,7 +149,7 @@ def test_what_a_broker_says_of_itself() -> None:
         (HealthLevel.WARNING, "policy event 3 of acme is not complete"),
         (HealthLevel.OK, "the policy of city is current"),
         (HealthLevel.PROBLEM, "city/Reading is not installed: it is malformed"),
-        (HealthLevel.OK, "answers: 2 brokers in the network, 0 sessions"),
+        (HealthLevel.OK, "answers: 2 brokers in the network, 1 session"),
     ]
 
 

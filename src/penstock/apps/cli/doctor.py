@@ -433,7 +433,8 @@ def check_status(status: Mapping[str, Wire], names: NameBook) -> Iterator[Health
     for owner, found in table(status.get("policy")).items():
         yield from _check_policy(check, names.show_text(owner), table(found))
     brokers = counted(len(table(status.get("brokers"))), "broker")
-    sessions = counted(int(str(status.get("sessions", 0))), "session")
+    number = status.get("sessions")
+    sessions = counted(number if isinstance(number, int) else 0, "session")
     yield HealthFinding(HealthLevel.OK, check, f"answers: {brokers} in the network, {sessions}")
 
 
