@@ -152,6 +152,9 @@ def test_a_context(network: Shell, broker: Running) -> None:
     error, hint = lines(ran)
     assert "`penstock explain --context camera --right subscribe`" in hint
     explains(network, error, hint, "camera may not subscribe to london/org.london.Sighting@0", "broker.not-permitted")
+    # The broker has read the camera's certificates from its own files.
+    without = network("explain", "--context", "camera", "--right", "publish")
+    assert (without.status, "only the broker has" in without.out) == (1, True)
     # As data the hint is the same.
     ran = network("sub", "--timeout", "9s", "--context", "camera", "-o", "json")
     assert "`penstock explain --context camera --right subscribe`" in ran.err

@@ -426,8 +426,8 @@ def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
     """Explain why a principal may or may not do something: the chain of certificates, and the link that is missing.
 
     With --agreement, rules agreed through the moderator count too, and with --policy attribute-based policies. The
-    answer is what a broker decides at that time. The exit status is 0 if the principal may do it, even if that depends
-    on facts that only the broker knows, and 1 if not.
+    answer is what a broker with these certificates decides at that time. The exit status is 0 if the principal may do
+    it, even if that depends on facts that only the broker knows, and 1 if not.
     """
     with one_answer({"allowed": False, "right": options.right, "answers": [], "warnings": []}):
         asked_for = options
@@ -500,6 +500,8 @@ def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
     if check.unchecked and data["allowed"]:
         # A refusal stays a refusal, whatever was revoked.
         shown.append(f"revocations were not checked: {check.unchecked}")
+    elif check.answered and not data["allowed"]:
+        shown.append("certificates that only the broker has do not count here: add them with --credential")
     return CommandAnswer(data, shown, next(refusals, None))
 
 
