@@ -22,6 +22,7 @@ from penstock.roles.engine import (
     GroundEventPrivilege,
     OpenSession,
     RelyOnRecord,
+    ReplacePolicy,
     RoleChange,
     RoleEngine,
     SetFact,
@@ -385,3 +386,56 @@ def test_errors_in_a_selector_are_not_true() -> None:
     engine.apply(ActivateRole("s", "a"))
     engine.apply(SetFact("n", 0))
     assert names(engine) == []
+
+
+def test_a_policy_is_replaced_and_what_fits_stays(tracking: RoleEngine) -> None:
+    tracking.apply(ActivateRole("s", "helper"))
+    tracking.apply(RelyOnRecord("3", COURT))
+    same = tracking.apply(ReplacePolicy("# the same\n" + POLICY, (("court", COURT),)))
+    assert same.ended == ()
+    assert names(tracking) == ["detective", "tracker", "helper"]
+    assert len(tracking.privileges(SMITH)) == 1
+    # Monitored as before.
+    tracking.apply(SetFact("alert", 4))
+    other = POLICY.replace("fact assigned(principal, c) *;", "fact assigned(principal, c);")
+    before = tracking.version(SMITH)
+    changed = tracking.apply(ReplacePolicy(other, (("court", COURT),)))
+    assert [one.record.name for one in changed.ended] == ["tracker"]
+    assert changed.notices == ((COURT, "3"),)
+    assert SMITH in changed.affected
+    assert tracking.version(SMITH) > before
+    assert tracking.fact("alert") == 4
+    assert tracking.privileges(SMITH) == ()
+    record = issued(tracking, ActivateRole("s", "tracker", ("AB 1",)))
+    assert record.id == "5"
+    tracking.apply(SetFact("assigned", False, (str(SMITH), "C7")))
+    assert "tracker" in names(tracking)
+    tracking.apply(WithdrawAppointment("1", MET))
+    assert names(tracking) == ["helper"]
+
+
+def test_a_policy_without_an_appointment_ends_what_relies_on_it(tracking: RoleEngine) -> None:
+    other = POLICY.replace("badge(number: integer)", "badge(number: string)").replace("badge(7)", "badge('7')")
+    other = other.replace("loan(number: integer)", "loan(number: string)")
+    ended = tracking.apply(ReplacePolicy(other, (("court", COURT),))).ended
+    assert [one.record.name for one in ended] == ["badge", "detective", "tracker"]
+    assert all("the policy has changed" in one.reason for one in ended)
+    tracking.advance(NOON + timedelta(days=1))
+
+
+def test_a_policy_with_a_mistake_changes_nothing(tracking: RoleEngine) -> None:
+    assert refused(tracking, ReplacePolicy("role a", ())) == "role.syntax"
+    assert refused(tracking, ReplacePolicy(POLICY, ())) == "role.unknown-domain"
+    assert names(tracking) == ["detective", "tracker"]
+
+
+def test_selectors_and_limits_are_looked_at_again() -> None:
+    engine = started()
+    engine.apply(chief(engine, "s", SMITH, "a", 1))
+    engine.apply(chief(engine, "t", JONES, "b", 2))
+    ended = engine.apply(
+        ReplacePolicy(POLICY.replace("limit chief(w) to 1", "limit chief(_) to 1"), (("court", COURT),))
+    )
+    assert [one.record.principal for one in ended.ended] == [JONES]
+    [late] = engine.advance(NOON.replace(hour=19)).ended
+    assert late.ended == NOON.replace(hour=18)

@@ -4,7 +4,8 @@
     kind of the change        after  the change (`penstock.roles.engine`)
 
 The state is a fold, so every reader computes the same. A change is checked against the state at a head and appended
-only if the ledger still has that head. So separation of duty and cardinality hold for all that write to one store.
+only if the ledger still has that head. So separation of duty and cardinality hold for all that write to one store. A
+policy is replaced by a change too.
 """
 
 from collections.abc import Sequence

@@ -29,7 +29,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta, tzinfo
 from typing import Annotated, ClassVar, Final, TypeAlias
 
-from penstock.codec.sexp import Form, SExp, head
+from penstock.codec.sexp import OMITTED, Form, SExp, head
 from penstock.codec.values import value_from_sexp, value_to_sexp
 from penstock.errors import EvaluationError, LimitError, MalformedError, RefusedError
 from penstock.model.instants import in_utc
@@ -67,6 +67,7 @@ from penstock.roles.language import (
     format_condition,
     policy_error,
     policy_problems,
+    read_policy,
 )
 from penstock.roles.limits import ROLE_NAME_LENGTH, SEARCH_STEPS
 from penstock.selector import ALWAYS, Compiled, Selector, built, compile_selector, conjunction, conjuncts, evaluate
@@ -211,6 +212,16 @@ class RelyOnRecord(RoleRecord):
     domain: Principal
 
 
+@dataclass(frozen=True, slots=True)
+class ReplacePolicy(RoleRecord):
+    """Another policy takes effect. What does not fit it ends; see `RoleEngine`."""
+
+    HEAD: ClassVar = b"policy"
+    policy: str
+    #: the principals of other domains that the policy names
+    names: Annotated[tuple[tuple[str, Principal], ...], OMITTED] = ()
+
+
 RoleChange: TypeAlias = (
     OpenSession
     | EndSession
@@ -222,6 +233,7 @@ RoleChange: TypeAlias = (
     | AcceptCredential
     | DropCredential
     | RelyOnRecord
+    | ReplacePolicy
 )
 _CHANGES: Final[Mapping[bytes, type[RoleChange]]] = {
     kind.HEAD: kind
@@ -236,6 +248,7 @@ _CHANGES: Final[Mapping[bytes, type[RoleChange]]] = {
         AcceptCredential,
         DropCredential,
         RelyOnRecord,
+        ReplacePolicy,
     )
 }
 
@@ -413,6 +426,9 @@ class RoleEngine:
 
     `names` are the principals of other domains that the policy names without saying who they are. `zone` is the time
     zone of `hour`, `minute` and `weekday`. With `history`, ended records are kept.
+
+    When the policy is replaced, sessions stay. Facts and credentials stay if the new policy declares them with the same
+    kinds. An active role stays if the new policy has the same rule for it, and everything else still fits.
 
     Raises `MalformedError`: as `read_policy` for a policy with a mistake, `role.unknown-domain`.
     """
@@ -649,6 +665,8 @@ class RoleEngine:
                 if own is None:
                     raise _no_record(record)
                 return lambda _effects: self._rely(own, domain)
+            case ReplacePolicy(policy, names):
+                return self._plan_policy(read_policy(policy), dict(names))
 
     def _plan_activation(self, change: ActivateRole) -> "_Commit":
         session = self._session_of(change.session)
@@ -683,19 +701,87 @@ class RoleEngine:
                 rule,
                 relied,
             )
-            self._keep(record, effects)
-            session.records[record.id] = None
-            for group in groups:
-                counted = self._counted.setdefault(group, {})
-                counted[record.principal] = counted.get(record.principal, 0) + 1
-            for one in relied:
-                if one.member:
-                    self._dependents.setdefault(one.key, {})[self.domain, record.id] = None
-                    if one.key[0] == "where":
-                        self._watch(one.key)
+            self._begin(record, groups, effects)
             return record
 
         return commit
+
+    def _begin(
+        self, record: CredentialRecord, groups: list[tuple[int, tuple[Value, ...]]], effects: "_Effects"
+    ) -> None:
+        """Keep an active role, count it, and monitor what it relies on."""
+        self._keep(record, effects)
+        self._sessions[record.session].records[record.id] = None
+        for group in groups:
+            counted = self._counted.setdefault(group, {})
+            counted[record.principal] = counted.get(record.principal, 0) + 1
+        for one in record.relies_on:
+            if one.member:
+                self._dependents.setdefault(one.key, {})[self.domain, record.id] = None
+                if one.key[0] == "where":
+                    self._watch(one.key)
+
+    def _plan_policy(self, policy: RolePolicy, names: Mapping[str, Principal]) -> "_Commit":
+        other = RoleEngine(policy, self.domain, names, zone=self.zone)
+
+        def commit(effects: "_Effects") -> None:
+            other.now, other._count, other._ended = self.now, self._count, self._ended
+            other._versions = {who: number + 1 for who, number in self._versions.items()}
+            other._sessions = {name: _Session(one.principal) for name, one in self._sessions.items()}
+            facts = [SetFact(name, value, arguments) for (name, arguments), value in self._known.items()]
+            for fact in (*facts, *(SetFact(name, value) for name, value in self._values.items())):
+                try:
+                    other.apply(fact)
+                except MalformedError:
+                    # It is not declared any longer: unknown.
+                    continue
+            # In the order of issue: what a record relies on comes before it.
+            for record in self._records.values():
+                try:
+                    other._adopt(record, effects)
+                except (MalformedError, RefusedError) as error:
+                    ended = EndedRecord(record, self.now, f"the policy has changed: {error.message}")
+                    effects.ended.append(ended)
+                    effects.notices += [(domain, record.id) for domain in record.domains]
+                    effects.affected[record.principal] = None
+                    if self._ended is not None:
+                        self._ended.append(ended)
+            # Others hold on to this object: it becomes the new one.
+            vars(self).update(vars(other))
+
+        return commit
+
+    def _adopt(self, record: CredentialRecord, effects: "_Effects") -> None:
+        """Keep a record of an engine with another policy. Raises if it does not fit."""
+        declared = self._declaration(*record.key)
+        _values(declared.parameters, record.arguments, record.name)
+        self._check_separation(record.principal, record.key, record.arguments)
+        if record.kind is not CredentialKind.ROLE or record.issuer != self.domain:
+            self._keep(record, effects)
+            return
+        rule = next((one for one in self._activations.get(record.name, ()) if one == record.rule), None)
+        if rule is None:
+            raise RefusedError(
+                "role.denied", f"the rule that activated {_written(record.name, record.arguments)} is gone"
+            )
+        for condition in rule.conditions:
+            if isinstance(condition, WhereCondition):
+                self._compile(condition.selector)
+        lost = next((one for one in record.relies_on if one.member and not self._stays(one.key)), None)
+        if lost is not None:
+            raise RefusedError("role.denied", f"`{lost.condition}` is not satisfied")
+        groups = self._check_cardinality(record.principal, record.name, record.arguments)
+        self._begin(replace(record, rule=rule), groups, effects)
+
+    def _stays(self, key: SupportKey) -> bool:
+        """Return whether something that a record relies on is true."""
+        match key:
+            case ("credential", Principal() as issuer, str(record)):
+                return (issuer, record) in self._records
+            case ("fact", str(name), tuple(arguments)):
+                return self._known.get((name, arguments)) is True
+            case _:
+                return self._is_true(self._compiled[str(key[1])], selector_values(key))
 
     def _plan_appointment(self, change: Appoint) -> "_Commit":
         declared = self._declaration(CredentialKind.APPOINTMENT, self.domain, change.appointment)

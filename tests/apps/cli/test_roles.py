@@ -160,6 +160,19 @@ def test_a_store_must_be_named(book: Shell, monkeypatch: pytest.MonkeyPatch) -> 
     assert book("role", "show").code == "cli.usage"
 
 
+def test_the_policy_is_replaced(book: Shell) -> None:
+    book.ok("role", "fact", "level", "--set", "4")
+    book.ok("role", "activate", "clerk", "--as", "smith")
+    (book.folder / "new.roles").write_text(POLICY.replace("level > 3", "level > 2"))
+    tried = book.ok("role", "replace", "new.roles", "--dry-run", "-o", "json").json
+    assert ([one["name"] for one in tried["ended"]], tried["written"]) == (["clerk"], False)
+    assert book.ok("role", "replace", "met.roles", "-o", "json").json["ended"] == []
+    assert book.ok("role", "replace", "new.roles").out.startswith("ended: record 1, clerk: the policy has changed")
+    book.ok("role", "activate", "clerk", "--as", "smith")
+    (book.folder / "bad.roles").write_text("role a")
+    assert book("role", "replace", "bad.roles").code == "role.syntax"
+
+
 def test_another_domain_s_order(penstock: Shell) -> None:
     """The court's order reaches the police as a file, and ends there when the court has withdrawn it."""
     (penstock.folder / "names.toml").write_text(f'smith = "{Principal(b"s" * 32)}"\n')

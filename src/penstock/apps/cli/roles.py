@@ -40,6 +40,7 @@ from penstock.roles.engine import (
     EndSession,
     OpenSession,
     RelyOnRecord,
+    ReplacePolicy,
     RoleChange,
     RoleOutcome,
     SetFact,
@@ -247,8 +248,7 @@ def init(session: CommandSession, options: _Init) -> CommandAnswer:
     source = _text(options.file)
     domain = names.principal(options.domain)
     with within(options.file):
-        wanted = [one for one in parse_policy(source).statements if isinstance(one, DomainDeclaration)]
-        others = tuple((one.name, names.principal(one.name)) for one in wanted if one.principal is None)
+        others = _principals(source, names)
         founding = RoleFounding(domain, source, others)
         founding.engine()
     if not options.dry_run:
@@ -256,6 +256,70 @@ def init(session: CommandSession, options: _Init) -> CommandAnswer:
             RoleBook.create(store.ledger(options.book.ledger), founding, session.now, options.why)
     data = {"domain": str(domain), "names": {name: str(who) for name, who in others}, "written": not options.dry_run}
     return CommandAnswer(data, [f"{'would create' if options.dry_run else 'created'} roles of {names.show(domain)}"])
+
+
+@option_class
+class _Change:
+    """Options that all changes have."""
+
+    why: str = _why_option()
+    dry_run: bool = dry_run_option()
+    book: RoleBookOptions
+    output: str = output_option()
+
+    def apply(
+        self, book: RoleBook, names: NameBook, who: Principal, now: datetime, *changes: RoleChange
+    ) -> CommandAnswer:
+        """Apply changes, or only check them; answer with what they caused."""
+        outcomes = []
+        for change in changes:
+            if not self.dry_run:
+                outcomes.append(book.change(change, who, now, self.why))
+            else:
+                book.engine.check(change)
+                outcomes.append(book.engine.apply(change))
+        return self._answer(outcomes, names)
+
+    def _answer(self, outcomes: list[RoleOutcome], names: NameBook) -> CommandAnswer:
+        record = next((one.record for one in reversed(outcomes) if one.record is not None), None)
+        ended = [one for outcome in outcomes for one in outcome.ended]
+        notices = [one for outcome in outcomes for one in outcome.notices]
+        lines = [] if record is None else [f"record {record.id}: {_call(record)} for {names.show(record.principal)}"]
+        lines += [f"ended: record {one.record.id}, {_call(one.record)}: {one.reason}" for one in ended]
+        lines += [f"tell {names.show(domain)} that record {identifier} has ended" for domain, identifier in notices]
+        data = {
+            "record": None if record is None else _data(record),
+            "ended": [{**_data(one.record), "reason": one.reason} for one in ended],
+            "notices": [{"domain": str(domain), "record": identifier} for domain, identifier in notices],
+            "written": not self.dry_run,
+        }
+        return CommandAnswer(data, lines or ["done"])
+
+
+@option_class
+class _Replace:
+    file: str = argument()
+    change: _Change
+
+
+@command(role, "replace", example="penstock role replace met.roles --dry-run --store sqlite:roles.db")
+def replace(session: CommandSession, options: _Replace) -> CommandAnswer:
+    """Replace the policy of a role book by the one in FILE.
+
+    Active roles stay if the new policy has the same rule for them. With --dry-run, see what would end.
+    """
+    source = _text(options.file)
+    with options.change.book.opened(session.now) as (book, names):
+        with within(options.file):
+            change = ReplacePolicy(source, _principals(source, names))
+            book.engine.check(change)
+        return options.change.apply(book, names, book.founding.domain, session.now, change)
+
+
+def _principals(source: str, names: NameBook) -> tuple[tuple[str, Principal], ...]:
+    """Look up the domains of a policy that have no principal."""
+    wanted = [one for one in parse_policy(source).statements if isinstance(one, DomainDeclaration)]
+    return tuple((one.name, names.principal(one.name)) for one in wanted if one.principal is None)
 
 
 @option_class
@@ -330,44 +394,6 @@ def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
         "lost": [_data(one) for one in lost],
     }
     return CommandAnswer(data, lines)
-
-
-@option_class
-class _Change:
-    """Options that all changes have."""
-
-    why: str = _why_option()
-    dry_run: bool = dry_run_option()
-    book: RoleBookOptions
-    output: str = output_option()
-
-    def apply(
-        self, book: RoleBook, names: NameBook, who: Principal, now: datetime, *changes: RoleChange
-    ) -> CommandAnswer:
-        """Apply changes, or only check them; answer with what they caused."""
-        outcomes = []
-        for change in changes:
-            if not self.dry_run:
-                outcomes.append(book.change(change, who, now, self.why))
-            else:
-                book.engine.check(change)
-                outcomes.append(book.engine.apply(change))
-        return self._answer(outcomes, names)
-
-    def _answer(self, outcomes: list[RoleOutcome], names: NameBook) -> CommandAnswer:
-        record = next((one.record for one in reversed(outcomes) if one.record is not None), None)
-        ended = [one for outcome in outcomes for one in outcome.ended]
-        notices = [one for outcome in outcomes for one in outcome.notices]
-        lines = [] if record is None else [f"record {record.id}: {_call(record)} for {names.show(record.principal)}"]
-        lines += [f"ended: record {one.record.id}, {_call(one.record)}: {one.reason}" for one in ended]
-        lines += [f"tell {names.show(domain)} that record {identifier} has ended" for domain, identifier in notices]
-        data = {
-            "record": None if record is None else _data(record),
-            "ended": [{**_data(one.record), "reason": one.reason} for one in ended],
-            "notices": [{"domain": str(domain), "record": identifier} for domain, identifier in notices],
-            "written": not self.dry_run,
-        }
-        return CommandAnswer(data, lines or ["done"])
 
 
 @option_class
