@@ -361,3 +361,32 @@ def test_oversized_and_replayed_statements_are_refused_and_change_nothing() -> N
             assert parts(node) == 1
 
     run(test())
+
+
+def test_a_revocation_costs_decisions_about_those_who_show_the_certificate_alone() -> None:
+    async def test() -> None:
+        author = StatementAuthor(ACS)
+        async with running(*ENTERS, WRITES) as node, client(node, ACS) as acs, client(node, REPORTER) as writer:
+            await acs.evolve(author.heartbeat(datetime.now(UTC), HOUR).to_bytes())
+            await writer.advertise(str(NEWS.name))
+            async with client(node, PDA, ACTIVE) as reader:
+                await subscribed(reader)
+                before = len(node.records)
+                await acs.evolve(author.revoke(datetime.now(UTC), [ACTIVE.id]).to_bytes())
+                assert parts(node) == 1, "the writer's advertisement"
+                assert {record.principal for record in node.records[before:]} == {PDA.principal}
+
+    run(test())
+
+
+def test_a_certificate_of_the_broker_itself_concerns_everybody() -> None:
+    async def test() -> None:
+        author = StatementAuthor(ACS)
+        async with running(*ENTERS, WRITES, ACTIVE) as node, client(node, ACS) as acs:
+            await acs.evolve(author.heartbeat(datetime.now(UTC), HOUR).to_bytes())
+            async with client(node, PDA) as reader:
+                await subscribed(reader)
+                await acs.evolve(author.revoke(datetime.now(UTC), [ACTIVE.id]).to_bytes())
+                assert parts(node) == 0
+
+    run(test())

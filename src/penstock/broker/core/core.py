@@ -526,8 +526,18 @@ class Core:
             self.settle(self.local.change(self.now(), sources=sources))
             self.trust_changed()
 
-    def online_changed(self) -> None:
-        """Decide everything again: on-line tests have other results. Raises what recording raises."""
+    def online_changed(self, certificates: frozenset[str]) -> None:
+        """Decide again what depends on these certificates: their on-line tests have other results.
+
+        If only clients show them, these clients are decided about again, and nobody else. Raises what recording raises.
+        """
+        away = map(self.roster.credentials, self.roster)
+        bags = (self.sources.credentials, *self.disclosed.values(), *away)
+        shared = any(one.id in certificates for bag in bags for one in bag)
+        if not shared and certificates <= self.local.shows(certificates):
+            with self.recording():
+                self.settle(self.local.retest(self.now(), certificates))
+            return
         self.library.recheck()
         # Another object, because answers are cached for as long as the sources are the same.
         self.change_sources(replace(self.sources, online=partial(self._ports.check_online)))

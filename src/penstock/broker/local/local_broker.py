@@ -549,6 +549,18 @@ class LocalBroker:
         self.usages.forget(now)
         return self._take_outputs(), self._turn
 
+    def shows(self, certificates: frozenset[str]) -> frozenset[str]:
+        """Return which of these certificates sessions show."""
+        return frozenset(one.id for bag in self.shown() for one in bag if one.id in certificates)
+
+    def retest(self, now: datetime, certificates: frozenset[str]) -> list[Output]:
+        """Work out again the requests of sessions that show these certificates: on-line tests have other results."""
+        for client in self._sessions.values():
+            if any(one.id in certificates for one in client.credentials):
+                self._stale[client.id] = None
+        self._catch_up(now)
+        return self._take_outputs()
+
     def recheck(self) -> None:
         """Have everything worked out again before anything passes.
 

@@ -154,8 +154,9 @@ class NodeValidity:
         states = {one: self.book.status(*one, now).state for one in seen}
         if states == seen:
             return False
+        changed = frozenset(one[1] for one in seen if states[one] is not seen[one])
         seen.update(states)
-        self._core.online_changed()
+        self._core.online_changed(changed)
         return True
 
     def _serves_brokers(self, issuer: Principal) -> bool:
