@@ -241,7 +241,7 @@ def _check_certificates(folder: Path, now: datetime, check: RevocationCheck) -> 
     if valid:
         number = counted(len(valid), "certificate")
         until = f"{number} valid until {min(valid):%Y-%m-%d} or longer"
-        words = "none is revoked" if check.answered else "no broker was asked whether they are revoked"
+        words = "none of these is revoked" if check.answered else "no broker was asked whether they are revoked"
         yield HealthFinding(HealthLevel.OK, "certificates", f"{until}; {words}")
 
 
