@@ -15,6 +15,7 @@ from penstock.roles.language import (
     AnyValue,
     CredentialCondition,
     CredentialKind,
+    EventPrivilege,
     FactCondition,
     RoleCardinality,
     RoleCondition,
@@ -170,6 +171,26 @@ class NaiveDomain:
             if principal not in same and len(same) >= one.most:
                 return True
         return False
+
+    def privileges(self, principal: Principal) -> list[tuple[str, tuple[Value, ...]]]:
+        """Return the types that active roles permit now, with their forced values."""
+        found: list[tuple[str, tuple[Value, ...]]] = []
+        for held, rule in product(self.held, self.policy.authorisations()):
+            if (held.issuer, held.name, held.principal) != (self.principal, rule.role, principal) or not held.session:
+                continue
+            for chosen in product(*(self.candidates(one, principal, held.session) for one in rule.conditions)):
+                binding: dict[str, Value] = {"principal": str(principal)}
+                pairs = zip(rule.arguments, held.arguments, strict=True)
+                if not all(unify(term, value, binding) for term, value in pairs):
+                    continue
+                ordered = sorted(
+                    zip(rule.conditions, chosen, strict=True), key=lambda pair: isinstance(pair[0], WhereCondition)
+                )
+                if None not in [self.key(one, what, binding) for one, what in ordered]:
+                    assert isinstance(rule.privilege, EventPrivilege)
+                    values = (value_of(term, binding) for _, term in rule.privilege.forced)
+                    found.append((rule.privilege.types, tuple(one for one in values if one is not None)))
+        return sorted(found)
 
     def next_id(self) -> str:
         self.count += 1

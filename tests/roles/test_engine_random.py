@@ -19,6 +19,7 @@ from penstock.roles.engine import (
     DropCredential,
     EndSession,
     ForeignCredential,
+    GroundEventPrivilege,
     OpenSession,
     RelyOnRecord,
     RoleChange,
@@ -29,6 +30,7 @@ from penstock.roles.engine import (
     change_from_sexp,
 )
 from penstock.roles.language import CredentialKind, format_policy, parse_policy, policy_problems, read_policy
+from penstock.selector import evaluate
 
 A, B = Principal(b"A" * 32), Principal(b"B" * 32)
 PEOPLE = (Principal(b"p" * 32), Principal(b"q" * 32))
@@ -42,6 +44,11 @@ appointment a0(x: string); appointment a1(x: string);
 appointment a0(x: string) by other;
 fact f0(who: principal, x: string); fact f1(x: string);
 fact level: integer; fact flag: boolean;
+allow r0(x) to subscribe self/t.A(*, v = x);
+allow r0('a') to subscribe self/t.B(*, v = x) if fact f1(x);
+allow r1(x) to subscribe self/t.C(*, v = y) if fact f1(y), where flag AND x <> 'b';
+allow r2 to subscribe self/t.D if where level > 1 AND hour < 12;
+allow r3(_) to subscribe self/t.E(*, v = y) if fact f0(principal, y), fact f1(y), where minute < 30;
 """
 
 SELECTORS = (
@@ -282,6 +289,12 @@ class Pair:
             found = {(o.issuer, o.id, o.name, o.arguments, o.principal, o.until) for o in engine.records()}
             assert found == expected
             assert engine.sessions() == naive.sessions
+            for who in PEOPLE:
+                held = [one for one in engine.privileges(who) if evaluate(one.when, engine.moment()) is True]
+                permitted = [one.privilege for one in held if isinstance(one.privilege, GroundEventPrivilege)]
+                assert sorted((one.types, tuple(v for _, v in one.forced)) for one in permitted) == naive.privileges(
+                    who
+                )
 
 
 @settings(max_examples=100, deadline=None)

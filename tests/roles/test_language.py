@@ -139,6 +139,8 @@ allow tracker(p) to subscribe self/uk.N(*, plate = p) where ."exact-time" <> 'a#
         ("role a(x: string, x: string);", "role.duplicate", 1, 1),
         ("role a(hour: string);", "role.reserved", 1, 1),
         ("role a by nowhere;", "role.unknown", 1, 1),
+        ("role a(x: integer); fact n: integer;\nactivate a(n) if where n > 1;", "role.reserved", 2, 12),
+        ("role a(x: integer);\nactivate a(hour) if where hour > 1;", "role.reserved", 2, 12),
         ("role a;\nallow a to fly self/x.Y;", "role.syntax", 2, 12),
         ("role a;\nallow a to subscribe self/x y;", "role.syntax", 2, 29),
         ("role a;\nallow a to subscribe self/x..y;", "role.reference", 2, 12),

@@ -937,8 +937,9 @@ class _PolicyChecker:
         match term:
             case RoleVariable(name):
                 known = kinds.setdefault(name, kind)
-                if name in MOMENT:
-                    self.problem("role.reserved", f"`{name}` is built in", term.at or at, "choose another name")
+                if name in MOMENT or name in self.scalars:
+                    what = "built in" if name in MOMENT else "a fact, and cannot be a variable too"
+                    self.problem("role.reserved", f"`{name}` is {what}", term.at or at, "choose another name")
                 elif known is not kind:
                     message = f"`{name}` is {_phrase(kind)} here and {_phrase(known)} elsewhere"
                     self.problem("role.kind", message, term.at or at, "a variable has one kind in a rule")
