@@ -1,4 +1,4 @@
-"""Capabilities on their way to a broker: a reader without certificates gets in when the domain issues one."""
+"""A service and a broker: certificates are pushed, and validity statements end what is live."""
 
 import json
 import subprocess
@@ -95,3 +95,30 @@ def test_a_broker_uses_what_the_domain_issues(network: Shell, server: NatsServer
 
 def test_services_need_servers(network: Shell) -> None:
     assert network("up", "--check", node_file(network, "east", 'services = ["london"]')).code == "node.missing"
+
+
+ACTIVE = ("--online", "active", "--interval", "30s")
+
+
+@pytest.mark.parametrize("online", [ACTIVE, ("--online", "one-time", "--recheck", "1s")], ids=["active", "one-time"])
+def test_a_revocation_ends_a_live_subscription(network: Shell, online: tuple[str, ...]) -> None:
+    with running(network, node_file(network, "east")) as east:
+        domain = f'broker = "{east.url}"\nnetwork = "london/London"'
+        with serving(network, domain) as url:
+            right = ("--to", "reader", "--type-file", "types/s.type", "--right", "subscribe", *online, "--no-expiry")
+            call(network, url, "issue", *right, "--out", "reader.live")
+            shown = ("--type", TYPE, "--credential", "certs/reader.cert", "--credential", "reader.live")
+
+            def heard() -> bool:
+                with start(network, east, "reader", "sub", *shown, "--count", "1", "--timeout", "20s") as reader:
+                    while reader.poll() is None:
+                        assert ask(network, east, "camera", "pub", "--type", TYPE, "speed=77").status == 0
+                    return reader.returncode == 0
+
+            eventually(heard, 60.0)
+            with start(network, east, "reader", "sub", *shown) as reader:
+                call(network, url, "revoke", "reader.live")
+                # The subscription ends by itself, and no other is accepted.
+                assert reader.wait(60) == 1
+            assert not heard()
+        assert east.stop() == 0

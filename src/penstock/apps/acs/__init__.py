@@ -6,5 +6,6 @@
 - `operations` has the operations of the API: their path, their fields, and what they do.
 - `openapi` describes the API in OpenAPI 3.1.
 - `message_signatures` signs and verifies HTTP requests (RFC 9421).
+- `validity` hands validity statements to the network.
 - `client` calls the API.
 """

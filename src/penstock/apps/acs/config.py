@@ -15,11 +15,11 @@ from penstock.apps.node.load import nats_login
 from penstock.broker.wire.transports import PeerAddress
 from penstock.errors import MalformedError
 from penstock.fabric.nats_login import NatsLogin
-from penstock.model.names import TypeName
+from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Petnames, Principal
 from penstock.policy.limits import POLICY_BYTES
 from penstock.store.files.files import read_file, within
-from penstock.store.files.named_files import NamedFiles, NameErrors
+from penstock.store.files.named_files import NamedFiles, NamedPrincipals, NameErrors
 from penstock.store.files.strict_tables import Strict
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, VerifiedType, verify_type
@@ -45,7 +45,7 @@ _KEYS: Final = frozenset(
     (
         *("name", "key", "signer", "listen", "store", "administrators", "names", "types", "credentials"),
         *("roles", "facts"),
-        *("tls_cert", "tls_key", "nats"),
+        *("tls_cert", "tls_key", "nats", "broker", "network"),
     )
 )
 _SQLITE: Final = "sqlite:"
@@ -64,6 +64,9 @@ types = ["types/*.type"]          # event types, so that `penstock acs holders` 
 # credentials = ["received/"]     # certificates that other domains gave this one; registered when the service starts
 # roles = "roles"                 # issue capabilities from the roles in this ledger of the store: `penstock role init`
 # names = "names.toml"            # names for principals, or a table [names]
+
+# broker = "penstock://127.0.0.1:7600"  # hand validity statements to this broker, as a client of its network
+# network = "grid/grid"
 
 # signer = ["sign-with-token"]    # a program that holds the key; `key` is then the file of the public key
 # tls_cert = "server.pem"         # serve TLS with this certificate chain and key
@@ -134,6 +137,9 @@ class DomainFile:
     roles: str = ""
     #: where facts of the role policy come from, by their names
     facts: Mapping[str, FactFile] = field(default_factory=dict)
+    #: the broker that gets validity statements, and its network
+    broker: str = ""
+    network: str = ""
     tls_cert: str = ""
     tls_key: str = ""
     nats: NatsFile | None = None
@@ -152,6 +158,10 @@ def read_domain_file(data: str | bytes) -> DomainFile:
         raise MalformedError(_FILE.missing, "`tls_cert` and `tls_key` must be given together", hint=HELP)
     if "facts" in table and "roles" not in table:
         raise MalformedError(_FILE.missing, "`facts` needs `roles`: a fact is one of the role policy", hint=HELP)
+    if ("broker" in table) is not ("network" in table):
+        raise MalformedError(_FILE.missing, "`broker` and `network` must be given together", hint=HELP)
+    if "broker" in table and "signer" in table:
+        raise MalformedError(_FILE.value, "a service with `signer` cannot connect to a `broker`", hint=HELP)
     signer = _FILE.texts("signer", table.get("signer", []))
     return DomainFile(
         name=_FILE.text("name", _FILE.needed(where, table, "name")),
@@ -167,6 +177,8 @@ def read_domain_file(data: str | bytes) -> DomainFile:
         facts={
             name: _read_fact(f"facts.{name}", one) for name, one in _FILE.table("facts", table.get("facts", {})).items()
         },
+        broker=_FILE.text("broker", table["broker"]) if "broker" in table else "",
+        network=_FILE.text("network", table["network"]) if "network" in table else "",
         tls_cert=_FILE.text("tls_cert", table["tls_cert"]) if "tls_cert" in table else "",
         tls_key=_FILE.text("tls_key", table["tls_key"]) if "tls_key" in table else "",
         nats=read_nats(_FILE, _FILE.table("nats", table["nats"])) if "nats" in table else None,
@@ -213,6 +225,7 @@ class LoadedDomain:
     nats: NatsLogin | None
     #: what event sources connect with, by the names of their facts
     feeds: Mapping[str, Credentials]
+    network: NetworkName | None = None
 
     @property
     def key_file(self) -> str:
@@ -240,6 +253,7 @@ def load_domain(path: str, now: datetime) -> LoadedDomain:
         names = named.principals(file.names)
         administrators = tuple(dict.fromkeys(names.find("administrators", word) for word in file.administrators))
         login = nats_login(file.nats, named)
+        network = _network(file.network, names) if file.network else None
     found = named.types(file.types)
 
     def source(name: TypeName, /) -> UnverifiedType | None:
@@ -251,4 +265,11 @@ def load_domain(path: str, now: datetime) -> LoadedDomain:
             types[name] = verify_type(unverified, now, types=source)
     feeds = {name: named.credentials(one.credential) for name, one in file.facts.items() if one.events}
     credentials = named.credentials(file.credentials)
-    return LoadedDomain(path, file, names.petnames, administrators, types, credentials, login, feeds)
+    return LoadedDomain(path, file, names.petnames, administrators, types, credentials, login, feeds, network)
+
+
+def _network(text: str, names: NamedPrincipals) -> NetworkName:
+    owner, slash, name = text.partition("/")
+    if not slash:
+        raise _FILE.wrong("network", "an owner and a name, such as `grid/grid`")
+    return NetworkName(names.find("network", owner), name)

@@ -96,6 +96,8 @@ class DomainService:
         self.settings = settings
         self._principal = domain.state.begun()
         self._alone = asyncio.Lock()
+        #: called after each change, in any thread
+        self.listeners: list[Callable[[], None]] = []
         #: privileges of active roles that cannot be capabilities
         self.role_problems: tuple[PenstockError, ...] = ()
         #: reads that were answered: a change is remembered in the ledger
@@ -157,12 +159,18 @@ class DomainService:
             call = ApiCall(self.domain, self.settings.types, signer.principal, signer.nonce, self.settings.clock())
             # (5) The domain decides.
             data = await self.do(lambda: operation.run(call, fields))
-            if not operation.changes:
+            if operation.changes:
+                self._tell()
+            else:
                 self._answered.put(key, value=True)
         except PenstockError as error:
             return _failed(error)
         # (6) The answer.
         return _json(data)
+
+    def _tell(self) -> None:
+        for listener in self.listeners:
+            listener()
 
     # --- by itself ------------------------------------------------------------------------------------------------
 
@@ -205,7 +213,10 @@ class DomainService:
         now = self.settings.clock()
         found = role_capabilities(self.settings.roles(now), self.settings.types)
         self.role_problems = found.problems
-        return len(self._ask(RoleRequest(found.capabilities, self.settings.role_lifetime), now, "roles"))
+        changes = self._ask(RoleRequest(found.capabilities, self.settings.role_lifetime), now, "roles")
+        if changes:
+            self._tell()
+        return len(changes)
 
     def state_validity(self) -> int:
         """Sign the validity statements that are due, and return how many. Raises as `DomainLedger.ask`."""

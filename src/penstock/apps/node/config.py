@@ -44,20 +44,8 @@ _FILE: Final = Strict(
 )
 _KEYS: Final = frozenset(
     (
-        *(
-            "network",
-            "key",
-            "listen",
-            "http",
-            "names",
-            "peers",
-            "credentials",
-            "agreements",
-            "types",
-            "operators",
-            "services",
-        ),
-        *("decisions", "state", "zone", "facts", "guards", "limits", "trust", "fabric", "nats", "domains"),
+        *("network", "key", "listen", "http", "names", "peers", "credentials", "agreements", "types", "operators"),
+        *("services", "decisions", "state", "zone", "facts", "guards", "limits", "trust", "fabric", "nats", "domains"),
         *("sealing", "keys", "policies", "stamps"),
     )
 )

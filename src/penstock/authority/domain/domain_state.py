@@ -301,6 +301,12 @@ class DomainState:
         """Return the kinds of on-line tests that issued certificates need."""
         return {test.kind for one in self.issued.values() for test in one.certificate.statement.validity.online}
 
+    def interval(self) -> timedelta | None:
+        """Return the shortest interval of heartbeats that an issued certificate needs; None if none needs any."""
+        tests = (test for one in self.issued.values() for test in one.certificate.statement.validity.online)
+        pauses = (OnlineTerms.of(test).pause for test in tests if test.kind == OnlineKind.ACTIVE)
+        return min((pause for pause in pauses if pause is not None), default=None)
+
     def author(self, signer: Signer) -> StatementAuthor:
         """Return the author of validity statements, who goes on after the last recorded ones."""
         author = StatementAuthor(signer)

@@ -18,6 +18,7 @@ from penstock.apps.acs.service import (
     RunningDomainService,
     ServicePlace,
 )
+from penstock.apps.acs.validity import ValidityPublisher
 from penstock.apps.cli.shared.commands import (
     CommandAnswer,
     argument,
@@ -36,9 +37,11 @@ from penstock.authority.domain.distribution import CAPABILITY_PREFIX, Capability
 from penstock.authority.domain.domain_ledger import DomainLedger, ledger_name
 from penstock.authority.domain.signers import ProgramSigner
 from penstock.authority.role_book import RoleBook
-from penstock.crypto import PublicKey, Signer, read_key
+from penstock.broker.client.client import Client, connect
+from penstock.crypto import PublicKey, Signer, SigningKey, read_key
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.fabric import SystemClock
+from penstock.fabric.tasks import keep_running
 from penstock.model.principals import Principal
 from penstock.roles.engine import RoleEngine
 from penstock.store.ledgers.ledgers import Store
@@ -139,12 +142,20 @@ def _run(loaded: LoadedDomain, signer: Signer, store: Store) -> None:
 
         async with AsyncExitStack() as stack:
             push = await _push(loaded, signer, stack)
+            if isinstance(signer, SigningKey) and loaded.network is not None:
+                publisher = ValidityPublisher(service, lambda: _broker(loaded, signer), _problem)
+                publishing = keep_running("sending validity statements", publisher.run)
+                stack.callback(publishing.cancel)
             if facts is not None:
                 await stack.enter_async_context(facts)
             place = ServicePlace(file.listen.host, file.listen.port, tls)
             await RunningDomainService(service, place, _note, push).run(ready)
 
     asyncio.run(run())
+
+
+def _broker(loaded: LoadedDomain, key: SigningKey) -> Client:
+    return connect(loaded.file.broker, key=key, network=loaded.network, credentials=loaded.credentials, patience=10.0)
 
 
 def _role_book(loaded: LoadedDomain, store: Store, domain: Principal) -> RoleBook | None:
