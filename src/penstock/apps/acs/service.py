@@ -46,7 +46,7 @@ from penstock.trust.caches import Recent
 from penstock.trust.capabilities import Right, network_tag
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import VerifiedType
-from penstock.trust.validity import ALWAYS
+from penstock.trust.validity import ALWAYS, OnlineTest
 
 ADMINISTRATOR: Final = "administrator"
 """The purpose of the certificates of administrators that the domain file names."""
@@ -83,6 +83,8 @@ class DomainServiceSettings:
     #: returns the domain's roles at a time, if it has any, and how long their capabilities are valid
     roles: Callable[[datetime], RoleEngine] | None = None
     role_lifetime: timedelta = timedelta(hours=1)
+    #: tests that capabilities from roles need
+    role_online: tuple[OnlineTest, ...] = ()
     #: how long a timed validity statement is valid
     statements: timedelta = timedelta(minutes=5)
     limits: AuthorityLimits = AUTHORITY_LIMITS
@@ -208,12 +210,13 @@ class DomainService:
 
         Raises as `role_capabilities` and `DomainLedger.ask`.
         """
-        if self.settings.roles is None:
+        settings = self.settings
+        if settings.roles is None:
             return 0
-        now = self.settings.clock()
-        found = role_capabilities(self.settings.roles(now), self.settings.types)
+        now = settings.clock()
+        found = role_capabilities(settings.roles(now), settings.types)
         self.role_problems = found.problems
-        changes = self._ask(RoleRequest(found.capabilities, self.settings.role_lifetime), now, "roles")
+        changes = self._ask(RoleRequest(found.capabilities, settings.role_lifetime, settings.role_online), now, "roles")
         if changes:
             self._tell()
         return len(changes)

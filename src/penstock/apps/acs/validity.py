@@ -38,8 +38,12 @@ class ValidityPublisher:
         self._sent: set[bytes] = set()
         self._beaten = 0.0
         loop = asyncio.get_running_loop()
-        # Changes are made in threads.
-        service.listeners.append(lambda: loop.call_soon_threadsafe(self._calls.put_nowait, False))
+
+        def changed() -> None:
+            # Changes are made in threads.
+            loop.call_soon_threadsafe(self._calls.put_nowait, False)
+
+        service.listeners.append(changed)
 
     async def run(self) -> None:
         """Connect and send, again and again."""

@@ -166,6 +166,8 @@ class RoleRequest:
 
     capabilities: tuple[RoleCapability, ...]
     lifetime: timedelta
+    #: tests that the certificates need
+    online: tuple[OnlineTest, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -610,7 +612,7 @@ def _of_roles(
     for purpose, one in wanted.items():
         if purpose not in held and _may_pass_on(state, one.tag, now):
             until = None if one.until is None else one.until.replace(microsecond=0)
-            validity = Validity.between(None, until)
+            validity = replace(Validity.between(None, until), online=asked.online)
             request = IssueRequest(one.holder, one.tag, validity, lifetime=asked.lifetime, purpose=purpose)
             # The number tells it from an earlier one that was revoked in the same second.
             made += _issued(state, replace(request, comment=f"{purpose}, change {state.number + 1}"), now, signer)

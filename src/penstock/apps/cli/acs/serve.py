@@ -5,8 +5,9 @@ import json
 from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Final
 
 import click
 
@@ -46,6 +47,10 @@ from penstock.model.principals import Principal
 from penstock.roles.engine import RoleEngine
 from penstock.store.ledgers.ledgers import Store
 from penstock.store.ledgers.urls import open_store
+from penstock.trust.statements import OnlineKind, OnlineTerms
+
+#: how long capabilities from roles count without a heartbeat
+_INTERVAL: Final = timedelta(seconds=30)
 
 
 @option_class
@@ -126,7 +131,14 @@ def _run(loaded: LoadedDomain, signer: Signer, store: Store) -> None:
     host = f"[{file.listen.host}]" if ":" in file.listen.host else file.listen.host
     base = f"{'http' if tls is None else 'https'}://{host}"
     book = _role_book(loaded, store, signer.principal)
-    settings = DomainServiceSettings(types=loaded.types, url=base, roles=None if book is None else _current(book))
+    # With a broker, brokers hear immediately that a role has ended.
+    active = OnlineTerms(OnlineKind.ACTIVE, signer.principal, pause=_INTERVAL).to_test()
+    settings = DomainServiceSettings(
+        types=loaded.types,
+        url=base,
+        roles=None if book is None else _current(book),
+        role_online=() if loaded.network is None else (active,),
+    )
 
     async def run() -> None:
         service = DomainService(domain, settings)
