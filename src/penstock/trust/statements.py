@@ -274,6 +274,8 @@ class Heartbeat(ValidityClaim):
             raise malformed("only a heartbeat before the first revocation has an empty head")
 
 
+SUCCEEDING: Final = (TimedStatement, OneTimeAnswer, ActiveRevocation)
+"""The kinds of statements with successors."""
 VALIDITY_KINDS: Final[tuple[type[ValidityClaim], ...]] = (
     RevocationList,
     Revalidation,

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from tests.broker.node_kit import (
@@ -31,8 +32,8 @@ from penstock.broker.wire.protocol import PeerRole
 from penstock.crypto import SigningKey
 from penstock.errors import RefusedError
 from penstock.trust.capabilities import Right
-from penstock.trust.certificates import Certificate
-from penstock.trust.credentials import Credentials
+from penstock.trust.certificates import Certificate, read_certificate
+from penstock.trust.credentials import Credentials, UnverifiedCredentials
 from penstock.trust.statements import OneTimeQuestion, OnlineKind, OnlineTerms, StatementAuthor
 from penstock.trust.validity import OnlineTest, Validity
 
@@ -388,5 +389,44 @@ def test_a_certificate_of_the_broker_itself_concerns_everybody() -> None:
                 await subscribed(reader)
                 await acs.evolve(author.revoke(datetime.now(UTC), [ACTIVE.id]).to_bytes())
                 assert parts(node) == 0
+
+    run(test())
+
+
+def test_a_successor_takes_the_place_of_a_revoked_certificate() -> None:
+    narrower = grant(PDA, NEWS, Right.SUBSCRIBE, attributes=["headline"])
+    successors = UnverifiedCredentials((read_certificate(*narrower.to_sexps()),))
+
+    async def test() -> None:
+        author = StatementAuthor(ACS)
+        async with running(*ENTERS, WRITES) as node, client(node, ACS) as acs, client(node, REPORTER) as writer:
+            await acs.evolve(author.heartbeat(datetime.now(UTC), HOUR).to_bytes())
+            async with client(node, PDA, ACTIVE) as reader:
+                subscription = await subscribed(reader)
+                feed = await writer.advertise(str(NEWS.name))
+                await feed.publish(headline="one", location="Oslo")
+                assert (await subscription.next(LONG))["location"] == "Oslo"
+                await acs.evolve(author.revoke(datetime.now(UTC), [ACTIVE.id], successors).to_bytes())
+                await feed.publish(headline="two", location="Oslo")
+                event = await subscription.next(LONG)
+                assert (event["headline"], event["location"]) == ("two", None)
+                await acs.evolve(author.revoke(datetime.now(UTC), [ACTIVE.id]).to_bytes())
+                assert parts(node) == 1, "the successor is no longer given"
+
+    run(test())
+
+
+def test_a_faulty_successor_does_not_keep_a_revocation_from_counting() -> None:
+    right = read_certificate(*grant(PDA, NEWS, Right.SUBSCRIBE).to_sexps())
+    forged = UnverifiedCredentials((replace(right, signature=bytes(64)),))
+
+    async def test() -> None:
+        author = StatementAuthor(ACS)
+        async with running(*ENTERS, WRITES) as node, client(node, ACS) as acs, client(node, PDA, ACTIVE) as reader:
+            await acs.evolve(author.heartbeat(datetime.now(UTC), HOUR).to_bytes())
+            await subscribed(reader)
+            await acs.evolve(author.revoke(datetime.now(UTC), [ACTIVE.id], forged).to_bytes())
+            assert parts(node) == 0
+            assert "key.bad-signature" in node.codes
 
     run(test())

@@ -89,6 +89,8 @@ class AuthoritySources:
     #: under which decisions are recorded
     revision: str = ""
     online: OnlineChecker = no_online_checker
+    #: certificates that issuers of validity statements give in the place of others
+    successors: Credentials = field(default_factory=Credentials)
     #: revoked credentials, which do not count even if a client discloses them
     revocations: Revocations = field(default_factory=Revocations)
     #: what was agreed on about who publishes and who subscribes
@@ -112,7 +114,7 @@ class AuthoritySources:
         return tuple(self.policies.over(authority, certified, types, environment) for authority in agreed)
 
     def _certified(self, shown: Credentials, environment: Schema) -> Revoking:
-        known = CapabilityAuthority(self.credentials + shown, self.online, environment)
+        known = CapabilityAuthority(self.credentials + self.successors + shown, self.online, environment)
         return Revoking(known, self.revocations)
 
     @property
@@ -122,7 +124,8 @@ class AuthoritySources:
 
     def turns(self, now: datetime) -> datetime | None:
         """Return when one of the credentials or agreements next begins or ends."""
-        dates = chain((one.statement.validity for one in self.credentials), self.agreements.validities())
+        held = (one.statement.validity for one in (*self.credentials, *self.successors))
+        dates = chain(held, self.agreements.validities())
         return turning_point(dates, now)
 
 

@@ -8,6 +8,7 @@ that, everything is decided again immediately.
 import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime
 from time import monotonic
 from typing import Final, TypeAlias
@@ -19,15 +20,17 @@ from penstock.broker.fabric.validity import ValidityTopics
 from penstock.broker.node.policies import Told
 from penstock.codec.sexp import canonical
 from penstock.codec.wire import Wire
-from penstock.errors import PenstockError, RefusedError
+from penstock.errors import LimitError, PenstockError, RefusedError
 from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.credentials import Credentials
+from penstock.trust.limits import TRUST_LIMITS
 from penstock.trust.signed import SignedValue
 from penstock.trust.statement_book import OnlineState, StatementBook
 from penstock.trust.statements import (
     NONCE_BYTES,
+    SUCCEEDING,
     VALIDITY_TOPIC,
     OneTimeQuestion,
     OnlineKind,
@@ -54,6 +57,8 @@ class NodeValidity:
         #: the certificates that were asked about, by issuer, and their states then
         self._seen: dict[Principal, dict[tuple[OnlineTerms, str], OnlineState]] = {}
         self._followed: set[Principal] = set()
+        #: the successors in each issuer's last statement of a kind
+        self._successors: dict[tuple[Principal, bytes], Credentials] = {}
         self._instances: dict[Principal, dict[str, AskInstance]] = {}
         #: set whenever something has arrived, or is known not to exist
         self._news = asyncio.Event()
@@ -231,12 +236,33 @@ class NodeValidity:
         """Take a verified statement; return whether it is new. Raises as `StatementBook.take`."""
         new = self.book.take(statement, self._core.now())
         if new:
+            self._succeed(statement.value)
             self._news.set()
             self._core.counts["statements"] += 1
             if not self._shift(statement.value.issuer) and self._serves_brokers(statement.value.issuer):
                 # Key managers write down until when brokers have rights, and evict them then.
                 self._core.trust_changed()
         return new
+
+    def _succeed(self, value: ValidityClaim) -> None:
+        """Use the certificates that an issuer gives in the place of others, those of its last statement of a kind."""
+        place, core, found = (value.issuer, value.HEAD), self._core, Credentials()
+        others = sum(len(bag) for other, bag in self._successors.items() if other != place)
+        try:
+            if isinstance(value, SUCCEEDING):
+                found = value.successors.verify(core.certificates)
+            if others + len(found) > TRUST_LIMITS.certificates:
+                raise LimitError("statement.limit", "there are too many successors of certificates")
+        except PenstockError as error:
+            # The statement counts in any case: it may revoke something.
+            core.note(error)
+            found = Credentials()
+        if not len(found) and place not in self._successors:
+            return
+        self._successors[place] = found
+        bags = self._successors.values()
+        successors = Credentials.of(*{one.id: one for bag in bags for one in bag}.values())
+        core.change_sources(replace(core.sources, successors=successors))
 
     def asked(self, issuer: Principal) -> None:
         """Ask the issuer's instances here for a new statement."""
