@@ -319,3 +319,14 @@ def test_what_is_not_renewed(people: Shell) -> None:
     assert Path("a.cert").read_bytes() == before
     assert people("cert", "renew", "a.cert", "b.cert", "--key", "pito.key", "--out", "c.cert").code == "cli.usage"
     assert people("cert", "renew", "a.cert", "--key", "pito.key", "--out", "b.cert").code == "file.exists"
+
+
+def test_attributes_are_named_by_their_whole_ids(penstock: Shell) -> None:
+    penstock.ok("key", "new", "owner.key", "--name", "owner")
+    names = ("meter", "region", "power", "volts", "amps", "phase", "hour", "site", "street", "town", "country")
+    attributes = [word for name in names for word in ("--attribute", f"{name}:string")]
+    penstock.ok("type", "new", "Reading", "--key", "owner.key", *attributes, "--out", "reading.type")
+    # The ids are Reading#1 and Reading#10.
+    words = ("--right", "subscribe", "--attribute", "region", "--attribute", "country", "--where", "country = 'UK'")
+    where = ("--key", "owner.key", "--to", "owner", "--type-file", "reading.type", "--out", "owner.cert")
+    assert "attributes region, country, where country = 'UK'" in penstock.ok("cert", "issue", *where, *words).out

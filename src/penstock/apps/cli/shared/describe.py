@@ -1,7 +1,9 @@
 """Certificates, rights and types as plain data for programs, and as text for people."""
 
+import re
 from collections.abc import Mapping
 from datetime import datetime
+from typing import Final
 
 from penstock.apps.cli.shared.names import NameBook
 from penstock.codec.wire import Wire
@@ -194,6 +196,10 @@ def _day(instant: datetime | None) -> str:
     return "" if instant is None else instant_text(instant)
 
 
+#: an attribute as `tag_data` writes it. The whole of it counts: `Reading#1` does not occur in `Reading#10`.
+_ATTRIBUTE: Final = re.compile(r"[\w.]+#[A-Za-z0-9-]+", re.ASCII)
+
+
 class Wording:
     """Words for people: petnames for principals, and names for the attributes of a type that is known."""
 
@@ -270,9 +276,7 @@ class Wording:
             return written
 
     def _named(self, text: str) -> str:
-        for written, name in self._attributes.items():
-            text = text.replace(written, name)
-        return text
+        return _ATTRIBUTE.sub(lambda found: self._attributes.get(found[0], found[0]), text)
 
 
 def _flat(value: object) -> str:
