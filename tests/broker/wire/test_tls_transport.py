@@ -3,9 +3,13 @@
 import asyncio
 import ssl
 from collections.abc import Callable, Coroutine
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
+from cryptography.hazmat.primitives.hashes import SHA384
+from cryptography.hazmat.primitives.kdf.hkdf import HKDFExpand
 from hypothesis import given
 from hypothesis import strategies as st
 from tests.broker.link_kit import fresh
@@ -212,5 +216,130 @@ def test_back_pressure_is_passed_on_in_both_directions() -> None:
         one.tls.pause_reading()
         one.tls.resume_reading()
         assert one.socket.calls == ["pause_reading", "resume_reading"]
+
+    run(main())
+
+
+# What a peer can do that does not use an ordinary TLS library.
+
+
+class Records:
+    """Writes records as a client that has finished its handshake, with its keys (RFC 8446, sections 5.2 and 7)."""
+
+    def __init__(self, keys: Path) -> None:
+        (line,) = (line for line in keys.read_text().splitlines() if line.startswith("CLIENT_TRAFFIC_SECRET_0 "))
+        self._secret = bytes.fromhex(line.split()[2])
+        self._number = 0
+
+    def record(self, kind: int, content: bytes) -> bytes:
+        place = (int.from_bytes(self._expand("iv", 12), "big") ^ self._number).to_bytes(12, "big")
+        self._number += 1
+        head = bytes((23, 3, 3, *(len(content) + 17).to_bytes(2, "big")))
+        return head + AESGCM(self._expand("key", 32)).encrypt(place, content + bytes((kind,)), head)
+
+    def new_key(self, *, asks: bool) -> bytes:
+        """Return a KeyUpdate, which may ask for a new key of the other side as well (section 4.6.3)."""
+        record = self.record(22, bytes((24, 0, 0, 1, asks)))
+        self._secret, self._number = self._expand("traffic upd", 48), 0
+        return record
+
+    def _expand(self, label: str, size: int) -> bytes:
+        text = f"tls13 {label}".encode()
+        return HKDFExpand(SHA384(), size, bytes((0, size, len(text), *text, 0))).derive(self._secret)
+
+
+def served(tmp_path: Path) -> tuple[Records, Side]:
+    """Return a server after the handshake, and what writes records to it."""
+    context = client_context()
+    context.keylog_filename = str(tmp_path / "keys")
+    sides = Side(context, server_side=False), Side(SERVER, server_side=True)
+    for side in sides:
+        side.tls.connection_made(side.socket)
+    carry(sides)
+    return Records(tmp_path / "keys"), sides[1]
+
+
+def test_a_peer_that_asks_for_new_keys_and_never_reads_is_cut_off(tmp_path: Path) -> None:
+    async def main() -> None:
+        records, server = served(tmp_path)
+        for _ in range(100):
+            server.arrive(records.new_key(asks=True))
+        server.arrive(records.record(23, b"still here"))
+        assert server.plain.heard == b"still here"
+        assert server.socket.calls == []
+        for _ in range(5_000):
+            # What arrives in between does not help it.
+            server.arrive(records.new_key(asks=True) + records.record(23, b"."))
+        assert server.socket.calls == ["abort"]
+        assert len(server.socket.waiting) < 1 << 20
+        server.tls.connection_lost(None)
+        assert isinstance(server.plain.ends[0], ssl.SSLError)
+
+    run(main())
+
+
+def test_empty_records_are_not_the_end_and_endless_ones_are_an_error(tmp_path: Path) -> None:
+    async def main() -> None:
+        records, server = served(tmp_path)
+        server.arrive(b"".join(records.record(23, b"") for _ in range(8)) + records.record(23, b"words"))
+        assert server.plain.heard == b"words"
+        assert server.socket.calls == []
+        server.arrive(b"".join(records.record(23, b"") for _ in range(1_000)))
+        assert server.socket.calls == ["abort"]
+
+    run(main())
+
+
+def test_tiny_records_arrive_as_one(tmp_path: Path) -> None:
+    async def main() -> None:
+        records, server = served(tmp_path)
+        server.arrive(b"".join(records.record(23, bytes((number % 256,))) for number in range(1_500)))
+        assert server.plain.heard == bytes(number % 256 for number in range(1_500))
+
+    run(main())
+
+
+def test_nothing_counts_after_the_end_of_tls(tmp_path: Path) -> None:
+    async def main() -> None:
+        records, server = served(tmp_path)
+        server.arrive(records.record(23, b"first") + records.record(21, bytes((1, 0))) + records.record(23, b"second"))
+        server.arrive(records.record(23, b"third"))
+        server.tls.write(b"too late")
+        assert server.plain.heard == b"first"
+        assert server.socket.calls == ["close"]
+
+    run(main())
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param((22, bytes((1, 0, 0, 0))), id="a second hello"),
+        pytest.param((22, bytes((24, 0, 0, 1, 2))), id="an unknown request for a key"),
+        pytest.param((20, b"\x01"), id="a change of ciphers"),
+        pytest.param((21, bytes((2, 80))), id="a fatal alert"),
+        pytest.param((22, bytes((11, 0xFF, 0xFF, 0xFF)) + bytes(1_000)), id="an endless certificate"),
+    ],
+)
+def test_handshake_messages_after_the_handshake_end_the_connection(content: tuple[int, bytes], tmp_path: Path) -> None:
+    async def main() -> None:
+        records, server = served(tmp_path)
+        server.arrive(records.record(*content))
+        assert server.socket.calls == ["abort"]
+        assert server.plain.heard == b""
+
+    run(main())
+
+
+def test_a_peer_that_half_closes_without_a_word_and_does_not_read_is_left_after_the_grace() -> None:
+    async def main() -> None:
+        one, _ = shaken(grace=0.0)
+        one.tls.write(b"what the peer does not read")
+        one.tls.eof_received()
+        assert one.tls.is_closing()
+        one.tls.write(b"too late")
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert one.socket.calls == ["close", "abort"]
 
     run(main())

@@ -7,7 +7,11 @@ a small message that takes longer than the encryption.
 import asyncio
 import ssl
 from contextlib import suppress
-from typing import Any
+from typing import Any, Final
+
+#: bytes that TLS itself may say on a connection: thousands for the handshake, and some for each new key that the peer
+#: asks for. They wait here if the peer does not read.
+_WORDS: Final = 64 << 10
 
 
 class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
@@ -31,6 +35,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
         #: set when the TLS handshake has succeeded or failed
         self._shaken = asyncio.Event()
         self._is_open = self._is_closing = False
+        #: bytes that TLS itself has said
+        self._said = 0
         #: why the connection ends
         self._problem: Exception | None = None
         self._timer: asyncio.TimerHandle | None = None
@@ -67,7 +73,8 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
                 self._read()
 
     def eof_received(self) -> None:
-        """Let the socket be closed: nothing more comes."""
+        """Close the socket: nothing more comes. A peer that does not read either is left after the grace."""
+        self._end_by_peer()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Tell the protocol."""
@@ -172,6 +179,10 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             except ssl.SSLError as error:
                 self._fail(error)
                 return
+            self._flush()
+            if self._said > _WORDS:
+                self._fail(ssl.SSLError("the peer asks for too many new keys"))
+                return
             if count:
                 self._protocol.buffer_updated(count)
             if not found:
@@ -179,11 +190,11 @@ class TlsTransport(asyncio.Transport, asyncio.BufferedProtocol):
             # A record that has filled its place may go on.
             if count < size:
                 break
-        self._flush()
 
     def _flush(self) -> None:
         """Send what TLS itself has to say."""
         if self._raw is not None and self._outgoing.pending:
+            self._said += self._outgoing.pending
             self._raw.write(self._outgoing.read())
 
     def _fail(self, error: Exception) -> None:
