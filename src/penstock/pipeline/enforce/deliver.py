@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from itertools import chain
 from math import isfinite
+from shlex import quote
 from typing import Final, TypeAlias
 
 from pyspark.sql import Column, DataFrame
@@ -433,8 +434,9 @@ def no_view(name: str, readers: Iterable[str], without_rights: Iterable[str]) ->
     if name in refused:
         return RefusedError(
             "pipeline.no-rights",
-            f"subscriber `{name[:80]}` has no right to receive anything of its type",
-            hint="`penstock explain` says what is missing",
+            f"subscriber `{name[:80]}` may not subscribe to its type",
+            hint=f"run `penstock explain --principal {quote(name[:80])} --right subscribe --type-file …`, with the type"
+            " and the credentials that the policy file has for it, to see which right is missing",
         )
     known = [*readers, *refused]
     others = did_you_mean(name, known, _listed(sorted(known)))
