@@ -325,8 +325,8 @@ def test_attributes_are_named_by_their_whole_ids(penstock: Shell) -> None:
     penstock.ok("key", "new", "owner.key", "--name", "owner")
     names = ("meter", "region", "power", "volts", "amps", "phase", "hour", "site", "street", "town", "country")
     attributes = [word for name in names for word in ("--attribute", f"{name}:string")]
-    penstock.ok("type", "new", "Reading", "--key", "owner.key", *attributes, "--out", "reading.type")
-    # The ids are Reading#1 and Reading#10.
+    penstock.ok("type", "new", "org.meter-Reading", "--key", "owner.key", *attributes, "--out", "reading.type")
+    # The ids are org.meter-Reading#1 and org.meter-Reading#10.
     words = ("--right", "subscribe", "--attribute", "region", "--attribute", "country", "--where", "country = 'UK'")
     where = ("--key", "owner.key", "--to", "owner", "--type-file", "reading.type", "--out", "owner.cert")
     assert "attributes region, country, where country = 'UK'" in penstock.ok("cert", "issue", *where, *words).out

@@ -197,7 +197,7 @@ def _day(instant: datetime | None) -> str:
 
 
 #: an attribute as `tag_data` writes it. The whole of it counts: `Reading#1` does not occur in `Reading#10`.
-_ATTRIBUTE: Final = re.compile(r"[\w.]+#[A-Za-z0-9-]+", re.ASCII)
+_ATTRIBUTE: Final = re.compile(r"[A-Za-z_][\w.-]*#[A-Za-z0-9-]+", re.ASCII)
 
 
 class Wording:
