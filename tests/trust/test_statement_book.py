@@ -212,14 +212,14 @@ def test_a_one_time_answer_serves_the_question_with_its_nonce_once() -> None:
     assert question.verifier == who(VERIFIER)
     answer = author.answer(question, at(1), revoked=False)
     assert kept.take(answer, at(5))
+    for replayed in (answer, author.answer(replace(question, nonce=b"m" * 16), at(1), revoked=False)):
+        with refused("statement.nonce"):
+            kept.take(replayed, at(6))
     assert not kept.is_due(ONCE, MINE, at(44))
     assert kept.is_due(ONCE, MINE, at(45))
     assert kept.status(ONCE, MINE, at(5)).until == at(60)
     assert state(kept, ONCE, 5, THEIRS) == UNKNOWN
     assert state(kept, ONCE, 61) == ENDED
-    for replayed in (answer, author.answer(replace(question, nonce=b"m" * 16), at(1), revoked=False)):
-        with refused("statement.nonce"):
-            kept.take(replayed, at(6))
 
 
 def test_an_answer_for_another_verifier_certificate_or_issuer_is_refused() -> None:

@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import timedelta
 
 import pytest
@@ -10,6 +10,7 @@ from tests.trust.kit import NOW, grant, key, refused, who
 
 from penstock.broker.evolution.validity import ValidityTree
 from penstock.broker.limits import BrokerLimits
+from penstock.codec.sexp import canonical
 from penstock.codec.wire import Wire, Writable, decode, encode
 from penstock.model.principals import Principal
 from penstock.trust.signed import SignedValue
@@ -202,6 +203,12 @@ def test_a_forged_statement_is_refused_and_a_replayed_one_is_ignored() -> None:
     first, second = author.revoke(NOW, [CERTIFICATE]), author.revoke(NOW, [])
     world.publish(0, first, second)
     forged = StatementAuthor(key(8)).revoke(NOW, [])
+    third = author.revoke(NOW, []).unverified()
+    unsigned = canonical(replace(third, signature=bytes(64)).to_sexp())
+    foreign = replace(third, key=key(8).public, signature=key(8).sign(canonical(third.body)))
+    for data, code in ((unsigned, "key.bad-signature"), (canonical(foreign.to_sexp()), "evolution.wrong-key")):
+        with refused(code):
+            world[1].tree.heard(who(20), ["state", [data]])
     tampered = second.to_bytes()[:-3] + b"xx)"
     for data in (tampered, b"", b"(a", forged.to_bytes()[:40]):
         with pytest.raises(Exception) as caught:  # noqa: PT011  # the code is next

@@ -1,6 +1,7 @@
 """Validity statements over a fabric: topics of issuers instead of trees."""
 
 import asyncio
+from dataclasses import replace
 from datetime import UTC, datetime
 
 from tests.broker.fabric.test_network import Embedded, network
@@ -8,6 +9,7 @@ from tests.broker.node.test_validity import ACS, ACTIVE, CRL, ENTERS, HOUR, WRIT
 from tests.broker.node_kit import run, until
 from tests.broker.sports import PDA
 
+from penstock.codec.sexp import transport
 from penstock.model.events import TransitEvent
 from penstock.model.names import AttributeId, TypeKey
 from penstock.trust.statements import VALIDITY_TOPIC, OneTimeQuestion, OnlineKind, StatementAuthor
@@ -51,14 +53,19 @@ def test_one_time_questions_are_answered() -> None:
 
 def test_what_is_not_a_statement_is_reported_and_changes_nothing() -> None:
     async def test() -> None:
+        author = StatementAuthor(ACS)
         async with network(Embedded(), *ENTERS, WRITES) as (first, _), client(first, ACS) as acs:
-            await acs.evolve(StatementAuthor(ACS).heartbeat(datetime.now(UTC), HOUR).to_bytes())
+            await acs.evolve(author.heartbeat(datetime.now(UTC), HOUR).to_bytes())
             key = TypeKey(ACS.principal, VALIDITY_TOPIC)
             uid = str(AttributeId(ACS.principal, VALIDITY_TOPIC, "statement"))
             for text in ("", "(", "(what)", "(state x)", "x" * 4_000_000, 7):
                 before = len(first.told)
                 first.validity.arrived(TransitEvent(key, (), {uid: text}))
                 assert len(first.told) == before + 1
+            forged = replace(author.revoke(datetime.now(UTC), []).unverified(), signature=bytes(64))
+            first.validity.arrived(TransitEvent(key, (), {uid: transport((b"state", forged.to_sexp())).decode()}))
+            assert "key.bad-signature" in first.codes
+            assert [one.value.HEAD for one in first.validity.held(ACS.principal)] == [b"heartbeat"]
             other = TypeKey(PDA.principal, VALIDITY_TOPIC)
             before = len(first.told)
             first.validity.arrived(TransitEvent(other, (), {uid: "("}))
