@@ -7,11 +7,18 @@ from threading import Barrier
 
 import pytest
 
-from penstock.authority.role_book import RoleBook, RoleFounding
+from penstock.authority.role_book import RoleBook
 from penstock.errors import MalformedError, RefusedError
 from penstock.guard.roles import RoleHistory
 from penstock.model.principals import Principal
-from penstock.roles.engine import ActivateRole, Appoint, OpenSession, SetFact, WithdrawAppointment
+from penstock.roles.engine import (
+    ActivateRole,
+    Appoint,
+    OpenSession,
+    RoleFounding,
+    SetFact,
+    WithdrawAppointment,
+)
 from penstock.store.ledgers.ledgers import Ledger, NewChange
 from penstock.store.ledgers.memory import MemoryRecords
 from penstock.store.ledgers.urls import open_store

@@ -9,42 +9,26 @@ policy is replaced by a change too.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from datetime import datetime
-from typing import Annotated, ClassVar, Final
+from typing import Final
 
-from penstock.codec.sexp import OMITTED, canonical, parse_canonical
+from penstock.codec.sexp import canonical, parse_canonical
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.principals import Principal
 from penstock.roles.engine import (
     RoleChange,
-    RoleEngine,
+    RoleFounding,
     RoleOutcome,
-    RoleRecord,
     SetFact,
+    StoredRoles,
     change_from_sexp,
     change_to_sexp,
 )
-from penstock.roles.language import read_policy
 from penstock.store.ledgers.ledgers import EMPTY, Change, Ledger, LedgerHead, NewChange
 
 FOUND: Final = "found"
 #: how often a change is tried again if others change the ledger at the same time
 _ATTEMPTS: Final = 100
-
-
-@dataclass(frozen=True, slots=True)
-class RoleFounding(RoleRecord):
-    """The domain, its policy, and the principals of other domains that the policy names."""
-
-    HEAD: ClassVar = b"role-book"
-    domain: Principal
-    policy: str
-    names: Annotated[tuple[tuple[str, Principal], ...], OMITTED] = ()
-
-    def engine(self, *, history: bool = False) -> RoleEngine:
-        """Return the state before the first change. Raises as `read_policy` and `RoleEngine`."""
-        return RoleEngine(read_policy(self.policy), self.domain, dict(self.names), history=history)
 
 
 class RoleBook:
@@ -122,6 +106,10 @@ class RoleBook:
                 continue
             return [self._take(one) for one in stored]
         raise RefusedError("store.conflict", f"`{self._ledger.name}` changes too often", hint="try again")
+
+    def exported(self) -> StoredRoles:
+        """Return the founding and all changes, for the domain to sign."""
+        return StoredRoles(self.founding.domain, self.founding, tuple(self.changes()))
 
     def changes(self) -> list[tuple[datetime, RoleChange]]:
         """Return all changes with their times, for `RoleHistory`."""

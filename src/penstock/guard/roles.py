@@ -145,6 +145,8 @@ class RoleAuthority:
     source: RoleSource
     owners: frozenset[Principal]
     environment: Schema = field(default_factory=environment_schema)
+    #: identifies roles that do not change, in logs
+    revision: str = ""
     _known: "Recent[Principal, _Privileges]" = field(
         default_factory=lambda: Recent(CACHE_ENTRIES), init=False, repr=False, compare=False
     )

@@ -73,7 +73,7 @@ from penstock.roles.limits import ROLE_NAME_LENGTH, SEARCH_STEPS
 from penstock.selector import ALWAYS, Compiled, Selector, built, compile_selector, conjunction, conjuncts, evaluate
 from penstock.selector.ast import AttributeReference, Literal, Node, Term, literal, map_attributes, walk
 from penstock.trust.capabilities import Right
-from penstock.trust.signed import StatementRecord
+from penstock.trust.signed import Claim, StatementRecord
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Changes.
@@ -1275,6 +1275,35 @@ class RoleEngine:
 
     def _record_of(self, key: SupportKey) -> CredentialRecord:
         return self._records[key[1], key[2]]  # type: ignore[index]  # the key of a credential
+
+
+@dataclass(frozen=True, slots=True)
+class RoleFounding(RoleRecord):
+    """The beginning of a domain's roles: its policy, and the principals of other domains that the policy names."""
+
+    HEAD: ClassVar = b"role-book"
+    domain: Principal
+    policy: str
+    names: Annotated[tuple[tuple[str, Principal], ...], OMITTED] = ()
+
+    def engine(self, *, history: bool = False) -> RoleEngine:
+        """Return the state before the first change. Raises as `read_policy` and `RoleEngine`."""
+        return RoleEngine(read_policy(self.policy), self.domain, dict(self.names), history=history)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredRoles(Claim):
+    """A domain's roles with all changes and their times, signed by the domain, for those without its store."""
+
+    HEAD: ClassVar = b"roles"
+    SIGNER: ClassVar = "domain"
+    domain: Principal
+    founding: RoleFounding
+    changes: tuple[tuple[datetime, RoleChange], ...] = ()
+
+    def __post_init__(self) -> None:
+        if self.founding.domain != self.domain:
+            raise RoleRecord.malformed("a domain signs its own roles")
 
 
 class _Effects:

@@ -18,10 +18,10 @@ from tests.trust.kit import refused
 import penstock
 from penstock.apps.acs.config import LoadedDomain, read_domain_file
 from penstock.apps.acs.domain_facts import DomainFacts
-from penstock.authority.role_book import RoleBook, RoleFounding
+from penstock.authority.role_book import RoleBook
 from penstock.guard import Effect, EventRequest, decide
 from penstock.model.principals import Petnames
-from penstock.roles.engine import ActivateRole, Appoint, OpenSession, RoleEngine
+from penstock.roles.engine import ActivateRole, Appoint, OpenSession, RoleEngine, RoleFounding
 from penstock.testing import network
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials

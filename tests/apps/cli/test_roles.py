@@ -193,6 +193,8 @@ def test_another_domain_s_order(penstock: Shell) -> None:
     penstock.ok("role", "accept", "order.cert", *at_met)
     penstock.ok("role", "activate", "tracker", "_", "--as", "smith", *at_met)
     assert "court_order(C7, AB 1) by court" in penstock.ok("role", "show", *at_met).out
+    exported = penstock.ok("role", "export", "--key", "met.key", "--out", "met.history", *at_met, "-o", "json").json
+    assert (exported["changes"], exported["written"]) == (5, True)
     withdrawn = penstock.ok("role", "revoke", "1", *at_court).out
     assert "tell met that record 1 has ended" in withdrawn
     dropped = penstock.ok("role", "revoke", "1", "--issuer", "court", *at_met, "-o", "json").json

@@ -2,21 +2,38 @@
 
 from dataclasses import replace
 from datetime import datetime, timedelta
+from pathlib import Path
 
+import pytest
 from pyspark.sql import SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # the name that everybody knows it by
-from tests.guard.london import NOW, PITO, SMITH, SUSPECT, TYPE, V8516, transit
-from tests.guard.test_roles import RULES, ask, engine_of
+from tests.guard.london import MET, NEW, NOW, PITO, SMITH, SUSPECT, TYPE, V8516, transit
+from tests.guard.test_roles import POLICY, RULES, ask, engine_of
 from tests.pipeline.rows import collected, same, transit_frame
 
+from penstock.codec.sexp import canonical
+from penstock.crypto import SigningKey
+from penstock.errors import MalformedError, RefusedError
 from penstock.guard import Delivery, environment
 from penstock.guard.roles import RoleAuthority, RoleHistory
 from penstock.pipeline.enforce.deliver import deliver
-from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber
+from penstock.pipeline.enforce.policy import PipelinePolicy, Subscriber, load_policy
 from penstock.pipeline.frames import ID
 from penstock.pipeline.ingest.event_frames import TYPE as TYPE_COLUMN
-from penstock.roles.engine import ActivateRole, Appoint, DeactivateRole, OpenSession, RoleChange, SetFact
+from penstock.roles.engine import (
+    ActivateRole,
+    Appoint,
+    DeactivateRole,
+    OpenSession,
+    RoleChange,
+    RoleFounding,
+    SetFact,
+    StoredRoles,
+)
+from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
+from penstock.trust.event_types import sign_type
+from penstock.trust.signed import sign_value
 
 MINUTE = timedelta(minutes=1)
 CHANGES: list[tuple[int, RoleChange]] = [
@@ -71,3 +88,47 @@ def test_live_and_spark_agree_over_a_period_in_which_roles_changed(spark: SparkS
     for id_, seen in expected.items():
         for name, value in seen.values.items():
             assert same(value, found[id_][TYPE.by_name[name].id])
+
+
+def written(folder: Path, stored: StoredRoles, by: SigningKey = PITO) -> str:
+    (folder / "numberplate.type").write_bytes(canonical(sign_type(NEW, PITO).to_sexp()))
+    (folder / "met.history").write_bytes(sign_value(stored, by).to_bytes())
+    text = f"""types = ["numberplate.type"]
+    roles = ["met.history"]
+    names = {{ smith = "{SMITH.principal}" }}
+    [[subscribers]]
+    name = "smith"
+    type = "uk.gov.pito.Numberplate@8516"
+    """
+    (folder / "policy.toml").write_text(text)
+    return str(folder / "policy.toml")
+
+
+def test_a_policy_file_names_a_domain_s_roles(tmp_path: Path) -> None:
+    changes = tuple((NOW + minutes * MINUTE, change) for minutes, change in CHANGES)
+    founding = RoleFounding(PITO.principal, POLICY + "\n".join(RULES))
+    path = written(tmp_path, StoredRoles(PITO.principal, founding, changes))
+    policy = load_policy(path, NOW + 200 * MINUTE)
+    [reader] = policy.subscribers
+    branches = policy.decide(reader.principal, Right.SUBSCRIBE, reader.type).require().branches
+    periods = {(one.when.validity.starts, one.when.validity.ends) for one in branches if one.forced}
+    first_end, last = NOW + 50 * MINUTE - timedelta(microseconds=1), NOW + 100 * MINUTE
+    assert periods == {(NOW + 20 * MINUTE, first_end), (NOW + 80 * MINUTE, last)}
+    shorter = written(tmp_path, StoredRoles(PITO.principal, founding, changes[:-1]))
+    assert load_policy(shorter, NOW).revision != policy.revision
+
+
+def test_others_do_not_sign_a_domain_s_roles(tmp_path: Path) -> None:
+    founding = RoleFounding(PITO.principal, POLICY)
+    with pytest.raises(RefusedError) as caught:
+        written(tmp_path, StoredRoles(PITO.principal, founding), MET)
+    assert caught.value.code == "evolution.wrong-key"
+    with pytest.raises(MalformedError) as malformed:
+        StoredRoles(MET.principal, founding)
+    assert malformed.value.code == "role.record"
+    path = written(tmp_path, StoredRoles(PITO.principal, founding))
+    file = tmp_path / "met.history"
+    file.write_bytes(file.read_bytes().replace(b"role guest", b"role quest"))
+    with pytest.raises(RefusedError) as caught:
+        load_policy(path, NOW)
+    assert caught.value.code == "evolution.signature-mismatch"

@@ -24,7 +24,7 @@ from penstock.apps.cli.shared.options import WHO, KeyOptions, NamesOption, Outpu
 from penstock.apps.cli.shared.session import CommandSession, Verbs
 from penstock.apps.cli.shared.stores import check_lasting, dry_run_option
 from penstock.apps.cli.shared.terminal import Shown, grid_table
-from penstock.authority.role_book import RoleBook, RoleFounding
+from penstock.authority.role_book import RoleBook
 from penstock.codec.yaml_text import read_yaml
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.instants import parse_instant
@@ -42,6 +42,7 @@ from penstock.roles.engine import (
     RelyOnRecord,
     ReplacePolicy,
     RoleChange,
+    RoleFounding,
     RoleOutcome,
     SetFact,
     WithdrawAppointment,
@@ -59,6 +60,7 @@ from penstock.roles.language import (
 from penstock.roles.lint import lint_policy
 from penstock.roles.scenarios import RoleStepResult, describe_privilege, read_role_scenario, run_roles
 from penstock.store.ledgers.ledgers import Store
+from penstock.trust.signed import sign_value
 
 
 @click.group(cls=Verbs)
@@ -355,6 +357,24 @@ def show(session: CommandSession, options: _Show) -> CommandAnswer:
         "next_due": None if due is None else due.isoformat(),
     }
     return CommandAnswer(data, parts if rows else ["nothing is active, and nobody is appointed"])
+
+
+@option_class
+class _Export:
+    key: KeyOptions
+    out: OutputFile
+    book: RoleBookOptions
+    output: str = output_option()
+
+
+@command(role, "export", example="penstock role export --key met.key --out met.history --store sqlite:roles.db")
+def export(session: CommandSession, options: _Export) -> CommandAnswer:
+    """Sign the policy and all changes, for pipelines: `roles` in a policy file."""
+    options.out.check()
+    with options.book.opened(session.now) as (book, _names):
+        stored = book.exported()
+    signed = sign_value(stored, options.key.open())
+    return options.out.answer(signed.to_sexp(), {"domain": str(stored.founding.domain), "changes": len(stored.changes)})
 
 
 @option_class

@@ -20,6 +20,7 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
+from penstock.codec.sexp import parse as parse_sexp
 from penstock.errors import MalformedError
 from penstock.guard import (
     NO_AGREEMENTS,
@@ -36,10 +37,12 @@ from penstock.guard import (
 )
 from penstock.guard.capabilities import Revoking
 from penstock.guard.policies import NO_POLICIES, Policies
+from penstock.guard.roles import RoleAuthority, RoleHistory
 from penstock.model.names import TypeKey, TypeName
 from penstock.model.principals import Domain, Petnames, Principal
 from penstock.model.values import AttributeSpec, Schema, Value, kind_of
 from penstock.pipeline.limits import PIPELINE_LIMITS, PipelineLimits
+from penstock.roles.engine import StoredRoles
 from penstock.selector import ALWAYS, Selector, parse
 from penstock.store.files.files import read_file, within
 from penstock.store.files.named_files import (
@@ -56,6 +59,7 @@ from penstock.trust.certificates import Subject, Threshold
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import VerifiedType, verify_type
 from penstock.trust.policy_state import Revocations
+from penstock.trust.signed import read_signed
 from penstock.trust.statement_book import NO_STATEMENTS, StatementHistory
 
 
@@ -132,6 +136,7 @@ class PipelinePolicy:
             parts += sorted(str(quorum.principal) for quorum in self.credentials.quorums)
             readers = [(s.name, str(s.principal), s.type.id, s.selector.text) for s in self.subscribers]
             rest: list[object] = [one for one in (self.agreements.revision, self.policies.revision) if one]
+            rest += [one.revision for one in self.others if isinstance(one, RoleAuthority) and one.revision]
             if revoked := self.revocations.listed():
                 rest.append(revoked)
             if self.statements.statements:
@@ -251,7 +256,7 @@ _NAMING: Final = NameErrors(
 )
 _KEYS: Final = frozenset(
     {"types", "history", "credentials", "revocations", "agreements", "policies", "names", "subscribers", "domains"}
-    | {"statements", "zone", "facts"}
+    | {"statements", "roles", "zone", "facts"}
 )
 
 
@@ -279,6 +284,8 @@ class PolicyFile:
     revocations: tuple[str, ...] = ()
     statements: tuple[str, ...] = ()
     agreements: tuple[str, ...] = ()
+    #: domains' roles with their history, as `penstock role export` writes them
+    roles: tuple[str, ...] = ()
     policies: PoliciesTable | None = None
     names: Mapping[str, Principal] | str = field(default_factory=dict)
     subscribers: tuple[SubscriberEntry, ...] = ()
@@ -290,7 +297,7 @@ class PolicyFile:
         """Return all files, patterns and folders that it names, those of each key together."""
         policies = ((), ()) if self.policies is None else (self.policies.files, self.policies.refer)
         names = (glob.escape(self.names),) if isinstance(self.names, str) else ()
-        rights = (self.credentials, self.revocations, self.statements, self.agreements)
+        rights = (self.credentials, self.revocations, self.statements, self.agreements, self.roles)
         return (self.types, self.history, *rights, *policies, names)
 
     def load(self, folder: Path, now: datetime, *, limits: PipelineLimits = PIPELINE_LIMITS) -> PipelinePolicy:
@@ -319,6 +326,7 @@ class PolicyFile:
         return PipelinePolicy(
             credentials,
             subscribers,
+            others=tuple(_roles(file, data, now, self.facts) for file, data in files.read(self.roles)),
             agreements=files.agreements(self.agreements),
             policies=load_policies(self.policies, files, names, domains),
             revocations=files.revocations(self.revocations).about(asked),
@@ -375,6 +383,7 @@ def read_policy_file(data: str | bytes, *, limits: PipelineLimits = PIPELINE_LIM
         revocations=_FILE.texts("revocations", table.get("revocations", [])),
         statements=_FILE.texts("statements", table.get("statements", [])),
         agreements=_FILE.texts("agreements", table.get("agreements", [])),
+        roles=_FILE.texts("roles", table.get("roles", [])),
         policies=read_policies_table(_FILE, table),
         names=_FILE.petnames("names", table.get("names", {})),
         subscribers=_subscribers(table.get("subscribers", []), limits),
@@ -414,6 +423,17 @@ def _subscriber(one: SubscriberEntry, names: NamedPrincipals, types: Mapping[Typ
     one.selector.check(verified.event_type.schema)
     principal = names.find(f"subscriber `{one.name}`", one.principal)
     return Subscriber(one.name, principal, verified, one.selector)
+
+
+def _roles(file: str, data: bytes, now: datetime, facts: Mapping[str, Value]) -> Authority:
+    """Return a domain's roles at all times as a source of authority on the domain's own types."""
+    with within(file):
+        signed = read_signed(parse_sexp(data), StoredRoles).verify()
+        stored = signed.value
+        history = RoleHistory(stored.founding.engine(), stored.changes)
+        history.advance(now)
+    environment = environment_schema({name: AttributeSpec(kind_of(fact)) for name, fact in facts.items()})
+    return RoleAuthority(history, frozenset({stored.domain}), environment, f"roles:{signed.digest.hex()[:16]}")
 
 
 def _type(one: SubscriberEntry, types: Mapping[TypeName, VerifiedType]) -> VerifiedType:
