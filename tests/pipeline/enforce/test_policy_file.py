@@ -86,7 +86,7 @@ def test_what_is_wrong_with_a_policy_file(text: str, code: str) -> None:
 def test_a_slip_is_told() -> None:
     with pytest.raises(MalformedError) as error:
         read_policy_file(TYPES + "credental = []")
-    assert error.value.hint.startswith("`credentials` is meant?")
+    assert error.value.hint.startswith("did you mean `credentials`?")
 
 
 def test_bounds(tmp_path: Path) -> None:
