@@ -25,7 +25,6 @@ from penstock.model.events import TransitEvent
 from penstock.model.names import TypeKey
 from penstock.model.principals import Principal
 from penstock.trust.credentials import Credentials
-from penstock.trust.limits import TRUST_LIMITS
 from penstock.trust.signed import SignedValue
 from penstock.trust.statement_book import OnlineState, StatementBook
 from penstock.trust.statements import (
@@ -251,7 +250,7 @@ class NodeValidity:
         try:
             if isinstance(value, SUCCEEDING):
                 found = value.successors.verify(core.certificates)
-            if others + len(found) > TRUST_LIMITS.certificates:
+            if others + len(found) > core.settings.limits.cache_entries:
                 raise LimitError("statement.limit", "there are too many successors of certificates")
         except PenstockError as error:
             # The statement counts in any case: it may revoke something.
