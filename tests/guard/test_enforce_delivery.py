@@ -335,3 +335,13 @@ def test_arrived_rows_are_shown_as_they_are_except_for_values_that_do_not_fit() 
     with pytest.raises(MalformedError) as caught:
         delivery.for_arrivals(EventRows(replace(TYPE.key, name="Other"), (), layout, []))
     assert caught.value.code == "event.type"
+
+
+def test_a_loop_for_arrived_rows_is_generated_once_and_few_are_kept() -> None:
+    delivery = Delivery(Restriction((ALL,)), TYPE)
+    names = tuple(str(attribute.id) for attribute in TYPE.attributes)
+    layouts = [(*names, *(f"{TYPE.key}#other{place}" for place in range(number))) for number in range(200)]
+    for layout in layouts:
+        events = EventRows(TYPE.key, (), layout, [])
+        assert delivery.for_arrivals(events) is delivery.for_arrivals(events)
+    assert len(delivery._arrival_loops) <= 64

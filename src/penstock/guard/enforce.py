@@ -315,7 +315,7 @@ class _Gate:
 
 #: the columns of a row before the values: the id and the time
 _FIXED: Final = 2
-#: loops that a delivery remembers
+#: loops that a delivery remembers, of each kind
 _LOOPS: Final = 64
 
 
@@ -347,6 +347,7 @@ class Delivery:
         self._selector = None if selector == TRUE else compile_selector(selector, event_type.schema)
         self._question = selector
         self._loops: dict[int, tuple[EventType, ShowRows]] = {}
+        self._arrival_loops: dict[tuple[TypeKey, tuple[str, ...]], ShowRows] = {}
         self._on_problem = rules.on_problem
         self._nulls: dict[str, Scalar] = {a.name: None for a in event_type.attributes}
         #: the types that were last seen to be this one or below it
@@ -412,7 +413,13 @@ class Delivery:
         """
         if self.event_type.key not in (events.key, *events.ancestors):
             raise MalformedError("event.type", f"`{events.key.name}` is not a `{self.event_type.name.name}`")
-        return self._loop(events.key, events.layout, None)
+        form = events.key, events.layout
+        known = self._arrival_loops.get(form)
+        if known is None:
+            if len(self._arrival_loops) >= _LOOPS:
+                self._arrival_loops.clear()
+            known = self._arrival_loops[form] = self._loop(*form, None)
+        return known
 
     def _loop(self, key: TypeKey, layout: Sequence[str], source: EventType | None) -> ShowRows:
         """Generate the loop: which branches apply, what they show, and whether the reader's filter accepts it.

@@ -104,3 +104,19 @@ def test_rows_that_a_reader_may_not_see_are_counted_and_values_that_do_not_fit_a
     assert "'1'" in seen
     assert "'3'" in seen
     assert not any(text in seen for text in ("'2'", "'4'", "'x'"))
+
+
+def test_a_publisher_that_varies_what_it_leaves_out_and_whom_it_reaches_takes_little_memory() -> None:
+    made = reading(RIGHTS[0], tuple(f"headline = '{number}'" for number in range(4)))
+    keys = [output.key for output in made.routed if isinstance(output, Subscribe)]
+    for number in range(200):
+        layout = (*IDS, *(f"{SPORT.key}#other{place}" for place in range(number)))
+        events = EventRows(SPORT.key, SPORT.ancestors, layout, [["", NOW, *[None] * len(layout)]] * 300)
+        groups = [tuple(keys[:count]) for count in range(1, 5)]
+        assert len(made.path.deliver(RowDeliveries([groups[place % 4] for place in range(300)], events), NOW)) == 4
+        readers = made.path._arrivals(events)
+        assert readers is not None
+        loops = {(id(one.receiver.view), id(one.show)) for group in groups for one in readers[group]}
+        # However many groups of readers there are, each of them has one loop.
+        assert len(loops) == 4
+    assert len(made.path._arrived) <= 64

@@ -60,6 +60,8 @@ _UNASKED: Final[Environment] = MappingProxyType({})
 _ROWS: Final = 512
 #: rows of a layout that come from elsewhere, before loops are generated for it: that takes as long as some rows do
 _OFTEN: Final = 256
+#: such layouts that are remembered: publishers choose which values they leave out, and loops take much memory
+_LAYOUTS: Final = 64
 
 
 class WriteBudget:
@@ -376,12 +378,14 @@ class EventPath:
     def _arrivals(self, events: EventRows) -> _Readers | None:
         """Return who reads rows like these; None if their layout comes too seldom to generate loops for it."""
         made_by = self._local.active.version, self._library.changes
-        if made_by != self._arrived_by or len(self._arrived) >= self._limits.cache_entries:
+        if made_by != self._arrived_by:
             self._arrived_by = made_by
             self._arrived.clear()
         layout = events.key, events.ancestors, events.layout
         arrival = self._arrived.get(layout)
         if arrival is None:
+            if len(self._arrived) >= _LAYOUTS:
+                self._arrived.clear()
             arrival = self._arrived[layout] = _Arrival()
         arrival.rows += len(events)
         return arrival.readers if arrival.rows >= _OFTEN else None
