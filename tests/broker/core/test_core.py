@@ -2,16 +2,16 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 from typing import Any
 
 import hypothesis
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.broker.core_kit import LonePorts, lone_core
 from tests.broker.node_kit import BROKERS, settings
-from tests.broker.sports import NEWS, NOW, SOCCER, grant
+from tests.broker.sports import AGENCY, NEWS, NOW, SOCCER, grant
 from tests.budget import examples
 
 from penstock.broker.core.core import Core
@@ -23,7 +23,8 @@ from penstock.errors import RefusedError
 from penstock.model.events import TransitEvent
 from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.credentials import Credentials
-from penstock.trust.validity import Validity
+from penstock.trust.policy_state import Revocations
+from penstock.trust.validity import OnlineTest, Validity
 
 
 def cut(code: str) -> Cut:
@@ -141,3 +142,72 @@ def test_what_may_pass_to_a_neighbour_is_what_both_may_carry_whatever_was_cached
             found = [core.may_pass(one, PEER.principal) for one in types]
             both = [core.may_route(one, ME.principal) and core.may_route(one, PEER.principal) for one in types]
             assert found == [core.admitted(PEER.principal) and one for one in both]
+
+
+OTHER = BROKERS[2]
+TEST = OnlineTest("reval", (b"online", b"reval"))
+ONLINE = Validity(online=(TEST,))
+#: what the neighbour, a third broker and policy have parts of
+WANTED = [
+    *(grant(PEER, None, right, valid=ONLINE) for right in BROKER_RIGHTS),
+    grant(PEER, NEWS, Right.ROUTE),
+    grant(PEER, SOCCER, Right.ROUTE, valid=ONLINE),
+    grant(ME, NEWS, Right.ROUTE, valid=END),
+    grant(ME, SOCCER, Right.ROUTE),
+]
+HELD = st.sets(st.sampled_from(range(len(WANTED)))).map(lambda places: tuple(WANTED[place] for place in sorted(places)))
+
+
+class Online(LonePorts):
+    """Surroundings in which on-line tests hold until a date, if at all."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.until: datetime | None = NOW + timedelta(seconds=30)
+
+    def check_online(self, test: OnlineTest, certificate: str, now: datetime) -> Validity:
+        if self.until is None or now > self.until:
+            return super().check_online(test, certificate, now)
+        return Validity.between(None, self.until)
+
+
+@hypothesis.settings(max_examples=examples(100), deadline=None)
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(["show", "other", "policy", "revoke"]), HELD)
+        | st.tuples(st.just("wait"), st.sampled_from([1, 29, 31, 61]))
+        | st.tuples(st.just("online"), st.none() | st.sampled_from([0, 30])),
+        max_size=10,
+    )
+)
+# The right to be a broker ends, or the right to carry that somebody else has brought.
+@example([("policy", (*WANTED[:-4], WANTED[-4], WANTED[-2])), ("wait", 31)])
+@example([("policy", (*BROKER, WANTED[-1])), ("other", (WANTED[-3],)), ("wait", 31)])
+def test_no_cached_answer_outlives_what_it_depends_on(steps: list[tuple[str, Any]]) -> None:
+    now, ports = [NOW], Online()
+    core = lone_core(settings(), ports, lambda: now[0])
+    types = [one.name.key for one in (NEWS, SOCCER)]
+    for step, what in [("policy", WANTED), *steps, ("wait", 31)]:
+        match step:
+            case "show":
+                core.disclose(PEER.principal, Credentials.of(*what) if what else None)
+            case "other":
+                core.disclose(OTHER.principal, Credentials.of(*what) if what else None)
+            case "policy":
+                core.change_sources(replace(core.sources, credentials=Credentials.of(*what)))
+            case "revoke":
+                gone = Revocations({AGENCY.principal: frozenset(one.id for one in what)})
+                core.change_sources(replace(core.sources, revocations=gone))
+            case "online":
+                ports.until = None if what is None else now[0] + timedelta(seconds=what)
+                core.online_changed(frozenset(one.id for one in WANTED if one.statement.validity.online))
+            case _:
+                now[0] += timedelta(seconds=what)
+        core.begin()
+        cached = [core.may_pass(one, PEER.principal) for one in types]
+        core._answers.forget()
+        core.overlay.recheck()
+        both = [core.may_route(one, ME.principal) and core.may_route(one, PEER.principal) for one in types]
+        assert cached == [core.admitted(PEER.principal) and one for one in both]
+        # These answers are cached for the next step.
+        assert cached == [core.may_pass(one, PEER.principal) for one in types]
