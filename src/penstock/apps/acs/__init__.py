@@ -7,5 +7,6 @@
 - `openapi` describes the API in OpenAPI 3.1.
 - `message_signatures` signs and verifies HTTP requests (RFC 9421).
 - `validity` hands validity statements to the network.
+- `pkcs11_signer` is a program that signs with a PKCS#11 token.
 - `client` calls the API.
 """
