@@ -4,6 +4,7 @@ from pathlib import Path
 
 import pytest
 from tests.apps.conftest import Shell
+from tests.apps.node_kit import ask, lay_out, node_file, running
 
 EXPLAIN = ("explain", "--principal", "smith", "--right", "connect", "--network", "pito/N", "--credential", "s.cert")
 
@@ -78,3 +79,15 @@ def test_statements_are_shown_and_forged_ones_are_not(people: Shell) -> None:
     Path("forged").write_text(written.replace("reval", "crl"))
     assert people("statement", "show", "forged").code == "evolution.signature-mismatch"
     assert people("statement", "show", "s.cert").code == "evolution.malformed"
+
+
+def test_statements_are_sent_to_a_broker(penstock: Shell) -> None:
+    lay_out(penstock)
+    statement(penstock, "crl", "mine", key="camera.key")
+    statement(penstock, "heartbeat", "beat", key="camera.key")
+    statement(penstock, "crl", "other", key="reader.key")
+    with running(penstock, node_file(penstock)) as broker:
+        assert ask(penstock, broker, "camera", "statement", "send", "mine").out == "sent 1 statement\n"
+        # The clock of the command is that of the tests, and the broker's is right.
+        assert ask(penstock, broker, "camera", "statement", "send", "beat").code == "statement.ended"
+        assert ask(penstock, broker, "camera", "statement", "send", "other").code == "evolution.not-followed"
