@@ -307,6 +307,7 @@ def test_clients_get_no_keys_whatever_they_may_read_and_brokers_do(trust: TrustS
             for client in (PDA, REPORTER):
                 ask_to_join(other, client)
             await until(lambda: [one.code for one in manager.told].count("keys.not-broker") == 2)
+            assert all(" may not route " in one.message for one in manager.told if one.code == "keys.not-broker")
             assert manager.keys.manager.holders(group) == {BROKERS[0].principal, BROKERS[1].principal}
 
     run(test())
