@@ -1,5 +1,6 @@
 """The service: who may call what, what it answers, and what it does by itself."""
 
+import asyncio
 import json
 from datetime import timedelta
 
@@ -8,7 +9,7 @@ from tests.apps.acs.kit import ADMIN, Desk, code_of
 from tests.guard.london import CCS, MALLORY, MET, PITO, SMITH, TO_BILLING, V8516, numberplate
 
 from penstock.apps.acs.operations import OPERATIONS, credentials_of
-from penstock.apps.http.server import HttpRequest
+from penstock.apps.http.server import HttpRequest, HttpResponse
 from penstock.codec.sexp import transport
 from penstock.crypto import SigningKey
 from penstock.trust.capabilities import Right
@@ -141,6 +142,23 @@ def test_a_request_that_is_sent_again_has_no_effect() -> None:
     question = made.request(ADMIN, "members/list", {})
     assert made.send(question).status == 200
     assert code_of(made.send(question)) == (409, "acs.repeated")
+
+
+@pytest.mark.parametrize("path", ["members/list", "members/add"])
+def test_copies_that_arrive_together_are_answered_once(path: str) -> None:
+    made = desk()
+    fields = {"principal": str(SMITH.principal), "name": "smith"} if path == "members/add" else {}
+    request = made.request(ADMIN, path, fields)
+
+    async def copies() -> list[HttpResponse]:
+        return [await one for one in [asyncio.ensure_future(made.service._answer(request)) for _ in range(3)]]
+
+    first, *others = asyncio.run(copies())
+    assert first.status == 200
+    assert [code_of(one) for one in others] == [(409, "acs.repeated")] * 2
+    # A read that was refused takes no place.
+    refused = made.request(MALLORY, "members/list", {})
+    assert [code_of(made.send(refused)) for _ in range(2)] == [(403, "acs.not-permitted")] * 2
 
 
 def test_a_body_that_was_changed_is_refused() -> None:

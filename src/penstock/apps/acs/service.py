@@ -104,6 +104,8 @@ class DomainService:
         self.role_problems: tuple[PenstockError, ...] = ()
         #: reads that were answered: a change is remembered in the ledger
         self._answered: Recent[tuple[Principal, bytes], bool] = Recent(_READS)
+        #: reads that are being answered: only those of permitted callers may take places among the others
+        self._reading: set[tuple[Principal, bytes]] = set()
 
     async def do(self, work: Callable[[], T]) -> T:
         """Run a call that waits for a store or a signer in a thread, one at a time."""
@@ -156,19 +158,29 @@ class DomainService:
             # (4) Its fields.
             fields = _read(operation, asked.body)
             key = (signer.principal, signer.nonce)
-            if not operation.changes and self._answered.get(key):
-                raise repeated(signer.principal)
             call = ApiCall(self.domain, self.settings.types, signer.principal, signer.nonce, self.settings.clock())
             # (5) The domain decides.
-            data = await self.do(lambda: operation.run(call, fields))
             if operation.changes:
+                data = await self.do(lambda: operation.run(call, fields))
                 self._tell()
             else:
-                self._answered.put(key, value=True)
+                data = await self._once(key, lambda: operation.run(call, fields))
         except PenstockError as error:
             return _failed(error)
         # (6) The answer.
         return _json(data)
+
+    async def _once(self, key: tuple[Principal, bytes], read: Callable[[], T]) -> T:
+        """Read, unless the request was answered before or is being answered. Raises `RefusedError` (`acs.repeated`)."""
+        if self._answered.get(key) or key in self._reading:
+            raise repeated(key[0])
+        self._reading.add(key)
+        try:
+            data = await self.do(read)
+            self._answered.put(key, value=True)
+        finally:
+            self._reading.discard(key)
+        return data
 
     def _tell(self) -> None:
         for listener in self.listeners:
