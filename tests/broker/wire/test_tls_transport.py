@@ -343,3 +343,39 @@ def test_a_peer_that_half_closes_without_a_word_and_does_not_read_is_left_after_
         assert one.socket.calls == ["close", "abort"]
 
     run(main())
+
+
+def _plain(kind: int, content: bytes) -> bytes:
+    return bytes((kind, 3, 3, *len(content).to_bytes(2, "big"))) + content
+
+
+@pytest.mark.parametrize(
+    ("first", "again"),
+    [
+        pytest.param(_plain(22, bytes((1, 0xFF, 0xFF, 0xFF))), _plain(22, bytes(16_000)), id="an endless hello"),
+        pytest.param(_plain(22, bytes((1, 1, 0xFF, 0xFF))), _plain(22, b"\0"), id="a hello in crumbs"),
+        pytest.param(b"", _plain(22, b""), id="empty parts of a hello"),
+        pytest.param(b"", _plain(21, bytes((1, 90))), id="warnings"),
+        pytest.param(b"", _plain(20, b"\x01"), id="changes of ciphers"),
+        pytest.param(b"", _plain(23, b"data"), id="data"),
+        pytest.param(bytes((22, 3, 3, 0xFF, 0xFF)), bytes(20_000), id="a record that is too long"),
+    ],
+)
+def test_a_stranger_that_never_finishes_its_hello_takes_little_memory(first: bytes, again: bytes) -> None:
+    async def main() -> None:
+        server = Side(SERVER, server_side=True)
+        server.tls.connection_made(server.socket)
+        arrived = first
+        if first:
+            server.arrive(first)
+        while not server.tls.is_closing() and len(arrived) < 1 << 20:
+            piece = (again * (PLACE // len(again)))[:PLACE]
+            server.arrive(piece)
+            arrived += piece
+            # TLS keeps a message that is not whole, and nothing else.
+            assert server.tls._incoming.pending < 1 << 16
+        assert server.socket.calls == ["abort"]
+        assert len(server.socket.waiting) < 1_000
+        assert server.plain.transport is None
+
+    run(main())
