@@ -161,6 +161,21 @@ def test_copies_that_arrive_together_are_answered_once(path: str) -> None:
     assert [code_of(made.send(refused)) for _ in range(2)] == [(403, "acs.not-permitted")] * 2
 
 
+def test_a_request_is_not_applied_again_after_the_ledger_forgot_it_or_never_had_it() -> None:
+    made = desk()
+    smith = {"principal": str(SMITH.principal), "name": "smith"}
+    added = made.request(ADMIN, "members/add", smith)
+    assert made.send(added).status == 200
+    # The certificate is there already: nothing changes.
+    issued = made.request(ADMIN, "certificates/issue", {"to": str(SMITH.principal), "tag": TAG})
+    assert json.loads(made.send(issued).body) == {"changes": []}
+    ahead = Desk(made.ledger)
+    ahead.later(minutes=20)
+    ahead.call(ADMIN, "members/remove", principal=str(SMITH.principal))
+    assert [code_of(made.send(one)) for one in (added, issued)] == [(409, "acs.repeated")] * 2
+    assert SMITH.principal not in made.domain.refresh().members
+
+
 def test_a_body_that_was_changed_is_refused() -> None:
     made = desk()
     request = made.request(ADMIN, "members/add", {"principal": str(SMITH.principal), "name": "smith"})

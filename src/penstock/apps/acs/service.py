@@ -53,8 +53,8 @@ ADMINISTRATOR: Final = "administrator"
 
 #: bytes of a head and of a body; milliseconds for a request, and between two; connections
 _BOUNDS: Final = Bounds(8_192, 256 << 10, 10_000, 75_000, 256)
-#: reads whose nonces are remembered
-_READS: Final = 100_000
+#: requests whose nonces are remembered
+_REQUESTS: Final = 100_000
 #: seconds between looks for certificates to renew and push
 _BEAT: Final = 1.0
 #: how long the certificates of administrators are valid; they are renewed before they end
@@ -102,8 +102,9 @@ class DomainService:
         self.listeners: list[Callable[[], None]] = []
         #: privileges of active roles that cannot be capabilities
         self.role_problems: tuple[PenstockError, ...] = ()
-        #: reads that were answered: a change is remembered in the ledger
-        self._answered: Recent[tuple[Principal, bytes], bool] = Recent(_READS)
+        #: requests that were answered. The ledger remembers changes for all services, but not requests that had nothing
+        #: to change, and it forgets changes early if the clock of another service is ahead.
+        self._answered: Recent[tuple[Principal, bytes], bool] = Recent(_REQUESTS)
         #: reads that are being answered: only those of permitted callers may take places among the others
         self._reading: set[tuple[Principal, bytes]] = set()
 
@@ -160,27 +161,28 @@ class DomainService:
             key = (signer.principal, signer.nonce)
             call = ApiCall(self.domain, self.settings.types, signer.principal, signer.nonce, self.settings.clock())
             # (5) The domain decides.
+            if self._answered.get(key):
+                raise repeated(signer.principal)
             if operation.changes:
                 data = await self.do(lambda: operation.run(call, fields))
                 self._tell()
             else:
-                data = await self._once(key, lambda: operation.run(call, fields))
+                data = await self._read_once(key, lambda: operation.run(call, fields))
+            self._answered.put(key, value=True)
         except PenstockError as error:
             return _failed(error)
         # (6) The answer.
         return _json(data)
 
-    async def _once(self, key: tuple[Principal, bytes], read: Callable[[], T]) -> T:
-        """Read, unless the request was answered before or is being answered. Raises `RefusedError` (`acs.repeated`)."""
-        if self._answered.get(key) or key in self._reading:
+    async def _read_once(self, key: tuple[Principal, bytes], read: Callable[[], T]) -> T:
+        """Read, unless a copy of the request is being answered. Raises `RefusedError` (`acs.repeated`)."""
+        if key in self._reading:
             raise repeated(key[0])
         self._reading.add(key)
         try:
-            data = await self.do(read)
-            self._answered.put(key, value=True)
+            return await self.do(read)
         finally:
             self._reading.discard(key)
-        return data
 
     def _tell(self) -> None:
         for listener in self.listeners:
