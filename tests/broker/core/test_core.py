@@ -11,7 +11,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from tests.broker.core_kit import LonePorts, lone_core
 from tests.broker.node_kit import BROKERS, settings
-from tests.broker.sports import AGENCY, NEWS, NOW, SOCCER, grant
+from tests.broker.sports import AGENCY, NEWS, NOW, PDA, REPORTER, SOCCER, grant
 from tests.budget import examples
 
 from penstock.broker.core.core import Core
@@ -23,6 +23,7 @@ from penstock.errors import RefusedError
 from penstock.model.events import TransitEvent
 from penstock.trust.capabilities import BROKER_RIGHTS, Right
 from penstock.trust.credentials import Credentials
+from penstock.trust.event_types import sign_type
 from penstock.trust.policy_state import Revocations
 from penstock.trust.validity import OnlineTest, Validity
 
@@ -211,3 +212,20 @@ def test_no_cached_answer_outlives_what_it_depends_on(steps: list[tuple[str, Any
         assert cached == [core.admitted(PEER.principal) and one for one in both]
         # These answers are cached for the next step.
         assert cached == [core.may_pass(one, PEER.principal) for one in types]
+
+
+def test_a_client_that_shows_the_certificate_of_a_type_does_not_keep_the_type_valid() -> None:
+    ports = Online()
+    core = lone_core(settings(), ports)
+    manages = grant(REPORTER, NEWS, Right.MANAGE, valid=ONLINE)
+    bag = Credentials.of(manages, grant(REPORTER, None, Right.INSTALL))
+    core.library.add(sign_type(NEWS, REPORTER, bag), NOW)
+    core.change_sources(replace(core.sources, credentials=Credentials.of(grant(PDA, None, Right.CONNECT))))
+    # Whoever has the type has the certificate, and anybody can show it.
+    core.settle(core.local.connect(NOW, "pda", PDA.principal, Credentials.of(manages)))
+    assert core.local.shows(frozenset({manages.id})) == {manages.id}
+    assert core.library.get(NEWS.name, NOW).event_type.name == NEWS.name
+    ports.until = None
+    core.online_changed(frozenset({manages.id}))
+    with pytest.raises(RefusedError):
+        core.library.get(NEWS.name, NOW)

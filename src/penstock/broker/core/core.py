@@ -533,7 +533,7 @@ class Core:
         """
         away = map(self.roster.credentials, self.roster)
         bags = (self.sources.credentials, *self.disclosed.values(), *away)
-        shared = any(one.id in certificates for bag in bags for one in bag)
+        shared = any(one.id in certificates for bag in bags for one in bag) or self.library.shows(certificates)
         if not shared and certificates <= self.local.shows(certificates):
             with self.recording():
                 self.settle(self.local.retest(self.now(), certificates))
