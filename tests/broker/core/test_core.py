@@ -175,7 +175,7 @@ class Online(LonePorts):
 @hypothesis.settings(max_examples=examples(100), deadline=None)
 @given(
     st.lists(
-        st.tuples(st.sampled_from(["show", "other", "policy", "revoke"]), HELD)
+        st.tuples(st.sampled_from(["show", "other", "policy", "successors", "revoke"]), HELD)
         | st.tuples(st.just("wait"), st.sampled_from([1, 29, 31, 61]))
         | st.tuples(st.just("online"), st.none() | st.sampled_from([0, 30])),
         max_size=10,
@@ -184,6 +184,9 @@ class Online(LonePorts):
 # The right to be a broker ends, or the right to carry that somebody else has brought.
 @example([("policy", (*WANTED[:-4], WANTED[-4], WANTED[-2])), ("wait", 31)])
 @example([("policy", (*BROKER, WANTED[-1])), ("other", (WANTED[-3],)), ("wait", 31)])
+# The right to be a broker is that of a successor, which is withdrawn or ends.
+@example([("policy", WANTED[-4:]), ("successors", BROKER), ("successors", ())])
+@example([("policy", WANTED[-4:]), ("successors", WANTED[:-4]), ("wait", 31)])
 def test_no_cached_answer_outlives_what_it_depends_on(steps: list[tuple[str, Any]]) -> None:
     now, ports = [NOW], Online()
     core = lone_core(settings(), ports, lambda: now[0])
@@ -196,6 +199,8 @@ def test_no_cached_answer_outlives_what_it_depends_on(steps: list[tuple[str, Any
                 core.disclose(OTHER.principal, Credentials.of(*what) if what else None)
             case "policy":
                 core.change_sources(replace(core.sources, credentials=Credentials.of(*what)))
+            case "successors":
+                core.change_sources(replace(core.sources, successors=Credentials.of(*what)))
             case "revoke":
                 gone = Revocations({AGENCY.principal: frozenset(one.id for one in what)})
                 core.change_sources(replace(core.sources, revocations=gone))
@@ -229,3 +234,18 @@ def test_a_client_that_shows_the_certificate_of_a_type_does_not_keep_the_type_va
     core.online_changed(frozenset({manages.id}))
     with pytest.raises(RefusedError):
         core.library.get(NEWS.name, NOW)
+
+
+def test_a_client_that_shows_a_successor_does_not_keep_it_valid_for_others() -> None:
+    ports = Online()
+    core = lone_core(settings(), ports)
+    enters = grant(PDA, None, Right.CONNECT)
+    successor = grant(REPORTER, None, Right.CONNECT, valid=ONLINE)
+    core.change_sources(replace(core.sources, credentials=Credentials.of(enters), successors=Credentials.of(successor)))
+    core.settle(core.local.connect(NOW, "reporter", REPORTER.principal, Credentials()))
+    core.settle(core.local.connect(NOW, "pda", PDA.principal, Credentials.of(successor)))
+    ports.until = None
+    core.online_changed(frozenset({successor.id}))
+    with pytest.raises(RefusedError) as caught:
+        core.local.session("reporter")
+    assert caught.value.code == "broker.session"

@@ -532,7 +532,7 @@ class Core:
         If only clients show them, these clients are decided about again, and nobody else. Raises what recording raises.
         """
         away = map(self.roster.credentials, self.roster)
-        bags = (self.sources.credentials, *self.disclosed.values(), *away)
+        bags = (self.sources.credentials, self.sources.successors, *self.disclosed.values(), *away)
         shared = any(one.id in certificates for bag in bags for one in bag) or self.library.shows(certificates)
         if not shared and certificates <= self.local.shows(certificates):
             with self.recording():
@@ -663,7 +663,8 @@ class Core:
         """Return what rights on the network depend on besides dates; most policy changes do not affect it."""
         sources, owner = self.sources, self.settings.network.owner
         if self._facts_by is not sources:
-            kept = frozenset(_about_network(sources.revocations.strike(sources.credentials, owner)))
+            known_to_all = sources.credentials + sources.successors
+            kept = frozenset(_about_network(sources.revocations.strike(known_to_all, owner)))
             facts = kept, sources.credentials.quorums, sources.others, sources.online, sources.revocations.ended
             self._facts = self._facts if facts == self._facts else facts
             self._facts_by, self._bag_facts = sources, {}
@@ -698,8 +699,9 @@ class Core:
 
     def _until(self, now: datetime, bag: Credentials, *types: VerifiedType) -> datetime | None:
         """Return the first date at which answers about a broker may change."""
-        online = self.sources.online
-        shown = (valid_period(one, self.latest, online) for one in (*self.sources.credentials, *bag))
+        sources = self.sources
+        certificates = (*sources.credentials, *sources.successors, *bag)
+        shown = (valid_period(one, self.latest, sources.online) for one in certificates)
         return turning_point(chain(shown, (one.validity for one in types)), now)
 
     def _has(self, broker: Principal, right: Right, bag: Credentials) -> bool:
