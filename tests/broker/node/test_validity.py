@@ -436,3 +436,25 @@ def test_a_faulty_successor_does_not_keep_a_revocation_from_counting() -> None:
             assert "key.bad-signature" in node.codes
 
     run(test())
+
+
+def test_a_client_that_shows_many_certificates_does_not_hide_the_revocation_of_another() -> None:
+    async def test() -> None:
+        author = StatementAuthor(ACS)
+        test = ACTIVE.statement.validity.online
+        ends = [datetime(2100 + number, 1, 1, tzinfo=UTC) for number in range(12)]
+        many = [
+            grant(REPORTER, NEWS, Right.PUBLISH, valid=replace(Validity.between(None, end), online=test))
+            for end in ends
+        ]
+        limits = replace(LIMITS, cache_entries=8)
+        async with running(*ENTERS, WRITES, limits=limits) as node, client(node, ACS) as acs:
+            await acs.evolve(author.heartbeat(datetime.now(UTC), HOUR).to_bytes())
+            async with client(node, PDA, ACTIVE) as reader:
+                await subscribed(reader)
+                async with client(node, REPORTER, *many) as crowd:
+                    await crowd.advertise(str(NEWS.name))
+                    await acs.evolve(author.revoke(datetime.now(UTC), [ACTIVE.id]).to_bytes())
+                    assert parts(node) == 1, "the advertisement"
+
+    run(test())

@@ -526,15 +526,19 @@ class Core:
             self.settle(self.local.change(self.now(), sources=sources))
             self.trust_changed()
 
-    def online_changed(self, certificates: frozenset[str]) -> None:
-        """Decide again what depends on these certificates: their on-line tests have other results.
+    def online_changed(self, certificates: frozenset[str] | None) -> None:
+        """Decide again what depends on these certificates, or on any (None): their on-line tests have other results.
 
         If only clients show them, these clients are decided about again, and nobody else. Raises what recording raises.
         """
         away = map(self.roster.credentials, self.roster)
         bags = (self.sources.credentials, self.sources.successors, *self.disclosed.values(), *away)
-        shared = any(one.id in certificates for bag in bags for one in bag) or self.library.shows(certificates)
-        if not shared and certificates <= self.local.shows(certificates):
+        if (
+            certificates is not None
+            and not any(one.id in certificates for bag in bags for one in bag)
+            and not self.library.shows(certificates)
+            and certificates <= self.local.shows(certificates)
+        ):
             with self.recording():
                 self.settle(self.local.retest(self.now(), certificates))
             return

@@ -55,6 +55,8 @@ class NodeValidity:
         self._network: ValidityNetwork = self._topics if core.on_fabric else self.tree
         #: the certificates that were asked about, by issuer, and their states then
         self._seen: dict[Principal, dict[tuple[OnlineTerms, str], OnlineState]] = {}
+        #: the issuers about which so many were asked that some are forgotten
+        self._crowded: set[Principal] = set()
         self._followed: set[Principal] = set()
         #: the successors in each issuer's last statement of a kind
         self._successors: dict[tuple[Principal, bytes], Credentials] = {}
@@ -75,6 +77,7 @@ class NodeValidity:
         seen = self._seen.setdefault(terms.signer, {})
         if len(seen) >= self._core.settings.limits.cache_entries:
             seen.pop(next(iter(seen)))
+            self._crowded.add(terms.signer)
         seen.pop((terms, certificate), None)
         seen[terms, certificate] = self.book.status(terms, certificate, now).state
         if terms.signer not in self._followed:
@@ -155,6 +158,12 @@ class NodeValidity:
     def _shift(self, issuer: Principal) -> bool:
         """Decide everything again if the state of a certificate has changed that was asked about."""
         now, seen = self._core.now(), self._seen.get(issuer, {})
+        if issuer in self._crowded:
+            # Anybody can show certificates until one is forgotten that others depend on: those in use are asked again.
+            self._crowded.discard(issuer)
+            seen.clear()
+            self._core.online_changed(None)
+            return True
         states = {one: self.book.status(*one, now).state for one in seen}
         if states == seen:
             return False
