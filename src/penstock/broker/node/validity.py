@@ -147,7 +147,7 @@ class NodeValidity:
                     del seen[terms, certificate]
                 else:
                     self._ask(terms, certificate)
-            self._shift(issuer)
+            self._shift(issuer, told=False)
 
     def _live(self) -> frozenset[str]:
         """Return the certificates that sessions, other brokers and this broker use."""
@@ -155,10 +155,13 @@ class NodeValidity:
         bags = (core.sources.credentials, *core.disclosed.values(), *core.local.shown())
         return frozenset(one.id for bag in bags for one in bag if one.statement.validity.online)
 
-    def _shift(self, issuer: Principal) -> bool:
-        """Decide everything again if the state of a certificate has changed that was asked about."""
+    def _shift(self, issuer: Principal, *, told: bool = True) -> bool:
+        """Decide everything again if the state of a certificate has changed that was asked about.
+
+        `told` says that it may be because of a statement that has arrived, and not of the time alone.
+        """
         now, seen = self._core.now(), self._seen.get(issuer, {})
-        if issuer in self._crowded:
+        if told and issuer in self._crowded:
             # Anybody can show certificates until one is forgotten that others depend on: those in use are asked again.
             self._crowded.discard(issuer)
             seen.clear()
