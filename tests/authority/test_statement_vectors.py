@@ -1,6 +1,7 @@
-"""Statements of every kind are read and written as before they were described as records.
+"""Statements of every kind are read and written as they were first.
 
-`statements.txt` has bodies in transport form that the hand-written `to_sexp` of commit 9468ce9 wrote for the tests.
+`statements.txt` has bodies in transport form: those of kinds from before statements were described as records were
+written by the hand-written `to_sexp` of commit 9468ce9, the others when their kind was new.
 Signatures are over these bytes: a statement that would be written otherwise could no longer be verified.
 """
 
@@ -12,10 +13,13 @@ from typing import Final
 import pytest
 
 from penstock.authority import polls, rulebook_records
+from penstock.authority.domain import distribution, domain_ledger
 from penstock.codec.sexp import SExp, canonical, head, parse
 from penstock.errors import PenstockError
 from penstock.guard import agreements
-from penstock.trust import key_statements, policy_state
+from penstock.guard import roles as guard_roles
+from penstock.roles import credentials
+from penstock.trust import key_statements, policy_state, statements
 from penstock.trust.signed import Claim
 
 VECTORS: Final = [*map(parse, Path(__file__).with_name("statements.txt").read_bytes().split())]
@@ -30,6 +34,7 @@ def kinds(kind: type[Claim] = Claim) -> Iterator[type[Claim]]:
 
 
 assert all((agreements, key_statements, polls, policy_state, rulebook_records))
+assert all((credentials, distribution, domain_ledger, guard_roles, statements))
 KINDS: Final = {kind.HEAD: kind for kind in kinds()}
 
 

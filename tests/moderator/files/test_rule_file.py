@@ -155,7 +155,7 @@ def test_what_is_wrong_is_named_with_its_line(old: str, new: str, code: str, lin
 def test_a_slip_of_the_pen_is_recognised() -> None:
     with pytest.raises(MalformedError) as raised:
         read(BASE.replace("subscriptions:", "subscription:"))
-    assert "did you mean `subscriptions`?" in raised.value.message
+    assert "did you mean `subscriptions` or `subscribers`?" in raised.value.message
 
 
 def test_who_publishes_and_subscribes_is_one() -> None:

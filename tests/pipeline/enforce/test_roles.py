@@ -77,7 +77,7 @@ def test_live_and_spark_agree_over_a_period_in_which_roles_changed(spark: SparkS
             if seen is not None:
                 expected[event.id] = seen
     assert 20 < len(expected) < len(events)
-    # Spark: all of them immediately, from the history of roles.
+    # Spark: all of them together, from the history of roles.
     history = RoleHistory(engine_of(*RULES), changes)
     history.advance(moments[-1])
     authority = RoleAuthority(history, frozenset({PITO.principal}))
