@@ -108,6 +108,21 @@ def test_a_folder_without_a_network(penstock: Shell) -> None:
     assert bad(penstock, ".") == [("warning", "there is no node file in .")]
 
 
+def test_a_file_that_a_broker_replaces_meanwhile(demo: Shell, monkeypatch: pytest.MonkeyPatch) -> None:
+    gone, is_file = Path("demo/.gone"), Path.is_file
+    gone.touch()
+
+    def is_file_for_now(path: Path) -> bool:
+        found = is_file(path)
+        if path == gone:
+            path.unlink(missing_ok=True)
+        return found
+
+    monkeypatch.setattr(Path, "is_file", is_file_for_now)
+    assert bad(demo) == []
+    assert not gone.exists()
+
+
 def test_a_broker_that_runs_and_a_peer_that_does_not(demo: Shell) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         gone = server.getsockname()[1]
