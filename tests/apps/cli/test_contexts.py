@@ -1,6 +1,8 @@
 """`penstock context`: added, used, shown, listed, removed; and what daily commands take from a context."""
 
 import json
+import shutil
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -139,9 +141,24 @@ def test_names_come_from_the_context_where_there_are_no_others(shell: Shell, mon
     assert "did you mean" not in shell(*issue.split(), "reader").err
     (elsewhere / "names.toml").unlink()
     monkeypatch.setenv("PENSTOCK_CONTEXT", "")
-    refused = shell(*issue.split(), "reader")
+    # The folder of the key has names too.
+    assert "acme → reader: subscribe" in shell.ok(*issue.split(), "reader", "--out", "again.cert").out
+    alone = elsewhere / "a" / "b" / "acme.key"
+    alone.parent.mkdir(parents=True)
+    shutil.copy2(shell.folder / "acme.key", alone)
+    refused = shell(*issue.replace("../acme.key", str(alone)).split(), "reader")
     assert (refused.code, "give a file of names with --names" in refused.err) == ("principal.unknown", True)
     # The folder of the context is gone, and commands that need no names still run.
     monkeypatch.delenv("PENSTOCK_CONTEXT")
     (shell.folder / "names.toml").unlink()
     assert "ed25519:" in shell.ok("cert", "list").out
+
+
+def test_a_name_means_somebody_of_the_network_whose_key_signs(penstock: Shell) -> None:
+    penstock.ok("init", "demo", "--listen", "127.0.0.1:7600")
+    penstock.ok("init", "farm", "--listen", "127.0.0.1:7601")
+    words = ["--to", "reader", "--type-file", "demo/types/reading.type", "--right", "subscribe", "-o", "json"]
+    issued = penstock.ok("cert", "issue", "--key", "demo/keys/acme.key", "--out", "a.cert", *words).json
+    readers = [tomllib.loads(Path(folder, "names.toml").read_text())["reader"] for folder in ("demo", "farm")]
+    assert readers[0] in json.dumps(issued)
+    assert readers[1] not in json.dumps(issued)

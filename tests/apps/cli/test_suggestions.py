@@ -3,6 +3,8 @@
 import pytest
 from tests.apps.conftest import Shell
 
+from penstock.apps.cli.main import MEANT
+
 POLICY = """
 attribute role { category = subject id = "r" type = string }
 policy p {
@@ -70,6 +72,12 @@ def test_it_says_what_was_meant(penstock: Shell, line: str, code: str, meant: st
     assert ran.code == code, ran.err
     hint = ran.err.rpartition("hint: ")[2]
     assert hint.startswith(f"did you mean {meant}") or f"hint: {hint}".startswith(meant), ran.err
+
+
+@pytest.mark.parametrize("word", MEANT)
+def test_words_of_newcomers_lead_to_commands(penstock: Shell, word: str) -> None:
+    assert f"hint: did you mean `penstock {MEANT[word]}`?" in penstock(word).err
+    penstock.ok(*MEANT[word].split(), *(() if MEANT[word] == "--help" else ("--help",)))
 
 
 def test_nothing_is_suggested_for_what_resembles_nothing(penstock: Shell) -> None:

@@ -103,11 +103,13 @@ def init(session: CommandSession, options: _Init) -> CommandAnswer:
         "contexts": list(_contexts(made, folder)) if contexts else [],
         "next": [step for step, _ in steps],
     }
-    return CommandAnswer(data, _shown(made, folder, steps))
+    return CommandAnswer(data, _shown(made, folder, steps, contexts=contexts))
 
 
-def _shown(made: StarterNetwork, folder: Path, steps: list[tuple[str, str]]) -> Iterator[Shown]:
+def _shown(made: StarterNetwork, folder: Path, steps: list[tuple[str, str]], *, contexts: bool) -> Iterator[Shown]:
     yield f"✓ created {folder}: network {made.organisation}/{made.network.name}, rights until {made.ends:%Y-%m-%d}"
+    if contexts:
+        yield f"✓ commands without --context now use the context {_context_name(made, READER)}"
     yield ""
     yield "Next:"
     width = max(len(step) for step, _ in steps)

@@ -3,6 +3,7 @@
 import secrets
 import sys
 from datetime import UTC, datetime
+from typing import Final
 
 import click
 
@@ -73,9 +74,24 @@ GROUPS = {
 }
 
 
+#: words that newcomers try, and the commands that do it
+MEANT: Final = {
+    "grant": "cert issue",
+    "help": "--help",
+    "login": "context add",
+    "revoke": "net revoke",
+    "run": "up",
+    "serve": "up",
+    "start": "up",
+    "status": "doctor",
+    "subscribe": "sub",
+}
+
+
 @click.command(
     cls=Root,
     sections=GROUPS,
+    meant=MEANT,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
     epilog="Exit status: 0 yes, 1 no, 2 wrong use or malformed input, 3 failed.",
 )

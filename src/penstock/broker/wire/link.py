@@ -265,7 +265,7 @@ def _failed(channel: Channel, error: PenstockError | OSError, address: str) -> P
             cause = (
                 os.strerror(error.errno).lower() if error.errno and error.errno > 0 else error.strerror or "no answer"
             )
-            hint = "compare the address and the port"
+            hint = "is the broker running (`penstock up`)? If so, compare the address and the port"
             found = FailedError("link.unreachable", f"cannot connect to {address}: {cause}", hint=hint, reason=reason)
     channel.cut(found)
     return found

@@ -28,7 +28,10 @@ _BARE: Final = re.compile(r"[A-Za-z0-9_-]+", re.ASCII)
 
 
 def load_names(chosen: str | None) -> NameBook:
-    """Read the petnames: from the given file, `$PENSTOCK_NAMES`, `names.toml` here, or the file of the context in use.
+    """Read the petnames of the given file or `$PENSTOCK_NAMES`, else of `names.toml` here, else of the key's folder.
+
+    The folder of the key that a command was given is that of its network: a name must not mean somebody of another one.
+    Without such a key the context in use has the names.
 
     Raises `MalformedError` (`petname.malformed`, `principal.malformed`) and what reading a file raises.
     """
@@ -41,13 +44,19 @@ def load_names(chosen: str | None) -> NameBook:
 def _load(chosen: str | None) -> NameBook:
     if names_file(chosen) == STDIN:
         return parse_names(read_bytes(STDIN), STDIN)
-    return name_book.load_names(chosen or _names_of_context())
+    return name_book.load_names(chosen or _other_names())
 
 
-def _names_of_context() -> str | None:
-    """Return the context's file of names if the environment and this folder have none. Raises as `load_context`."""
+def _other_names() -> str | None:
+    """Return the file of names to use if the environment and this folder have none. Raises as `load_context`."""
     if name_book.ENVIRONMENT in os.environ or Path(name_book.DEFAULT_FILE).is_file():
         return None
+    context = click.get_current_context(silent=True)
+    key = None if context is None else context.params.get("key_file")
+    if isinstance(key, str) and os.path.isfile(key):  # noqa: PTH113  # it takes any word
+        for folder in Path(key).resolve().parents[:2]:
+            if (folder / name_book.DEFAULT_FILE).is_file():
+                return str(folder / name_book.DEFAULT_FILE)
     found = load_context().names
     # The folder of a context may be gone, and most commands need no names.
     return found if Path(found).is_file() else None

@@ -148,12 +148,19 @@ class Noun:
 class _Commands(click.Group):
     """A group that suggests a command for one that it does not have.
 
-    `elsewhere` maps commands that people look for here to the noun that has them.
+    `elsewhere` maps commands that people look for here to the noun that has them, `meant` other words to commands.
     """
 
-    def __init__(self, *arguments: Any, elsewhere: Mapping[str, str] | None = None, **attributes: Any) -> None:
+    def __init__(
+        self,
+        *arguments: Any,
+        elsewhere: Mapping[str, str] | None = None,
+        meant: Mapping[str, str] | None = None,
+        **attributes: Any,
+    ) -> None:
         super().__init__(*arguments, **attributes)
         self.elsewhere = elsewhere or {}
+        self.meant = meant or {}
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
@@ -163,6 +170,8 @@ class _Commands(click.Group):
         if name not in known and not name.startswith("-") and not ctx.resilient_parsing:
             if name in self.elsewhere:
                 hint = f"`{self.elsewhere[name]} {name}` is another command"
+            elif name in self.meant:
+                hint = f"did you mean `{ctx.command_path} {self.meant[name]}`?"
             else:
                 hint = did_you_mean(name, known) or f"`{ctx.command_path} --help` lists all"
             raise MalformedError("cli.usage", f"no such command `{name[:80]}`", hint=hint)
