@@ -26,6 +26,7 @@ import json
 import math
 import sqlite3
 import ssl
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from decimal import Decimal
@@ -177,7 +178,7 @@ def _converted(kind: ParameterKind, value: object, fact: str) -> Scalar:
 # Where tables are read.
 
 
-class _OneThread:
+class _OneThread(ABC):
     """Reads in a thread, one at a time: a reading that hangs is not joined by a second one."""
 
     def __init__(self) -> None:
@@ -195,9 +196,9 @@ class _OneThread:
         finally:
             self._busy.release()
 
+    @abstractmethod
     def read(self) -> list[FactRow]:
         """Read the table, and wait for it. Raises `PenstockError`."""
-        raise NotImplementedError
 
 
 class SqlRows(_OneThread):

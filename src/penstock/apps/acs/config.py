@@ -234,8 +234,11 @@ class LoadedDomain:
 
     @property
     def store(self) -> str:
-        """The URL of the store; a file is relative to the domain file."""
-        url = self.file.store
+        """The URL of the store."""
+        return self.located(self.file.store)
+
+    def located(self, url: str) -> str:
+        """Return the URL of a database; a file is relative to the domain file."""
         return f"{_SQLITE}{Path(self.path).parent / url.removeprefix(_SQLITE)}" if url.startswith(_SQLITE) else url
 
 

@@ -20,7 +20,6 @@ from penstock.store.files.client_files import load_key
 from penstock.store.files.files import read_file
 from penstock.store.files.name_book import NameBook
 
-_SQLITE: Final = "sqlite:"
 _TOKEN_BYTES: Final = 16_384
 
 
@@ -44,7 +43,7 @@ class DomainFacts:
             if name not in declared:
                 hint = did_you_mean(name, declared) or HELP
                 raise MalformedError("acs.file-fact", f"the role policy has no fact `{name}`", hint=hint)
-            self._feed.watch(_source(declared[name], file, Path(loaded.path).parent))
+            self._feed.watch(_source(declared[name], file, loaded))
 
     async def __aenter__(self) -> Self:
         await self._feed.start()
@@ -96,15 +95,16 @@ class DomainFacts:
             self._write(line)
 
 
-def _source(declared: FactDeclaration, file: FactFile, folder: Path) -> TableSource | EventSource:
+def _source(declared: FactDeclaration, file: FactFile, loaded: LoadedDomain) -> TableSource | EventSource:
     if file.events:
         return EventSource(fact=declared, arguments=file.arguments, value=file.value or None, max_age=file.max_age)
     if file.sql:
-        url = file.sql
-        if url.startswith(_SQLITE):
-            url = f"{_SQLITE}{folder / url.removeprefix(_SQLITE)}"
-        return _table(declared, file, SqlRows(url, file.query, timeout=file.timeout))
-    token = read_file(str(folder / file.token_file), _TOKEN_BYTES).decode().strip() if file.token_file else ""
+        return _table(declared, file, SqlRows(loaded.located(file.sql), file.query, timeout=file.timeout))
+    token = (
+        read_file(str(Path(loaded.path).parent / file.token_file), _TOKEN_BYTES).decode().strip()
+        if file.token_file
+        else ""
+    )
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     return _table(declared, file, HttpRows(file.url, headers=headers, timeout=file.timeout))
 
