@@ -27,11 +27,11 @@ from pathlib import Path
 from typing import Any
 
 from harness import Result, at_least, microseconds, observed
-from penstock.apps.http.authzen import facts_of, read_question
 from penstock.apps.http.bundles import Bundle, load
 from penstock.apps.http.journal import Journal
 from penstock.apps.http.server import ENDPOINTS, JSON, Bounds, HttpRequest, HttpResponse, HttpService, refused
 from penstock.apps.http.service import DecisionService, ServiceSettings, read_callers
+from penstock.authority.decisions.questions import facts_of, read_question
 from penstock.policy.language.results import XacmlDecision
 
 BUNDLE = Path(__file__).resolve().parents[1] / "examples" / "authzen-todo"

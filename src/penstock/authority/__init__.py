@@ -1,4 +1,4 @@
-"""Authority that must survive a process: domains with their access control service, rule books, polls, and facts.
+"""Authority that must survive a process: domains with their service, rule books, polls, facts, and decision points.
 
 - `domain` is the access control service of a domain: members, capabilities, delegations, revocations.
 - `rulebook` is the rule book: it checks each step and appends it to a ledger.
@@ -7,5 +7,6 @@
 - `role_book` keeps a domain's roles in a ledger.
 - `polls` keeps polls in a ledger and takes the steps they choose. `penstock.moderator.polls` counts the votes.
 - `polls_network` lets a moderator ask over a fabric and collect votes, and publishers answer.
+- `decisions` asks decision points over a fabric and answers there.
 - `facts` keeps the facts of a role policy current, from SQL tables, HTTP endpoints and events.
 """

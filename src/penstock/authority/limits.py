@@ -1,4 +1,4 @@
-"""Bounds on rule books, polls, domains and facts. A node file cannot set them: brokers do not keep ledgers."""
+"""Bounds on rule books, polls, domains, facts and decisions. A node file cannot set them: brokers keep no ledgers."""
 
 from dataclasses import dataclass
 from typing import Final
@@ -11,6 +11,19 @@ POLL_LONGEST: Final = 30 * 86_400
 #: rows of a source of facts, and bytes of an endpoint's answer
 FACT_ROWS: Final = 100_000
 FACT_BYTES: Final = 16 * 2**20
+#: a question to a decision point: bytes, properties within properties, and characters of the names that these get
+QUESTION_BYTES: Final = 1 << 20
+QUESTION_DEPTH: Final = 8
+QUESTION_NAME: Final = 1_000
+#: a request or an answer: bytes, milliseconds that a request and an answer last at most, characters of a text in it,
+#: obligations, policies that an answer rests on, and actions of a kind
+ANSWER_BYTES: Final = QUESTION_BYTES + (64 << 10)
+REQUEST_LIFESPAN: Final = 3_600_000
+ANSWER_PERIOD: Final = 7 * 24 * 3_600_000
+ANSWER_TEXT: Final = 1_000
+ANSWER_DUTIES: Final = 64
+ANSWER_POLICIES: Final = 256
+ANSWER_ACTIONS: Final = 64
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,20 +9,19 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Final
 
-from penstock.apps.http.authzen import (
-    AuthzenQuestion,
+from penstock.apps.http.authzen import refused, write_decision
+from penstock.apps.http.bundles import Bundle
+from penstock.apps.http.journal import Decided
+from penstock.apps.http.limits import ServiceLimits
+from penstock.authority.decisions.questions import (
+    AccessQuestion,
     Entity,
     facts_of,
     read_action,
     read_context,
     read_entity,
     read_question,
-    refused,
-    write_decision,
 )
-from penstock.apps.http.bundles import Bundle
-from penstock.apps.http.journal import Decided
-from penstock.apps.http.limits import ServiceLimits
 from penstock.errors import FailedError, LimitError, MalformedError, PenstockError
 from penstock.policy.engine.decide import decide
 from penstock.policy.engine.evaluate import status_of
@@ -56,7 +55,7 @@ class Deciding:
     def __post_init__(self) -> None:
         self._until = self.timer() + self.limits.pdp_time / 1000
 
-    def _ask(self, question: AuthzenQuestion) -> PolicyOutcome:
+    def _ask(self, question: AccessQuestion) -> PolicyOutcome:
         facts = facts_of(question, self.bundle.entities)
         try:
             outcome = self.bundle.ask(facts, self.now)
@@ -123,7 +122,7 @@ class Deciding:
     def search_subject(self, found: Mapping[str, Json]) -> dict[str, Json]:
         """Find the subjects that may. Raises `MalformedError` (`pdp.request`, `pdp.page`), `FailedError`."""
         wanted = read_entity(found, "subject", searched=True)
-        question = AuthzenQuestion(wanted, read_action(found), read_entity(found, "resource"), read_context(found))
+        question = AccessQuestion(wanted, read_action(found), read_entity(found, "resource"), read_context(found))
         known = self.bundle.entities.subjects.get(wanted.type, {})
         candidates = (replace(question, subject=Entity(wanted.type, name, {})) for name in known)
         return self._search(found, candidates, lambda one: {"type": one.subject.type, "id": one.subject.id})
@@ -131,7 +130,7 @@ class Deciding:
     def search_resource(self, found: Mapping[str, Json]) -> dict[str, Json]:
         """Find the resources to which a subject may. Raises as `search_subject`."""
         wanted = read_entity(found, "resource", searched=True)
-        question = AuthzenQuestion(read_entity(found, "subject"), read_action(found), wanted, read_context(found))
+        question = AccessQuestion(read_entity(found, "subject"), read_action(found), wanted, read_context(found))
         known = self.bundle.entities.resources.get(wanted.type, {})
         candidates = (replace(question, resource=Entity(wanted.type, name, {})) for name in known)
         return self._search(found, candidates, lambda one: {"type": one.resource.type, "id": one.resource.id})
@@ -141,12 +140,12 @@ class Deciding:
         subject, resource = read_entity(found, "subject"), read_entity(found, "resource")
         context = read_context(found)
         candidates = (
-            AuthzenQuestion(subject, Entity("", name, {}), resource, context) for name in self.bundle.entities.actions
+            AccessQuestion(subject, Entity("", name, {}), resource, context) for name in self.bundle.entities.actions
         )
         return self._search(found, candidates, lambda one: {"name": one.action.id})
 
     def _search(
-        self, found: Mapping[str, Json], candidates: Iterator[AuthzenQuestion], write: Callable[[AuthzenQuestion], Json]
+        self, found: Mapping[str, Json], candidates: Iterator[AccessQuestion], write: Callable[[AccessQuestion], Json]
     ) -> dict[str, Json]:
         page = _read_page(found)
         results: list[Json] = []

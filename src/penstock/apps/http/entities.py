@@ -8,20 +8,14 @@ not taken from a question about any subject of that type. `trust_properties` bel
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
-from typing import Final, TypeAlias
+from typing import Final
 
-from penstock.apps.http.limits import PDP_DEPTH, PDP_NAME, SERVICE_LIMITS, ServiceLimits
+from penstock.apps.http.limits import SERVICE_LIMITS, ServiceLimits
+from penstock.authority.decisions.questions import Properties, flattened
 from penstock.errors import LimitError, MalformedError
-from penstock.policy.language.requests import ACTION, ACTION_ID, RESOURCE, RESOURCE_ID, SUBJECT, SUBJECT_ID
+from penstock.policy.language.requests import ACTION, RESOURCE, SUBJECT
 from penstock.policy.syntax.json.requests import Json, read_json
 
-Properties: TypeAlias = Mapping[str, Json]
-SUBJECT_TYPE: Final = "urn:penstock:authzen:subject-type"
-RESOURCE_TYPE: Final = "urn:penstock:authzen:resource-type"
-#: names that no property may have, because they identify the entity
-RESERVED: Final = frozenset({SUBJECT_ID, RESOURCE_ID, ACTION_ID, SUBJECT_TYPE, RESOURCE_TYPE})
-_DEPTH: Final = PDP_DEPTH
-_LONGEST: Final = PDP_NAME
 _NONE: Final[frozenset[str]] = frozenset()
 _CODE: Final = "pdp.entities"
 
@@ -65,34 +59,6 @@ class Entities:
         if not owned:
             return said
         return {**{one: value for one, value in said.items() if one not in owned}, **(known or {})}
-
-
-def flattened(properties: Properties, code: str) -> dict[str, Json]:
-    """Return properties without objects in them: their members have the name of the object before theirs, with a dot.
-
-    Raises `MalformedError` with the code.
-    """
-    flat: dict[str, Json] = {}
-    _flatten(flat, "", properties, 0, code)
-    return flat
-
-
-def _flatten(flat: dict[str, Json], prefix: str, properties: Properties, depth: int, code: str) -> None:
-    if depth > _DEPTH:
-        raise MalformedError(code, "properties are nested too deeply")
-    for name, value in properties.items():
-        full = prefix + name
-        if prefix and len(full) > _LONGEST:
-            # Otherwise a long name over many short ones would take far more room than the question.
-            raise MalformedError(code, "the name of a property within others is too long")
-        if full in RESERVED:
-            raise MalformedError(code, f"no property may be called `{full}`")
-        if isinstance(value, dict):
-            _flatten(flat, f"{full}.", value, depth + 1, code)
-        elif full in flat:
-            raise MalformedError(code, f"property `{full[:80]}` is given twice")
-        else:
-            flat[full] = value
 
 
 def read_entities(data: bytes, limits: ServiceLimits = SERVICE_LIMITS, *, trust_properties: bool = False) -> Entities:

@@ -7,9 +7,6 @@ from penstock.policy.limits import PolicyLimits
 
 #: bytes of the head of an HTTP request
 HTTP_BYTES: Final = 8_192
-#: properties within properties, and characters of the names that they get by that
-PDP_DEPTH: Final = 8
-PDP_NAME: Final = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -8,7 +8,6 @@ from collections.abc import Mapping
 from typing import Final, TypeAlias
 
 from penstock.apps.http.decisions import SEMANTICS
-from penstock.apps.http.entities import RESERVED
 from penstock.apps.http.limits import SERVICE_LIMITS, ServiceLimits
 from penstock.apps.http.server import (
     AUTHORIZE,
@@ -23,6 +22,7 @@ from penstock.apps.http.server import (
     XACML_XML,
     XML,
 )
+from penstock.authority.decisions.questions import RESERVED
 from penstock.policy.syntax.json.requests import Json
 
 Schema: TypeAlias = dict[str, Json]

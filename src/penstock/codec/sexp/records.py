@@ -259,7 +259,7 @@ def _describe(cls: type[SexpRecord], attribute: "Field[Any]", hint: Any) -> _Fie
     omitted = OMITTED in marks
     if get_origin(hint) in (Union, UnionType) and NoneType in get_args(hint) and attribute.default is None:
         omitted = True
-        [hint] = (each for each in get_args(hint) if each is not NoneType)
+        hint = Union[tuple(each for each in get_args(hint) if each is not NoneType)]  # noqa: UP007  # computed
     origin, args = get_origin(hint), get_args(hint)
     if not isinstance(form, ListForm | RecordParts):
         if origin is frozenset or (origin is tuple and args[-1] is ...):

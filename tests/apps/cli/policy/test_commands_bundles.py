@@ -8,8 +8,8 @@ import pytest
 from tests.apps.pdp_kit import ASKED, TODO
 from tests.policy.kit import FUNCTION, NOW, XS, apply, policy_text, rule, value
 
-from penstock.apps.http.authzen import facts_of, read_question
 from penstock.apps.http.bundles import build, load
+from penstock.authority.decisions.questions import facts_of, read_question
 from penstock.errors import MalformedError
 from penstock.policy.language.policies import PolicyReference
 from penstock.policy.language.requests import ENVIRONMENT

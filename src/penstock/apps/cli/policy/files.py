@@ -13,8 +13,8 @@ from penstock.apps.cli.shared.files import STDIN, read_bytes, within, write_byte
 from penstock.apps.cli.shared.options import AtOption, OutputFile
 from penstock.apps.cli.shared.session import CommandSession, Warned, warn
 from penstock.apps.cli.shared.terminal import show
-from penstock.apps.http.authzen import facts_of, read_question
 from penstock.apps.http.entities import Entities
+from penstock.authority.decisions.questions import facts_of, read_question
 from penstock.errors import MalformedError, RefusedError
 from penstock.policy.engine.cases import failures, read_cases
 from penstock.policy.engine.compiler import CompiledPolicy
