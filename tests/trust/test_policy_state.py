@@ -39,6 +39,11 @@ def test_what_was_published_holds_until_it_is_revoked() -> None:
     policy.change(NOW, revoke(RIGHTS[0], RIGHTS[2]))
     assert ids(policy.state) == {RIGHTS[i].id for i in (1, 3, 4, 5)}
     assert policy.state.revoked == {RIGHTS[0].id, RIGHTS[2].id}
+    policy.change(NOW, publish(RIGHTS[0]))
+    assert {one.id for one in policy.state.withdrawn} == policy.state.revoked
+    assert [*policy.state.withdrawn] == [RIGHTS[0], RIGHTS[2]]
+    policy.checkpoint(NOW)
+    assert [*policy.state.withdrawn] == []
 
 
 def test_publishing_again_does_not_undo_a_revocation() -> None:

@@ -19,11 +19,11 @@ means everything, as does `(*)`: `(event-type ed25519:…)` is a blanket capabil
 A forced value filters on subscribe and substitutes on publish; two different ones intersect to nothing.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
 from types import MappingProxyType
-from typing import Final
+from typing import Final, TypeAlias
 
 from penstock.codec.sexp import SExp, text
 from penstock.codec.values import value_from_sexp, value_to_sexp
@@ -355,23 +355,34 @@ def _forces(tag: Tag) -> bool:
     return isinstance(tag, tuple) and tag[:1] == (EVENT_TYPE,) and len(tag) > _WHERE and isinstance(tag[_WHERE], Where)
 
 
-def describe_tag(tag: Tag) -> dict[str, object]:
-    """Return a tag of the vocabulary as plain data under the names of its places; other tags as they are."""
+AttributeText: TypeAlias = Callable[[str, str, str], str]
+"""Write an attribute, given its owner, the name of the defining type, and its UID; none of them need be well-formed."""
+
+
+def _attribute_text(_owner: str, type_name: str, uid: str) -> str:
+    return f"{type_name}#{uid}"
+
+
+def describe_tag(tag: Tag, attribute: AttributeText = _attribute_text) -> dict[str, object]:
+    """Return a tag of the vocabulary as plain data under the names of its places; other tags as they are.
+
+    `attribute` writes each attribute (default: without its owner).
+    """
     value = to_sexp(tag)
     names: dict[bytes, tuple[str, ...]] = {
         NETWORK: ("owner", "name", "rights"),
         EVENT_TYPE: ("owner", "name", "version", "rights", "attributes", "where", "when"),
     }
     if not isinstance(value, tuple) or not value or not isinstance(value[0], bytes) or value[0] not in names:
-        return {"tag": _plain(value)}
+        return {"tag": _plain(value, attribute)}
     places = names[value[0]]
     described: dict[str, object] = {"resource": value[0].decode()}
     described |= dict.fromkeys(places[:3], "*")
-    described |= {place: _plain(element) for place, element in zip(places, value[1:], strict=False)}
+    described |= {place: _plain(element, attribute) for place, element in zip(places, value[1:], strict=False)}
     return described
 
 
-def _plain(value: SExp) -> object:
+def _plain(value: SExp, attribute: AttributeText) -> object:
     match value:
         case bytes(atom):
             return atom.decode(errors="backslashreplace")
@@ -380,17 +391,17 @@ def _plain(value: SExp) -> object:
         case (b"*", b"glob" | b"prefix" as form, bytes(pattern)):
             return pattern.decode(errors="backslashreplace") + "*" * (form == b"prefix")
         case (b"*", b"set" | b"where", *members):
-            return [_plain(member) for member in members]
-        case (b"attr", bytes(), bytes(type_name), bytes(uid)):
-            return f"{type_name.decode(errors='replace')}#{uid.decode(errors='replace')}"
-        case (b"is", attribute, (bytes(), bytes(written))):
-            return f"{_plain(attribute)} = {written.decode(errors='replace')!r}"
+            return [_plain(member, attribute) for member in members]
+        case (b"attr", bytes(owner), bytes(type_name), bytes(uid)):
+            return attribute(*(part.decode(errors="replace") for part in (owner, type_name, uid)))
+        case (b"is", forced, (bytes(), bytes(written))):
+            return f"{_plain(forced, attribute)} = {written.decode(errors='replace')!r}"
         case (b"sql", bytes(source), *_):
             return source.decode(errors="replace")
         case (b"manage", *operation):
-            return "-".join(["manage", *(str(_plain(part)) for part in operation)])
+            return "-".join(["manage", *(str(_plain(part, attribute)) for part in operation)])
         case tuple(parts):
-            return [_plain(part) for part in parts]
+            return [_plain(part, attribute) for part in parts]
     return str(value)
 
 

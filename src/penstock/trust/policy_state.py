@@ -231,6 +231,8 @@ def _is_stamp(value: SExp) -> bool:
 
 #: revoked certificates in one change of a checkpoint
 _TOGETHER: Final = 1_000
+#: withdrawn certificates that are remembered, to explain refusals
+_WITHDRAWN: Final = 256
 
 
 def _no_types() -> Mapping[TypeName, UnverifiedType]:
@@ -257,6 +259,8 @@ class PolicyState:
     agreements: Mapping[str, SExp] = field(default_factory=_no_agreements, repr=False)
     #: verified; the agreements say which signers are authorised
     profiles: Mapping[Principal, SignedValue[ProfileClaim]] = field(default_factory=_no_profiles, repr=False)
+    #: the last certificates that were published and then revoked: a checkpoint does not repeat them
+    withdrawn: tuple[Certificate, ...] = field(default=(), repr=False, compare=False)
 
     def after(
         self,
@@ -302,6 +306,7 @@ class _Fold:
         self.stamps_required = state.stamps_required
         self.agreements = dict(state.agreements)
         self.profiles = dict(state.profiles)
+        self.withdrawn = state.withdrawn
 
     def take(self, change: Change, verifier: CertificateVerifier) -> None:
         match change:
@@ -329,8 +334,7 @@ class _Fold:
 
     def finish(self, limits: TrustLimits) -> PolicyState:
         # Whatever the order: publishing again does not undo a revocation.
-        for id_ in self.revoked & self.certificates.keys():
-            del self.certificates[id_]
+        gone = [self.certificates.pop(id_) for id_ in sorted(self.revoked & self.certificates.keys())]
         sizes = (
             (len(self.certificates), limits.certificates, "certificates"),
             (len(self.quorums), limits.certificates, "quorums"),
@@ -350,6 +354,7 @@ class _Fold:
             self.stamps_required,
             MappingProxyType(self.agreements),
             MappingProxyType(self.profiles),
+            tuple({one.id: one for one in (*self.withdrawn, *gone)}.values())[-_WITHDRAWN:],
         )
 
 

@@ -5,8 +5,8 @@ network: that is the request itself, so everybody may see it. The hint is a `pen
 as it is. Why the right is missing is not said here: that is for those who may know it.
 """
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from datetime import datetime
 from shlex import quote
 from typing import Final, TypeAlias
@@ -41,6 +41,8 @@ _VERBS: Final = {
     Right.MANAGE_RENAME: "rename attributes of",
     Right.MANAGE_RETYPE: "retype attributes of",
 }
+#: what clients do with an event type
+TYPE_USES: Final = frozenset((Right.PUBLISH, Right.SUBSCRIBE))
 #: characters of a certificate's id that people recognise it by
 _RECOGNISED: Final = 17
 
@@ -84,10 +86,21 @@ class RevokedCertificate:
 
 @dataclass(frozen=True, slots=True)
 class CredentialStatus:
-    """The time at a broker, and which certificates of a client are revoked there."""
+    """The time at a broker, which certificates of a client are revoked there, and its rights on a type.
+
+    `rights` tells which of `TYPE_USES` the broker permits; None if it was not asked, or does not know the type. `lost`
+    has the revoked certificates that each of the others depended on.
+    """
 
     time: datetime
     revoked: tuple[RevokedCertificate, ...] = ()
+    rights: frozenset[Right] | None = None
+    lost: Mapping[Right, tuple[RevokedCertificate, ...]] = field(default_factory=dict)
+
+
+def last_revoked(revoked: Iterable[RevokedCertificate]) -> RevokedCertificate | None:
+    """Return the newest of some revocations: what somebody could do until then ended with it."""
+    return max(revoked, key=lambda one: (one.at is not None, one.at), default=None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,7 +142,8 @@ class LackedRight:
         """Return what to do next: run a command (default: one for anybody who has the certificates)."""
         with_files = "" if command else ", with --credential for each of its certificates,"
         run = f"run `{command or self.command()}`{with_files} to see which right is missing"
-        return "; ".join((*map(str, revoked), run))
+        last = last_revoked(revoked)
+        return run if last is None else f"{last}; {run}"
 
     def refuse(self, code: str, why: str = "", **fields: object) -> RefusedError:
         """Return the refusal. `why` is added to the message: it must not say more than everybody may know."""

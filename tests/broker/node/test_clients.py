@@ -92,6 +92,7 @@ REQUESTS = st.one_of(
     st.builds(protocol.RemoveTypeMessage, NUMBERS, NAMES),
     st.builds(protocol.DescribeTypeMessage, NUMBERS, NAMES),
     st.builds(protocol.NetworkStatusMessage, NUMBERS),
+    st.builds(protocol.CredentialStatusMessage, NUMBERS, st.none() | NAMES),
     st.builds(protocol.Evolve, NUMBERS, OCTETS),
 )
 #: so that most events have something to be published under

@@ -42,6 +42,8 @@ REQUESTS: list[Request] = [
     protocol.Evolve(8, b"signed"),
     protocol.PolicyHeadMessage(8, NEWS.name.owner, 3),
     protocol.NetworkStatusMessage(9),
+    protocol.CredentialStatusMessage(9),
+    protocol.CredentialStatusMessage(9, NEWS.name),
     AskKeys(9, KeyWord.STATUS),
     AskKeys(9, KeyWord.ROTATE, NEWS.name.key, "headline"),
     AskKeys(9, KeyWord.EVICT, NEWS.name.key, broker=NEWS.name.owner),

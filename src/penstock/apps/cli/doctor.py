@@ -16,7 +16,7 @@ import click
 from penstock.apps.cli.certs.certs import Expiry, ListedCertificate, certificate_files, find_certificates
 from penstock.apps.cli.shared.broker_client import Call, ClientOptions, talk
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option_class, output_option
-from penstock.apps.cli.shared.credentials import usable_credentials
+from penstock.apps.cli.shared.credentials import find_types, usable_credentials
 from penstock.apps.cli.shared.describe import Wording, counted, listed, table
 from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.revocations import (
@@ -117,7 +117,7 @@ def doctor(session: CommandSession, options: _Doctor) -> CommandAnswer:
     if options.path is not None or call is None:
         findings += check_folder(Path(options.path or "."), session.now, call)
     if call is not None:
-        findings += _check_broker(call, alone=options.path is None)
+        findings += _check_broker(call, session.now, alone=options.path is None)
     counts = {level: sum(one.level is level for one in findings) for level in HealthLevel}
     data = {
         "ok": not counts[HealthLevel.PROBLEM],
@@ -394,17 +394,17 @@ def _operator_key(loaded: LoadedNode, keys: Iterable[Path]) -> SigningKey | None
 # A broker that runs.
 
 
-def _check_broker(call: Call, *, alone: bool) -> list[HealthFinding]:
+def _check_broker(call: Call, now: datetime, *, alone: bool) -> list[HealthFinding]:
     """Check a running broker; `alone`, without a folder, also the clock and the certificates of the connection."""
     found: list[HealthFinding] = []
     if alone:
-        check = check_at_broker(call, Credentials())
+        check, wording = check_at_broker(call, Credentials()), Wording(call.names, *find_types(now))
         found += check_clocks(check)
         found += [
             HealthFinding(
                 HealthLevel.PROBLEM,
                 "certificates",
-                f"{Wording(call.names).line(one.statement)} was {revoked.words(call.names.show)}",
+                f"{wording.line(one.statement)} was {revoked.words(call.names.show)}",
                 "ask its issuer for a new certificate",
             )
             for one in call.credentials

@@ -9,7 +9,7 @@ from typing import Final, TypeVar
 import click
 
 from penstock.apps.cli.shared.commands import CommandAnswer, command, one_answer, option, option_class, output_option
-from penstock.apps.cli.shared.credentials import known_statements, usable_credentials
+from penstock.apps.cli.shared.credentials import find_types, known_statements, usable_credentials
 from penstock.apps.cli.shared.describe import (
     Wording,
     counted,
@@ -61,7 +61,7 @@ from penstock.trust.discovery import Findings, sift
 from penstock.trust.event_types import VerifiedType
 from penstock.trust.explain import AuthorityQuestion, Explanation, explain_grant
 from penstock.trust.explain import explain as find_explanation
-from penstock.trust.refusals import action_text
+from penstock.trust.refusals import TYPE_USES, RevokedCertificate, action_text, last_revoked
 from penstock.trust.tags import Set, Tag
 from penstock.trust.validity import Validity
 
@@ -131,6 +131,7 @@ class ExplainQuestion:
     question: AuthorityQuestion
     authority: CapabilityAuthority
     moment: QuestionTime
+    right: Right
     request: Request | None = None
     name: TypeName | None = None
     event_type: EventType | None = None
@@ -162,11 +163,20 @@ class ExplainAnswer:
     explanation: Explanation
     ways: tuple[PermittedWay, ...] = ()
     warnings: tuple[Warned, ...] = ()
+    #: the broker that permits it, by certificates that are not here
+    broker: str = ""
+
+    @property
+    def last(self) -> RevokedCertificate | None:
+        """The last revocation that ended the right, if the broker alone knows its certificate."""
+        last = last_revoked(self.asked.check.lost.get(self.asked.right, ())) if self.asked.name is not None else None
+        here = {certificate.id for certificate in self.asked.question.credentials}
+        return None if self.allowed or last is None or last.certificate in here else last
 
     @property
     def allowed(self) -> bool:
         """Whether some way holds at the time in question, as far as that can be known."""
-        return any(way.holds is not RightStatus.NOT_NOW for way in self.ways)
+        return bool(self.broker) or any(way.holds is not RightStatus.NOT_NOW for way in self.ways)
 
     @property
     def code(self) -> str:
@@ -175,6 +185,8 @@ class ExplainAnswer:
             return ""
         if self.ways:
             return "guard.not-now"
+        if self.last is not None:
+            return "cert.revoked"
         broken = (link.code for link in self.explanation.links if link.code)
         return next(broken, self.explanation.code or "chain.missing")
 
@@ -183,6 +195,8 @@ class ExplainAnswer:
         if self.ways:
             conditions = " or ".join(dict.fromkeys(f"`{way.condition.text}`" for way in self.ways))
             return f"{conditions} is not true on {instant_text(self.asked.moment.now)}"
+        if self.last is not None:
+            return speak(str(self.last), wording.names.spoken())
         for link in self.explanation.links:
             if link.code:
                 statement = link.certificate.statement
@@ -276,12 +290,18 @@ def _refusal(asked: ExplainQuestion, findings: Findings, problems: list[Decision
 
 
 def _revoked(asked: ExplainQuestion) -> Explanation | None:
-    """Explain a refusal by the chain that there would be if nothing were revoked; None if that is not the reason."""
-    explanation = find_explanation(asked.question)
+    """Explain a refusal by the chain that was valid until the last revocation; None if that is not the reason."""
+    explanation, revoked = find_explanation(asked.question), asked.check.revoked
+    for time in sorted({one.at for one in revoked if one.at is not None}, reverse=True):
+        before = tuple(one for one in revoked if one.at is None or one.at < time)
+        found = find_explanation(replace(asked, check=replace(asked.check, revoked=before)).without_revoked())
+        if found.allowed:
+            explanation = found
+            break
     links = tuple(
         link
-        if link.code or (found := asked.check.of(link.certificate.id, link.certificate.statement)) is None
-        else replace(link, code="cert.revoked", problem=found.words())
+        if link.code or (last := asked.check.of(link.certificate.id, link.certificate.statement)) is None
+        else replace(link, code="cert.revoked", problem=last.words())
         for link in explanation.links
     )
     return None if links == explanation.links else replace(explanation, allowed=False, links=links)
@@ -331,7 +351,9 @@ class _Explain:
     context: str | None = option(
         "--context", metavar="NAME", help="Ask about the principal of this context (default: the context in use)."
     )
-    right: str = option("--right", required=True, type=RIGHT, help="Ask about this right.")
+    right: str | None = option(
+        "--right", type=RIGHT, help="Ask about this right (default: list what the principal may do)."
+    )
     type_name: str | None = option("--type", metavar="OWNER/NAME[@VERSION]", help="Ask about events of this type.")
     of_type: TypeFileOptions
     network: str | None = option(
@@ -404,14 +426,19 @@ class _Explain:
             names=replace(self.names, names_file=self.names.names_file or omitted.names_file()),
         )
 
-    def check_revocations(self, asked: "_Explain", names: NameBook, bag: Credentials) -> RevocationCheck:
-        """Ask the broker which certificates are revoked; `asked` are the options as they were given."""
+    def ask_broker(
+        self, asked: "_Explain", names: NameBook, bag: Credentials, about: TypeName | None
+    ) -> RevocationCheck:
+        """Ask the broker which certificates are revoked, and what its client may do with a type.
+
+        `asked` are the options as they were given.
+        """
         if asked.principal is not None and asked.context is None and asked.url is None:
             return RevocationCheck(unchecked="give --broker or --context to ask a broker")
         given = {"url": asked.url, "network": asked.network, "key": asked.key_file}
         secret = None if asked.passphrase_file is None else passphrase(asked.passphrase_file, "")
         found = {name: value for name, value in given.items() if value}
-        return BrokerLookup(names, asked.context, found, asked.broker_principal, secret).check(bag)
+        return BrokerLookup(names, asked.context, found, asked.broker_principal, secret).check(bag, about)
 
 
 @command(
@@ -428,6 +455,9 @@ def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
     With --agreement, rules agreed through the moderator count too, and with --policy attribute-based policies. The
     answer is what a broker with these certificates decides at that time. The exit status is 0 if the principal may do
     it, even if that depends on facts that only the broker knows, and 1 if not.
+
+    A broker that can be asked as the principal also says what it permits by certificates that are not here. Without
+    --right the command lists what the principal may do. `penstock policy explain` explains decisions of policies alone.
     """
     with one_answer({"allowed": False, "right": options.right, "answers": [], "warnings": []}):
         asked_for = options
@@ -450,9 +480,12 @@ def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
             )
         online = known_statements(options.statements, who, when.now)
         authority = CapabilityAuthority(bag, online.check, environment_schema(when.facts))
-        check = options.check_revocations(asked_for, names, bag)
+        check = options.ask_broker(asked_for, names, bag, name)
         if options.at.at is not None:
             check = check.until(when.now)
+        if check.admitted != who or options.at.at is not None or options.agreements or options.policies:
+            # What the broker permits its client now answers another question.
+            check = replace(check, rights=None, lost={})
         # Brokers use the same order.
         certified = Revoking(authority, check.known())
         governed: Authority = certified
@@ -470,20 +503,60 @@ def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
             policies = PolicyOptions(options.policies, options.refer, options.rights, options.homes)
             loaded = policies.load(names, verified.event_type.name.owner)
             governed = loaded.over(governed, certified, environment=authority.environment)
-        questions = _Asking(authority, when, who, Right(options.right)).questions(verified or name, place)
-        answers = list(_answers(replace(asked, source=governed, check=check) for asked in questions))
+        rights = _rights_on(name, place) if options.right is None else [Right(options.right)]
+        answers: dict[Right, list[ExplainAnswer]] = {}
+        for right in rights:
+            questions = _Asking(authority, when, who, right).questions(verified or name, place)
+            found = list(_answers(replace(asked, source=governed, check=check) for asked in questions))
+            answers[right] = _as_the_broker_says(found, check, who)
+    wording = Wording(names, *(() if verified is None else (verified.event_type,)), *find_types(session.now))
+    if options.right is None:
+        return _list_rights(answers, wording, check, who)
+    [explained] = answers.values()
+    return _explain_right(explained, wording, check, who, warnings)
+
+
+def _rights_on(name: TypeName | None, place: NetworkName | None) -> list[Right]:
+    """Return the rights that can be asked about. Raises `MalformedError` (`cli.resource`) if nothing is given."""
+    if name is None and place is None:
+        raise MalformedError(
+            "cli.resource",
+            "neither an event type nor a network is given",
+            hint="give --type-file, --type or --network, or a --context that has them",
+        )
+    return [right for right in Right if (place if right.on_network else name) is not None]
+
+
+def _as_the_broker_says(answers: list[ExplainAnswer], check: RevocationCheck, who: Principal) -> list[ExplainAnswer]:
+    """Return the answers with what the broker permits by certificates of its own."""
     if check.admitted == who:
-        # The broker has certificates of its own: it has let the principal in, whatever was given here.
+        # It has let the principal in, whatever was given here.
         answers = [answer for answer in answers if answer.allowed or not answer.asked.is_connecting] or answers
+    permitted = check.rights or frozenset()
+    return [
+        answer
+        if answer.allowed or answer.asked.name is None or answer.asked.right not in permitted
+        else replace(answer, broker=check.broker)
+        for answer in answers
+    ]
+
+
+def _explain_right(
+    answers: list[ExplainAnswer], wording: Wording, check: RevocationCheck, who: Principal, more: Iterable[Warned]
+) -> CommandAnswer:
+    """Return the answer about one right, in full."""
     found = [warning for answer in answers for warning in answer.warnings]
+    allowed, right = all(answer.allowed for answer in answers), answers[-1].asked.right
+    if allowed and check.rights is not None and right in TYPE_USES - check.rights:
+        text = f"{check.broker} does not permit it: give the policies and agreements that it uses, to see why"
+        found.append(Warned("broker.not-permitted", text))
     warn(*found)
-    wording = Wording(names, None if verified is None else verified.event_type)
     data = {
-        "allowed": all(answer.allowed for answer in answers),
+        "allowed": allowed,
         "principal": str(who),
-        "right": options.right,
+        "right": str(right),
         "answers": [_data(answer, wording) for answer in answers],
-        "warnings": [warning.as_dict() for warning in (*warnings, *found)],
+        "warnings": [warning.as_dict() for warning in (*more, *found)],
         "revocations": check.as_dict(),
     }
     refusals = (
@@ -497,12 +570,42 @@ def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
         if not answer.allowed
     )
     shown = [part for answer in answers for part in _show(answer, wording)]
-    if check.unchecked and data["allowed"]:
+    if allowed and check.unchecked:
         # A refusal stays a refusal, whatever was revoked.
         shown.append(f"revocations were not checked: {check.unchecked}")
-    elif check.answered and not data["allowed"]:
-        shown.append("certificates that only the broker has do not count here: add them with --credential")
+    elif not allowed:
+        shown.append(_other_certificates(check, right, wording.who(who)))
     return CommandAnswer(data, shown, next(refusals, None))
+
+
+def _other_certificates(check: RevocationCheck, right: Right, who: str) -> str:
+    """Return whether certificates that are not here could change a refusal."""
+    if check.rights is not None and right in TYPE_USES:
+        return f"{check.broker} does not permit it either, with all certificates that it has"
+    how = f"run this as {who}, with --context, to ask it; or " if right in TYPE_USES else ""
+    return f"not known here: a broker can have certificates that an owner published; {how}give them with --credential"
+
+
+def _list_rights(
+    answers: dict[Right, list[ExplainAnswer]], wording: Wording, check: RevocationCheck, who: Principal
+) -> CommandAnswer:
+    """Return what a principal may do."""
+    allowed = {right: all(answer.allowed for answer in found) for right, found in answers.items()}
+    data = {
+        "principal": str(who),
+        "rights": {str(right): may for right, may in allowed.items()},
+        "revocations": check.as_dict(),
+    }
+    shown: list[Shown] = []
+    for right, found in answers.items():
+        if allowed[right]:
+            shown += _show(found[-1], wording)
+    denied = ", ".join(right for right, may in allowed.items() if not may)
+    if denied:
+        shown.append(f"✗ {wording.who(who)} does not have these rights: {denied}; add --right to see why")
+    if check.unchecked:
+        shown.append(f"revocations were not checked: {check.unchecked}")
+    return CommandAnswer(data, shown)
 
 
 def _type_name(written: str | None, names: NameBook) -> TypeName | None:
@@ -537,7 +640,7 @@ class _Asking:
             first = right if right.on_network else Right.CONNECT
             asking = NetworkRequest(who, first, place, when.now)
             what = action_text(first, place.name)
-            yield ExplainQuestion(what, authority.question(asking), authority, when, asking)
+            yield ExplainQuestion(what, authority.question(asking), authority, when, first, asking)
         if right.on_network or about is None:
             return
         if isinstance(about, VerifiedType):
@@ -545,13 +648,14 @@ class _Asking:
                 name = verified.event_type.name
                 request = EventRequest(who, right, verified, when.now)
                 question = authority.question(request)
-                yield ExplainQuestion(_what(right, name), question, authority, when, request, name, verified.event_type)
+                what = _what(right, name)
+                yield ExplainQuestion(what, question, authority, when, right, request, name, verified.event_type)
             return
         supers = (topic.type_name for topic in TopicName.of_type(about).super_topics) if is_topic(about) else ()
         for name in (*_above(right, supers), about):
             evidence = sift(authority.credentials, when.now, authority.online)
             question = AuthorityQuestion(authority.credentials, evidence, name.owner, who, type_request(name, right))
-            yield ExplainQuestion(_what(right, name), question, authority, when, name=name)
+            yield ExplainQuestion(_what(right, name), question, authority, when, right, name=name)
 
 
 def _above(right: Right, supers: Iterable[T]) -> Iterator[T]:
@@ -584,6 +688,8 @@ def _may(answer: ExplainAnswer) -> str:
 
 def _data(answer: ExplainAnswer, wording: Wording) -> dict[str, object]:
     data = answer.explanation.as_dict() | {"question": answer.asked.what, "allowed": answer.allowed}
+    if answer.broker:
+        data["broker"] = answer.broker
     if not answer.allowed:
         data |= {"code": answer.code, "reason": answer.reason(wording)}
     if answer.ways:
@@ -617,6 +723,10 @@ def _show(answer: ExplainAnswer, wording: Wording) -> Iterator[Shown]:
     yield f"{'✓' if answer.allowed else '✗'} {who} {_may(answer)}"
     if explanation.allowed and not explanation.links and explanation.principal == explanation.root:
         yield f"    ✓ {who} is the owner"
+    if answer.broker:
+        yield f"    ✓ {answer.broker} permits it by certificates that it has and that are not here"
+    if answer.last is not None:
+        yield f"    ✗ {speak(str(answer.last), wording.names.spoken())}; only the broker has it"
     for link in explanation.links:
         mark = f"✗ {speak(link.problem, wording.names.spoken())}:" if link.code else "✓"
         until = f"  ({validity_text(link.certificate.statement.validity)})"

@@ -57,7 +57,7 @@ from penstock.store.files.name_book import NameBook, WrittenNames, load_names
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, read_type
 from penstock.trust.key_statements import KeyGroup, KeyRequest, KeyWish
-from penstock.trust.refusals import CredentialStatus, read_revoked
+from penstock.trust.refusals import TYPE_USES, CredentialStatus, read_revoked
 from penstock.trust.signed import sign_value
 from penstock.trust.statements import OneTimeQuestion
 
@@ -784,15 +784,20 @@ class Client:
         answer = await self._connection.ask(protocol.NetworkStatusMessage(self._connection.number()))
         return answer if isinstance(answer, dict) else {}
 
-    async def credential_status(self) -> CredentialStatus:
-        """Ask for the broker's time, and which of the certificates that this client showed are revoked.
+    async def credential_status(self, about: TypeName | None = None) -> CredentialStatus:
+        """Ask for the broker's time, which of this client's certificates are revoked, and its rights on a type.
 
         Raises `RefusedError`, `FailedError` (`client.*`), and `MalformedError` (`protocol.malformed`).
         """
-        answer = await self._connection.ask(protocol.CredentialStatusMessage(self._connection.number()))
+        answer = await self._connection.ask(protocol.CredentialStatusMessage(self._connection.number(), about))
         match answer:
-            case {"time": datetime() as time, "revoked": list(rows)}:
-                return CredentialStatus(in_utc(time), read_revoked(rows))
+            case {"time": datetime() as time, "revoked": list(rows), **more}:
+                found = more.get("rights")
+                rights = frozenset(one for one in TYPE_USES if one in found) if isinstance(found, list) else None
+                lost = more.get("lost")
+                by_right = lost if isinstance(lost, dict) else {}
+                gone = {one: read_revoked(by_right.get(one)) for one in TYPE_USES}
+                return CredentialStatus(in_utc(time), read_revoked(rows), rights, gone)
         raise MalformedError("protocol.malformed", "the broker's answer does not say which certificates are revoked")
 
     async def keys(

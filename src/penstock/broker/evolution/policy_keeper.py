@@ -636,6 +636,10 @@ class PolicyKeeper:
                 bag += followed.log.state.credentials
         return bag
 
+    def withdrawn(self) -> Credentials:
+        """Return the last certificates that owners published and then revoked."""
+        return Credentials(tuple(one for followed in self._owners.values() for one in followed.log.state.withdrawn))
+
     def revocations(self) -> Revocations:
         """Return the revocations by owner, also of owners that forked."""
         return Revocations({owner: followed.log.state.revoked for owner, followed in self._owners.items()})

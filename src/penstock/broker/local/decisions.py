@@ -93,6 +93,8 @@ class AuthoritySources:
     successors: Credentials = field(default_factory=Credentials)
     #: revoked credentials, which do not count even if a client discloses them
     revocations: Revocations = field(default_factory=Revocations)
+    #: certificates that owners published and then revoked: they grant nothing, and explain refusals
+    withdrawn: Credentials = field(default_factory=Credentials)
     #: what was agreed on about who publishes and who subscribes
     agreements: Agreements = NO_AGREEMENTS
     #: what the domain says about its clients

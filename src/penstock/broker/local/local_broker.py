@@ -416,6 +416,26 @@ class LocalBroker:
 
         return self._handle(now, session, ClientRequest(Verb.RESTRICTIONS, id=id), tell)
 
+    def rights(self, now: datetime, session: str, name: TypeName) -> frozenset[Right]:
+        """Return which of publishing and subscribing a client may do with a type: what it would learn if it tried.
+
+        Raises `RefusedError` (`broker.session`).
+        """
+        client = self.session(session)
+        verbs = {Right.PUBLISH: Verb.ADVERTISE, Right.SUBSCRIBE: Verb.SUBSCRIBE}
+        found = frozenset(right for right, verb in verbs.items() if self._may(client, ClientRequest(verb, name), now))
+        self._turn = earliest(self._turn, client.until)
+        return found
+
+    def _may(self, client: Session, asked: ClientRequest, now: datetime) -> bool:
+        kind = SessionSubscription if asked.verb is Verb.SUBSCRIBE else SessionAdvertisement
+        held = kind(self.active.ticket(), client, asked)
+        try:
+            self.active.work_out(held, now)
+        except (RefusedError, MalformedError):
+            return False
+        return bool([*held.paths()])
+
     def _handle(self, now: datetime, session: str, asked: ClientRequest, handler: _Handler) -> list[Output]:
         client = self.session(session)
         self._catch_up(now)
@@ -638,11 +658,16 @@ class LocalBroker:
         return client
 
     def revoked(self, client: Session, lacked: LackedRight | None = None) -> tuple[RevokedCertificate, ...]:
-        """Return which certificates that a client showed are revoked: all, or those that a missing right depends on."""
-        shown = {certificate.id: certificate.statement for certificate in client.credentials}
+        """Return which certificates of a client are revoked: all, or those that a missing right depends on.
+
+        These are the certificates that it showed, and those that others gave to the broker for it.
+        """
+        sources = self._decisions.sources
+        given = (one for one in (*sources.credentials, *sources.withdrawn) if one.statement.subject == client.principal)
+        shown = {certificate.id: certificate.statement for certificate in (*client.credentials, *given)}
         found = (
             (id_, owner)
-            for owner, gone in self._decisions.sources.revocations.by_owner.items()
+            for owner, gone in sources.revocations.by_owner.items()
             for id_ in sorted(gone.intersection(shown))
             if lacked is None or (owner in (lacked.about.owner, shown[id_].issuer) and lacked.depends_on(shown[id_]))
         )

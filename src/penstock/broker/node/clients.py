@@ -27,7 +27,7 @@ from penstock.model.principals import Principal
 from penstock.selector import ALWAYS, parse
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, read_type
-from penstock.trust.refusals import LackedRight, RevokedCertificate, revoked_rows
+from penstock.trust.refusals import TYPE_USES, LackedRight, RevokedCertificate, revoked_rows
 
 Question: TypeAlias = Callable[[Principal], Wire]
 """Returns the status for operators. Raises `RefusedError` for others."""
@@ -291,10 +291,15 @@ class Clients:
                 self._post(client, protocol.ResponseMessage(number, found))
             case protocol.NetworkStatusMessage(number):
                 self._post(client, protocol.ResponseMessage(number, self._status(client.link.peer.principal)))
-            case protocol.CredentialStatusMessage(number):
-                revoked = [*map(self._revoked_at, local.revoked(local.session(session)))]
-                rows = cast("Wire", revoked_rows(revoked))
-                self._post(client, protocol.ResponseMessage(number, {"time": core.now(), "revoked": rows}))
+            case protocol.CredentialStatusMessage(number, about):
+                core.settle(local.catch_up(now))
+                answer: dict[str, Wire] = {"time": core.now(), "revoked": self._revoked_rows(session)}
+                if about is not None and about in core.library:
+                    rights = local.rights(now, session, about)
+                    lacked = [LackedRight(client.link.peer.principal, one, about) for one in TYPE_USES - rights]
+                    answer["rights"] = [*map(str, rights)]
+                    answer["lost"] = {str(one.right): self._revoked_rows(session, one) for one in lacked}
+                self._post(client, protocol.ResponseMessage(number, answer))
             case protocol.PolicyHeadMessage(number, owner, after):
                 self._post(
                     client, protocol.ResponseMessage(number, self._policy(client.link.peer.principal, owner, after))
@@ -326,6 +331,10 @@ class Clients:
             self._post(client, _refusal(number, answer))
         else:
             self._post(client, protocol.ResponseMessage(number, answer))
+
+    def _revoked_rows(self, session: str, lacked: LackedRight | None = None) -> Wire:
+        local = self._core.local
+        return cast("Wire", revoked_rows(map(self._revoked_at, local.revoked(local.session(session), lacked))))
 
     def _learn(self, definitions: Sequence[bytes]) -> None:
         """Install types that a client brings. They are as valid as the broker's own (Table 4.6)."""

@@ -634,6 +634,7 @@ class NodePolicies:
                 core.sources,
                 credentials=credentials,
                 revocations=keeper.revocations(),
+                withdrawn=keeper.withdrawn(),
                 revision=revision,
                 agreements=core.settings.agreements + self._agreements.read(keeper.announced()),
                 policies=core.settings.policies,

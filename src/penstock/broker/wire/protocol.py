@@ -358,13 +358,14 @@ class NetworkStatusMessage:
 
 @dataclass(frozen=True, slots=True)
 class CredentialStatusMessage:
-    """Return the broker's time, and which of the certificates that the client showed are revoked."""
+    """Return the broker's time, which of the client's certificates are revoked, and what it may do with a type."""
 
     number: int
+    about: TypeName | None = None
 
     def to_tree(self) -> list[Writable]:
         """Return the message as a plain tree."""
-        return ["credentials", self.number]
+        return ["credentials", self.number, "" if self.about is None else str(self.about)]
 
 
 @dataclass(slots=True)
@@ -534,8 +535,8 @@ def read_request(tree: Wire) -> Request:
             return FetchKeys(_number(number), signed)
         case ["status", int(number)]:
             return NetworkStatusMessage(_number(number))
-        case ["credentials", int(number)]:
-            return CredentialStatusMessage(_number(number))
+        case ["credentials", int(number), str(name)]:
+            return CredentialStatusMessage(_number(number), _type(name) if name else None)
         case [str(word), int(number), str(id_)] if word in NamedRequestMessage.WORDS:
             return NamedRequestMessage(_number(number), word, _id(id_))
     raise _malformed("an unknown request")

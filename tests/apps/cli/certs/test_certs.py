@@ -330,3 +330,43 @@ def test_attributes_are_named_by_their_whole_ids(penstock: Shell) -> None:
     words = ("--right", "subscribe", "--attribute", "region", "--attribute", "country", "--where", "country = 'UK'")
     where = ("--key", "owner.key", "--to", "owner", "--type-file", "reading.type", "--out", "owner.cert")
     assert "attributes region, country, where country = 'UK'" in penstock.ok("cert", "issue", *where, *words).out
+
+
+def test_attributes_of_equal_types_of_two_owners_are_told_apart(penstock: Shell) -> None:
+    for owner, attribute in (("first", "power"), ("second", "secret")):
+        penstock.ok("key", "new", f"{owner}.key", "--name", owner)
+        new = ("type", "new", "org.Reading", "--key", f"{owner}.key", "--attribute", f"{attribute}:float")
+        penstock.ok(*new, "--out", f"{owner}.type")
+        to = ("--to", "first", "--right", "subscribe", "--attribute", attribute, "--out", f"{owner}.cert")
+        penstock.ok("cert", "issue", "--key", f"{owner}.key", "--type-file", f"{owner}.type", *to)
+    # Without the second owner's type, its attribute has no name: that of the first owner's type would be wrong.
+    penstock.folder.joinpath("second.type").unlink()
+    for words in ("show", "verify", "list", "renew --key second.key"):
+        out = penstock.ok("cert", *words.split(), "second.cert").out
+        assert "org.Reading#0" in " ".join(out.split()), words
+        assert "power" not in out
+    for words in ("show", "verify", "list", "renew --key first.key"):
+        out = penstock.ok("cert", *words.split(), "first.cert").out
+        assert "power" in out, words
+        assert "#" not in out
+
+
+def test_a_type_that_does_not_verify_names_nothing(people: Shell) -> None:
+    file = people.folder / "plate.type"
+    people.ok(
+        *issue(
+            "--to",
+            "met",
+            "--type-file",
+            "plate.type",
+            "--right",
+            "subscribe",
+            "--attribute",
+            "plate",
+            "--out",
+            "p.cert",
+        )
+    )
+    assert "attributes plate" in people.ok("cert", "verify", "p.cert").out
+    file.write_text(file.read_text().replace("plate", "speed", 1))
+    assert "uk.Plate#0" in people.ok("cert", "verify", "p.cert").out

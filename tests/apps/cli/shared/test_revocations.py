@@ -23,10 +23,12 @@ def test_a_certificate_is_revoked_by_its_issuer_or_the_owner() -> None:
     assert may_revoke(Authorisation(DELEGATE, READER, event_tag(None, "demo.Reading"))) is None
 
 
-def test_the_first_revocation_counts() -> None:
+def test_the_last_revocation_is_named() -> None:
     first, undated = RevokedCertificate("cert:a", OWNER, AT), RevokedCertificate("cert:a", DELEGATE)
     later = RevokedCertificate("cert:a", DELEGATE, AT + timedelta(days=1))
-    assert RevocationCheck((undated, later, first)).of("cert:a", STATEMENT) == first
+    foreign = RevokedCertificate("cert:a", OTHER, AT + timedelta(days=2))
+    assert RevocationCheck((undated, later, first, foreign)).of("cert:a", STATEMENT) == later
+    assert RevocationCheck((undated,)).of("cert:a", STATEMENT) == undated
 
 
 def test_what_was_revoked_later_was_valid() -> None:

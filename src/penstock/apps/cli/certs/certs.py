@@ -19,7 +19,13 @@ from penstock.apps.cli.shared.commands import (
     option_class,
     output_option,
 )
-from penstock.apps.cli.shared.credentials import CredentialFiles, load_credentials, read_bag, usable_credentials
+from penstock.apps.cli.shared.credentials import (
+    CredentialFiles,
+    find_types,
+    load_credentials,
+    read_bag,
+    usable_credentials,
+)
 from penstock.apps.cli.shared.describe import (
     Wording,
     counted,
@@ -296,7 +302,7 @@ def show(session: CommandSession, options: _Show) -> CommandAnswer:
     data = {"certificates": [one.as_dict() for one in judged], "quorums": [str(q.principal) for q in bag.quorums]}
 
     def shown() -> Iterator[Shown]:
-        wording = Wording(names, options.of_type.load(now))
+        wording = Wording(names, *filter(None, (options.of_type.load(now),)), *find_types(session.now, *options.files))
         yield from show_bag(judged, bag.quorums, wording, in_full=options.in_full)
 
     return CommandAnswer(data, shown())
@@ -314,7 +320,7 @@ class _Verify:
 def verify(session: CommandSession, options: _Verify) -> CommandAnswer:
     """Check the signatures and dates of certificates, now or at another time."""
     with one_answer({"ok": False, "certificates": []}):
-        wording = Wording(options.names.load())
+        wording = Wording(options.names.load(), *find_types(session.now, *options.files))
         judged = judge_bag(read_bag(options.files), options.at.moment(session))
     bad = [one for one in judged if one.code]
     error = None
@@ -450,7 +456,8 @@ def list_(session: CommandSession, options: _List) -> CommandAnswer:
     events in the folder, and from the broker of the context or the environment if there is one. The exit status is 0 in
     any case: `penstock doctor` decides.
     """
-    wording, now, paths = Wording(options.names.load()), options.at.moment(session), options.paths or (".",)
+    now, paths = options.at.moment(session), options.paths or (".",)
+    wording = Wording(options.names.load(), *find_types(session.now, *paths))
     bag, _ = usable_credentials(map(str, certificate_files(paths)))
     chains = (one for path in map(Path, paths) if path.is_dir() for one in sorted(path.rglob(f"*{CHAINS}")))
     check = revoked_in_chains(chains) | BrokerLookup(wording.names, options.context).check(bag)
@@ -525,7 +532,8 @@ def renew(session: CommandSession, options: _Renew) -> CommandAnswer:
         raise MalformedError("cli.usage", "--out is for one file", hint="leave it out to replace each file")
     for file in (options.out or name for name in options.files):
         check_target(file, overwrite=options.out is None or options.overwrite)
-    wording, now, key = Wording(options.names.load()), session.now, options.key.open()
+    now, key = session.now, options.key.open()
+    wording = Wording(options.names.load(), *find_types(now, *options.files))
     validity = options.lifetime.validity(now)
     latest = None if options.within is None else now + timedelta(seconds=options.within)
     renewed: list[tuple[str, Credentials]] = []

@@ -425,5 +425,5 @@ class Issuing:
             "warnings": [warning.as_dict() for warning in warnings],
             "certificate": transport(value).decode(),
         }
-        line = Wording(self.names, event_type).line(certificate.statement)
+        line = Wording(self.names, *filter(None, (event_type,))).line(certificate.statement)
         return self.destination.answer(value, data, [line])

@@ -26,10 +26,11 @@ from penstock.apps.cli.shared.commands import (
     output_option,
     with_example,
 )
+from penstock.apps.cli.shared.credentials import find_types
 from penstock.apps.cli.shared.describe import Wording, name_data, value_text
 from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.options import NamesOption, open_key
-from penstock.apps.cli.shared.session import Verbs, Warned
+from penstock.apps.cli.shared.session import CommandSession, Verbs, Warned
 from penstock.apps.cli.shared.terminal import Shown, grid_table
 from penstock.broker.client.client import Client
 from penstock.codec.sexp import parse_canonical
@@ -79,6 +80,10 @@ class OwnerSigner:
     def names(self) -> NameBook:
         """The reader's names."""
         return self.call.names
+
+    def wording(self) -> Wording:
+        """Return words for people, with the types that are known here."""
+        return Wording(self.names, *find_types(clock(), str(self.file.path)))
 
 
 @option_class
@@ -235,9 +240,9 @@ class _ChainFile:
 
 
 @command(chain, example="penstock net chain show pito.chain")
-def show(options: _ChainFile) -> CommandAnswer:
+def show(session: CommandSession, options: _ChainFile) -> CommandAnswer:
     """Show the events of a chain, as far as it is valid. The exit status is 1 if part of it is not."""
-    wording = Wording(options.names.load())
+    wording = Wording(options.names.load(), *find_types(session.now, options.file))
     found = _read(options.file)
     shown = [events_table(found.events, wording)]
     if found.owner is not None:

@@ -38,7 +38,7 @@ from penstock.apps.cli.shared.commands import (
     wants_data,
 )
 from penstock.apps.cli.shared.credentials import Shelf, load_credentials, load_type
-from penstock.apps.cli.shared.describe import Wording, listed, table, value_text
+from penstock.apps.cli.shared.describe import listed, table, value_text
 from penstock.apps.cli.shared.files import read_bytes, within
 from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.options import Duration, ShelfOptions
@@ -344,7 +344,7 @@ def _check_revocable(certificates: Iterable[Certificate], desk: OwnerSigner) -> 
     for one in certificates:
         by = may_revoke(one.statement)
         if by is not None and desk.principal not in by:
-            wording = Wording(desk.names)
+            wording = desk.wording()
             who = " or ".join(sorted(map(wording.who, by)))
             raise RefusedError(
                 "cert.not-yours",
@@ -475,7 +475,7 @@ def _answer(desk: OwnerSigner, done: Signed, awaited: Awaited | None, *, dry_run
         if not done.events:
             yield "nothing to sign: it is so already"
         else:
-            yield events_table(done.events, Wording(desk.names))
+            yield events_table(done.events, desk.wording())
             signed = f"signed into {desk.file.path}, and handed in"
             yield "nothing was signed, this is a rehearsal" if dry_run else signed
         if awaited is not None:

@@ -77,7 +77,7 @@ def explain_decision(session: CommandSession, options: _Explain) -> CommandAnswe
     The explanation names the policies and rules that decided, with the values they saw, and why others did not apply.
     Changes of the request are the smallest ones that lead to Permit, or away from it: each was evaluated before it is
     shown. FILE can also be the bundle of `penstock pdp serve`. The exit status is 0 if everything is permitted, and 1
-    otherwise.
+    otherwise. `penstock explain` explains what certificates permit, and with --policy what a broker decides by both.
     """
     if options.request_file is None and not options.given:
         raise click.UsageError("give --request, --set or both")

@@ -4,15 +4,18 @@ from collections.abc import Iterable
 from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import datetime
+from pathlib import Path
+from typing import Final
 
 from penstock.apps.cli.shared.files import read_bytes, within
 from penstock.apps.cli.shared.session import Warned
 from penstock.codec.sexp import SExp, parse
 from penstock.crypto import PublicKey, digest
-from penstock.errors import MalformedError, RefusedError
+from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Principal
 from penstock.model.types import EventType
+from penstock.store.files.contexts import ContextFile
 from penstock.trust.certificates import (
     Certificate,
     Threshold,
@@ -31,6 +34,8 @@ from penstock.trust.event_types import UnverifiedType, VerifiedType, read_type, 
 from penstock.trust.signed import SignedValue, read_statements
 from penstock.trust.statement_book import StatementBook
 from penstock.trust.statements import VALIDITY_KINDS, ValidityClaim
+
+_TYPES: Final = "*.type"
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,6 +180,28 @@ class Shelf:
     def verify(self, unverified: UnverifiedType, now: datetime, network: NetworkName | None = None) -> VerifiedType:
         """Verify a type with the others at hand. Raises what `verify_type` raises."""
         return verify_type(unverified, now, types=self, network=network)
+
+
+def find_types(now: datetime, *paths: str) -> tuple[EventType, ...]:
+    """Return the types that verify among those of the user's contexts, and those beside files and below folders.
+
+    They name attributes for people: a file that cannot be read or verified is left out.
+    """
+    files: list[Path] = []
+    with suppress(PenstockError):
+        files += (Path(one.type_file) for one in ContextFile.load().contexts.values() if one.type_file)
+    for path in map(Path, paths):
+        files += sorted(path.rglob(_TYPES) if path.is_dir() else path.parent.glob(_TYPES))
+    known: dict[TypeName, UnverifiedType] = {}
+    for file in files:
+        with suppress(PenstockError):
+            unverified = load_type(str(file))
+            known.setdefault(unverified.definition.name, unverified)
+    shelf, found = Shelf(known), []
+    for unverified in known.values():
+        with suppress(PenstockError):
+            found.append(shelf.verify(unverified, now).event_type)
+    return tuple(found)
 
 
 def need_type(event_type: EventType | None, what: str) -> EventType:

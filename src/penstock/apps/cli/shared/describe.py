@@ -1,9 +1,7 @@
 """Certificates, rights and types as plain data for programs, and as text for people."""
 
-import re
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Final
 
 from penstock.apps.cli.shared.names import NameBook
 from penstock.codec.wire import Wire
@@ -89,7 +87,10 @@ def subject_data(subject: Subject) -> dict[str, object]:
 
 def tag_data(tag: Tag) -> dict[str, object]:
     """Return a right, for programs. It has every field, and one that is not restricted is `*`."""
-    data = describe_tag(tag)
+    return _every_place(describe_tag(tag))
+
+
+def _every_place(data: dict[str, object]) -> dict[str, object]:
     if "resource" not in data:
         return data
     places = _NETWORK_PLACES if data["resource"] == "network" else _TYPE_PLACES
@@ -196,18 +197,19 @@ def _day(instant: datetime | None) -> str:
     return "" if instant is None else instant_text(instant)
 
 
-#: an attribute as `tag_data` writes it. The whole of it counts: `Reading#1` does not occur in `Reading#10`.
-_ATTRIBUTE: Final = re.compile(r"[A-Za-z_][\w.-]*#[A-Za-z0-9-]+", re.ASCII)
-
-
 class Wording:
-    """Words for people: petnames for principals, and names for the attributes of a type that is known."""
+    """Words for people: petnames for principals, and names for the attributes of types that are known.
 
-    def __init__(self, names: NameBook, event_type: EventType | None = None) -> None:
+    The types must be verified: an attribute's name then comes from the owner of the type that defines it. If versions
+    have different names for an attribute, the first of them counts.
+    """
+
+    def __init__(self, names: NameBook, *types: EventType) -> None:
         self.names = names
-        self._attributes: dict[str, str] = (
-            {} if event_type is None else {f"{a.id.type_name}#{a.id.uid}": a.name for a in event_type.attributes}
-        )
+        self._attributes: dict[str, str] = {}
+        for event_type in types:
+            for one in event_type.attributes:
+                self._attributes.setdefault(one.id, one.name)
 
     def who(self, principal: Principal) -> str:
         """Name a principal."""
@@ -219,8 +221,7 @@ class Wording:
 
     def attribute(self, attribute: AttributeId) -> str:
         """Name an attribute."""
-        written = f"{attribute.type_name}#{attribute.uid}"
-        return self._attributes.get(written, written)
+        return self._attribute(str(attribute.owner), attribute.type_name, attribute.uid)
 
     def statement(self, statement: Statement) -> Facts:
         """Return the content of a certificate as rows."""
@@ -239,7 +240,7 @@ class Wording:
 
     def tag(self, tag: Tag) -> Facts:
         """Return a right as rows."""
-        data = tag_data(tag)
+        data = _every_place(describe_tag(tag, self._attribute))
         if "resource" not in data:
             return [("tag", _flat(data["tag"]))]
         kind = "network" if data["resource"] == "network" else "type"
@@ -248,9 +249,7 @@ class Wording:
             name += f"@{_flat(data['version'])}"
         facts: Facts = [(kind, name), ("rights", _flat(data["rights"]))]
         facts += [
-            (place, self._named(_flat(data[place])))
-            for place in ("attributes", "where", "when")
-            if data.get(place, "*") != "*"
+            (place, _flat(data[place])) for place in ("attributes", "where", "when") if data.get(place, "*") != "*"
         ]
         return facts
 
@@ -275,8 +274,8 @@ class Wording:
         except MalformedError:
             return written
 
-    def _named(self, text: str) -> str:
-        return _ATTRIBUTE.sub(lambda found: self._attributes.get(found[0], found[0]), text)
+    def _attribute(self, owner: str, type_name: str, uid: str) -> str:
+        return self._attributes.get(f"{owner}/{type_name}#{uid}", f"{type_name}#{uid}")
 
 
 def _flat(value: object) -> str:

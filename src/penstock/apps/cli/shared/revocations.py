@@ -18,15 +18,16 @@ from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.session import Warned
 from penstock.broker.client.client import Client
 from penstock.errors import FailedError, PenstockError
+from penstock.model.names import TypeName
 from penstock.model.principals import Principal
 from penstock.store.files.client_files import OmittedArguments, load_key
 from penstock.store.files.policy_files import ChainFile
-from penstock.trust.capabilities import owner_of_tag
+from penstock.trust.capabilities import Right, owner_of_tag
 from penstock.trust.certificates import Authorisation, Statement
 from penstock.trust.credentials import Credentials
 from penstock.trust.policy_events import Revoke
 from penstock.trust.policy_state import Revocations
-from penstock.trust.refusals import CredentialStatus, RevokedCertificate
+from penstock.trust.refusals import CredentialStatus, RevokedCertificate, last_revoked
 
 CHAINS: Final = ".chain"
 #: seconds until a broker must have answered
@@ -47,12 +48,17 @@ class RevocationCheck:
     admitted: Principal | None = None
     #: how far the clock here is ahead of the broker's, at least
     ahead: timedelta | None = None
+    #: what the broker permits that principal to do with the type in question; None if that is not known
+    rights: frozenset[Right] | None = None
+    #: the revoked certificates on which the other rights depended
+    lost: Mapping[Right, tuple[RevokedCertificate, ...]] = field(default_factory=dict)
 
     def of(self, certificate: str, statement: Statement) -> RevokedCertificate | None:
-        """Return the first revocation of a certificate that counts where the certificate does."""
+        """Return the last revocation of a certificate that counts where the certificate does."""
         by = may_revoke(statement)
-        found = (one for one in self.revoked if one.certificate == certificate and (by is None or one.by in by))
-        return min(found, key=lambda one: (one.at is None, one.at or datetime.max.replace(tzinfo=UTC)), default=None)
+        return last_revoked(
+            one for one in self.revoked if one.certificate == certificate and (by is None or one.by in by)
+        )
 
     def known(self) -> Revocations:
         """Return the revocations for decisions about the present."""
@@ -153,22 +159,25 @@ class BrokerLookup:
             key_file=found["key"],
         )
 
-    def check(self, certificates: Credentials) -> RevocationCheck:
-        """Ask the broker about certificates. If none is known, or it does not answer, say so."""
+    def check(self, certificates: Credentials, about: TypeName | None = None) -> RevocationCheck:
+        """Ask the broker about certificates, and rights on a type. If none is known, or it does not answer, say so."""
         try:
             call = self.call()
         except PenstockError as error:
             return RevocationCheck(unchecked=error.message)
-        return check_at_broker(call, certificates)
+        return check_at_broker(call, certificates, about)
 
 
-def check_at_broker(call: Call, certificates: Credentials) -> RevocationCheck:
-    """Ask a broker which certificates are revoked. If it does not answer, say so."""
+def check_at_broker(call: Call, certificates: Credentials, about: TypeName | None = None) -> RevocationCheck:
+    """Ask a broker which certificates are revoked, and what the caller may do with a type.
+
+    If it does not answer, say so.
+    """
 
     async def ask(_stop: asyncio.Event) -> RevocationCheck:
         try:
             async with asyncio.timeout(_PATIENCE), call.client() as client:
-                return await ask_client(client, call.url, call.credentials, certificates)
+                return await ask_client(client, call.url, call.credentials, certificates, about)
         except TimeoutError:
             raise FailedError("client.timeout", f"{call.url} has not answered in {_PATIENCE:.0f} s") from None
 
@@ -181,16 +190,18 @@ def check_at_broker(call: Call, certificates: Credentials) -> RevocationCheck:
         return RevocationCheck(known, call.url, "" if known else error.message)
 
 
-async def ask_client(client: Client, url: str, shown: Credentials, certificates: Credentials) -> RevocationCheck:
+async def ask_client(
+    client: Client, url: str, shown: Credentials, certificates: Credentials, about: TypeName | None = None
+) -> RevocationCheck:
     """Ask over a connection on which some certificates were shown already. Raises what the broker refuses."""
     known = {one.id for one in shown}
     new = tuple(one for one in certificates if one.id not in known)
     if new or certificates.quorums:
         await client.disclose(Credentials(new, certificates.quorums))
     before = datetime.now(UTC)
-    status = await client.credential_status()
+    status = await client.credential_status(about)
     ahead = _ahead(before, status, datetime.now(UTC))
-    return RevocationCheck(status.revoked, url, admitted=client.principal, ahead=ahead)
+    return RevocationCheck(status.revoked, url, "", client.principal, ahead, status.rights, status.lost)
 
 
 def _ahead(before: datetime, status: CredentialStatus, after: datetime) -> timedelta:
