@@ -272,6 +272,19 @@ def test_a_timed_list_that_begins_later_counts_when_it_begins() -> None:
     run(test())
 
 
+def test_a_broker_wakes_up_when_a_statement_begins_that_arrives_meanwhile() -> None:
+    async def test() -> None:
+        author = StatementAuthor(ACS)
+        async with running(*ENTERS, WRITES) as node, client(node, ACS) as acs:
+            resting = asyncio.create_task(node.validity.rest(1_000 * LONG))
+            soon = datetime.now(UTC) + timedelta(milliseconds=50)
+            await acs.evolve(author.revocation_list(soon, HOUR, []).to_bytes())
+            await asyncio.wait_for(resting, LONG)
+            assert node.validity.book.is_current(ACS.principal, datetime.now(UTC))
+
+    run(test())
+
+
 def test_a_clock_that_jumps_ahead_and_is_corrected_ends_access_and_gives_it_back() -> None:
     async def test() -> None:
         clock, author = Time(), StatementAuthor(ACS)

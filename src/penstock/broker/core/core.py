@@ -357,7 +357,8 @@ class Core:
             raise failed
 
     def _carry_out(self, outputs: Iterable[Inward]) -> list[PenstockError]:
-        outward, failed = self.exchange.settle(self.latest, outputs)
+        # Opening a sealed block takes time: rights may have ended since its message arrived.
+        outward, failed = self.exchange.settle(self.now(), outputs)
         errors = [] if failed is None else [failed]
         for output in outward:
             try:

@@ -303,7 +303,7 @@ class Node:
         loop, core = asyncio.get_running_loop(), self.core
         pause = _TICK
         while True:
-            await asyncio.sleep(pause)
+            await self.validity.rest(pause)
             turn = None
             try:
                 core.settle(core.router.tick(loop.time()))

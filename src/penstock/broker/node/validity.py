@@ -9,7 +9,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from time import monotonic
 from typing import Final, TypeAlias
 
@@ -64,6 +64,8 @@ class NodeValidity:
         #: set whenever something has arrived, or is known not to exist
         self._news = asyncio.Event()
         self._unknown: set[Principal] = set()
+        #: set whenever a statement has arrived
+        self._turns_changed = asyncio.Event()
 
     def _parent(self, issuer: Principal) -> Principal | None:
         core = self._core
@@ -148,6 +150,20 @@ class NodeValidity:
                 else:
                     self._ask(terms, certificate)
             self._shift(issuer, told=False)
+
+    async def rest(self, pause: float) -> None:
+        """Wait for so many seconds, but not beyond the beginning or end of a statement, even if it arrives later."""
+        loop, core = asyncio.get_running_loop(), self._core
+        end = loop.time() + pause
+        while (left := end - loop.time()) > 0:
+            turn = self.book.turns(core.now())
+            first = left if turn is None else min(left, max(_BRIEF, (turn - core.now()) / timedelta(seconds=1)))
+            self._turns_changed.clear()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(first):
+                    await self._turns_changed.wait()
+                    continue
+            return
 
     def _live(self) -> frozenset[str]:
         """Return the certificates that sessions, other brokers and this broker use."""
@@ -249,6 +265,7 @@ class NodeValidity:
         if new:
             self._succeed(statement.value)
             self._news.set()
+            self._turns_changed.set()
             self._core.counts["statements"] += 1
             if not self._shift(statement.value.issuer) and self._serves_brokers(statement.value.issuer):
                 # Key managers write down until when brokers have rights, and evict them then.
@@ -306,3 +323,5 @@ class NodeValidity:
 
 
 _ONE_TIME: Final = b"one-time"
+#: seconds of a rest at least, if nothing arrives
+_BRIEF: Final = 0.01
