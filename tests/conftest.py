@@ -50,6 +50,7 @@ GROUPS = (
     "hostile_links",
     "hostile_nats",
     "five_brokers",
+    "site",
     "wheel",
     "postgres",
     "fuzzed_pdp",
@@ -57,6 +58,8 @@ GROUPS = (
 )
 #: the groups that need Java
 JAVA = GROUPS[:3]
+#: the groups that build what is released
+BUILDS = ("site", "wheel")
 #: documentation runs in the process of the tests, and takes the session that it finds
 PAGES = "test_python_snippets_run"
 #: commands of the documentation start Spark, each for itself
@@ -108,6 +111,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     for item in items:
         if group_of(item.nodeid) in JAVA:
             item.add_marker("java")
+        if group_of(item.nodeid) in BUILDS:
+            item.add_marker("builds")
 
 
 @pytest.hookimpl(wrapper=True)

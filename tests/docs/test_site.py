@@ -11,7 +11,7 @@ ROOT = Path(__file__).resolve().parents[2]
 DOCS = ROOT / "docs"
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="module", params=["site"])
 def site(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the site as `make docs` does; a warning is an error."""
     folder = tmp_path_factory.mktemp("site")
