@@ -8,13 +8,17 @@ from threading import Barrier
 import pytest
 
 from penstock.authority.role_book import RoleBook
+from penstock.codec.sexp import canonical
+from penstock.crypto import SigningKey
 from penstock.errors import MalformedError, RefusedError
 from penstock.guard.roles import RoleHistory
 from penstock.model.principals import Principal
 from penstock.roles.engine import (
     ActivateRole,
     Appoint,
+    EndSession,
     OpenSession,
+    RoleChange,
     RoleFounding,
     SetFact,
     WithdrawAppointment,
@@ -116,3 +120,88 @@ def test_other_ledgers_and_policies_are_refused() -> None:
     with pytest.raises(MalformedError) as malformed:
         book.refresh()
     assert malformed.value.code == "role.record"
+
+
+KEY, SMITH, JONES = (SigningKey(bytes([number]) * 32) for number in (101, 102, 103))
+SIGNED = RoleFounding(KEY.principal, POLICY, (("other", Principal(b"o" * 32)),))
+
+
+def signed_book() -> tuple[Ledger, RoleBook]:
+    ledger = Ledger(MemoryRecords(), "roles")
+    book = RoleBook.create(ledger, SIGNED, NOW, "hello", KEY)
+    book.change_all([SetFact("open", True), Appoint("a", SMITH.principal, KEY.principal, (1,))], KEY.principal, NOW)
+    return ledger, book
+
+
+def test_the_domain_and_those_who_act_sign_changes() -> None:
+    ledger, book = signed_book()
+    own = RoleBook(ledger, SMITH)
+    own.change(OpenSession("s", SMITH.principal), SMITH.principal, NOW)
+    own.change(ActivateRole("s", "r"), SMITH.principal, NOW, "to work")
+    book.refresh()
+    assert [one.name for one in book.engine.active(SMITH.principal)] == ["r"]
+    assert [*RoleBook(ledger).engine.records()] == [*book.engine.records()]
+    assert len(book.exported().changes) == 4
+
+
+@pytest.mark.parametrize(
+    ("key", "change"),
+    [
+        (SMITH, SetFact("open", False)),
+        (SMITH, OpenSession("t", JONES.principal)),
+        (SMITH, Appoint("a", SMITH.principal, KEY.principal, (2,))),
+        (JONES, EndSession("s")),
+        (JONES, ActivateRole("s", "r")),
+    ],
+)
+def test_nobody_signs_for_another(key: SigningKey, change: RoleChange) -> None:
+    ledger, book = signed_book()
+    book.change(OpenSession("s", SMITH.principal), SMITH.principal, NOW)
+    mine = RoleBook(ledger, key)
+    with pytest.raises(RefusedError) as caught:
+        mine.change(change, key.principal, NOW)
+    assert caught.value.code == "role.not-permitted"
+    # Somebody who can write to the store does not ask the book.
+    ledger.append(ledger.head(), mine._entries([change], key.principal, "", None))
+    with pytest.raises(RefusedError) as caught:
+        RoleBook(ledger)
+    assert caught.value.code == "role.ledger"
+
+
+def test_a_signed_book_has_signed_changes_in_their_places() -> None:
+    ledger, book = signed_book()
+    with pytest.raises(RefusedError) as caught:
+        RoleBook(ledger).change(SetFact("open", False), KEY.principal, NOW)
+    assert caught.value.code == "role.unsigned"
+    [*_, last] = ledger.read(1)
+    unsigned = canonical(SetFact("open", False).to_sexp())
+    for after in (unsigned, last.after):
+        copy = Ledger(MemoryRecords(), "roles")
+        for one in ledger.read(1):
+            stored = NewChange(who=one.who, when=one.when, kind=one.kind, why=one.why, after=one.after)
+            copy.append(copy.head(), [stored])
+        kind = "fact" if after == unsigned else last.kind
+        copy.append(copy.head(), [NewChange(who=last.who, when=last.when, kind=kind, after=after)])
+        with pytest.raises(RefusedError) as caught:
+            RoleBook(copy)
+        assert caught.value.code == "role.ledger"
+    assert book.signed
+
+
+def test_others_do_not_found_a_domain_s_roles() -> None:
+    ledger = Ledger(MemoryRecords(), "roles")
+    with pytest.raises(RefusedError) as caught:
+        RoleBook.create(ledger, SIGNED, NOW, signer=SMITH)
+    assert caught.value.code == "role.ledger"
+
+
+def test_a_request_is_remembered_as_long_as_it_could_be_taken_again() -> None:
+    ledger, book = signed_book()
+    for number in range(3):
+        session = OpenSession(f"s{number}", SMITH.principal)
+        book.change(session, SMITH.principal, NOW + timedelta(seconds=300 * number), nonce=b"%d" % number)
+    with pytest.raises(RefusedError) as caught:
+        RoleBook(ledger, KEY).change(EndSession("s0"), SMITH.principal, NOW, nonce=b"0")
+    assert caught.value.code == "role.repeated"
+    book.change(EndSession("s0"), SMITH.principal, NOW + timedelta(seconds=900), nonce=b"3")
+    assert len(book._applied) == 3

@@ -16,7 +16,7 @@ from typing import Annotated, ClassVar, TypeAlias
 
 from penstock.codec.sexp import Form, SExp
 from penstock.codec.values import value_from_sexp, value_to_sexp
-from penstock.crypto import SigningKey
+from penstock.crypto import Signer
 from penstock.errors import RefusedError
 from penstock.model.principals import Principal
 from penstock.model.values import Value
@@ -60,9 +60,7 @@ class AppointmentCertificate(Claim):
 RoleCertificate: TypeAlias = RoleMembership | AppointmentCertificate
 
 
-def certify(
-    record: CredentialRecord, key: SigningKey
-) -> SignedValue[RoleMembership] | SignedValue[AppointmentCertificate]:
+def certify(record: CredentialRecord, key: Signer) -> SignedValue[RoleMembership] | SignedValue[AppointmentCertificate]:
     """Sign the certificate of a record of one's own domain. Raises `RefusedError` (`evolution.wrong-key`)."""
     validity = Validity.between(record.since, record.until)
     if record.kind is CredentialKind.ROLE:

@@ -69,7 +69,7 @@ from penstock.roles.language import (
     policy_problems,
     read_policy,
 )
-from penstock.roles.limits import ROLE_NAME_LENGTH, SEARCH_STEPS
+from penstock.roles.limits import NOTICES_AHEAD, RECORD_DOMAINS, ROLE_NAME_LENGTH, SEARCH_STEPS
 from penstock.selector import ALWAYS, Compiled, Selector, built, compile_selector, conjunction, conjuncts, evaluate
 from penstock.selector.ast import AttributeReference, Literal, Node, Term, literal, map_attributes, walk
 from penstock.trust.capabilities import Right
@@ -196,7 +196,7 @@ class AcceptCredential(RoleRecord):
 
 @dataclass(frozen=True, slots=True)
 class DropCredential(RoleRecord):
-    """The issuer has revoked a credential, or nobody knows any longer whether it is valid."""
+    """The issuer says that one of its records has ended: a credential on it ends, and none is accepted again."""
 
     HEAD: ClassVar = b"drop"
     issuer: Principal
@@ -210,6 +210,15 @@ class RelyOnRecord(RoleRecord):
     HEAD: ClassVar = b"rely"
     record: str
     domain: Principal
+
+
+@dataclass(frozen=True, slots=True)
+class NoticesTaken(RoleRecord):
+    """Another domain has confirmed notices: it knows that these records have ended."""
+
+    HEAD: ClassVar = b"notified"
+    domain: Principal
+    records: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -233,6 +242,7 @@ RoleChange: TypeAlias = (
     | AcceptCredential
     | DropCredential
     | RelyOnRecord
+    | NoticesTaken
     | ReplacePolicy
 )
 _CHANGES: Final[Mapping[bytes, type[RoleChange]]] = {
@@ -248,6 +258,7 @@ _CHANGES: Final[Mapping[bytes, type[RoleChange]]] = {
         AcceptCredential,
         DropCredential,
         RelyOnRecord,
+        NoticesTaken,
         ReplacePolicy,
     )
 }
@@ -321,6 +332,22 @@ class CredentialRecord:
     def support(self) -> SupportKey:
         """Return the key under which others rely on it."""
         return "credential", self.issuer, self.id
+
+    def as_dict(self) -> dict[str, object]:
+        """Return the record as plain data."""
+        return {
+            "record": self.id,
+            "kind": str(self.kind),
+            "issuer": str(self.issuer),
+            "name": self.name,
+            "arguments": [one.isoformat() if isinstance(one, datetime) else one for one in self.arguments],
+            "principal": str(self.principal),
+            "session": self.session,
+            "since": self.since.isoformat(),
+            "until": None if self.until is None else self.until.isoformat(),
+            "relies_on": [{"condition": one.condition, "member": one.member} for one in self.relies_on],
+            "domains": [str(one) for one in self.domains],
+        }
 
 
 @dataclass(frozen=True, slots=True)
@@ -489,6 +516,11 @@ class RoleEngine:
         self._watchers: dict[tuple[object, ...], dict[Principal, int]] = {}
         #: principals that have a role, per cardinality and group: how many times
         self._counted: dict[tuple[int, tuple[Value, ...]], dict[Principal, int]] = {}
+        #: records that have ended and other domains that have issued on them, until these confirm the notice
+        self._notices: dict[Principal, dict[str, None]] = {}
+        #: records of other domains that have ended there, and how many of each domain were not known here
+        self._revoked: dict[tuple[Principal, str], None] = {}
+        self._ahead: dict[Principal, int] = {}
         self._due: list[tuple[datetime, int, str, SupportKey]] = []
         self._pushed = 0
         #: when each monitored selector is evaluated next
@@ -530,6 +562,14 @@ class RoleEngine:
         if name in self._values:
             return {(): self._values[name]}
         return {arguments: value for (fact, arguments), value in self._known.items() if fact == name}
+
+    def notices(self) -> dict[Principal, tuple[str, ...]]:
+        """Return the ids of ended records that other domains have issued on and have not confirmed, by domain."""
+        return {domain: tuple(records) for domain, records in self._notices.items()}
+
+    def revoked(self, issuer: Principal, record: str) -> bool:
+        """Return whether another domain has said that one of its records has ended."""
+        return (issuer, record) in self._revoked
 
     def ended(self) -> tuple[EndedRecord, ...]:
         """Return the records that have ended, if the engine keeps history."""
@@ -608,7 +648,8 @@ class RoleEngine:
         """Check that a change can be applied now; change nothing.
 
         Raises `RefusedError`: `role.denied`, `role.session`, `role.separated`, `role.cardinality`,
-        `role.not-appointer`, `role.no-record`, and `MalformedError`: `role.unknown`, `role.arity`, `role.kind`.
+        `role.not-appointer`, `role.no-record`, `role.revoked`, `MalformedError`: `role.unknown`, `role.arity`,
+        `role.kind`, and `LimitError`: `role.limit`, `role.search`.
         """
         self._plan(change)
 
@@ -656,15 +697,16 @@ class RoleEngine:
             case DropCredential(issuer, record):
                 if issuer == self.domain:
                     raise RefusedError("role.own-credential", "a credential of this domain is not revoked from outside")
-                foreign = self._records.get((issuer, record))
-                # It may have expired here already: notices come late.
-                dropped = [] if foreign is None else [(foreign, f"{issuer.short} revoked it")]
-                return lambda effects: self._end(dropped, effects)
+                return self._plan_drop(issuer, record)
             case RelyOnRecord(record, domain):
                 own = self._records.get((self.domain, record))
                 if own is None:
                     raise _no_record(record)
+                if len(own.domains) >= RECORD_DOMAINS and domain not in own.domains:
+                    raise LimitError("role.limit", f"record `{record}` was issued to {RECORD_DOMAINS} domains already")
                 return lambda _effects: self._rely(own, domain)
+            case NoticesTaken(domain, records):
+                return lambda _effects: self._confirm(domain, records)
             case ReplacePolicy(policy, names):
                 return self._plan_policy(read_policy(policy), dict(names))
 
@@ -726,6 +768,7 @@ class RoleEngine:
 
         def commit(effects: "_Effects") -> None:
             other.now, other._count, other._ended = self.now, self._count, self._ended
+            other._notices, other._revoked, other._ahead = self._notices, self._revoked, self._ahead
             other._versions = {who: number + 1 for who, number in self._versions.items()}
             other._sessions = {name: _Session(one.principal) for name, one in self._sessions.items()}
             facts = [SetFact(name, value, arguments) for (name, arguments), value in self._known.items()]
@@ -742,7 +785,7 @@ class RoleEngine:
                 except (MalformedError, RefusedError) as error:
                     ended = EndedRecord(record, self.now, f"the policy has changed: {error.message}")
                     effects.ended.append(ended)
-                    effects.notices += [(domain, record.id) for domain in record.domains]
+                    other._notify(record, effects)
                     effects.affected[record.principal] = None
                     if self._ended is not None:
                         self._ended.append(ended)
@@ -811,6 +854,8 @@ class RoleEngine:
         until = None if credential.until is None else in_utc(credential.until)
         if until is not None and until < self.now:
             raise RefusedError("role.expired", "the credential has expired", hint="present a newer one")
+        if (credential.issuer, credential.record) in self._revoked:
+            raise RefusedError("role.revoked", "the issuer has revoked the credential", hint="present a newer one")
         key: CredentialKey = (credential.kind, credential.issuer, credential.name)
         record = CredentialRecord(credential.record, *key, arguments, credential.principal, self.now, until)
         known = self._records.get((credential.issuer, credential.record))
@@ -823,6 +868,24 @@ class RoleEngine:
         def commit(effects: "_Effects") -> CredentialRecord:
             self._keep(record, effects)
             return record
+
+        return commit
+
+    def _plan_drop(self, issuer: Principal, record: str) -> "_Commit":
+        key = (issuer, record)
+        # A notice can arrive before the certificate, or after it has expired here.
+        foreign = self._records.get(key)
+        unknown = foreign is None and key not in self._revoked
+        if unknown and self._ahead.get(issuer, 0) >= NOTICES_AHEAD:
+            raise LimitError(
+                "role.limit", f"{issuer.short} has revoked more than {NOTICES_AHEAD} records that are not known here"
+            )
+
+        def commit(effects: "_Effects") -> None:
+            self._revoked[key] = None
+            if unknown:
+                self._ahead[issuer] = self._ahead.get(issuer, 0) + 1
+            self._end([] if foreign is None else [(foreign, f"{issuer.short} revoked it")], effects)
 
         return commit
 
@@ -1066,13 +1129,23 @@ class RoleEngine:
                 continue
             ended = EndedRecord(record, self.now, reason)
             effects.ended.append(ended)
-            effects.notices += [(domain, record.id) for domain in record.domains]
+            self._notify(record, effects)
             if self._ended is not None:
                 self._ended.append(ended)
             self._forget(record, effects)
             cause = f"{record.kind} {_written(record.name, record.arguments)} has ended: {reason}"
             relying = self._dependents.pop(record.support, {})
             pending += [(self._records[one], cause) for one in reversed(relying) if one in self._records]
+
+    def _notify(self, record: CredentialRecord, effects: "_Effects") -> None:
+        """Name the domains that have issued on a record, until they confirm the notice."""
+        for domain in record.domains:
+            effects.notices.append((domain, record.id))
+            self._notices.setdefault(domain, {})[record.id] = None
+
+    def _confirm(self, domain: Principal, records: tuple[str, ...]) -> None:
+        for record in records:
+            _discard(self._notices, domain, record)
 
     def _forget(self, record: CredentialRecord, effects: "_Effects") -> None:
         held = self._held[record.principal, record.key]

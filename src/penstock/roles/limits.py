@@ -14,3 +14,6 @@ ROLE_NAME_LENGTH: Final = 128
 SEARCH_STEPS: Final = 100_000
 #: the same to explain why a rule is not satisfied
 EXPLAIN_STEPS: Final = 10_000
+#: domains that a record is issued to, and records that another domain has revoked before they were known here
+RECORD_DOMAINS: Final = 256
+NOTICES_AHEAD: Final = 10_000

@@ -14,12 +14,21 @@ from penstock.apps.acs.message_signatures import sign_request
 from penstock.apps.acs.service import DomainService, DomainServiceSettings
 from penstock.apps.http.server import HttpRequest, HttpResponse
 from penstock.authority.domain.domain_ledger import DomainLedger
+from penstock.authority.role_book import RoleBook
 from penstock.crypto import SigningKey
+from penstock.roles.engine import RoleFounding
 from penstock.store.ledgers.ledgers import Ledger
+from penstock.store.ledgers.memory import MemoryRecords
 from penstock.trust.credentials import Credentials
 
 ADMIN = MANAGER
 TYPES = {one.event_type.name: one for one in (V4799, V8516)}
+COURT = SigningKey(b"c" * 32)
+ROLES = RoleFounding(
+    PITO.principal,
+    "domain court; appointment badge; appointment badge by court; fact open: boolean;",
+    (("court", COURT.principal),),
+)
 _NONCES = (b"nonce" + number.to_bytes(13) for number in count(1))
 
 
@@ -30,7 +39,9 @@ class Desk:
         self.now = NOW
         self.ledger = memory() if ledger is None else ledger
         self.domain = DomainLedger.create(self.ledger, NAME, PITO, NOW)
-        self.service = DomainService(self.domain, DomainServiceSettings(TYPES, clock=lambda: self.now))
+        self.book = RoleBook.create(Ledger(MemoryRecords(), "roles"), ROLES, NOW, signer=PITO)
+        settings = DomainServiceSettings(TYPES, clock=lambda: self.now, roles=self.book)
+        self.service = DomainService(self.domain, settings)
         self.service.begin((ADMIN.principal,), Credentials())
 
     def request(

@@ -21,7 +21,7 @@ from penstock.apps.acs.domain_facts import DomainFacts
 from penstock.authority.role_book import RoleBook
 from penstock.guard import Effect, EventRequest, decide
 from penstock.model.principals import Petnames
-from penstock.roles.engine import ActivateRole, Appoint, OpenSession, RoleEngine, RoleFounding
+from penstock.roles.engine import ActivateRole, Appoint, OpenSession, RoleFounding
 from penstock.testing import network
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
@@ -38,17 +38,12 @@ class Scene:
         self.desk = Desk()
         self.book = RoleBook.create(memory(), RoleFounding(PITO.principal, POLICY + TRACK), NOW)
         self.service = self.desk.service
-        self.service.settings = replace(self.service.settings, roles=self._roles, types=TYPES)
+        self.service.settings = replace(self.service.settings, roles=self.book, types=TYPES)
         self.lines: list[str] = []
         path = str(folder / "domain.toml")
         file = read_domain_file(START + text)
         loaded = LoadedDomain(path, file, Petnames(), (), TYPES, Credentials(), None, feeds or {})
         self.facts = DomainFacts(loaded, self.book, self.service, self.lines.append)
-
-    def _roles(self, _now: object) -> RoleEngine:
-        self.book.refresh()
-        self.book.advance(NOW)
-        return self.book.engine
 
     def assigned(self) -> object:
         return self.book.engine.fact("assigned", (WHO,))

@@ -5,15 +5,18 @@ import json
 from datetime import timedelta
 
 import pytest
-from tests.apps.acs.kit import ADMIN, Desk, code_of
+from tests.apps.acs.kit import ADMIN, COURT, Desk, code_of
 from tests.guard.london import CCS, MALLORY, MET, PITO, SMITH, TO_BILLING, V8516, numberplate
 
 from penstock.apps.acs.operations import OPERATIONS, credentials_of
 from penstock.apps.http.server import HttpRequest, HttpResponse
 from penstock.codec.sexp import transport
 from penstock.crypto import SigningKey
+from penstock.roles.credentials import AppointmentCertificate
+from penstock.roles.engine import Appoint, SetFact
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
+from penstock.trust.signed import sign_value
 from penstock.trust.statements import (
     OneTimeAnswer,
     OneTimeQuestion,
@@ -25,6 +28,7 @@ from penstock.trust.tags import to_sexp
 
 TYPE = str(V8516.event_type.name)
 TAG = transport(to_sexp(numberplate(Right.SUBSCRIBE))).decode()
+BADGE = AppointmentCertificate(COURT.principal, "1", "badge", SMITH.principal, COURT.principal)
 #: fields with which each operation works
 FIELDS: dict[str, dict[str, object]] = {
     "/v1/members/list": {},
@@ -37,6 +41,10 @@ FIELDS: dict[str, dict[str, object]] = {
     "/v1/holders": {"type": TYPE},
     "/v1/complete": {"right": "subscribe", "type": TYPE, "principal": str(SMITH.principal)},
     "/v1/statements/list": {},
+    "/v1/roles/change": {"change": transport(SetFact("open", True).to_sexp()).decode()},
+    "/v1/roles/certify": {"record": "1", "to": str(CCS.principal)},
+    "/v1/roles/present": {"certificate": transport(sign_value(BADGE, COURT).to_sexp()).decode()},
+    "/v1/roles/ended": {"records": ["7"]},
     "/v1/changes": {},
 }
 #: what members may do too
@@ -48,6 +56,7 @@ def desk() -> Desk:
     made = Desk()
     made.call(ADMIN, "members/add", principal=str(MET.principal), name="met")
     made.call(ADMIN, "certificates/issue", to=str(SMITH.principal), tag=TAG)
+    made.book.change(Appoint("badge", SMITH.principal, PITO.principal), PITO.principal, made.now)
     return made
 
 
@@ -75,7 +84,8 @@ def test_each_operation_is_authorised(path: str) -> None:
     for caller in (MALLORY,) if path in OPEN else (MALLORY, MET):
         assert made.refused(caller, name, **fields) == (403, "acs.not-permitted")
     assert made.domain.head == head
-    assert made.call(ADMIN, name, **fields)
+    # Only the domain that issued a record can say that it has ended.
+    assert made.call(COURT if path == "/v1/roles/ended" else ADMIN, name, **fields)
 
 
 def test_a_member_asks_for_its_own_chain() -> None:

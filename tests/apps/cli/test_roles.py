@@ -175,7 +175,7 @@ def test_the_policy_is_replaced(book: Shell) -> None:
 
 def test_another_domain_s_order(penstock: Shell) -> None:
     """The court's order reaches the police as a file, and ends there when the court has withdrawn it."""
-    (penstock.folder / "names.toml").write_text(f'smith = "{Principal(b"s" * 32)}"\n')
+    (penstock.folder / "names.toml").write_text(f'smith = "{Principal(b"s" * 32)}"\npito = "{Principal(b"p" * 32)}"\n')
     for domain in ("court", "met"):
         penstock.ok("key", "new", f"{domain}.key")
         penstock.ok("name", "add", domain, f"{domain}.key")
@@ -202,3 +202,24 @@ def test_another_domain_s_order(penstock: Shell) -> None:
     forged = (penstock.folder / "order.cert").read_bytes().replace(b"C7", b"C8")
     (penstock.folder / "forged.cert").write_bytes(forged)
     assert penstock("role", "accept", "forged.cert", *at_met).code == "evolution.signature-mismatch"
+
+
+def test_changes_are_signed_with_a_key(penstock: Shell) -> None:
+    for who in ("met", "smith", "jones"):
+        penstock.ok("key", "new", f"{who}.key")
+        penstock.ok("name", "add", who, f"{who}.key")
+    (penstock.folder / "a.roles").write_text(
+        "role r; appointment a; activate r if appointment a *; allow r to appoint a;"
+    )
+    store = ("--store", "sqlite:roles.db")
+    penstock.ok("role", "init", "a.roles", "--domain", "met", "--key", "met.key", *store)
+    assert penstock("role", "appoint", "a", "--to", "smith", *store).code == "role.unsigned"
+    penstock.ok("role", "appoint", "a", "--to", "smith", "--key", "met.key", *store)
+    assert penstock("role", "activate", "r", "--as", "smith", "--key", "jones.key", *store).code == "role.not-permitted"
+    penstock.ok("role", "activate", "r", "--as", "smith", "--key", "smith.key", *store)
+    # The holder of the key appoints, as the role permits.
+    penstock.ok("role", "appoint", "a", "--to", "jones", "--key", "smith.key", *store)
+    assert penstock("role", "appoint", "a", "--to", "jones", "--key", "jones.key", *store).code == "role.not-appointer"
+    penstock.ok("role", "revoke", "1", "--key", "met.key", *store)
+    found = penstock.ok("role", "show", *store, "-o", "json").json
+    assert [one["record"] for one in found["records"]] == ["3"]

@@ -33,7 +33,7 @@ EXAMPLE = Path(__file__).resolve().parents[3] / "examples" / "roles" / "numberpl
 COURT = Principal(b"c" * 32)
 DETECTIVE = str(PDA.principal)
 #: the example's policy over the types of this network: a place is tracked instead of a numberplate
-PRIVILEGE = "self/uk.gov.pito.Numberplate(location, timestamp, numberplate = p)"
+PRIVILEGE = "pito/uk.gov.pito.Numberplate(location, timestamp, numberplate = p)"
 MET = (EXAMPLE / "met.roles").read_text().replace(PRIVILEGE, "self/SportsNews(headline, location = p)")
 
 
@@ -42,7 +42,7 @@ class Network:
 
     def __init__(self) -> None:
         self.court = RoleEngine(read_policy((EXAMPLE / "court.roles").read_text()), COURT)
-        self.met = RoleEngine(read_policy(MET), AGENCY.principal, {"court": COURT})
+        self.met = RoleEngine(read_policy(MET), AGENCY.principal, {"court": COURT, "pito": AGENCY.principal})
         self.node = Node()
         for engine in (self.court, self.met):
             engine.advance(NOW)

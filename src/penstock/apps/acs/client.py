@@ -48,7 +48,7 @@ class DomainClient:
                 if attempt == _ATTEMPTS:
                     raise
             except RefusedError as error:
-                if attempt > 1 and error.code == "acs.repeated":
+                if attempt > 1 and error.code in ("acs.repeated", "role.repeated"):
                     return {"changes": [], "repeated": True}
                 raise
         raise AssertionError("unreachable")

@@ -44,7 +44,7 @@ _NAMING: Final = NameErrors(
 _KEYS: Final = frozenset(
     (
         *("name", "key", "signer", "listen", "store", "administrators", "names", "types", "credentials"),
-        *("roles", "facts"),
+        *("roles", "facts", "notify"),
         *("tls_cert", "tls_key", "nats", "broker", "network"),
     )
 )
@@ -74,6 +74,9 @@ types = ["types/*.type"]          # event types, so that `penstock acs holders` 
 
 [names]
 alice = "ed25519:aaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaaa"
+
+# [notify]                        # services of other domains: they hear immediately that a role or an appointment
+# met = "https://acs.met.example"  # has ended that was certified for them
 
 # [facts.on_duty]                 # a fact of the role policy from a query; its rows are the arguments that are true
 # sql = "sqlite:staff.db"         # or postgresql://user@host/database
@@ -137,6 +140,8 @@ class DomainFile:
     roles: str = ""
     #: where facts of the role policy come from, by their names
     facts: Mapping[str, FactFile] = field(default_factory=dict)
+    #: the services of other domains, by the domains' names
+    notify: Mapping[str, str] = field(default_factory=dict)
     #: the broker that gets validity statements, and its network
     broker: str = ""
     network: str = ""
@@ -158,6 +163,8 @@ def read_domain_file(data: str | bytes) -> DomainFile:
         raise MalformedError(_FILE.missing, "`tls_cert` and `tls_key` must be given together", hint=HELP)
     if "facts" in table and "roles" not in table:
         raise MalformedError(_FILE.missing, "`facts` needs `roles`: a fact is one of the role policy", hint=HELP)
+    if "notify" in table and "roles" not in table:
+        raise MalformedError(_FILE.missing, "`notify` needs `roles`: notices are about their records", hint=HELP)
     if ("broker" in table) is not ("network" in table):
         raise MalformedError(_FILE.missing, "`broker` and `network` must be given together", hint=HELP)
     if "broker" in table and "signer" in table:
@@ -176,6 +183,10 @@ def read_domain_file(data: str | bytes) -> DomainFile:
         roles=_FILE.text("roles", table["roles"]) if "roles" in table else "",
         facts={
             name: _read_fact(f"facts.{name}", one) for name, one in _FILE.table("facts", table.get("facts", {})).items()
+        },
+        notify={
+            name: _FILE.text(f"notify.{name}", one)
+            for name, one in _FILE.table("notify", table.get("notify", {})).items()
         },
         broker=_FILE.text("broker", table["broker"]) if "broker" in table else "",
         network=_FILE.text("network", table["network"]) if "network" in table else "",
@@ -226,6 +237,8 @@ class LoadedDomain:
     #: what event sources connect with, by the names of their facts
     feeds: Mapping[str, Credentials]
     network: NetworkName | None = None
+    #: the services of other domains
+    notify: Mapping[Principal, str] = field(default_factory=dict)
 
     @property
     def key_file(self) -> str:
@@ -257,6 +270,7 @@ def load_domain(path: str, now: datetime) -> LoadedDomain:
         administrators = tuple(dict.fromkeys(names.find("administrators", word) for word in file.administrators))
         login = nats_login(file.nats, named)
         network = _network(file.network, names) if file.network else None
+        notify = {names.find("notify", name): url for name, url in file.notify.items()}
     found = named.types(file.types)
 
     def source(name: TypeName, /) -> UnverifiedType | None:
@@ -268,7 +282,7 @@ def load_domain(path: str, now: datetime) -> LoadedDomain:
             types[name] = verify_type(unverified, now, types=source)
     feeds = {name: named.credentials(one.credential) for name, one in file.facts.items() if one.events}
     credentials = named.credentials(file.credentials)
-    return LoadedDomain(path, file, names.petnames, administrators, types, credentials, login, feeds, network)
+    return LoadedDomain(path, file, names.petnames, administrators, types, credentials, login, feeds, network, notify)
 
 
 def _network(text: str, names: NamedPrincipals) -> NetworkName:

@@ -79,7 +79,7 @@ class DomainFacts:
 
     def _store(self, changes: Sequence[SetFact]) -> None:
         domain = self._book.founding.domain
-        self._book.set_facts(changes, domain, self._service.settings.clock(), "facts")
+        self._book.change_all(changes, domain, self._service.settings.clock(), "facts")
         for name in {one.fact for one in changes if one.value is not None}:
             self._problems.pop(name, None)
         try:

@@ -10,6 +10,9 @@ checked strictly: an unknown one is an error. `openapi` is made from the same cl
 | list members, certificates, changes and holders | `audit` |
 | complete a chain | `connect` for the caller's own, `audit` for others |
 | list validity statements, answer a one-time question | `connect` |
+| open sessions, activate roles, appoint, have an own role or appointment certified, present one | `connect` |
+| all other changes of roles | `administer` |
+| say that a record has ended | none: another domain says it about its own records |
 """
 
 from collections.abc import Callable, Mapping
@@ -32,12 +35,23 @@ from penstock.authority.domain.domain_changes import (
 from penstock.authority.domain.domain_ledger import DomainLedger, RecordedChange
 from penstock.authority.domain.domain_state import DomainRequest, IssueRequest, Operation, RegisterRequest
 from penstock.authority.domain.holders import TYPE_RIGHTS, TypeHolder, complete, holders
+from penstock.authority.role_book import RoleBook, acts_alone
 from penstock.codec.sexp import parse, transport
 from penstock.errors import MalformedError, RefusedError
 from penstock.model.instants import parse_end, parse_instant
 from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Principal
 from penstock.model.values import Kind, check_value
+from penstock.roles.credentials import AppointmentCertificate, accepted, certify, read_role_certificate
+from penstock.roles.engine import (
+    AcceptCredential,
+    Appoint,
+    DropCredential,
+    RelyOnRecord,
+    RoleOutcome,
+    WithdrawAppointment,
+    change_from_sexp,
+)
 from penstock.trust.capabilities import Right, describe_tag
 from penstock.trust.certificates import Authorisation, Certificate, Subject, read_subject
 from penstock.trust.credentials import Credentials, read_credentials
@@ -59,6 +73,7 @@ _PrincipalText = Annotated[str, Meta(min_length=1, max_length=80, description="a
 _Why = Annotated[str, Meta(max_length=1000, description="the reason, one line, which is recorded")]
 _Name = Annotated[str, Meta(min_length=1, max_length=128)]
 _Sexp = Annotated[str, Meta(min_length=1, max_length=200_000)]
+_RecordId = Annotated[str, Meta(min_length=1, max_length=128, description="the id of a credential record")]
 _CertificateId = Annotated[str, Meta(pattern="^cert:[a-z2-7]{52}$")]
 _Time = Annotated[str, Meta(min_length=1, max_length=40, description="a time such as 2026-05-01T12:00Z")]
 _TypeText = Annotated[str, Meta(min_length=1, max_length=400, description="`OWNER/NAME`, or `OWNER/NAME@VERSION`")]
@@ -148,6 +163,32 @@ class ChangesFields(Struct, forbid_unknown_fields=True, frozen=True):
     most: Annotated[int, Meta(ge=1, le=1000)] = 100
 
 
+class RoleChangeFields(Struct, forbid_unknown_fields=True, frozen=True):
+    """A change of roles, as an S-expression: `(open-session (session desk) (principal …))`."""
+
+    change: _Sexp
+    why: _Why = ""
+
+
+class CertifyFields(Struct, forbid_unknown_fields=True, frozen=True):
+    """A role or an appointment to certify for another domain, by the id of its record."""
+
+    record: _RecordId
+    to: _PrincipalText
+
+
+class PresentFields(Struct, forbid_unknown_fields=True, frozen=True):
+    """The certificate of another domain's role or appointment, with its signature, as an S-expression."""
+
+    certificate: _Sexp
+
+
+class EndedFields(Struct, forbid_unknown_fields=True, frozen=True):
+    """Records of the calling domain that have ended."""
+
+    records: Annotated[list[_RecordId], Meta(min_length=1, max_length=256)]
+
+
 # ----------------------------------------------------------------------------------------------------------------------
 # What they do.
 
@@ -161,6 +202,16 @@ class ApiCall:
     caller: Principal
     nonce: bytes
     now: datetime
+    #: the domain's roles, if it has any
+    book: RoleBook | None = None
+
+    @property
+    def roles(self) -> RoleBook:
+        """The domain's roles as they are now. Raises `RefusedError` (`acs.no-roles`)."""
+        if self.book is None:
+            raise RefusedError("acs.no-roles", "the domain has no roles", hint="see `roles` in the domain file")
+        self.book.current(self.now)
+        return self.book
 
     def change(self, operation: Operation, why: str) -> tuple[RecordedChange, ...]:
         """Ask the domain for a change. Raises as `DomainLedger.ask`."""
@@ -317,6 +368,62 @@ def _answer(call: ApiCall, fields: AnswerFields) -> Answer:
     return {"statement": transport(signed.to_sexp()).decode()}
 
 
+def _change_roles(call: ApiCall, fields: RoleChangeFields) -> Answer:
+    change = change_from_sexp(parse(_bytes(fields.change)))
+    book, by = call.roles, call.caller
+    if isinstance(change, AcceptCredential):
+        raise RefusedError("acs.not-permitted", "a credential is accepted by its certificate", hint="use roles/present")
+    alone = acts_alone(book.engine, by, change)
+    call.require(Right.CONNECT if alone else Right.ADMINISTER)
+    if isinstance(change, Appoint | WithdrawAppointment) and not alone and change.by != book.founding.domain:
+        raise RefusedError("acs.not-permitted", "nobody appoints in the name of another", hint="call with its key")
+    return _outcome(book.change(change, by, call.now, fields.why, call.nonce))
+
+
+def _certify(call: ApiCall, fields: CertifyFields) -> Answer:
+    book, to = call.roles, Principal.parse(fields.to)
+    record = book.engine.record(fields.record)
+    own = record is not None and call.caller in (record.principal, record.appointer)
+    call.require(Right.CONNECT if own else Right.ADMINISTER)
+    reliance = RelyOnRecord(fields.record, to)
+    book.engine.check(reliance)
+    if record is None or to not in record.domains:
+        record = book.change(reliance, call.caller, call.now, "certified", call.nonce).record or record
+    if record is None:
+        raise AssertionError("the engine has checked that there is a record")
+    return {
+        "record": record.as_dict(),
+        "certificate": transport(certify(record, call.domain.signer).to_sexp()).decode(),
+    }
+
+
+def _present(call: ApiCall, fields: PresentFields) -> Answer:
+    certificate = read_role_certificate(parse(_bytes(fields.certificate)))
+    holder = certificate.holder if isinstance(certificate, AppointmentCertificate) else certificate.principal
+    book = call.roles
+    call.require(Right.CONNECT if holder == call.caller else Right.ADMINISTER)
+    return _outcome(book.change(accepted(certificate, call.now), call.caller, call.now, "presented", call.nonce))
+
+
+def _ended(call: ApiCall, fields: EndedFields) -> Answer:
+    book, issuer = call.roles, call.caller
+    if issuer == book.founding.domain or issuer not in book.engine.names.values():
+        raise RefusedError("acs.not-permitted", f"{issuer.short} is not a domain that the role policy names")
+    new = [one for one in dict.fromkeys(fields.records) if not book.engine.revoked(issuer, one)]
+    if new:
+        dropped = [DropCredential(issuer, one) for one in new]
+        book.change_all(dropped, issuer, call.now, "notice of the issuer", call.nonce)
+    return {"records": len(new)}
+
+
+def _outcome(outcome: RoleOutcome) -> Answer:
+    return {
+        "record": None if outcome.record is None else outcome.record.as_dict(),
+        "ended": [{**one.record.as_dict(), "reason": one.reason} for one in outcome.ended],
+        "notices": [{"domain": str(domain), "record": record} for domain, record in outcome.notices],
+    }
+
+
 def _changes(call: ApiCall, fields: ChangesFields) -> Answer:
     call.require(Right.AUDIT)
     found = islice(call.domain.log(fields.after + 1), fields.most)
@@ -414,6 +521,10 @@ OPERATIONS: Final = tuple(
         ("complete", "completeChain", "Complete a chain of certificates", CompleteFields, _complete, False),
         ("statements/list", "listStatements", "List the last validity statements", ListFields, _statements, False),
         ("statements/answer", "answerQuestion", "Answer a one-time question", AnswerFields, _answer, False),
+        ("roles/change", "changeRoles", "Change roles", RoleChangeFields, _change_roles, True),
+        ("roles/certify", "certifyRole", "Certify a role or an appointment", CertifyFields, _certify, True),
+        ("roles/present", "presentRole", "Present another domain's certificate", PresentFields, _present, True),
+        ("roles/ended", "endRecords", "Say that records have ended", EndedFields, _ended, True),
         ("changes", "listChanges", "List the changes", ChangesFields, _changes, False),
     )
 )

@@ -37,11 +37,11 @@ from penstock.authority.domain.domain_state import (
 )
 from penstock.authority.domain.role_capabilities import role_capabilities
 from penstock.authority.limits import AUTHORITY_LIMITS, AuthorityLimits
+from penstock.authority.role_book import RoleBook
 from penstock.errors import FailedError, MalformedError, PenstockError
 from penstock.fabric.tasks import keep_running
 from penstock.model.names import TypeName
 from penstock.model.principals import Principal
-from penstock.roles.engine import RoleEngine
 from penstock.trust.caches import Recent
 from penstock.trust.capabilities import Right, network_tag
 from penstock.trust.credentials import Credentials
@@ -80,8 +80,8 @@ class DomainServiceSettings:
     types: Mapping[TypeName, VerifiedType] = field(default_factory=dict)
     url: str = "http://127.0.0.1"
     clock: Callable[[], datetime] = lambda: datetime.now(UTC)
-    #: returns the domain's roles at a time, if it has any, and how long their capabilities are valid
-    roles: Callable[[datetime], RoleEngine] | None = None
+    #: the domain's roles, if it has any, and how long their capabilities are valid
+    roles: RoleBook | None = None
     role_lifetime: timedelta = timedelta(hours=1)
     #: tests that capabilities from roles need
     role_online: tuple[OnlineTest, ...] = ()
@@ -159,12 +159,13 @@ class DomainService:
             # (4) Its fields.
             fields = _read(operation, asked.body)
             key = (signer.principal, signer.nonce)
-            call = ApiCall(self.domain, self.settings.types, signer.principal, signer.nonce, self.settings.clock())
+            settings, who = self.settings, signer.principal
+            call = ApiCall(self.domain, settings.types, who, signer.nonce, settings.clock(), settings.roles)
             # (5) The domain decides.
             if self._answered.get(key):
                 raise repeated(signer.principal)
             if operation.changes:
-                data = await self.do(lambda: operation.run(call, fields))
+                data = await self.do(lambda: self._change(operation, call, fields))
                 self._tell()
             else:
                 data = await self._read_once(key, lambda: operation.run(call, fields))
@@ -173,6 +174,16 @@ class DomainService:
             return _failed(error)
         # (6) The answer.
         return _json(data)
+
+    def _change(self, operation: ApiOperation, call: ApiCall, fields: msgspec.Struct) -> dict[str, object]:
+        data = operation.run(call, fields)
+        if operation.path.startswith("/v1/roles/"):
+            try:
+                self.follow_roles()
+            except PenstockError as error:
+                # The change is stored; the service tries this again by itself.
+                self.role_problems = (*self.role_problems, error)
+        return data
 
     async def _read_once(self, key: tuple[Principal, bytes], read: Callable[[], T]) -> T:
         """Read, unless a copy of the request is being answered. Raises `RefusedError` (`acs.repeated`)."""
@@ -228,7 +239,7 @@ class DomainService:
         if settings.roles is None:
             return 0
         now = settings.clock()
-        found = role_capabilities(settings.roles(now), settings.types)
+        found = role_capabilities(settings.roles.current(now), settings.types)
         self.role_problems = found.problems
         changes = self._ask(RoleRequest(found.capabilities, settings.role_lifetime, settings.role_online), now, "roles")
         if changes:

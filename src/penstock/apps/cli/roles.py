@@ -20,12 +20,20 @@ from penstock.apps.cli.shared.commands import (
 from penstock.apps.cli.shared.describe import counted
 from penstock.apps.cli.shared.files import read_bytes, read_sexp, within, write_bytes
 from penstock.apps.cli.shared.names import NameBook
-from penstock.apps.cli.shared.options import WHO, KeyOptions, NamesOption, OutputFile
+from penstock.apps.cli.shared.options import (
+    WHO,
+    KeyOptions,
+    NamesOption,
+    OutputFile,
+    open_key,
+    passphrase_option,
+)
 from penstock.apps.cli.shared.session import CommandSession, Verbs
 from penstock.apps.cli.shared.stores import check_lasting, dry_run_option
 from penstock.apps.cli.shared.terminal import Shown, grid_table
 from penstock.authority.role_book import RoleBook
 from penstock.codec.yaml_text import read_yaml
+from penstock.crypto import Signer, SigningKey
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.model.instants import parse_instant
 from penstock.model.principals import Principal
@@ -67,7 +75,8 @@ from penstock.trust.signed import sign_value
 def role() -> None:
     """Check role policies, and activate, appoint and revoke by them.
 
-    State is kept in a store. Whoever can write to the store acts for the domain.
+    State is kept in a store. With keys, changes are signed. Without them, whoever can write to the store acts for the
+    domain.
     """
 
 
@@ -217,11 +226,11 @@ class RoleBookOptions:
         return open_store(self.store_url, create=create)
 
     @contextmanager
-    def opened(self, now: datetime) -> Iterator[tuple[RoleBook, NameBook]]:
+    def opened(self, now: datetime, signer: Signer | None = None) -> Iterator[tuple[RoleBook, NameBook]]:
         """Open the role book at a time. Raises as `store` and `RoleBook`."""
         names = self.names.load()
         with self.store() as store:
-            book = RoleBook(store.ledger(self.ledger))
+            book = RoleBook(store.ledger(self.ledger), signer)
             book.advance(now)
             yield book, names
 
@@ -231,21 +240,40 @@ def _why_option() -> Any:
 
 
 @option_class
+class _SigningOptions:
+    """Options for the key that signs changes, if there is one."""
+
+    key_file: str | None = option(
+        "--key",
+        metavar="FILE",
+        help="Sign with this private key: the domain's, or that of the principal that acts (default: do not sign).",
+    )
+    passphrase_file: str | None = passphrase_option()
+
+    def open(self) -> SigningKey | None:
+        """Read the key, if one is given. Raises as `open_key`."""
+        return None if self.key_file is None else open_key(self.key_file, self.passphrase_file)
+
+
+@option_class
 class _Init:
     file: str = argument()
     domain: str = option("--domain", required=True, help="The principal of the domain whose roles these are.", **WHO)
     why: str = _why_option()
+    signing: _SigningOptions
     dry_run: bool = dry_run_option()
     book: RoleBookOptions
     output: str = output_option()
 
 
-@command(role, "init", example="penstock role init met.roles --domain met --store sqlite:roles.db")
+@command(role, "init", example="penstock role init met.roles --domain met --key met.key --store sqlite:roles.db")
 def init(session: CommandSession, options: _Init) -> CommandAnswer:
     """Create a role book with the policy in FILE.
 
-    Other domains in the policy that have no principal are looked up among your names.
+    Other domains in the policy that have no principal are looked up among your names. With --key, all changes must be
+    signed. Without it, whoever can write to the store acts for the domain.
     """
+    signer = options.signing.open()
     names = options.book.names.load()
     source = _text(options.file)
     domain = names.principal(options.domain)
@@ -255,7 +283,7 @@ def init(session: CommandSession, options: _Init) -> CommandAnswer:
         founding.engine()
     if not options.dry_run:
         with options.book.store(create=True) as store:
-            RoleBook.create(store.ledger(options.book.ledger), founding, session.now, options.why)
+            RoleBook.create(store.ledger(options.book.ledger), founding, session.now, options.why, signer)
     data = {"domain": str(domain), "names": {name: str(who) for name, who in others}, "written": not options.dry_run}
     return CommandAnswer(data, [f"{'would create' if options.dry_run else 'created'} roles of {names.show(domain)}"])
 
@@ -265,9 +293,17 @@ class _Change:
     """Options that all changes have."""
 
     why: str = _why_option()
+    signing: _SigningOptions
     dry_run: bool = dry_run_option()
     book: RoleBookOptions
     output: str = output_option()
+
+    @contextmanager
+    def opened(self, now: datetime) -> Iterator[tuple[RoleBook, NameBook, Principal]]:
+        """Open the role book. Yield it, the names, and who acts: the holder of the key, or the domain."""
+        signer = self.signing.open()
+        with self.book.opened(now, signer) as (book, names):
+            yield book, names, book.founding.domain if signer is None else signer.principal
 
     def apply(
         self, book: RoleBook, names: NameBook, who: Principal, now: datetime, *changes: RoleChange
@@ -290,8 +326,8 @@ class _Change:
         lines += [f"ended: record {one.record.id}, {_call(one.record)}: {one.reason}" for one in ended]
         lines += [f"tell {names.show(domain)} that record {identifier} has ended" for domain, identifier in notices]
         data = {
-            "record": None if record is None else _data(record),
-            "ended": [{**_data(one.record), "reason": one.reason} for one in ended],
+            "record": None if record is None else record.as_dict(),
+            "ended": [{**one.record.as_dict(), "reason": one.reason} for one in ended],
             "notices": [{"domain": str(domain), "record": identifier} for domain, identifier in notices],
             "written": not self.dry_run,
         }
@@ -311,11 +347,11 @@ def replace(session: CommandSession, options: _Replace) -> CommandAnswer:
     Active roles stay if the new policy has the same rule for them. With --dry-run, see what would end.
     """
     source = _text(options.file)
-    with options.change.book.opened(session.now) as (book, names):
+    with options.change.opened(session.now) as (book, names, by):
         with within(options.file):
             change = ReplacePolicy(source, _principals(source, names))
             book.engine.check(change)
-        return options.change.apply(book, names, book.founding.domain, session.now, change)
+        return options.change.apply(book, names, by, session.now, change)
 
 
 def _principals(source: str, names: NameBook) -> tuple[tuple[str, Principal], ...]:
@@ -350,7 +386,7 @@ def show(session: CommandSession, options: _Show) -> CommandAnswer:
         parts += ["", grid_table(("who", "may"), privileges)]
     data = {
         "sessions": sessions,
-        "records": [_data(one) for one in records],
+        "records": [one.as_dict() for one in records],
         "privileges": [
             {"who": str(who), "privilege": text} for (who, _), (_, text) in zip(held, privileges, strict=True)
         ],
@@ -411,7 +447,7 @@ def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
             }
             for attempt in found.attempts
         ],
-        "lost": [_data(one) for one in lost],
+        "lost": [one.as_dict() for one in lost],
     }
     return CommandAnswer(data, lines)
 
@@ -430,7 +466,7 @@ class _Activate:
 @command(role, "activate", example="penstock role activate tracker 'AE05 XYZ' --as smith --store sqlite:roles.db")
 def activate(session: CommandSession, options: _Activate) -> CommandAnswer:
     """Activate ROLE in a session. An argument `_` is found from the conditions."""
-    with options.change.book.opened(session.now) as (book, names):
+    with options.change.opened(session.now) as (book, names, _by):
         principal = names.principal(options.who)
         identifier = options.session_id or options.who[:64]
         parameters = _parameters(book, CredentialKind.ROLE, options.name)
@@ -453,8 +489,8 @@ class _End:
 @command(role, "end", example="penstock role end desk --store sqlite:roles.db")
 def end(session: CommandSession, options: _End) -> CommandAnswer:
     """End SESSION, and all its active roles."""
-    with options.change.book.opened(session.now) as (book, names):
-        who = book.engine.session(options.session_id) or book.founding.domain
+    with options.change.opened(session.now) as (book, names, by):
+        who = book.engine.session(options.session_id) or by
         return options.change.apply(book, names, who, session.now, EndSession(options.session_id))
 
 
@@ -463,7 +499,9 @@ class _Appoint:
     name: str = argument(metavar="APPOINTMENT")
     arguments: tuple[str, ...] = argument(nargs=-1, metavar="[ARGUMENT]...")
     holder: str = option("--to", required=True, help="Appoint this principal.", **WHO)
-    who: str | None = option("--as", help="Appoint as this principal (default: the domain).", **WHO)
+    who: str | None = option(
+        "--as", help="Appoint as this principal (default: the key's holder, or the domain).", **WHO
+    )
     until: str | None = option("--until", metavar="TIME", help="The last instant of the appointment (default: no end).")
     change: _Change
 
@@ -471,8 +509,8 @@ class _Appoint:
 @command(role, "appoint", example="penstock role appoint badge 7 --to smith --store sqlite:roles.db")
 def appoint(session: CommandSession, options: _Appoint) -> CommandAnswer:
     """Appoint a principal."""
-    with options.change.book.opened(session.now) as (book, names):
-        by = book.founding.domain if options.who is None else names.principal(options.who)
+    with options.change.opened(session.now) as (book, names, holder):
+        by = holder if options.who is None else names.principal(options.who)
         parameters = _parameters(book, CredentialKind.APPOINTMENT, options.name)
         values = tuple(one for one in _arguments(options.arguments, parameters, names) if one is not None)
         until = None if options.until is None else parse_instant(options.until)
@@ -496,16 +534,17 @@ class _Issue:
 def issue(session: CommandSession, options: _Issue) -> CommandAnswer:
     """Sign the certificate of a role or an appointment for another domain, by the id RECORD."""
     options.out.check()
-    with options.book.opened(session.now) as (book, names):
+    key = options.key.open()
+    with options.book.opened(session.now, key) as (book, names):
         found = book.engine.record(options.record)
         if found is None:
             raise RefusedError(
                 "role.no-record", f"there is no valid record `{options.record}`", hint="`role show` lists them"
             )
-        signed = certify(found, options.key.open())
+        signed = certify(found, key)
         if not options.out.dry_run:
             book.change(RelyOnRecord(found.id, names.principal(options.domain)), found.issuer, session.now)
-        return options.out.answer(signed.to_sexp(), {"record": _data(found)})
+        return options.out.answer(signed.to_sexp(), {"record": found.as_dict()})
 
 
 @option_class
@@ -520,15 +559,17 @@ def accept(session: CommandSession, options: _Accept) -> CommandAnswer:
     value = read_sexp(options.file)
     with within(options.file):
         certificate = read_role_certificate(value)
-    with options.change.book.opened(session.now) as (book, names):
+    with options.change.opened(session.now) as (book, names, by):
         change = accepted(certificate, session.now)
-        return options.change.apply(book, names, book.founding.domain, session.now, change)
+        return options.change.apply(book, names, by, session.now, change)
 
 
 @option_class
 class _Revoke:
     record: str = argument()
-    who: str | None = option("--as", help="Withdraw an appointment as this principal (default: the domain).", **WHO)
+    who: str | None = option(
+        "--as", help="Withdraw an appointment as this principal (default: the key's holder, or the domain).", **WHO
+    )
     issuer: str | None = option("--issuer", help="Drop a record of this other domain, which has ended there.", **WHO)
     change: _Change
 
@@ -536,8 +577,8 @@ class _Revoke:
 @command(role, "revoke", example="penstock role revoke 3 --store sqlite:roles.db")
 def revoke(session: CommandSession, options: _Revoke) -> CommandAnswer:
     """Withdraw the appointment, or deactivate the role, with the id RECORD, and everything that relies on it."""
-    with options.change.book.opened(session.now) as (book, names):
-        by = book.founding.domain if options.who is None else names.principal(options.who)
+    with options.change.opened(session.now) as (book, names, holder):
+        by = holder if options.who is None else names.principal(options.who)
         found = book.engine.record(options.record)
         change: RoleChange = WithdrawAppointment(options.record, by)
         if found is not None and found.kind is CredentialKind.ROLE:
@@ -558,14 +599,14 @@ class _Fact:
 @command(role, "fact", example="penstock role fact case_assignment smith C7 --set false --store sqlite:roles.db")
 def fact(session: CommandSession, options: _Fact) -> CommandAnswer:
     """Record the value of FACT: whether a look-up is true for these arguments, or a fact's own value."""
-    with options.change.book.opened(session.now) as (book, names):
+    with options.change.opened(session.now) as (book, names, by):
         declared = book.engine.policy.facts().get(options.name)
         parameters = () if declared is None else declared.parameters
         values = tuple(one for one in _arguments(options.arguments, parameters, names) if one is not None)
         kind = ParameterKind.BOOLEAN if declared is None or declared.kind is None else declared.kind
         value = None if options.value == "unknown" else _value(options.value, kind, names)
         change = SetFact(options.name, value, values)
-        return options.change.apply(book, names, book.founding.domain, session.now, change)
+        return options.change.apply(book, names, by, session.now, change)
 
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -612,19 +653,3 @@ def _row(record: CredentialRecord, names: NameBook, domain: Principal) -> tuple[
     by = "" if record.issuer == domain else f" by {names.show(record.issuer)}"
     until = "" if record.until is None else record.until.isoformat()
     return record.id, record.kind, f"{_call(record)}{by}", names.show(record.principal), record.session, until
-
-
-def _data(record: CredentialRecord) -> dict[str, object]:
-    return {
-        "record": record.id,
-        "kind": str(record.kind),
-        "issuer": str(record.issuer),
-        "name": record.name,
-        "arguments": [one if isinstance(one, str | int | float) else one.isoformat() for one in record.arguments],
-        "principal": str(record.principal),
-        "session": record.session,
-        "since": record.since.isoformat(),
-        "until": None if record.until is None else record.until.isoformat(),
-        "relies_on": [{"condition": one.condition, "member": one.member} for one in record.relies_on],
-        "domains": [str(one) for one in record.domains],
-    }

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-from collections.abc import Callable
 from contextlib import AsyncExitStack, suppress
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -13,6 +12,7 @@ import click
 
 from penstock.apps.acs.config import EXAMPLE, LoadedDomain, load_domain
 from penstock.apps.acs.domain_facts import DomainFacts
+from penstock.apps.acs.role_notices import NoticeSender
 from penstock.apps.acs.service import (
     DomainService,
     DomainServiceSettings,
@@ -43,8 +43,6 @@ from penstock.crypto import PublicKey, Signer, SigningKey, read_key
 from penstock.errors import MalformedError, PenstockError, RefusedError
 from penstock.fabric import SystemClock
 from penstock.fabric.tasks import keep_running
-from penstock.model.principals import Principal
-from penstock.roles.engine import RoleEngine
 from penstock.store.ledgers.ledgers import Store
 from penstock.store.ledgers.urls import open_store
 from penstock.trust.statements import OnlineKind, OnlineTerms
@@ -130,13 +128,13 @@ def _run(loaded: LoadedDomain, signer: Signer, store: Store) -> None:
     domain = DomainLedger.create(store.ledger(ledger_name(file.name)), file.name, signer, datetime.now(UTC))
     host = f"[{file.listen.host}]" if ":" in file.listen.host else file.listen.host
     base = f"{'http' if tls is None else 'https'}://{host}"
-    book = _role_book(loaded, store, signer.principal)
+    book = _role_book(loaded, store, signer)
     # With a broker, brokers hear immediately that a role has ended.
     active = OnlineTerms(OnlineKind.ACTIVE, signer.principal, pause=_INTERVAL).to_test()
     settings = DomainServiceSettings(
         types=loaded.types,
         url=base,
-        roles=None if book is None else _current(book),
+        roles=book,
         role_online=() if loaded.network is None else (active,),
     )
 
@@ -158,6 +156,9 @@ def _run(loaded: LoadedDomain, signer: Signer, store: Store) -> None:
                 publisher = ValidityPublisher(service, lambda: _broker(loaded, signer), _problem)
                 publishing = keep_running("sending validity statements", publisher.run)
                 stack.callback(publishing.cancel)
+            if book is not None and loaded.notify:
+                sender = NoticeSender(service, book, loaded.notify, _problem)
+                stack.callback(keep_running("notifying other domains", sender.run).cancel)
             if facts is not None:
                 await stack.enter_async_context(facts)
             place = ServicePlace(file.listen.host, file.listen.port, tls)
@@ -170,27 +171,18 @@ def _broker(loaded: LoadedDomain, key: SigningKey) -> Client:
     return connect(loaded.file.broker, key=key, network=loaded.network, credentials=loaded.credentials, patience=10.0)
 
 
-def _role_book(loaded: LoadedDomain, store: Store, domain: Principal) -> RoleBook | None:
+def _role_book(loaded: LoadedDomain, store: Store, signer: Signer) -> RoleBook | None:
     """Return the domain's roles, if it has any. Raises as `RoleBook`, and `RefusedError` (`acs.role-book`)."""
     if not loaded.file.roles:
         return None
-    book = RoleBook(store.ledger(loaded.file.roles))
-    if book.founding.domain != domain:
+    book = RoleBook(store.ledger(loaded.file.roles), signer)
+    if book.founding.domain != signer.principal:
         raise RefusedError(
             "acs.role-book",
             f"the roles in `{loaded.file.roles}` are those of {book.founding.domain.short}, not of this domain",
             hint="check `roles` in the domain file",
         )
     return book
-
-
-def _current(book: RoleBook) -> Callable[[datetime], RoleEngine]:
-    def current(now: datetime) -> RoleEngine:
-        book.refresh()
-        book.advance(now)
-        return book.engine
-
-    return current
 
 
 async def _push(loaded: LoadedDomain, signer: Signer, stack: AsyncExitStack) -> CapabilityPush | None:
