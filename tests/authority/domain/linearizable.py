@@ -10,6 +10,16 @@ from typing import TypeVar
 
 S = TypeVar("S", bound=Hashable)
 
+#: what is done with a member of a domain
+ADD, REMOVE, LOOK = "add", "remove", "look"
+
+
+def step(there: bool, what: str) -> tuple[bool, object]:
+    """Return what a call does to a domain with or without the member, and what it answers."""
+    if what == LOOK:
+        return there, there
+    return what == ADD, there is (what == REMOVE)
+
 
 @dataclass(frozen=True)
 class Call:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from tests.authority.domain.domain_writer import DOMAIN, LEDGER
-from tests.authority.domain.linearizable import Call, linearizable
+from tests.authority.domain.linearizable import ADD, LOOK, REMOVE, Call, linearizable, step
 
 from penstock.authority.domain.domain_changes import AddMember, MemberKind, RemoveMember
 from penstock.authority.domain.domain_ledger import DomainLedger
@@ -19,7 +19,6 @@ from penstock.store.ledgers.urls import open_store
 from penstock.testing.postgres import PostgresServer
 
 MEMBER = SigningKey(bytes(30) + b"me").principal
-ADD, REMOVE, LOOK = "add", "remove", "look"
 WORDS = (ADD, LOOK, REMOVE, LOOK, LOOK)
 OPERATIONS: dict[str, Operation] = {
     ADD: AddMember(MEMBER, MemberKind.CLIENT, "me"),
@@ -27,13 +26,6 @@ OPERATIONS: dict[str, Operation] = {
 }
 
 Look = Callable[[DomainLedger], bool]
-
-
-def step(there: bool, what: str) -> tuple[bool, object]:
-    """Return what a call does to a domain with or without the member, and what it answers."""
-    if what == LOOK:
-        return there, there
-    return what == ADD, there is (what == REMOVE)
 
 
 def newest(domain: DomainLedger) -> bool:
