@@ -341,3 +341,18 @@ def test_a_certificate_that_its_owner_published(penstock: Shell, monkeypatch: py
         both = [word for one in ("power", "demo/certs/reader-subscribe") for word in ("--credential", f"{one}.cert")]
         ran = penstock(*explain, *both)
         assert re.search(r"✗ revoked at [0-9: -]+ UTC by acme: .* attributes power", ran.out)
+        # The network of the certificates decides which broker is asked, and not the context in use.
+        penstock.ok("init", "other")
+        assert penstock.ok("context", "show", "-o", "json").json["name"] == "other-reader"
+        for path in ("power.cert", "demo/certs"):
+            ran = penstock.ok("cert", "list", path)
+            assert ("✗" in ran.out, "revocation unknown" in ran.out, ran.err) == (True, False, ""), path
+        assert "by acme" in penstock.ok("cert", "list", "demo/certs/reader-subscribe.cert").out
+        assert penstock("cert", "renew", "power.cert", "--key", "demo/keys/acme.key").code == "cert.revoked"
+        ran = penstock.ok("cert", "list", "other/certs/sensor-connect.cert")
+        assert "revocation unknown" in " ".join(ran.out.split())
+        assert "warning: penstock://127.0.0.1" in ran.err
+        listed = penstock.ok("cert", "list", "other", "power.cert", "-o", "json").json["certificates"]
+        assert {one["file"].partition("/")[0]: one["checked"] for one in listed} == {"other": False, "power.cert": True}
+        ran = penstock.ok("cert", "list", "power.cert", "--context", "other-reader")
+        assert "revocation unknown" in " ".join(ran.out.split())

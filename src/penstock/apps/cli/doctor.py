@@ -13,7 +13,7 @@ from typing import Final
 
 import click
 
-from penstock.apps.cli.certs.certs import Expiry, ListedCertificate, certificate_files, find_certificates
+from penstock.apps.cli.certs.certs import Expiry, certificate_files, find_certificates
 from penstock.apps.cli.shared.broker_client import Call, ClientOptions, talk
 from penstock.apps.cli.shared.commands import CommandAnswer, argument, command, option_class, output_option
 from penstock.apps.cli.shared.credentials import find_types, usable_credentials
@@ -231,7 +231,7 @@ _EXPIRY: Final = {
 
 def _check_certificates(folder: Path, now: datetime, check: RevocationCheck) -> Iterator[HealthFinding]:
     try:
-        found = list(find_certificates((str(folder),), now, check=check))
+        found = list(find_certificates((str(folder),), now, check=lambda _file: check))
         spoken = load_names(names).spoken() if (names := folder / DEFAULT_FILE).is_file() else {}
     except PenstockError as error:
         yield HealthFinding.of("certificates", error)
@@ -239,7 +239,7 @@ def _check_certificates(folder: Path, now: datetime, check: RevocationCheck) -> 
     for one in found:
         if one.expiry in _EXPIRY:
             level, hint = _EXPIRY[one.expiry]
-            words = speak(_expiry_words(one), spoken)
+            words = speak(one.state, spoken)
             yield HealthFinding(level, "certificates", f"{one.file}: {words}", hint.format(file=one.file))
     valid = [one.ends for one in found if one.expiry is Expiry.VALID and one.ends is not None]
     if valid:
@@ -247,15 +247,6 @@ def _check_certificates(folder: Path, now: datetime, check: RevocationCheck) -> 
         until = f"{number} valid until {min(valid):%Y-%m-%d} or longer"
         words = "none of these is revoked" if check.answered else "no broker was asked whether they are revoked"
         yield HealthFinding(HealthLevel.OK, "certificates", f"{until}; {words}")
-
-
-def _expiry_words(one: ListedCertificate) -> str:
-    match one.expiry:
-        case Expiry.EXPIRING:
-            return f"expires in {one.left}"
-        case Expiry.NEVER:
-            return "never expires"
-    return one.left
 
 
 def _is_node_file(file: Path) -> bool:

@@ -1,9 +1,11 @@
 """`penstock cert`: issue, show and verify certificates."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 from enum import StrEnum
+from functools import reduce
+from operator import or_
 from pathlib import Path
 from typing import Final
 
@@ -24,7 +26,6 @@ from penstock.apps.cli.shared.credentials import (
     find_types,
     load_credentials,
     read_bag,
-    usable_credentials,
 )
 from penstock.apps.cli.shared.describe import (
     Wording,
@@ -47,8 +48,8 @@ from penstock.apps.cli.shared.options import (
 from penstock.apps.cli.shared.revocations import (
     CHAINS,
     NOT_CHECKED,
-    BrokerLookup,
     RevocationCheck,
+    check_files,
     context_option,
     revoked_in_chains,
 )
@@ -371,6 +372,8 @@ class ListedCertificate:
     judged: Judged
     expiry: Expiry
     left: str
+    #: whether a broker of its network was asked if it is revoked
+    checked: bool = False
 
     @property
     def ends(self) -> datetime | None:
@@ -387,9 +390,19 @@ class ListedCertificate:
         """The mark in a list."""
         return {Expiry.VALID: "✓", Expiry.EXPIRING: "!", Expiry.NEVER: "∞"}.get(self.expiry, "✗")
 
+    @property
+    def state(self) -> str:
+        """Whether it is valid and for how long, in words."""
+        match self.expiry:
+            case Expiry.VALID | Expiry.EXPIRING:
+                return f"expires in {self.left}"
+            case Expiry.NEVER:
+                return "never expires"
+        return self.left
+
     def as_dict(self) -> dict[str, object]:
         """Return it as plain data."""
-        return {"file": self.file, "expiry": str(self.expiry), **self.judged.as_dict()}
+        return {"file": self.file, "expiry": str(self.expiry), "checked": self.checked, **self.judged.as_dict()}
 
 
 def certificate_files(paths: Iterable[str]) -> Iterator[Path]:
@@ -400,12 +413,19 @@ def certificate_files(paths: Iterable[str]) -> Iterator[Path]:
 
 
 def find_certificates(
-    paths: Iterable[str], now: datetime, soon: timedelta = SOON, check: RevocationCheck = NOT_CHECKED
+    paths: Iterable[str],
+    now: datetime,
+    soon: timedelta = SOON,
+    check: Callable[[str], RevocationCheck] = lambda _file: NOT_CHECKED,
 ) -> Iterator[ListedCertificate]:
-    """Yield the certificates in files, and in folders and what is below them. Raises what reading a file raises."""
-    for file in certificate_files(paths):
-        for judged in judge_bag(read_bag([str(file)]), now):
-            yield _listed(str(file), _revoked(judged, check), now, soon)
+    """Yield the certificates in files, and in folders and what is below them. Raises what reading a file raises.
+
+    `check` returns which certificates of a file are revoked.
+    """
+    for file in map(str, certificate_files(paths)):
+        known = check(file)
+        for judged in judge_bag(read_bag([file]), now):
+            yield replace(_listed(file, _revoked(judged, known), now, soon), checked=known.answered)
 
 
 def _revoked(judged: Judged, check: RevocationCheck) -> Judged:
@@ -453,32 +473,40 @@ def list_(session: CommandSession, options: _List) -> CommandAnswer:
     """List certificates: who may do what, and when each right ends (default: all below this folder).
 
     Expired, expiring, revoked and never-expiring certificates are marked. Revocations are known from chains of policy
-    events in the folder, and from the broker of the context or the environment if there is one. The exit status is 0 in
-    any case: `penstock doctor` decides.
+    events in the folder, and from a broker of the certificates' own network, if a context or the environment has one.
+    If none can be asked, the table says so. The exit status is 0 in any case: `penstock doctor` decides.
     """
     now, paths = options.at.moment(session), options.paths or (".",)
     wording = Wording(options.names.load(), *find_types(session.now, *paths))
-    bag, _ = usable_credentials(map(str, certificate_files(paths)))
     chains = (one for path in map(Path, paths) if path.is_dir() for one in sorted(path.rglob(f"*{CHAINS}")))
-    check = revoked_in_chains(chains) | BrokerLookup(wording.names, options.context).check(bag)
-    warn(*check.warnings())
-    known = check if options.at.at is None else check.until(now)
-    found = list(find_certificates(paths, now, timedelta(seconds=options.within), known))
+    chained, files = revoked_in_chains(chains), [*map(str, certificate_files(paths))]
+    checks = {file: chained | one for file, one in check_files(files, wording.names, options.context).items()}
+    warn(*dict.fromkeys(warning for one in checks.values() for warning in one.warnings()))
+    at = datetime.max.replace(tzinfo=UTC) if options.at.at is None else now
+    found = list(find_certificates(files, now, timedelta(seconds=options.within), lambda file: checks[file].until(at)))
     rows = [
         (
             one.mark,
             *_columns(one.judged.statement, wording),
             one.until,
-            speak(one.left, wording.names.spoken()),
+            speak(one.state, wording.names.spoken()) + _UNCHECKED * (one.mark != "✗" and not one.checked),
             one.file,
         )
         for one in sorted(found, key=lambda one: (one.ends is None, one.ends or now))
     ]
-    shown = [grid_table(("", "who", "right", "on", "until", "expires in", "file"), rows)]
+    shown: list[Shown] = [grid_table(("", "who", "right", "on", "until", "state", "file"), rows)]
+    reasons = dict.fromkeys(one.unchecked for one in checks.values() if one.unchecked)
+    shown += (f"revocation unknown: {reason}" for reason in reasons)
     return CommandAnswer(
-        {"certificates": [one.as_dict() for one in found], "revocations": check.as_dict()},
+        {
+            "certificates": [one.as_dict() for one in found],
+            "revocations": reduce(or_, checks.values(), chained).as_dict(),
+        },
         shown if rows else ["there is no certificate"],
     )
+
+
+_UNCHECKED: Final = ", revocation unknown"
 
 
 def _columns(statement: Statement, wording: Wording) -> tuple[str, str, str]:
@@ -526,7 +554,7 @@ def renew(session: CommandSession, options: _Renew) -> CommandAnswer:
     Every certificate must be signed by the key's principal. The old certificate stays valid until it expires. Brokers
     use the new one when they reload their files, or when a client shows it. A certificate that is revoked is refused
     unless you say --grant-again, because the new one is not revoked. Revocations are known from the key's chain of
-    policy events, and from the broker of the context or the environment if there is one.
+    policy events, and from a broker of the certificates' own network, if a context or the environment has one.
     """
     if options.out is not None and len(options.files) > 1:
         raise MalformedError("cli.usage", "--out is for one file", hint="leave it out to replace each file")
@@ -537,9 +565,10 @@ def renew(session: CommandSession, options: _Renew) -> CommandAnswer:
     validity = options.lifetime.validity(now)
     latest = None if options.within is None else now + timedelta(seconds=options.within)
     renewed: list[tuple[str, Credentials]] = []
-    check = revoked_in_chains([Path(options.key.key_file).with_suffix(CHAINS)])
-    check |= BrokerLookup(wording.names, options.context).check(load_credentials(options.files))
+    chained = revoked_in_chains([Path(options.key.key_file).with_suffix(CHAINS)])
+    checks = check_files(options.files, wording.names, options.context)
     for file in options.files:
+        check = chained | checks[file]
         bag = load_credentials([file])
         due = [one for one in bag.certificates if latest is None or _ends_by(one.statement, latest)]
         if due:
@@ -554,7 +583,8 @@ def renew(session: CommandSession, options: _Renew) -> CommandAnswer:
     if not options.dry_run:
         for file, bag in renewed:
             write_bytes(options.out or file, as_text(bag.to_sexp()), overwrite=options.out is None or options.overwrite)
-    warnings = (*options.lifetime.warnings(), *check.warnings())
+    unchecked = dict.fromkeys(warning for one in checks.values() for warning in one.warnings())
+    warnings = (*options.lifetime.warnings(), *unchecked)
     warn(*warnings)
     data = {
         "renewed": [

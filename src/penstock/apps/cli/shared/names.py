@@ -4,7 +4,7 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
@@ -31,7 +31,7 @@ def load_names(chosen: str | None) -> NameBook:
     """Read the petnames of the given file or `$PENSTOCK_NAMES`, else of `names.toml` here, else of the key's folder.
 
     The folder of the key that a command was given is that of its network: a name must not mean somebody of another one.
-    Without such a key the context in use has the names.
+    So is the folder of the files that it was given. Without either the context in use has the names.
 
     Raises `MalformedError` (`petname.malformed`, `principal.malformed`) and what reading a file raises.
     """
@@ -52,14 +52,23 @@ def _other_names() -> str | None:
     if name_book.ENVIRONMENT in os.environ or Path(name_book.DEFAULT_FILE).is_file():
         return None
     context = click.get_current_context(silent=True)
-    key = None if context is None else context.params.get("key_file")
-    if isinstance(key, str) and os.path.isfile(key):  # noqa: PTH113  # it takes any word
-        for folder in Path(key).resolve().parents[:2]:
-            if (folder / name_book.DEFAULT_FILE).is_file():
-                return str(folder / name_book.DEFAULT_FILE)
+    for word in () if context is None else _given_files(context.params):
+        if os.path.exists(word):  # noqa: PTH110  # it takes any word
+            place = Path(word).resolve() / name_book.DEFAULT_FILE
+            # In a folder of a network, a file is at most one folder below its names.
+            for folder in place.parents[0 if Path(word).is_dir() else 1 :][:2]:
+                if (folder / name_book.DEFAULT_FILE).is_file():
+                    return str(folder / name_book.DEFAULT_FILE)
     found = load_context().names
     # The folder of a context may be gone, and most commands need no names.
     return found if Path(found).is_file() else None
+
+
+def _given_files(parameters: Mapping[str, object]) -> Iterator[str]:
+    """Yield the files and folders that a command was given: first its key, then what it reads."""
+    for name in ("key_file", "files", "paths"):
+        given = parameters.get(name)
+        yield from (word for word in (given if isinstance(given, tuple) else (given,)) if isinstance(word, str))
 
 
 def complete_who(context: click.Context, _parameter: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -5,7 +5,9 @@ is shown. If neither is at hand, commands say that revocations were not checked.
 """
 
 import asyncio
+import os
 from collections.abc import Iterable, Iterator, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,14 +15,15 @@ from typing import Any, Final
 
 from penstock.apps.cli.shared.broker_client import Call, complete_context, talk
 from penstock.apps.cli.shared.commands import option
-from penstock.apps.cli.shared.credentials import load_credentials
+from penstock.apps.cli.shared.credentials import load_credentials, usable_credentials
 from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.session import Warned
 from penstock.broker.client.client import Client
 from penstock.errors import FailedError, PenstockError
-from penstock.model.names import TypeName
+from penstock.model.names import NetworkName, TypeName
 from penstock.model.principals import Principal
-from penstock.store.files.client_files import OmittedArguments, load_key
+from penstock.store.files.client_files import CREDENTIALS, VARIABLES, OmittedArguments, load_key
+from penstock.store.files.contexts import ConnectionContext, ContextFile, context_in_use
 from penstock.store.files.policy_files import ChainFile
 from penstock.trust.capabilities import Right, owner_of_tag
 from penstock.trust.certificates import Authorisation, Statement
@@ -32,6 +35,7 @@ from penstock.trust.refusals import CredentialStatus, RevokedCertificate, last_r
 CHAINS: Final = ".chain"
 #: seconds until a broker must have answered
 _PATIENCE: Final = 5.0
+_NO_CONTEXT: Final = "no context connects to their network; add one with `penstock context add`, or give --context"
 _OPTIONS: Final = {"url": "--broker", "network": "--network", "key": "--key"}
 
 
@@ -103,8 +107,8 @@ def context_option() -> Any:
         "--context",
         metavar="NAME",
         shell_complete=complete_context,
-        help="Ask this context's broker which certificates are revoked (default: that of the environment, or of the "
-        "context in use).",
+        help="Ask this context's broker which certificates are revoked (default: the broker of their own network, from "
+        "the environment or a context).",
     )
 
 
@@ -166,6 +170,75 @@ class BrokerLookup:
         except PenstockError as error:
             return RevocationCheck(unchecked=error.message)
         return check_at_broker(call, certificates, about)
+
+
+@dataclass(frozen=True, slots=True)
+class _Candidate:
+    """A context, or the environment, whose broker could be asked about a certificate."""
+
+    #: the context's name; None for the environment
+    name: str | None
+    found: ConnectionContext
+
+    def principals(self) -> Iterator[Principal]:
+        """Yield the network's owner, and whoever connects."""
+        with suppress(PenstockError):
+            yield NetworkName.parse(self.found.network).owner
+        with suppress(PenstockError):
+            yield NameBook.of({}).principal(self.found.key)
+
+    def folders(self) -> set[Path]:
+        """Return the folders of its files."""
+        files = (self.found.key, self.found.type_file, *self.found.credentials)
+        return {Path(file).absolute().parent for file in files if file}
+
+
+def _candidates(chosen: str | None) -> Iterator[_Candidate]:
+    """Yield the environment, the context in use and the other contexts. Raises as `ContextFile.load`."""
+    url, network, key = (os.environ.get(variable, "") for variable in VARIABLES.values())
+    if chosen is None and url:
+        files = tuple(filter(None, os.environ.get(CREDENTIALS, "").split(os.pathsep)))
+        yield _Candidate(None, ConnectionContext(broker=url, network=network, key=key, credentials=files))
+    stored, in_use = ContextFile.load(), context_in_use(chosen)
+    if in_use:
+        yield from (_Candidate(name, stored.contexts[name]) for name in sorted(stored.contexts, key=in_use.__ne__))
+
+
+def _concerned(certificates: Credentials) -> set[Principal]:
+    """Return the issuers and subjects of certificates, and the owners of what they are about."""
+    found: set[Principal] = set()
+    for statement in (one.statement for one in certificates):
+        owner = owner_of_tag(statement.tag) if isinstance(statement, Authorisation) else None
+        about = (statement.issuer, statement.subject, owner)
+        found.update(one for one in about if isinstance(one, Principal))
+    return found
+
+
+def check_files(files: Iterable[str], names: NameBook, context: str | None = None) -> dict[str, RevocationCheck]:
+    """Ask brokers about the certificates in files: for each file that of its own network. Raises what reading raises.
+
+    Without a chosen context, that is the broker of a context whose network's owner, or whose client, occurs in the
+    certificates, or whose files are in the same folder: the context in use if it is one of several. If there is none,
+    no broker is asked, because another network's broker knows nothing about them.
+    """
+    bags = {file: usable_credentials([file])[0] for file in files}
+    groups: dict[str | None, list[str]] = {}
+    checks = dict.fromkeys(bags, RevocationCheck(unchecked=_NO_CONTEXT))
+    try:
+        candidates = [] if context else [*_candidates(context)]
+    except PenstockError as error:
+        return dict.fromkeys(bags, RevocationCheck(unchecked=error.message))
+    known = [(one, {*one.principals()}, one.folders()) for one in candidates]
+    for file, bag in bags.items():
+        concerned, folder = _concerned(bag), Path(file).absolute().parent
+        ranks = [(not concerned.isdisjoint(who), folder in folders) for _, who, folders in known]
+        best = max(ranks, default=(False, False))
+        if context or any(best):
+            groups.setdefault(context or known[ranks.index(best)][0].name, []).append(file)
+    for name, group in groups.items():
+        bag = sum((bags[file] for file in group), Credentials())
+        checks |= dict.fromkeys(group, BrokerLookup(names, name).check(bag))
+    return checks
 
 
 def check_at_broker(call: Call, certificates: Credentials, about: TypeName | None = None) -> RevocationCheck:
