@@ -23,6 +23,8 @@ from penstock.fabric.port import Callback as Callback
 from penstock.fabric.port import Clock as Clock
 from penstock.fabric.port import Fabric as Fabric
 from penstock.fabric.port import Handler as Handler
+from penstock.fabric.port import KeyChoice as KeyChoice
+from penstock.fabric.port import KeysUnder as KeysUnder
 from penstock.fabric.port import Publisher as Publisher
 from penstock.fabric.port import RandomBytes as RandomBytes
 from penstock.fabric.port import ReaderCounts as ReaderCounts

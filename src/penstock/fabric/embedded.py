@@ -9,7 +9,7 @@ import json
 import secrets
 import sqlite3
 from collections import OrderedDict, deque
-from collections.abc import Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from itertools import islice
@@ -26,6 +26,8 @@ from penstock.fabric.port import (
     DeadlineMissed,
     Fabric,
     Handler,
+    KeyChoice,
+    KeysUnder,
     Publisher,
     RandomBytes,
     SampleReader,
@@ -42,10 +44,12 @@ from penstock.fabric.port import (
     no_reply,
     no_responder,
     not_owner,
+    prefixes,
     unknown,
 )
 from penstock.fabric.qos import CODES, KEEP_ALL, Durability, Ownership, Priority, Qos, agree, check_offer
 from penstock.fabric.tasks import waited_for
+from penstock.selector import Selector
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Persistent topics: one SQLite file, written before publishing returns.
@@ -147,7 +151,10 @@ class _Topic:
     claim: TopicOwnership | None = None
     kept: OrderedDict[int, Sample] = field(default_factory=OrderedDict)
     of_key: dict[str, deque[int]] = field(default_factory=dict)
-    readers: list[TopicSubscription] = field(default_factory=list)
+    readers: dict[TopicSubscription, None] = field(default_factory=dict)
+    #: the readers of all keys, and the others by what they chose
+    of_all: dict[TopicSubscription, None] = field(default_factory=dict)
+    choosers: dict[KeyChoice, dict[TopicSubscription, None]] = field(default_factory=dict)
     services: list["_Service"] = field(default_factory=list)
     numbers: int = 0
 
@@ -166,6 +173,35 @@ class _Topic:
         mine.remove(number)
         if not mine:
             del self.of_key[sample.key]
+
+    def hearers(self, key: str) -> dict[TopicSubscription, None]:
+        """Return the readers of a key."""
+        if not self.choosers:
+            return self.of_all
+        found = dict(self.of_all)
+        found.update(self.choosers.get(key, ()))
+        for prefix in prefixes(key):
+            found.update(self.choosers.get(KeysUnder(prefix), ()))
+        return found
+
+    def join(self, reader: TopicSubscription) -> None:
+        self.readers[reader] = None
+        if reader.keys is None:
+            self.of_all[reader] = None
+        for choice in reader.keys or ():
+            self.choosers.setdefault(choice, {})[reader] = None
+
+    def leave(self, reader: TopicSubscription) -> None:
+        self.readers.pop(reader, None)
+        self.of_all.pop(reader, None)
+        for choice in reader.keys or ():
+            self.unchoose(reader, choice)
+
+    def unchoose(self, reader: TopicSubscription, choice: KeyChoice) -> None:
+        choosers = self.choosers.get(choice, {})
+        choosers.pop(reader, None)
+        if not choosers:
+            self.choosers.pop(choice, None)
 
     def expired(self, now: float) -> list[int]:
         """Return the numbers of expired samples. Samples are nearly in order of time, so that this stops early."""
@@ -248,7 +284,7 @@ class EmbeddedFabric(Fabric):
         del self._topics[topic]
         for reader in list(found.readers):
             reader.fail(unknown(topic))
-        found.readers.clear()
+            found.leave(reader)
 
     async def publisher(self, topic: str, *, strength: int = 0) -> "EmbeddedPublisher":
         """Return a writer of a topic."""
@@ -256,27 +292,42 @@ class EmbeddedFabric(Fabric):
         made.claim()
         return made
 
-    async def subscribe(
+    async def subscribe(  # noqa: PLR0913  # named settings, each with a default
         self,
         topic: str,
         requested: Qos | None = None,
         *,
         callback: Callback | None = None,
         on_deadline: DeadlineMissed | None = None,
+        keys: Collection[KeyChoice] | None = None,
+        selector: Selector | None = None,
     ) -> TopicSubscription:
         """Read a topic."""
         found = self._topic(topic)
         qos = agree(found.qos, found.qos if requested is None else requested)
 
         async def leave(subscription: TopicSubscription) -> None:
-            if subscription in found.readers:
-                found.readers.remove(subscription)
+            found.leave(subscription)
 
-        made = TopicSubscription(SampleReader(qos, self.limits), self.clock, leave=leave, on_deadline=on_deadline)
+        async def choose(subscription: TopicSubscription, choice: KeyChoice, new: bool) -> None:  # a hook
+            if not new:
+                found.unchoose(subscription, choice)
+            elif subscription in found.readers:
+                found.choosers.setdefault(choice, {})[subscription] = None
+
+        made = TopicSubscription(
+            SampleReader(qos, self.limits),
+            self.clock,
+            leave=leave,
+            on_deadline=on_deadline,
+            keys=keys,
+            selector=selector,
+            choose=choose,
+        )
         if qos.durable:
             for sample in found.kept.values():
                 made.receive(sample)
-        found.readers.append(made)
+        found.join(made)
         if callback is not None:
             made.run(callback)
         return made
@@ -360,12 +411,13 @@ class EmbeddedFabric(Fabric):
             raise unknown(topic.name)
         if topic.qos.durable:
             self._keep(topic, sample)
-        for reader in topic.readers:
+        hearers = topic.hearers(sample.key)
+        for reader in hearers:
             reader.receive(sample, wake=False)
-        if topic.readers:
+        if hearers:
             if not self._woken:
                 asyncio.get_running_loop().call_soon(self._wake)
-            self._woken.setdefault(topic.qos.priority, {}).update(dict.fromkeys(topic.readers))
+            self._woken.setdefault(topic.qos.priority, {}).update(hearers)
         self._turns += 1
         if topic.qos.reliable or self._turns % _TURN == 0:
             await asyncio.sleep(0)  # let readers run: a writer that never waits would starve them

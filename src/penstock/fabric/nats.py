@@ -11,9 +11,10 @@ is read. Seals above this port show whether the bytes are what a writer wrote.
 import asyncio
 import json
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 from typing import Any, Final, Self
 
@@ -27,6 +28,8 @@ from penstock.fabric.port import (
     DeadlineMissed,
     Fabric,
     Handler,
+    KeyChoice,
+    KeysUnder,
     Publisher,
     RandomBytes,
     SampleReader,
@@ -48,15 +51,16 @@ from penstock.fabric.port import (
 )
 from penstock.fabric.qos import FOREVER, KEEP_ALL, Order, Ownership, Qos, agree, check_offer
 from penstock.fabric.tasks import in_background
+from penstock.selector import Selector
 
 try:
     import nats.errors
     from nats.aio.client import Client
     from nats.aio.msg import Msg
 
-    from penstock.fabric.nats_api import NO_STREAM, NOT_STORED, STREAM_DIFFERS, TRANSIENT, ApiError, store
-    from penstock.fabric.nats_feed import StreamFeed, read_all, receive
-    from penstock.fabric.nats_link import Listening, NatsLink, checked
+    from penstock.fabric.nats_api import NO_STREAM, NOT_STORED, STREAM_DIFFERS, TRANSIENT, ApiError, settle, store
+    from penstock.fabric.nats_feed import StreamFeed, read_all
+    from penstock.fabric.nats_link import DirectListening, Listening, NatsLink, checked
 except ImportError as missing:
     raise FailedError(
         "fabric.not-installed", "the fabric over NATS needs nats-py", hint="pip install 'penstock[nats]'"
@@ -245,55 +249,79 @@ class NatsFabric(Fabric):
         await made.claim()
         return made
 
-    async def subscribe(
+    async def subscribe(  # noqa: PLR0913  # named settings, each with a default
         self,
         topic: str,
         requested: Qos | None = None,
         *,
         callback: Callback | None = None,
         on_deadline: DeadlineMissed | None = None,
+        keys: Collection[KeyChoice] | None = None,
+        selector: Selector | None = None,
     ) -> TopicSubscription:
-        """Read a topic."""
+        """Read a topic. Keys are chosen by the server, or here where there is a stream; the selector is used here."""
         offered = await self.describe(topic)
         qos = agree(offered, offered if requested is None else requested)
-        reader = SampleReader(qos, self.limits)
-        if _in_stream(offered):
-            made = await self._feed(topic, offered, reader, on_deadline)
-        else:
-            made = await self._listen(topic, reader, on_deadline)
+        new = partial(
+            TopicSubscription,
+            SampleReader(qos, self.limits),
+            self.clock,
+            on_deadline=on_deadline,
+            keys=keys,
+            selector=selector,
+        )
+        made = await (self._feed(topic, offered, new) if _in_stream(offered) else self._listen(topic, qos, new))
         self._open[made] = None
         if callback is not None:
             made.run(callback)
         return made
 
-    async def _feed(
-        self, topic: str, offered: Qos, reader: SampleReader, on_deadline: DeadlineMissed | None
-    ) -> TopicSubscription:
+    async def _feed(self, topic: str, offered: Qos, new: Callable[..., TopicSubscription]) -> TopicSubscription:
         feed = StreamFeed(self.link, topic, volatile=not offered.durable, name=lambda: self._random(12).hex())
 
         async def leave(subscription: TopicSubscription) -> None:
             self._open.pop(subscription, None)
             await feed.close()
 
-        made = TopicSubscription(reader, self.clock, leave=leave, taken=feed.stir, on_deadline=on_deadline)
+        made = new(leave=leave, taken=feed.stir)
         try:
-            await feed.open(made, from_start=reader.qos.durable)
+            await feed.open(made, from_start=made.reader.qos.durable)
         except ApiError as error:
             raise _refused(topic, error) from error
         return made
 
-    async def _listen(self, topic: str, reader: SampleReader, on_deadline: DeadlineMissed | None) -> TopicSubscription:
+    async def _listen(self, topic: str, qos: Qos, new: Callable[..., TopicSubscription]) -> TopicSubscription:
         async def leave(subscription: TopicSubscription) -> None:
             self._open.pop(subscription, None)
             await self.link.unlisten(listening)
 
-        made = TopicSubscription(reader, self.clock, leave=leave, on_deadline=on_deadline)
+        async def choose(_: TopicSubscription, choice: KeyChoice, new: bool) -> None:  # a hook
+            subject = self.link.subject_of_parts(topic, choice)
+            if not new:
+                await listening.drop(subject)
+                return
+            client = await self.link.client(qos.priority)
+            try:
+                await listening.add(client, subject, partial(hear, choice))
+                if isinstance(choice, KeysUnder):
+                    await settle(client, 2)  # from now on only this choice hands over what several match
+            except TRANSIENT as error:
+                raise self.link.unreachable(error) from error
 
-        async def hear(message: Msg) -> None:
-            receive(made, message.data)
+        def hear(choice: KeyChoice | None, data: bytes) -> None:
+            try:
+                sample = decode(data)
+            except MalformedError:
+                made.counts.malformed += 1
+                return
+            # Of several choices that match the server sends a copy for each.
+            if made.keys is None or made.keys.match(sample.key) == choice:
+                made.receive(sample)
 
-        subject, pending = self.link.subject(topic), self.limits.fabric_pending
-        listening = Listening(subject, hear, priority=reader.qos.priority, pending=pending)
+        made = new(leave=leave, choose=choose)
+        choices: Iterable[KeyChoice | None] = (None,) if made.keys is None else made.keys
+        subjects = {self.link.subject_of_parts(topic, choice): partial(hear, choice) for choice in choices}
+        listening = DirectListening(subjects, qos.priority)
         await self.link.listen(listening)
         return made
 
@@ -449,7 +477,7 @@ class NatsPublisher(Publisher):
     async def _throw(self, sample: Sample) -> None:
         client = await self._link.client(self._qos.priority)
         try:
-            await client.publish(self._link.subject(self.topic, sample.key), encode(sample))
+            await client.publish(self._link.subject_of_parts(self.topic, sample.key), encode(sample))
         except nats.errors.MaxPayloadError as error:
             raise _too_large() from error
         except TRANSIENT as error:

@@ -64,7 +64,21 @@ class NatsClient(Client):
     #: messages that could not be read
     unreadable = 0
 
+    def __init__(self) -> None:
+        super().__init__()
+        #: by subscription, what takes the bytes of its messages directly, without a queue and a task
+        self.sinks: dict[int, Callable[[bytes], None]] = {}
+
     async def _process_msg(self, sid: int, subject: bytes, reply: bytes, data: bytes, headers: bytes) -> None:
+        sink = self.sinks.get(sid)
+        if sink is not None:
+            self.stats["in_msgs"] += 1
+            self.stats["in_bytes"] += len(data)
+            try:
+                sink(data)
+            except Exception:  # noqa: BLE001  # as below
+                self.unreadable += 1
+            return
         subject, reply, headers = (part and _as_text(part) for part in (subject, reply, headers))
         try:
             await super()._process_msg(sid, subject, reply, data, headers)

@@ -4,15 +4,16 @@ What the servers hold, under one prefix:
 
     stream PREFIX_topics      subject PREFIX.topics.TOPIC: what a topic offers; PREFIX.owners.TOPIC: who owns it
     stream PREFIX-TOPIC       subjects PREFIX.t.TOPIC.KEY: the samples of a topic that is reliable or durable
-    no stream                 PREFIX.t.TOPIC.KEY of the other topics, and PREFIX.ask.TOPIC for requests
+    no stream                 PREFIX.t.TOPIC.PART.PART… of the other topics, and PREFIX.ask.TOPIC for requests
 
-A key is one token of a subject: its bytes in base64, without padding; `_` is the empty key.
+A key is one token of a subject: its bytes in base64, without padding; `_` is the empty key. Where there is no stream,
+each part of a key is a token, so that the servers find the readers of a key and of all keys under a prefix.
 """
 
 import asyncio
 import base64
 import json
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
@@ -49,7 +50,7 @@ from penstock.fabric.nats_login import (
     NotInstalledError,
     address,
 )
-from penstock.fabric.port import closed
+from penstock.fabric.port import KeyChoice, KeysUnder, closed
 from penstock.fabric.qos import Priority
 from penstock.fabric.tasks import keep_running, report
 
@@ -74,7 +75,7 @@ class NatsLink:
         self._clients: dict[Priority, NatsClient] = {}
         self._opening = asyncio.Lock()
         self._complaint = ""
-        self._listening: dict[Listening, None] = {}
+        self._listening: dict[Listening | DirectListening, None] = {}
         self._reviving: set[asyncio.Task[None]] = set()
         self._watching: asyncio.Task[None] | None = None
         self.returned: dict[object, Callable[[], None]] = {}  # called when a connection is back
@@ -82,9 +83,15 @@ class NatsLink:
         self.closed = False
 
     def subject(self, topic: str, key: str | None = None) -> str:
-        """Return the subject of a key, or of all keys."""
-        last = "*" if key is None else base64.urlsafe_b64encode(key.encode()).decode().rstrip("=") or "_"
-        return f"{self.prefix}.t.{topic}.{last}"
+        """Return the subject of a key, or of all keys, in a stream."""
+        return f"{self.prefix}.t.{topic}.{'*' if key is None else _token(key)}"
+
+    def subject_of_parts(self, topic: str, choice: KeyChoice | None = None) -> str:
+        """Return the subject of a key, of the keys under a prefix, or of all keys, where there is no stream."""
+        if choice is None:
+            return f"{self.prefix}.t.{topic}.>"
+        key, last = (choice.prefix, ".>") if isinstance(choice, KeysUnder) else (choice, "")
+        return f"{self.prefix}.t.{topic}.{'.'.join(map(_token, key.split('/')))}{last}"
 
     def stream(self, topic: str) -> str:
         """Return the stream that keeps a topic."""
@@ -95,7 +102,7 @@ class NatsLink:
         """Return the stream that keeps what topics offer and who owns them."""
         return f"{self.prefix}_topics"
 
-    async def client(self, priority: Priority = Priority.NORMAL) -> Client:
+    async def client(self, priority: Priority = Priority.NORMAL) -> NatsClient:
         """Return the connection for a priority.
 
         Raises `FailedError` (`fabric.unreachable`, `fabric.credentials`, `fabric.not-installed`) and `RefusedError`
@@ -156,7 +163,7 @@ class NatsLink:
 
     async def call(
         self,
-        work: Callable[[Client], Awaitable[_T]],
+        work: Callable[[NatsClient], Awaitable[_T]],
         *,
         priority: Priority = Priority.NORMAL,
         patience: float | None = None,
@@ -281,12 +288,12 @@ class NatsLink:
         if not self.closed:
             await self._back()
 
-    async def listen(self, listening: "Listening") -> None:
+    async def listen(self, listening: "Listening | DirectListening") -> None:
         """Subscribe to a subject, on this connection and on later ones. Raises as `call`."""
         await self.call(listening.attach, priority=listening.priority)
         self._listening[listening] = None
 
-    async def unlisten(self, listening: "Listening") -> None:
+    async def unlisten(self, listening: "Listening | DirectListening") -> None:
         """Unsubscribe from a subject."""
         self._listening.pop(listening, None)
         await listening.detach()
@@ -332,6 +339,57 @@ class Listening:
                 await self._inbox.unsubscribe()
                 if self._of.is_connected:
                     await settle(self._of, _FLUSHING)
+
+
+class DirectListening:
+    """Subscriptions to subjects, on the current connection, whose bytes are taken directly; subjects come and go."""
+
+    def __init__(self, subjects: Mapping[str, Callable[[bytes], None]], priority: Priority) -> None:
+        self.priority = priority
+        self._sinks = dict(subjects)
+        self._of: NatsClient | None = None
+        self._made: dict[str, Any] = {}  # the subscription of each subject there
+
+    async def attach(self, client: NatsClient) -> None:
+        """Subscribe on this connection, and wait until the server has taken it in. Raises as nats-py."""
+        if self._of is not client:
+            self._of, self._made = client, {}
+        for subject in self._sinks.keys() - self._made.keys():
+            await self._subscribe(client, subject)
+        await settle(client, _FLUSHING)
+
+    async def _subscribe(self, client: NatsClient, subject: str) -> None:
+        made = self._made[subject] = await client.subscribe(subject)
+        client.sinks[made._id] = self._sinks[subject]  # noqa: SLF001  # nats-py shows it nowhere else
+
+    async def add(self, client: NatsClient, subject: str, sink: Callable[[bytes], None]) -> None:
+        """Subscribe to one more subject; whatever this connection sends later comes after it. Raises as nats-py."""
+        self._sinks[subject] = sink
+        if self._of is client:
+            await self._subscribe(client, subject)
+        else:
+            await self.attach(client)
+
+    async def drop(self, subject: str) -> None:
+        """Unsubscribe from a subject."""
+        self._sinks.pop(subject, None)
+        made = self._made.pop(subject, None)
+        if self._of is not None and made is not None:
+            self._of.sinks.pop(made._id, None)  # noqa: SLF001  # as above
+            with suppress(*TRANSIENT):
+                await made.unsubscribe()
+
+    async def detach(self) -> None:
+        """Unsubscribe from all, and wait until the server has taken it in, if it is connected."""
+        for subject in [*self._made]:
+            await self.drop(subject)
+        if self._of is not None and self._of.is_connected:
+            with suppress(*TRANSIENT):
+                await settle(self._of, _FLUSHING)
+
+
+def _token(text: str) -> str:
+    return base64.urlsafe_b64encode(text.encode()).decode().rstrip("=") or "_"
 
 
 def checked(login: NatsLogin | str) -> NatsLogin:

@@ -4,13 +4,14 @@
         await fabric.declare("weather", Qos(durability=Durability.TRANSIENT, history=1))
         writer = await fabric.publisher("weather")
         await writer.publish(b"rain", key="London")
-        async with await fabric.subscribe("weather") as samples:
+        async with await fabric.subscribe("weather", keys=["London"]) as samples:
             async for message in samples:
                 ...
 
 A topic is declared once, with the quality of service that it offers (`Qos`); a reader may request less. Topic names are
 opaque here. A reader that joins late begins with the samples that the topic keeps. Samples that a policy drops are
-counted in `TopicSubscription.counts`.
+counted in `TopicSubscription.counts`. A reader can choose keys, and headers by a selector; the chosen keys can change
+while it reads.
 
 All times are seconds since 1970 of the clock that the fabric was given; nothing here reads another clock.
 """
@@ -20,16 +21,17 @@ import re
 import time
 from abc import ABC, abstractmethod
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from itertools import islice
-from typing import Any, Final, Protocol, Self
+from typing import Any, Final, Protocol, Self, TypeAlias
 
-from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError
+from penstock.errors import EvaluationError, FailedError, MalformedError, PenstockError, RefusedError
 from penstock.fabric.envelope import MICROSECONDS, Sample, check
 from penstock.fabric.limits import FABRIC_LIMITS, FabricLimits
 from penstock.fabric.qos import FOREVER, KEEP_ALL, Order, Ownership, Qos
 from penstock.fabric.tasks import waited_for
+from penstock.selector import Selector, compile_selector
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Time and randomness: real, or of a simulation.
@@ -203,6 +205,7 @@ class ReaderCounts:
     """Counts of one reader's samples by result."""
 
     taken: int = 0
+    unselected: int = 0  #: of keys that the reader did not choose, or not matched by its selector
     usurped: int = 0  #: written by somebody who no longer owned the topic
     expired: int = 0  #: older than their lifespan
     overtaken: int = 0  #: dropped, because a newer one of their key had come
@@ -383,14 +386,78 @@ def slow_consumer() -> FailedError:
     )
 
 
+# ----------------------------------------------------------------------------------------------------------------------
+# Choosing samples by key. A key has parts, separated by `/`.
+
+
+@dataclass(frozen=True, slots=True)
+class KeysUnder:
+    """All keys that begin with the parts of `prefix` and have more: `a/b` and `a/b/c`, but not `a`, are under `a`."""
+
+    prefix: str
+
+
+KeyChoice: TypeAlias = str | KeysUnder
+"""A key, or all keys under a prefix."""
+
+
+def prefixes(key: str) -> Iterator[str]:
+    """Yield what a key is under, the widest first.
+
+    >>> list(prefixes("a/b/c"))
+    ['a', 'a/b']
+    """
+    at = key.find("/")
+    while at >= 0:
+        yield key[:at]
+        at = key.find("/", at + 1)
+
+
+class KeyChoices:
+    """The keys that a reader has chosen."""
+
+    def __init__(self, choices: Collection[KeyChoice] = ()) -> None:
+        self._exact = {choice for choice in choices if isinstance(choice, str)}
+        self._under = {choice.prefix for choice in choices if isinstance(choice, KeysUnder)}
+
+    def __iter__(self) -> Iterator[KeyChoice]:
+        yield from self._exact
+        yield from map(KeysUnder, self._under)
+
+    def __contains__(self, choice: KeyChoice) -> bool:
+        return choice.prefix in self._under if isinstance(choice, KeysUnder) else choice in self._exact
+
+    def add(self, choice: KeyChoice) -> None:
+        """Choose these keys too."""
+        if isinstance(choice, KeysUnder):
+            self._under.add(choice.prefix)
+        else:
+            self._exact.add(choice)
+
+    def drop(self, choice: KeyChoice) -> None:
+        """Choose these keys no more, unless another choice has them."""
+        if isinstance(choice, KeysUnder):
+            self._under.discard(choice.prefix)
+        else:
+            self._exact.discard(choice)
+
+    def match(self, key: str) -> KeyChoice | None:
+        """Return the widest choice that has a key; None if no choice has it."""
+        if self._under:
+            for prefix in prefixes(key):
+                if prefix in self._under:
+                    return KeysUnder(prefix)
+        return key if key in self._exact else None
+
+
 class TopicSubscription(AsyncIterator[Sample]):
     """The samples of a topic for one reader: an async iterator and a context manager.
 
     A cancelled `anext` does not lose a sample. The adapter's `leave` is called at the end, and `taken` when there is
-    room again.
+    room again. `choose` is called with a choice of keys and whether it is new or dropped.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # named settings, each with a default
         self,
         reader: SampleReader,
         clock: Clock,
@@ -398,8 +465,14 @@ class TopicSubscription(AsyncIterator[Sample]):
         leave: Callable[["TopicSubscription"], Awaitable[None]],
         taken: Callable[[], None] = lambda: None,
         on_deadline: DeadlineMissed | None = None,
+        keys: Collection[KeyChoice] | None = None,
+        selector: Selector | None = None,
+        choose: Callable[["TopicSubscription", KeyChoice, bool], Awaitable[None]] | None = None,
     ) -> None:
         self.reader = reader
+        self.keys = None if keys is None else KeyChoices(keys)
+        self._matches = None if selector is None else compile_selector(selector)
+        self._choose = choose
         self._clock = clock
         self._leave = leave
         self._taken = taken
@@ -418,11 +491,36 @@ class TopicSubscription(AsyncIterator[Sample]):
         """Take in a sample (called by the adapter), and wake the reader unless the adapter does so."""
         if self._closed or self._error is not None:
             return
+        if not self._wanted(sample):
+            self.counts.unselected += 1
+            return
         self.reader.receive(sample, self._clock.now())
         if self.reader.cut:
             self.fail(slow_consumer())
         if wake:
             self._wake.set()
+
+    def _wanted(self, sample: Sample) -> bool:
+        if self.keys is not None and self.keys.match(sample.key) is None:
+            return False
+        try:
+            return self._matches is None or self._matches(sample.headers) is True
+        except EvaluationError:
+            return False
+
+    async def add(self, choice: KeyChoice) -> None:
+        """Read these keys too. A reader of all keys has them already. Raises as `Fabric.subscribe`."""
+        if self.keys is not None and choice not in self.keys and not self._closed:
+            if self._choose is not None:
+                await self._choose(self, choice, True)
+            self.keys.add(choice)
+
+    async def drop(self, choice: KeyChoice) -> None:
+        """Stop reading these keys, unless another choice has them."""
+        if self.keys is not None and choice in self.keys:
+            self.keys.drop(choice)
+            if self._choose is not None and not self._closed:
+                await self._choose(self, choice, False)
 
     def wake(self) -> None:
         """Wake the reader (called by the adapter)."""
@@ -562,18 +660,22 @@ class Fabric(ABC):
         """
 
     @abstractmethod
-    async def subscribe(
+    async def subscribe(  # noqa: PLR0913  # named settings, each with a default
         self,
         topic: str,
         requested: Qos | None = None,
         *,
         callback: Callback | None = None,
         on_deadline: DeadlineMissed | None = None,
+        keys: Collection[KeyChoice] | None = None,
+        selector: Selector | None = None,
     ) -> TopicSubscription:
         """Read a topic: iterate over the result, or pass a callback.
 
         Without a request the reader gets what the topic offers. `on_deadline` is called with a key for which no sample
-        arrived in time. Raises `RefusedError`: `fabric.unknown-topic`, or the code of the policy that is not offered.
+        arrived in time. `keys` chooses keys, and `selector` samples by their headers, which are strings; without them
+        the reader gets all. Raises `RefusedError`: `fabric.unknown-topic`, or the code of the policy that is not
+        offered.
         """
 
     @abstractmethod

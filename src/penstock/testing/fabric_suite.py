@@ -22,9 +22,10 @@ from typing import Final, TypeVar
 from penstock.errors import PenstockError
 from penstock.fabric.envelope import Sample
 from penstock.fabric.limits import FabricLimits
-from penstock.fabric.port import Clock, Fabric, TopicSubscription
+from penstock.fabric.port import Clock, Fabric, KeyChoice, KeysUnder, TopicSubscription
 from penstock.fabric.qos import KEEP_ALL, Durability, Order, Ownership, Priority, Qos, Reliability
 from penstock.fabric.tasks import waited_for
+from penstock.selector import parse
 
 # ----------------------------------------------------------------------------------------------------------------------
 # A manual clock, and conditions to wait for.
@@ -457,6 +458,66 @@ class FabricSuite(QosSuite):
                 assert (first.writer, first.sequence, second.sequence) == (second.writer, 1, 2)
                 assert second.time > first.time
             await self.leave(fabric, other)
+
+    @scenario
+    async def test_a_reader_gets_the_keys_that_it_chose_each_sample_once(self, fabric: Fabric) -> None:
+        chosen: list[KeyChoice] = ["a/b", "a/b/c", "x", KeysUnder("a"), KeysUnder("p/q"), "clé.*>/ /é"]
+        for topic, qos in (("events", EVENTS), ("live", LIVE), ("log", LOG)):
+            await fabric.declare(topic, qos)
+            other = await self.join(fabric)
+            async with await other.subscribe(topic, keys=chosen) as reader, await fabric.publisher(topic) as writer:
+                for key in ("a", "b", "a/b", "a/b/c", "ab/c", "x", "x/y", "p/q", "p/q/", "p/q/r/s", "", "clé.*>/ /é"):
+                    await writer.publish(key.encode(), key=key)
+                await writer.publish(b"end", key="x")
+                wanted = ["a/b", "a/b/c", "x", "p/q/", "p/q/r/s", "clé.*>/ /é", "end"]
+                assert await take(reader, len(wanted)) == [key.encode() for key in wanted]
+                await nothing(reader)
+            await self.leave(fabric, other)
+
+    @scenario
+    async def test_chosen_keys_change_while_a_reader_reads(self, fabric: Fabric) -> None:
+        for topic, qos in (("events", EVENTS), ("live", LIVE)):
+            await fabric.declare(topic, qos)
+            async with await fabric.subscribe(topic, keys=[]) as reader, await fabric.publisher(topic) as writer:
+                await reader.add("a/1")
+                await reader.add("a/1")
+                # What is chosen later was not written before: it may still be on its way to the reader.
+                for key in ("a/1", "c/1"):
+                    await writer.publish(b"first", key=key)
+                assert [(await anext(reader)).key] == ["a/1"]
+                await reader.add(KeysUnder("a"))
+                for key in ("a/1", "a/2", "c/1"):
+                    await writer.publish(b"second", key=key)
+                assert [(await anext(reader)).key for _ in range(2)] == ["a/1", "a/2"]
+                await reader.drop(KeysUnder("a"))
+                await reader.add("b/1")
+                for key in ("a/2", "a/1", "b/1"):
+                    await writer.publish(b"third", key=key)
+                assert [(await anext(reader)).key for _ in range(2)] == ["a/1", "b/1"]
+                await reader.drop("a/1")
+                await reader.drop("unknown")
+                for key in ("a/1", "b/1"):
+                    await writer.publish(b"fourth", key=key)
+                assert [(await anext(reader)).key] == ["b/1"]
+                await nothing(reader)
+
+    @scenario
+    async def test_a_selector_chooses_samples_by_their_headers(self, fabric: Fabric) -> None:
+        for topic, qos in (("events", EVENTS), ("log", LOG)):
+            await fabric.declare(topic, qos)
+            kind = parse("kind = 'rain' AND place LIKE 'L%'")
+            async with (
+                await fabric.subscribe(topic, selector=kind) as reader,
+                await fabric.subscribe(topic, selector=parse("kind > 7"), keys=["x"]) as wrong,
+                await fabric.publisher(topic) as writer,
+            ):
+                for place, kind_of in (("London", "rain"), ("London", "sun"), ("Oxford", "rain"), ("Leeds", "rain")):
+                    await writer.publish(place.encode(), key="x", headers={"place": place, "kind": kind_of})
+                await writer.publish(b"nothing known", key="x")
+                await writer.publish(b"end", headers={"place": "L", "kind": "rain"})
+                assert await take(reader, 3) == [b"London", b"Leeds", b"end"]
+                assert reader.counts.unselected == 3
+                await nothing(wrong)
 
     @scenario
     async def test_every_reader_gets_every_sample_in_order(self, fabric: Fabric) -> None:
