@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from penstock.broker.client.client import Client as Client
     from penstock.broker.client.client import Feed as Feed
+    from penstock.broker.client.client import RightNotice as RightNotice
     from penstock.broker.client.client import Subscription as Subscription
     from penstock.broker.client.client import connect as connect
     from penstock.crypto import SigningKey as SigningKey
@@ -84,6 +85,7 @@ if TYPE_CHECKING:
     from penstock.trust import read_type as read_type
     from penstock.trust import sign_type as sign_type
     from penstock.trust import verify_type as verify_type
+    from penstock.trust.refusals import RightChange as RightChange
 
 __version__ = "0.2.0"
 __all__ = [
@@ -127,6 +129,8 @@ __all__ = [
     "RefusedError",
     "Restriction",
     "Right",
+    "RightChange",
+    "RightNotice",
     "Sealing",
     "SelectorError",
     "SigningKey",
@@ -156,7 +160,7 @@ __all__ = [
 
 #: the modules that names are imported from when they are first used
 _HOMES: Final = {
-    "penstock.broker.client.client": ("Client", "Feed", "Subscription", "connect"),
+    "penstock.broker.client.client": ("Client", "Feed", "RightNotice", "Subscription", "connect"),
     "penstock.crypto": ("SigningKey",),
     "penstock.errors": (
         "EvaluationError",
@@ -220,6 +224,7 @@ _HOMES: Final = {
         "sign_type",
         "verify_type",
     ),
+    "penstock.trust.refusals": ("RightChange",),
     "penstock.store": ("DecisionFile",),
     "penstock.guard.decision_log": ("read_record",),
 }

@@ -1,4 +1,4 @@
-"""Refusals for lack of rights: who may not do what, and the command that explains it.
+"""Refusals for lack of rights: who may not do what, or no longer, and the command that explains it.
 
 All such refusals are made here, so that they read alike. The message says who lacks which right on which event type or
 network: that is the request itself, so everybody may see it. The hint is a `penstock explain` command that can be run
@@ -8,6 +8,7 @@ as it is. Why the right is missing is not said here: that is for those who may k
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from enum import StrEnum
 from shlex import quote
 from typing import Final, TypeAlias
 
@@ -60,6 +61,28 @@ def resource_text(about: Resource, show: Callable[[Principal], str] = lambda own
     """Return a type or a network as `owner/name`, with the owner as `show` writes it."""
     version = f"@{about.version}" if isinstance(about, TypeName) else ""
     return f"{show(about.owner)}/{about.name}{version}"
+
+
+class RightChange(StrEnum):
+    """How the right to something that somebody does already has changed."""
+
+    #: nothing of it is permitted any more
+    WITHDRAWN = "withdrawn"
+    #: it is restricted in another way
+    RESTRICTED = "restricted"
+    #: some of it is permitted again
+    RESTORED = "restored"
+
+    def text(self, who: Principal, right: Right, about: Resource) -> str:
+        """Return the change as a sentence."""
+        action = action_text(right, resource_text(about))
+        match self:
+            case RightChange.WITHDRAWN:
+                return f"{who.short} may no longer {action}"
+            case RightChange.RESTRICTED:
+                return f"{who.short} may {action} with other restrictions"
+            case RightChange.RESTORED:
+                return f"{who.short} may {action} again"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,13 +19,14 @@ from tests.broker.sports import (
 )
 
 from penstock.broker.client import client as feeds
-from penstock.broker.client.client import connect
+from penstock.broker.client.client import RightNotice, connect
 from penstock.broker.limits import BrokerLimits
 from penstock.codec.limits import CodecLimits
 from penstock.errors import MalformedError, RefusedError
 from penstock.model import AttributeSpec, Event, Kind
 from penstock.trust.capabilities import BoundSelector, Right, event_tag
 from penstock.trust.certificates import Authorisation, issue
+from penstock.trust.refusals import RightChange
 from penstock.trust.validity import Validity
 
 READ = grant(PDA, NEWS, Right.SUBSCRIBE)
@@ -379,6 +380,62 @@ def test_publishers_are_told_when_nobody_wants_their_events() -> None:
             await news.unsubscribe()
             await until(lambda: feed.quiet)
             assert told == [(feed, True), (feed, False), (feed, True)]
+
+    run(main())
+
+
+# Rights that change.
+
+
+def test_clients_are_told_when_their_rights_change_and_events_come_again() -> None:
+    asking = grant(PDA, NEWS, Right.RESTRICTIONS)
+
+    async def main() -> None:
+        async with running(READ, WRITE) as node, client_of(node, PDA) as reader, client_of(node, REPORTER) as writer:
+            told: list[RightNotice] = []
+            await reader.watch_rights(told.append)
+            news, feed = await reader.subscribe(NEWS.name), await writer.advertise(NEWS.name)
+            await feed.publish(headline="one")
+            node.policy(WRITE)
+            await until(lambda: told)
+            await feed.publish(headline="two")
+            (notice,) = told
+            assert (notice.request, notice.change, notice.detail) == (news, RightChange.WITHDRAWN, None)
+            assert (
+                str(notice) == f"{PDA.principal.short} may no longer subscribe to {AGENCY.principal.short}/SportsNews@0"
+            )
+            assert notice.refusal is news.refusal
+            assert notice.refusal is not None
+            error = await refused("broker.not-permitted", reader.subscribe(NEWS.name))
+            assert (notice.refusal.message, notice.refusal.hint) == (error.message, error.hint)
+            node.policy(WRITE, LESS)
+            await until(lambda: len(told) == 2)
+            await feed.publish(headline="three", location="Leeds")
+            assert [(one["headline"], one["location"]) for one in await take(news, 2)] == [
+                ("one", None),
+                ("three", None),
+            ]
+            assert (told[1].change, told[1].refusal, told[1].detail, news.refusal) == ("restored", None, None, None)
+            assert str(told[1]).endswith("/SportsNews@0 again")
+            node.policy(WRITE, READ)
+            node.policy(WRITE, LESS, asking)
+            await until(lambda: len(told) == 3)
+            assert (told[2].change, [*(told[2].detail or ())]) == ("restricted", ["granted", "missing", "problems"])
+
+    run(main())
+
+
+def test_a_publisher_is_told_that_its_type_is_gone() -> None:
+    async def main() -> None:
+        async with running(WRITE) as node, client_of(node, REPORTER) as writer:
+            told: list[RightNotice] = []
+            await writer.watch_rights(told.append)
+            feed = await writer.advertise(NEWS.name)
+            node.core.settle(node.core.local.change(node.core.now(), removed=[NEWS.name]))
+            await until(lambda: told)
+            assert feed.refusal is not None
+            assert (feed.refusal.code, feed.refusal.fields["asked"]) == ("broker.unknown-type", "advertise")
+            assert str(told[0]).endswith("/SportsNews@0: `SportsNews` version 0 is not known here")
 
     run(main())
 

@@ -89,6 +89,27 @@ def test_a_refusal_after_a_restart_ends_what_stood() -> None:
     run(main())
 
 
+def test_a_right_that_comes_back_with_a_new_connection_is_told() -> None:
+    async def main() -> None:
+        port = free_port()
+        told: list[str] = []
+        async with running(READ, port=port) as node:
+            reader = client_of(node, PDA)
+            await reader.__aenter__()
+            await reader.watch_rights(lambda notice: told.append(str(notice.change)))
+            news = await reader.subscribe(NEWS.name)
+            node.policy()
+            await until(lambda: news.refusal is not None)
+        async with running(READ, port=port) as node:
+            await until(lambda: told == ["withdrawn", "restored"])
+            assert news.refusal is None
+            node.policy()
+            await until(lambda: told[2:] == ["withdrawn"])
+            await reader.close()
+
+    run(main())
+
+
 def test_somebody_else_at_the_same_address_is_not_taken_for_the_broker() -> None:
     async def main() -> None:
         port = free_port()
@@ -218,6 +239,7 @@ def test_an_answer_that_takes_too_long() -> None:
         ["hello", 1, "client", b""],
         ["events", "s1", [["id"]]],
         ["accepted", -1],
+        ["right-changed", "s1", "doubled", "", "", "", None],
         ["nonsense"],
         7,
     ],
@@ -236,6 +258,7 @@ def test_words_about_what_a_client_does_not_know_are_passed_over() -> None:
         ["accepted", 77],
         ["answered", 78, None],
         ["quenched", "a9", True],
+        ["right-changed", "s9", "withdrawn", "broker.not-permitted", "no", "", None],
         ["events", "s9", [["id", None, 3]]],
         ["refused", 0, "guard.not-permitted", "no", "", None, 4],
         ["answered", 1, []],

@@ -39,6 +39,10 @@ class Ears:
     def post(self, message: Encoded, *, eager: bool = False) -> None:  # as a link has it
         self.heard.append(message)
 
+    def try_post(self, message: Encoded) -> bool:
+        self.post(message)
+        return True
+
     async def close(self, _code: str = "") -> None:
         """Go."""
 
@@ -50,6 +54,51 @@ def attend(node: Broker, session: str, link: Ears) -> _Client:
     node.core.path.links[session] = client.link
     node.core.settle(node.core.local.connect(node.core.now(), session, link.peer.principal, Credentials()))
     return client
+
+
+@dataclass
+class SlowEars(Ears):
+    """A link whose peer reads one message each time that it is let to."""
+
+    reads: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(0))
+
+    def try_post(self, message: Encoded) -> bool:
+        return False
+
+    async def send(self, message: Encoded) -> None:
+        await self.reads.acquire()
+        self.heard.append(message)
+
+
+def test_a_slow_client_is_told_the_last_change_of_each_right_and_no_more_waits_than_it_has_requests() -> None:
+    async def main() -> None:
+        node, link = Broker(settings_of(*RIGHTS)), SlowEars()
+        core = node.core
+        for one in TYPES:
+            core.library.add(signed(one), core.now())
+        client = attend(node, "1", link)
+        node.clients._take(client, protocol.WatchRightsMessage(1))
+        for id_ in ("s", "t", "u"):
+            node.clients._take(client, protocol.SubscribeMessage(2, id_, NEWS.name, ""))
+        link.heard.clear()
+        for _ in range(50):
+            node.policy()
+            node.policy(*RIGHTS)
+            await asyncio.sleep(0)
+        assert len(client.notices) <= 3
+        node.policy()
+        node.clients._take(client, protocol.NamedRequestMessage(3, "unsubscribe", "u"))
+        assert [read_word(decode(one)) for one in link.heard] == [protocol.AcceptedMessage(3)]
+        for _ in range(6):
+            link.reads.release()
+            await asyncio.sleep(0)
+        words = [read_word(decode(one)) for one in link.heard]
+        changes = [(one.id, str(one.change)) for one in words if isinstance(one, protocol.RightChangedMessage)]
+        # The first one was on its way already.
+        assert changes == [("s", "restored"), ("t", "withdrawn"), ("s", "withdrawn")]
+        assert not client.notices
+
+    asyncio.run(main())
 
 
 IDS = st.sampled_from(["a", "b", "s", "t"])
@@ -93,6 +142,7 @@ REQUESTS = st.one_of(
     st.builds(protocol.DescribeTypeMessage, NUMBERS, NAMES),
     st.builds(protocol.NetworkStatusMessage, NUMBERS),
     st.builds(protocol.CredentialStatusMessage, NUMBERS, st.none() | NAMES),
+    st.builds(protocol.WatchRightsMessage, NUMBERS),
     st.builds(protocol.Evolve, NUMBERS, OCTETS),
 )
 #: so that most events have something to be published under

@@ -25,6 +25,7 @@ from penstock.broker.wire.protocol import (
 from penstock.codec.limits import CodecLimits
 from penstock.codec.wire import Wire, decode, encode
 from penstock.errors import LimitError, MalformedError
+from penstock.trust.refusals import RightChange
 
 pytestmark = pytest.mark.hypothesis
 
@@ -44,6 +45,8 @@ REQUESTS: list[Request] = [
     protocol.NetworkStatusMessage(9),
     protocol.CredentialStatusMessage(9),
     protocol.CredentialStatusMessage(9, NEWS.name),
+    protocol.ServeValidityMessage(9),
+    protocol.WatchRightsMessage(9),
     AskKeys(9, KeyWord.STATUS),
     AskKeys(9, KeyWord.ROTATE, NEWS.name.key, "headline"),
     AskKeys(9, KeyWord.EVICT, NEWS.name.key, broker=NEWS.name.owner),
@@ -58,6 +61,9 @@ WORDS: list[Word] = [
     protocol.ResponseMessage(3, [b"definition"]),
     protocol.Events("s", ROWS),
     protocol.QuenchedMessage("a", True),
+    protocol.RightChangedMessage("s", RightChange.WITHDRAWN, "broker.not-permitted", "no", "ask", {"lacked": []}),
+    protocol.RightChangedMessage("s", RightChange.RESTORED),
+    protocol.ValidityAskedMessage(b"question"),
 ]
 
 
@@ -109,6 +115,8 @@ def test_a_client_says_nothing_that_a_broker_says_and_the_other_way_round() -> N
         ["publish", 1, "a", str(NEWS.name), [["id", "yesterday"]]],
         ["publish", 1, "a", str(NEWS.name), [["x" * 5_000, None]]],
         ["publish", 1, "a", str(NEWS.name), [{"id": 1}]],
+        ["watch-rights", -1],
+        ["watch-rights", 1, "s"],
         ["reboot", 1, "s"],
         [],
         {},

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from contextlib import suppress
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import islice
 from typing import BinaryIO, Final
 
@@ -19,6 +20,7 @@ from penstock.apps.cli.shared.broker_client import (
     BrokerTypeOptions,
     Call,
     ClientOptions,
+    ExplainOptions,
     talk,
     until,
 )
@@ -37,13 +39,13 @@ from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.options import Duration
 from penstock.apps.cli.shared.session import EXPLAINED, Warned, say, speak, warn
 from penstock.apps.cli.shared.terminal import Shown, fact_table, grid_table, show, showing
-from penstock.broker.client.client import Client, Feed, Subscription, TypeSource
+from penstock.broker.client.client import Client, Feed, RightNotice, Subscription, TypeSource
 from penstock.codec.limits import FRAME_BYTES
 from penstock.codec.wire import Wire
 from penstock.errors import FailedError, MalformedError, PenstockError, RefusedError, printable
 from penstock.fabric.tasks import waited_for
 from penstock.model.events import Event
-from penstock.model.names import NetworkName, TypeName
+from penstock.model.names import TypeName
 from penstock.model.types import EventType
 from penstock.store.files.files import unreadable
 from penstock.trust.capabilities import Right
@@ -347,14 +349,17 @@ def sub(options: _Sub) -> None:
     """Subscribe to a type and its sub-types, and print the events that you may see until you stop it.
 
     With -o json each event is a line, a CloudEvent that `penstock pub` accepts. Attributes that you may not see are
-    null. The exit status is 3 if --timeout ends the command before --count events have arrived.
+    null. If your right is withdrawn, a line on standard error says so, and the command waits until it is granted again.
+    The exit status is 3 if --timeout ends the command before --count events have arrived.
     """
     call = options.client.call(options.of_type.type_files)
-    printer = _Printer(call.network, as_json=wants_data())
+    explained: ExplainOptions = click.get_current_context().meta[EXPLAINED]
+    printer = _Printer(call, explained, as_json=wants_data())
     source = call.type(options.of_type.type_name)
 
     async def subscribe(stop: asyncio.Event) -> int:
         async with call.client() as client:
+            await client.watch_rights(printer.right)
             held = await client.subscribe(source, options.selector)
             click.echo(printable(f"subscribed to {held.type.name.name}@{held.type.name.version}"), err=True)
             if options.ask:
@@ -362,8 +367,7 @@ def sub(options: _Sub) -> None:
                 printer.restrictions(found)
                 if found.get("missing"):
                     lacked = LackedRight(client.principal, Right.SUBSCRIBE, held.type.name)
-                    command: str = click.get_current_context().meta[EXPLAINED].command(lacked)
-                    click.echo(printable(f"hint: {lacked.hint(command)}"), err=True)
+                    click.echo(printable(f"hint: {lacked.hint(explained.command(lacked))}"), err=True)
             return await _print(held, printer, options.count, options.timeout, stop)
 
     found = talk(subscribe)
@@ -399,8 +403,9 @@ async def _events(held: Subscription, timeout: float | None, stop: asyncio.Event
 class _Printer:
     """Print events: aligned for people, a line of JSON each for programs."""
 
-    def __init__(self, network: NetworkName, *, as_json: bool) -> None:
-        self._network = network
+    def __init__(self, call: Call, explained: ExplainOptions, *, as_json: bool) -> None:
+        self._call = call
+        self._explained = explained
         self._json = as_json
         self._rows: Rows | None = None
 
@@ -426,6 +431,34 @@ class _Printer:
     def event(self, event: Event) -> None:
         """Print an event immediately."""
         if self._rows is None:
-            click.echo(cloud_event(event, str(self._network)))
+            click.echo(cloud_event(event, str(self._call.network)))
         else:
             say(self._rows.row(event))
+
+    def right(self, notice: RightNotice) -> None:
+        """Print a change of the right to the subscription on standard error: a line, or with -o json an object."""
+        now, refusal = datetime.now(UTC), notice.refusal
+        if refusal is not None:
+            self._explained.complete(refusal)
+        if self._json:
+            told = {"change": str(notice.change), "time": now, "type": str(notice.request.type.name)}
+            more = {"error": None if refusal is None else refusal.as_dict(), "detail": notice.detail}
+            click.echo(json.dumps({"right": told | more}, default=plain), err=True)
+            return
+        mark = "✓" if refusal is None else "✗"
+        why = "" if refusal is None or not refusal.hint else f": {refusal.hint}"
+        shown = "" if notice.detail is None or refusal is not None else f": {_granted(notice.detail)}"
+        at = now.isoformat(timespec="milliseconds").replace("+00:00", "Z")
+        text = f"{mark} {at} {notice}{why}{shown}"
+        click.echo(printable(speak(text, self._call.names.spoken())), err=True)
+
+
+def _granted(detail: Mapping[str, Wire]) -> str:
+    """Return what a subscription shows, in short."""
+    found: list[str] = []
+    for _, restriction in json.loads(json.dumps(detail, default=plain)).get("granted", ()):
+        for branch in restriction["branches"]:
+            names = branch["attributes"]
+            where = f" where {branch['where']}" if "where" in branch else ""
+            found.append(f"{'all attributes' if names == '*' else ', '.join(names)}{where}")
+    return "it shows " + "; ".join(dict.fromkeys(found))

@@ -14,6 +14,9 @@ fails (`client.interrupted`): it may have been carried out or not.
 A refusal raises `RefusedError` with the broker's code, what was asked in `asked`, and where the owner of the type lets
 the client know, what was granted and which right was missing in `detail`. If a right is missing, the message says which
 one, and the hint has the command that explains it.
+
+Rights change while a client runs. A subscription or an advertisement without a right is kept, and is active again when
+the right is: `Client.watch_rights` reports both.
 """
 
 import asyncio
@@ -21,12 +24,13 @@ import secrets
 from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from inspect import isawaitable
 from itertools import count
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, Generic, Protocol, Self, TypeAlias, TypeVar, overload
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Protocol, Self, TypeAlias, TypeVar, overload
 
 from penstock.broker.client.connection import ActiveRequest, Caller, Connection
 from penstock.broker.keys.sealing import open_released
@@ -54,10 +58,11 @@ from penstock.model.types import EventType
 from penstock.model.values import Kind, Scalar, check_value
 from penstock.store.files.client_files import OmittedArguments, load_credentials, load_key
 from penstock.store.files.name_book import NameBook, WrittenNames, load_names
+from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, read_type
 from penstock.trust.key_statements import KeyGroup, KeyRequest, KeyWish
-from penstock.trust.refusals import TYPE_USES, CredentialStatus, read_revoked
+from penstock.trust.refusals import TYPE_USES, CredentialStatus, RightChange, read_revoked
 from penstock.trust.signed import sign_value
 from penstock.trust.statements import OneTimeQuestion
 
@@ -117,13 +122,19 @@ def _report(error: Exception) -> None:
 
 
 class _Held:
-    """A request of a client. It is `active` from its acceptance to its end."""
+    """A request of a client. It is `active` from its acceptance to its end.
+
+    `refusal` says why nothing of it is permitted at present, for a client that watches its rights.
+    """
+
+    right: ClassVar[Right]
 
     def __init__(self, session: FeedSession, id: str, event_type: EventType) -> None:  # noqa: A002  # the client's name
         self._session = session
         self.id = id
         self.type = event_type
         self.active = False
+        self.refusal: RefusedError | None = None
         self.ended: PenstockError | None = None
 
     def __repr__(self) -> str:
@@ -146,6 +157,8 @@ class Feed(_Held, Generic[T]):
     `publish` waits until the broker has taken the event, and raises what it was refused for. `post` does not wait;
     later refusals go to `Client.on_refusal`. Events are in order in both ways.
     """
+
+    right = Right.PUBLISH
 
     def __init__(
         self,
@@ -277,6 +290,8 @@ class Subscription(_Held, Generic[T]):
     A slow reader exerts back-pressure on its broker, and everything else for the same client waits too. A broker
     disconnects clients that leave it waiting for long.
     """
+
+    right = Right.SUBSCRIBE
 
     def __init__(  # noqa: PLR0913  # what a subscription is made of
         self,
@@ -413,8 +428,30 @@ class Subscribing(Generic[T]):
 # The client: a publisher's or subscriber's side of a session with its local broker.
 
 
+@dataclass(frozen=True, slots=True)
+class RightNotice:
+    """The right of a client to a subscription or an advertisement has changed. As text, it is a sentence.
+
+    `refusal` says why nothing of it is permitted any more (`RightChange.WITHDRAWN`): it is the refusal that the request
+    would get now. `detail` says what is granted and what is missing, where the owner of the type lets the client ask.
+    Where the owner does not, no client learns that it is restricted in another way (`RightChange.RESTRICTED`).
+    """
+
+    principal: Principal
+    request: Feed[Any] | Subscription[Any]
+    change: RightChange
+    refusal: RefusedError | None = None
+    detail: Mapping[str, Wire] | None = None
+
+    def __str__(self) -> str:
+        text = self.change.text(self.principal, self.request.right, self.request.type.name)
+        reason = "" if self.refusal is None or "lacked" in self.refusal.fields else f": {self.refusal.message}"
+        return text + reason
+
+
 OnQuench: TypeAlias = Callable[[Feed[Any], bool], None]
 OnRefusal: TypeAlias = Callable[[RefusedError], None]
+OnRightChange: TypeAlias = Callable[[RightNotice], None]
 OnValidityAsked: TypeAlias = Callable[[OneTimeQuestion | None], None]
 """Receives a one-time question to be answered, or None: a new validity statement should be published."""
 _HeldT = TypeVar("_HeldT", Feed[Any], Subscription[Any])
@@ -495,6 +532,7 @@ class Client:
         self._on_quench: OnQuench | None = None
         self._on_refusal: OnRefusal | None = None
         self._on_validity: OnValidityAsked | None = None
+        self._on_right: OnRightChange | None = None
         self._stem = caller.endpoint.random(9).hex()
 
     def __repr__(self) -> str:
@@ -549,6 +587,10 @@ class Client:
                 if self._on_validity is not None:
                     asked = OneTimeQuestion.from_sexp(parse_canonical(question)) if question else None
                     call_back(self._on_validity, asked)
+            case protocol.RightChangedMessage(id_):
+                held = self._subscriptions.get(id_) or self._feeds.get(id_)
+                if held is not None:
+                    self._right_changed(held, word)
             case protocol.QuenchedMessage(id_, quiet):
                 feed = self._feeds.get(id_)
                 if feed is not None:
@@ -557,14 +599,39 @@ class Client:
                         call_back(self._on_quench, feed, quiet)
         return None
 
+    def _right_changed(self, held: Feed[Any] | Subscription[Any], word: protocol.RightChangedMessage) -> None:
+        refusal, detail = None, word.detail if isinstance(word.detail, dict) else None
+        if word.change is RightChange.WITHDRAWN:
+            refused = protocol.RefusedMessage(0, word.code, word.message, word.hint, word.detail)
+            refusal = self._caller.refusal(refused, "subscribe" if held.right is Right.SUBSCRIBE else "advertise")
+            found = refusal.fields["detail"]
+            detail = found if isinstance(found, dict) else None
+        self._tell_right(RightNotice(self.principal, held, word.change, refusal, detail))
+
+    def _tell_right(self, notice: RightNotice) -> None:
+        notice.request.refusal = notice.refusal
+        if self._on_right is not None:
+            call_back(self._on_right, notice)
+
+    def _resumed(
+        self, held: Feed[Any] | Subscription[Any], before: RefusedError | None, refused: RefusedError | None
+    ) -> None:
+        """Take the answer to a request that was sent again; `before` is why nothing of it was permitted then."""
+        if refused is not None:
+            held.end(refused)
+        elif before is not None and held.refusal is before:
+            self._tell_right(RightNotice(self.principal, held, RightChange.RESTORED))
+
     def _again(self) -> Iterator[ActiveRequest]:
+        if self._on_right is not None:
+            yield protocol.WatchRightsMessage(self._connection.number()), lambda _refused: None
         everything: list[Feed[Any] | Subscription[Any]] = [*self._feeds.values(), *self._subscriptions.values()]
         for held in everything:
             # A request without an answer is sent again by whoever waits for it.
             if held.active:
-                yield self._request(held), held.end
+                yield self._request(held), partial(self._resumed, held, held.refusal)
         if self._on_validity is not None:
-            yield protocol.ServeValidityMessage(self._connection.number()), lambda _error: None
+            yield protocol.ServeValidityMessage(self._connection.number()), lambda _refused: None
 
     def _over(self, error: PenstockError) -> None:
         for held in (*self._feeds.values(), *self._subscriptions.values()):
@@ -768,6 +835,15 @@ class Client:
         """
         self._on_validity = asked
         await self._connection.ask(protocol.ServeValidityMessage(self._connection.number()))
+
+    async def watch_rights(self, changed: OnRightChange) -> None:
+        """Call `changed` when the right to a subscription or an advertisement of this client changes.
+
+        A request without a right is kept: events come again when the right is granted again. One that is sent again
+        over a new connection, while it has none, is refused and ends. Raises `RefusedError`.
+        """
+        self._on_right = changed
+        await self._connection.ask(protocol.WatchRightsMessage(self._connection.number()))
 
     async def policy(self, owner: Principal | str, after: int = 0) -> Mapping[str, Wire]:
         """Ask how far an owner's policy is at the broker, and for its events after a number, or the first of them.

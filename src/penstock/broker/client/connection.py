@@ -39,8 +39,8 @@ Hear: TypeAlias = Callable[[Word], asyncio.Event | None]
 Return an `asyncio.Event` that must be set before the next message is handled, if one has to be waited for.
 """
 
-ActiveRequest: TypeAlias = tuple[Asking, Callable[[RefusedError], None]]
-"""An active request, and the callback for when a broker refuses it after all."""
+ActiveRequest: TypeAlias = tuple[Asking, Callable[[RefusedError | None], None]]
+"""An active request, and the callback for its answer: None, or why a broker refuses it after all."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -252,9 +252,9 @@ class Connection:
     async def _resume(self, link: Link) -> None:
         """Send the active requests again, and then let others send."""
         with suppress(PenstockError):  # of a link that is lost again, which whoever listens notices
-            for request, refused in list(self._again()):
+            for request, answered in list(self._again()):
                 answer = self._waiting[request.number] = _Answer(request)
-                answer.tell(refused)
+                answer.tell(answered)
                 await link.send(encode(request.to_tree(), limits=self._caller.endpoint.limits.codec))
             self._up.set()
 
@@ -374,12 +374,12 @@ class _Answer(asyncio.Future[Wire]):
         if not self.done():
             self.set_exception(error)
 
-    def tell(self, refused: Callable[[RefusedError], None]) -> None:
-        """Call back if the request is refused: nobody waits for the answer."""
+    def tell(self, answered: Callable[[RefusedError | None], None]) -> None:
+        """Call back when the request is answered: nobody waits for the answer."""
 
         def done(_: "asyncio.Future[Wire]") -> None:
-            if not self.cancelled() and isinstance(error := self.exception(), RefusedError):
-                refused(error)
+            if not self.cancelled() and isinstance(error := self.exception(), RefusedError | None):
+                answered(error)
 
         self.add_done_callback(done)
 

@@ -14,7 +14,7 @@ told apart at the local broker, since which attributes show depends on which of 
 from collections.abc import Collection, Iterable, Iterator, KeysView, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import chain, combinations
-from typing import Final
+from typing import Final, TypeAlias
 
 from penstock.broker.wire.entries import Filter
 from penstock.errors import PenstockError
@@ -28,9 +28,10 @@ from penstock.guard import (
     Restriction,
     Rules,
     TypeScope,
+    When,
 )
 from penstock.guard.limits import BROKER_VIEWS
-from penstock.model.names import TypeKey
+from penstock.model.names import TypeKey, TypeName
 from penstock.model.types import EventType
 from penstock.model.values import Schema
 from penstock.selector import ALWAYS, Selector, conjunction, disjunction
@@ -141,6 +142,19 @@ def parts(
         if branches and (above is None or _written(branches) != _written(inherited)):
             found[event_type.key] = _part(event_type.key, reader, selector, branches, schema, rules, one.recorded)
     return found
+
+
+Permitted: TypeAlias = frozenset[tuple[TypeKey | TypeName, frozenset[tuple[Branch, Selector]]]]
+"""What an effective request permits, for each type: two that differ only in dates or in certificates are equal."""
+
+
+def permitted(restrictions: Iterable[tuple[TypeKey | TypeName, Restriction]]) -> Permitted:
+    """Return what restrictions permit, without the dates: a client that watches its rights learns when one ends."""
+    return frozenset((about, frozenset(_written(map(_dateless, one.branches)))) for about, one in restrictions)
+
+
+def _dateless(branch: Branch) -> Branch:
+    return replace(branch, when=When(condition=branch.when.condition))
 
 
 def _written(branches: Iterable[Branch]) -> set[tuple[Branch, Selector]]:

@@ -7,9 +7,10 @@ was corrected, `recheck` is called), and `tick` says when it wants to be called 
 1. Each request is decided through the only entry point (`decisions`), and recorded there, before it takes effect.
 2. The original request is kept. The effective request is worked out from the answers (`effective_requests`): a request
    that is granted in part is limited, and refused only if nothing of it is granted.
-3. When credentials, types, policy or time change, requests are worked out again, wider or narrower, and clients notice
-   nothing but what they get. No event passes before that is done: where it fails, because an answer cannot be recorded,
-   it is tried again with the broker's next input.
+3. When credentials, types, policy or time change, requests are worked out again, wider or narrower. A client that
+   watches its rights learns when nothing of a request is permitted any more, and when something is again; how it is
+   restricted, only if it may ask for that. No event passes before that is done: where it fails, because an answer
+   cannot be recorded, it is tried again with the broker's next input.
    How events pass is in `core.event_path`; it calls `catch_up` before each message of events.
 4. What comes by a filter that is not the current one is asked everything again, so that an event under way when a right
    was revoked is not delivered by it.
@@ -41,6 +42,7 @@ from penstock.broker.local.requests import (
 )
 from penstock.broker.local.sessions import (
     Held,
+    KnownRight,
     Path,
     Session,
     SessionAdvertisement,
@@ -60,7 +62,7 @@ from penstock.selector import ALWAYS, Selector
 from penstock.trust.capabilities import Right
 from penstock.trust.credentials import Credentials
 from penstock.trust.event_types import UnverifiedType, VerifiedType
-from penstock.trust.refusals import LackedRight, RevokedCertificate
+from penstock.trust.refusals import LackedRight, RevokedCertificate, RightChange
 from penstock.trust.validity import earliest
 
 # ----------------------------------------------------------------------------------------------------------------------
@@ -197,7 +199,11 @@ class ActiveRequests:
         """Say whether the owner of the type of a request lets the client ask how it is restricted."""
         if not isinstance(asked.about, TypeName) or asked.about not in self._library:
             return False
-        verified = self._library.get(asked.about, now)
+        try:
+            verified = self._library.get(asked.about, now)
+        except (RefusedError, MalformedError):
+            # Its owner's credentials have ended, and with them whatever it permits.
+            return False
         return settled(self._decisions.ask(client, Right.RESTRICTIONS, verified, now).decision)
 
     def route(self, held: Held) -> None:
@@ -436,6 +442,18 @@ class LocalBroker:
             return False
         return bool([*held.paths()])
 
+    def watch_rights(self, now: datetime, session: str) -> list[Output]:
+        """Tell a client from now on when the right to one of its requests changes, and now about those without one."""
+
+        def watch(client: Session, asked: ClientRequest, now: datetime) -> None:
+            client.watches = True
+            self._outputs.append(requests.Accepted(client.id, asked))
+            for held in client.held.values():
+                held.told = KnownRight(permitted=held.permitted())
+                self._tell_right(held, now)
+
+        return self._handle(now, session, ClientRequest(Verb.WATCH_RIGHTS), watch)
+
     def _handle(self, now: datetime, session: str, asked: ClientRequest, handler: _Handler) -> list[Output]:
         client = self.session(session)
         self._catch_up(now)
@@ -457,8 +475,8 @@ class LocalBroker:
         held = kind(self.active.ticket(), client, asked)
         self.active.work_out(held, now)
         if not held.paths():
-            right = Right.SUBSCRIBE if asked.verb is Verb.SUBSCRIBE else Right.PUBLISH
-            raise not_permitted(_lacked(client, right, asked), held.detail)
+            raise _nothing_permitted(held)
+        held.told = KnownRight(permitted=held.permitted()) if client.watches else None
         place = len(self._outputs)
         self.active.keep(held)
         accepted = requests.Accepted(client.id, asked, tuple(held.keys.values()))
@@ -632,14 +650,41 @@ class LocalBroker:
             self._outputs.append(requests.Closed(client.id, error.code))
             return
         for held in client.held.values():
-            code = ""
             try:
                 self.active.work_out(held, now)
+                held.problem = None
             except (RefusedError, MalformedError) as error:
                 # Its type is gone, or has changed so that the selector does not fit it: nothing, until it fits again.
-                code = error.code
+                held.problem = error.with_traceback(None)
+            code = "" if held.problem is None else held.problem.code
             self._outputs.append(requests.RequestReport(client.id, client.principal, held.asked, held.detail, code))
             self.active.route(held)
+            self._tell_right(held, now)
+
+    def _tell_right(self, held: Held, now: datetime) -> None:
+        """Tell a client that watches its rights how the right to a request differs from the one that it knows.
+
+        That nothing of it is permitted, and that something is again, the client would learn if it asked once more. It
+        learns how it is restricted only where the owner of the type lets it ask.
+        """
+        client, known = held.session, held.told
+        if known is None:
+            return
+        problem = held.problem or (None if held.paths() else _nothing_permitted(held))
+        held.told = KnownRight(permitted=held.permitted()) if problem is None else KnownRight(problem.code)
+        if held.told == known:
+            return
+        detail = held.detail if self.active.may_ask(client, held.asked, now) else None
+        if problem is not None:
+            refused = self._refusal(client, held.asked, problem)
+            change = requests.RightChanged(client.id, held.asked, RightChange.WITHDRAWN, refused, detail)
+        elif known.code:
+            change = requests.RightChanged(client.id, held.asked, RightChange.RESTORED, detail=detail)
+        elif detail is None:
+            return
+        else:
+            change = requests.RightChanged(client.id, held.asked, RightChange.RESTRICTED, detail=detail)
+        self._outputs.append(change)
 
     def _end(self, client: Session) -> None:
         for held in list(client.held.values()):
@@ -682,18 +727,26 @@ class LocalBroker:
         *,
         position: int = 0,
     ) -> None:
+        self._outputs.append(self._refusal(client, asked, error, detail, position))
+        self._outputs.append(
+            requests.RequestReport(client.id, client.principal, asked, detail_of(error) or Detail(), error.code)
+        )
+
+    def _refusal(
+        self,
+        client: Session,
+        asked: ClientRequest,
+        error: PenstockError,
+        detail: Detail | None = None,
+        position: int = 0,
+    ) -> requests.Refused:
         lacked = error.fields.get("lacked")
         missing = lacked if isinstance(lacked, LackedRight) and lacked.who == client.principal else None
         if missing is not None and missing not in client.revoked:
             client.revoked[missing] = self.revoked(client, missing)
         revoked = () if missing is None else client.revoked[missing]
-        self._outputs.append(
-            requests.Refused(
-                client.id, asked, error.code, error.message, detail, error.hint, position, missing, revoked
-            )
-        )
-        self._outputs.append(
-            requests.RequestReport(client.id, client.principal, asked, detail_of(error) or Detail(), error.code)
+        return requests.Refused(
+            client.id, asked, error.code, error.message, detail, error.hint, position, missing, revoked
         )
 
     def _take_outputs(self) -> list[Output]:
@@ -704,6 +757,11 @@ class LocalBroker:
 
 #: revoked certificates in an answer to a client
 _REVOKED: Final = 256
+
+
+def _nothing_permitted(held: Held) -> RefusedError:
+    right = Right.SUBSCRIBE if isinstance(held, SessionSubscription) else Right.PUBLISH
+    return not_permitted(_lacked(held.session, right, held.asked), held.detail)
 
 
 def _lacked(client: Session, right: Right, asked: ClientRequest) -> LackedRight:

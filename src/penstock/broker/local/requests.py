@@ -24,7 +24,7 @@ from penstock.model.principals import Principal
 from penstock.model.types import EventType
 from penstock.selector import ALWAYS, Selector
 from penstock.trust.capabilities import Right
-from penstock.trust.refusals import LackedRight, RevokedCertificate
+from penstock.trust.refusals import LackedRight, RevokedCertificate, RightChange
 
 
 class Verb(StrEnum):
@@ -39,6 +39,7 @@ class Verb(StrEnum):
     UNSUBSCRIBE = "unsubscribe"
     PUBLISH = "publish"
     RESTRICTIONS = "restrictions"
+    WATCH_RIGHTS = "watch-rights"
 
 
 @dataclass(frozen=True, slots=True)
@@ -206,6 +207,22 @@ class Quenched:
 
 
 @dataclass(frozen=True, slots=True)
+class RightChanged:
+    """The right to an active request has changed, and its client watches that.
+
+    `refused` says why nothing of it is permitted: what the client would get if it asked now. The detail is there where
+    the owner of the type lets the client ask; a client that may not ask does not learn that its request is restricted
+    in another way.
+    """
+
+    session: str
+    asked: ClientRequest
+    change: RightChange
+    refused: Refused | None = None
+    detail: Detail | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Closed:
     """The session has ended: close its connection."""
 
@@ -213,7 +230,7 @@ class Closed:
     code: str
 
 
-ToClient: TypeAlias = Accepted | Refused | Given | Answered | Quenched | Closed
+ToClient: TypeAlias = Accepted | Refused | Given | Answered | Quenched | RightChanged | Closed
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,10 +9,10 @@ from datetime import datetime
 from typing import TypeAlias
 
 from penstock.broker.limits import BrokerLimits
-from penstock.broker.local.effective_requests import Basis, Offer, SubscriptionPart
+from penstock.broker.local.effective_requests import Basis, Offer, Permitted, SubscriptionPart, permitted
 from penstock.broker.local.requests import ClientRequest, Detail, Verb
 from penstock.broker.wire.entries import Filter
-from penstock.errors import LimitError, RefusedError
+from penstock.errors import LimitError, PenstockError, RefusedError
 from penstock.guard import Authority, EventCounts, PublicationRate, Recorded
 from penstock.model.events import Event, Typed
 from penstock.model.names import TypeKey, TypeName
@@ -47,6 +47,14 @@ Path: TypeAlias = tuple[TypeKey, tuple[TypeKey, ...], Filter]
 """An entry in the router: a type, its ancestors if they matter, and a filter."""
 
 
+@dataclass(frozen=True, slots=True)
+class KnownRight:
+    """The right to a request as its client knows it: the code if nothing is permitted, and otherwise what is."""
+
+    code: str = ""
+    permitted: Permitted = frozenset()
+
+
 @dataclass(slots=True)
 class SessionSubscription:
     """A subscription: the original request, and the effective one. `keys` are its entries in the router."""
@@ -59,6 +67,9 @@ class SessionSubscription:
     parts: dict[TypeKey, SubscriptionPart] = field(default_factory=dict)
     #: what the parts are derived from, if there are any
     basis: Basis | None = None
+    #: why the effective request could not be worked out, and what the client knows of its right if it watches that
+    problem: PenstockError | None = None
+    told: "KnownRight | None" = None
 
     def part_of(self, event: Typed) -> SubscriptionPart | None:
         """Return the part that an event belongs to: that of its nearest ancestor."""
@@ -79,6 +90,10 @@ class SessionSubscription:
         """Return the entries that the router must have."""
         return [(part.type, (), part.filter) for part in self.parts.values()]
 
+    def permitted(self) -> Permitted:
+        """Return what the effective request permits."""
+        return permitted((key, part.restriction) for key, part in self.parts.items())
+
 
 @dataclass(slots=True)
 class SessionAdvertisement:
@@ -93,6 +108,9 @@ class SessionAdvertisement:
     #: the keys that nobody subscribes to, and whether the client knows that these are all
     unwanted: set[str] = field(default_factory=set)
     quiet: bool = False
+    #: why the effective request could not be worked out, and what the client knows of its right if it watches that
+    problem: PenstockError | None = None
+    told: "KnownRight | None" = None
     #: what the last event was published under, since the next one mostly is of the same type
     _last: tuple[EventType, Offer, str] | None = None
 
@@ -119,6 +137,10 @@ class SessionAdvertisement:
     def paths(self) -> list[Path]:
         """Return the entries that the router must have."""
         return [(offer.type.key, offer.type.ancestors, offer.filter) for offer in self.offers.values()]
+
+    def permitted(self) -> Permitted:
+        """Return what the effective request permits."""
+        return permitted((name, offer.publication.restriction) for name, offer in self.offers.items())
 
 
 Held: TypeAlias = SessionSubscription | SessionAdvertisement
@@ -150,6 +172,8 @@ class Session:
     tally: DecisionTally = field(default_factory=DecisionTally)
     #: its revoked certificates that a missing right depends on, remembered like the answers
     revoked: dict[LackedRight, tuple[RevokedCertificate, ...]] = field(default_factory=dict)
+    #: whether its client learns when the right to a request changes
+    watches: bool = False
 
 
 @dataclass(slots=True)

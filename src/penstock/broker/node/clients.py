@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from time import thread_time
@@ -61,6 +61,9 @@ class _Client:
     number: int = 0
     #: the code if it was refused at connection
     refused: str = ""
+    #: changes of its rights that wait until it reads, the last one for each request, and the task that sends them
+    notices: dict[str, Encoded] = field(default_factory=dict)
+    telling: asyncio.Task[None] | None = None
 
 
 class _Pace:
@@ -183,7 +186,9 @@ class Clients:
         match word:
             case requests.Accepted(_, requests.ClientRequest(requests.Verb.CONNECT)):
                 self._post(client, protocol.Welcome(self._core.shown()))
-            case requests.Accepted(_, _, keys):
+            case requests.Accepted(_, asked, keys):
+                if asked.verb in (requests.Verb.UNSUBSCRIBE, requests.Verb.UNADVERTISE):
+                    client.notices.pop(asked.id, None)
                 # Answer when the whole network has the request: events that are published afterwards arrive.
                 answer = partial(self._accept, client, client.number)
                 self._core.confirm(keys, answer, asyncio.get_running_loop().time())
@@ -195,10 +200,44 @@ class Clients:
                 self._post(client, protocol.ResponseMessage(client.number, detail_tree(detail)))
             case requests.Quenched(_, advertisement, quiet):
                 self._post(client, protocol.QuenchedMessage(advertisement, quiet))
+            case requests.RightChanged():
+                self._tell_right(client, word)
             case requests.Closed(session, code):
                 del self._clients[session]
                 self._core.path.links.pop(session, None)
                 self._close(client.link, code)
+
+    def _tell_right(self, client: _Client, word: requests.RightChanged) -> None:
+        """Send a change of a right. One change of policy may concern thousands of requests: a client may read slowly.
+
+        If it does, changes wait, and a later one for the same request takes the place of an earlier one: what waits is
+        bounded by the client's requests, and nobody is cut for a change that others have made.
+        """
+        message = self._right_message(word)
+        if not client.notices and client.link.try_post(message):
+            return
+        client.notices[word.asked.id] = message
+        if client.telling is None or client.telling.done():
+            client.telling = in_background("telling a client about its rights", self._tell_rights(client))
+
+    async def _tell_rights(self, client: _Client) -> None:
+        # The task that serves a link notices its end.
+        with suppress(PenstockError):
+            while client.notices:
+                await client.link.send(client.notices.pop(next(iter(client.notices))))
+
+    def _right_message(self, word: requests.RightChanged) -> Encoded:
+        told, code, message, hint = _told(word.detail, None, ()), "", "", ""
+        if word.refused is not None:
+            lacked, revoked = word.refused.lacked, [*map(self._revoked_at, word.refused.revoked)]
+            code, message, hint = word.refused.code, word.refused.message, word.refused.hint
+            told = _told(word.detail, lacked, revoked)
+        made = protocol.RightChangedMessage(word.asked.id, word.change, code, message, hint, told)
+        try:
+            return encode(made.to_tree(), limits=self._core.settings.limits.codec)
+        except LimitError as error:
+            self._core.note(error)
+            return encode(replace(made, detail=None).to_tree())
 
     def _accept(self, client: _Client, number: int) -> None:
         self._post(client, protocol.AcceptedMessage(number))
@@ -310,6 +349,8 @@ class Clients:
             case protocol.ServeValidityMessage(number):
                 self._validity.serve(client.link.peer.principal, session, partial(self._ask_validity, client))
                 self._post(client, protocol.AcceptedMessage(number))
+            case protocol.WatchRightsMessage():
+                core.settle(local.watch_rights(now, session))
             case protocol.Evolve(number, signed):
                 self._evolve(client.link.peer.principal, signed, partial(self._evolved, client, number))
 

@@ -24,7 +24,7 @@ from penstock.broker.evolution.statements import PolicyBook, PolicyNetwork
 from penstock.broker.fabric.network import FabricNetwork, FabricSettings
 from penstock.broker.keys.client_requests import KeyDesk
 from penstock.broker.keys.node_keys import Keys, Managing
-from penstock.broker.local.requests import Accepted, Answered, Closed, Quenched, Refused
+from penstock.broker.local.requests import Accepted, Answered, Closed, Quenched, Refused, RightChanged
 from penstock.broker.node.clients import Clients
 from penstock.broker.node.neighbours import NeighbourLinks, Neighbours
 from penstock.broker.node.policies import Forgetful, Keep, NodePolicies, Told
@@ -74,7 +74,7 @@ class _Ports:
                 self._node.neighbours.disclosed(output)
             case Unsent():
                 self._node.neighbours.unsent(output)
-            case Accepted() | Refused() | Answered() | Quenched() | Closed():
+            case Accepted() | Refused() | Answered() | Quenched() | RightChanged() | Closed():
                 self._node.clients.tell(output)
             case _:
                 # The core carries out the others itself.

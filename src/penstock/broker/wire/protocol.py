@@ -4,13 +4,17 @@ A message is a list that begins with a word. The first one of a link is `Hello`,
 a client or a broker has come, and what follows between brokers is in `broker.messages`.
 
     client -> broker   hello, disclose, describe, add-type, remove-type, subscribe, unsubscribe, advertise, unadvertise,
-                       restrictions, evolve, policy, status, keys, fetch-keys, publish
-    broker -> client   welcome, accepted, refused, answered, events, quenched
+                       restrictions, watch-rights, evolve, policy, status, credentials, keys, fetch-keys,
+                       serve-validity, publish
+    broker -> client   welcome, accepted, refused, answered, events, quenched, right-changed, validity-asked
 
 Requests are numbered by the client, and answers carry the number. `publish` is answered by `refused` for each event
 that is, and by `accepted` in the end; under number 0 by the refusals alone. Events travel as rows, many in one message:
 the id, the time, and a value for each attribute of the type's version, in its order; null is a value that is not there
 or may not be seen.
+
+Both sides speak the same version. A broker sends `right-changed` and `validity-asked` only to clients that have asked
+for them (`watch-rights`, `serve-validity`), so that clients that do not know these messages never receive one.
 
 `read_request` and `read_word` read exactly what `to_tree` writes, within `CodecLimits`; whatever else a tree is, they
 raise `MalformedError` (`protocol.malformed`) or what the parts of a message raise.
@@ -32,6 +36,7 @@ from penstock.model.names import TypeKey, TypeName
 from penstock.model.principals import Principal
 from penstock.model.values import INTEGER_MAX
 from penstock.trust.limits import TYPE_HISTORY
+from penstock.trust.refusals import RightChange
 
 # ----------------------------------------------------------------------------------------------------------------------
 # Events as they travel between clients and their broker: rows, many in one message.
@@ -333,6 +338,17 @@ class ServeValidityMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class WatchRightsMessage:
+    """Tell me from now on when the right to one of my subscriptions or advertisements changes."""
+
+    number: int
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["watch-rights", self.number]
+
+
+@dataclass(frozen=True, slots=True)
 class PolicyHeadMessage:
     """Return the head of an owner's policy at this broker, and its policy events after a number."""
 
@@ -395,6 +411,7 @@ Asking: TypeAlias = (
     | NamedRequestMessage
     | Evolve
     | ServeValidityMessage
+    | WatchRightsMessage
     | PolicyHeadMessage
     | NetworkStatusMessage
     | CredentialStatusMessage
@@ -480,6 +497,25 @@ class QuenchedMessage:
 
 
 @dataclass(frozen=True, slots=True)
+class RightChangedMessage:
+    """The right to an active subscription or advertisement has changed.
+
+    If it was withdrawn, the rest is that of a refusal. The detail is there for those who may know it, as in a refusal.
+    """
+
+    id: str
+    change: RightChange
+    code: str = ""
+    message: str = ""
+    hint: str = ""
+    detail: Wire = field(default=None, repr=False)
+
+    def to_tree(self) -> list[Writable]:
+        """Return the message as a plain tree."""
+        return ["right-changed", self.id, str(self.change), self.code, self.message, self.hint, self.detail]
+
+
+@dataclass(frozen=True, slots=True)
 class ValidityAskedMessage:
     """Somebody needs a validity statement of this client: the answer to a question, or a new one if there is none."""
 
@@ -491,7 +527,14 @@ class ValidityAskedMessage:
 
 
 Word: TypeAlias = (
-    Welcome | AcceptedMessage | RefusedMessage | ResponseMessage | Events | QuenchedMessage | ValidityAskedMessage
+    Welcome
+    | AcceptedMessage
+    | RefusedMessage
+    | ResponseMessage
+    | Events
+    | QuenchedMessage
+    | RightChangedMessage
+    | ValidityAskedMessage
 )
 
 
@@ -527,6 +570,8 @@ def read_request(tree: Wire) -> Request:
             return Evolve(_number(number), signed)
         case ["serve-validity", int(number)]:
             return ServeValidityMessage(_number(number))
+        case ["watch-rights", int(number)]:
+            return WatchRightsMessage(_number(number))
         case ["policy", int(number), str(owner), int(after)]:
             return PolicyHeadMessage(_number(number), Principal.parse(owner), _number(after))
         case ["keys", int(number), str(word), str(of_type), str(attribute), argument]:
@@ -568,6 +613,10 @@ def read_word(tree: Wire) -> Word:
             return ResponseMessage(_number(number), answer)
         case ["quenched", str(advertisement), bool(quiet)]:
             return QuenchedMessage(advertisement, quiet)
+        case ["right-changed", str(id_), str(change), str(code), str(message), str(hint), detail]:
+            if change not in tuple(RightChange):
+                raise _malformed("an unknown change of a right")
+            return RightChangedMessage(id_, RightChange(change), code, message, hint, detail)
         case ["validity-asked", bytes(question)]:
             return ValidityAskedMessage(question)
         case ["welcome", int(version), bytes(credentials)]:
