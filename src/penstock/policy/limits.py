@@ -26,6 +26,12 @@ POLICY_STATES: Final = 1_000
 RESIDUAL_STEPS: Final = 250_000
 RESIDUAL_VALUES: Final = 64
 RESIDUAL_CASES: Final = 64
+#: the set of requests with the same answer: steps to find it, values that one attribute must not have before the whole
+#: bag is stated instead, characters of the selector, and values of a bag in which it finds one
+REQUEST_SET_STEPS: Final = 50_000
+REQUEST_SET_LACKS: Final = 16
+REQUEST_SET_TEXT: Final = 4_096
+REQUEST_SET_BAG: Final = 1_000
 
 
 @dataclass(frozen=True, kw_only=True)
