@@ -1,7 +1,9 @@
 """`penstock doctor`: each finding, and what to do about it."""
 
 import os
+import re
 import socket
+from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -126,16 +128,19 @@ def test_a_file_that_a_broker_replaces_meanwhile(demo: Shell, monkeypatch: pytes
 def test_a_broker_that_runs_and_a_peer_that_does_not(demo: Shell) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         gone = server.getsockname()[1]
-    with running(demo, "demo/broker.toml"):
+    with running(demo, "demo/broker.toml") as broker:
         assert bad(demo) == []
         assert any(one["message"] == "the policy of acme is current" for one in findings(demo))
         assert bad(demo, "--context", "demo-owner") == []
-        # The reader is not an operator.
-        assert [level for level, _ in bad(demo, "--context", "demo-reader")] == ["problem"]
+        # The reader is not an operator, which is not a problem.
+        assert bad(demo, "--context", "demo-reader") == []
+        assert "and reader is not one" in demo.ok("doctor", "--context", "demo-reader").out
         # Without an operator's key the folder's broker cannot be asked.
         Path("demo/keys/acme.key").rename("acme.key")
         assert bad(demo) == []
         assert not any(one["message"] == "the policy of acme is current" for one in findings(demo))
+        # A connection that ends within the handshake would be in the broker's log.
+        assert "link." not in broker.log.read_text()
     with Path("demo/broker.toml").open("a") as file:
         file.write(f'[[peers]]\naddress = "127.0.0.1:{gone}"\n')
     assert bad(demo) == [("problem", f"cannot connect to 127.0.0.1:{gone}: connection refused")]
@@ -168,6 +173,28 @@ def test_what_a_broker_says_of_itself() -> None:
     ]
 
 
+GIVE_BACK = (
+    "penstock cert renew demo/certs/reader-subscribe.cert --key demo/keys/acme.key --grant-again",
+    "penstock net publish demo/certs/reader-subscribe.cert --context demo-owner --wait",
+)
+
+
+def test_something_else_at_the_address_of_a_broker(demo: Shell) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port, text = server.getsockname()[1], Path("demo/broker.toml").read_text()
+        Path("demo/broker.toml").write_text(re.sub(r"127\.0\.0\.1:\d+", f"127.0.0.1:{port}", text))
+
+        def answer() -> None:
+            taken, _ = server.accept()
+            taken.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
+            taken.close()
+
+        with ThreadPoolExecutor() as pool:
+            pool.submit(answer)
+            [(level, message)] = bad(demo)
+    assert (level, message.startswith(f"something else listens at 127.0.0.1:{port}: ")) == ("problem", True)
+
+
 def test_a_revoked_certificate(demo: Shell) -> None:
     revoked = "demo/certs/reader-subscribe.cert"
     with running(demo, "demo/broker.toml"):
@@ -175,6 +202,11 @@ def test_a_revoked_certificate(demo: Shell) -> None:
         [(level, message)] = bad(demo)
         assert (level, message.startswith(f"{revoked}: revoked at ")) == ("problem", True)
         assert message.endswith(" by acme")
+        again, publish = GIVE_BACK
+        [hint] = [one["hint"] for one in findings(demo) if one["level"] == "problem"]
+        assert hint == f"to give the right back, run `{again}`, and then `{publish}`; otherwise delete the file"
+        told = [one["hint"] for one in findings(demo, "--context", "demo-reader") if one["level"] == "problem"]
+        assert told == [f"ask acme to give the right back: run `{again}`, and then `{publish}`"]
         # A broker says it too, about the certificates of a connection.
         assert any(one["message"].endswith(" by acme") for one in findings(demo, "--context", "demo-reader"))
         assert "as penstock://127.0.0.1" in str(findings(demo, "--context", "demo-owner"))

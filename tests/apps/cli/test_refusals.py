@@ -276,6 +276,7 @@ def test_a_revoked_certificate(penstock: Shell, monkeypatch: pytest.MonkeyPatch)
         ran = penstock(*explain)
         assert (ran.status, ran.code) == (1, "cert.revoked")
         assert re.search(r"✗ revoked at [0-9: -]+ UTC by acme: acme → reader", ran.out)
+        assert f"hint: ask acme to give the right back: run `penstock cert renew {file} --key " in ran.err
         assert penstock(*explain, "-o", "json").json["revocations"]["checked"] is True
         # It was valid before.
         penstock.ok(*explain, "--at", f"{penstock.now - timedelta(hours=1):%Y-%m-%dT%H:%MZ}")
@@ -286,11 +287,13 @@ def test_a_revoked_certificate(penstock: Shell, monkeypatch: pytest.MonkeyPatch)
     renew = ("cert", "renew", file, "--key", "demo/keys/acme.key")
     ran = penstock(*renew)
     assert (ran.status, ran.code) == (1, "cert.revoked")
-    assert "--grant-again" in ran.err
+    again = "penstock cert renew demo/certs/reader-subscribe.cert --key demo/keys/acme.key --grant-again"
+    publish = "penstock net publish demo/certs/reader-subscribe.cert --context demo-owner --wait"
+    assert f"hint: to give the right back, run `{again}`, and then `{publish}`" in ran.err
     # The clock stands still here: the same lifetime would be the same certificate.
     ran = penstock(*renew, "--grant-again")
     assert (ran.code, "choose another lifetime" in ran.err) == ("cert.revoked", True)
-    penstock.ok(*renew, "--grant-again", "--days", "30")
+    assert f"now if you run `{publish}`" in penstock.ok(*renew, "--grant-again", "--days", "30").out
     penstock.ok(*renew, "--days", "31")
 
 
@@ -335,12 +338,22 @@ def test_a_certificate_that_its_owner_published(penstock: Shell, monkeypatch: py
         was_revoked = rf"certificate {short}… was revoked at [0-9: -]+ UTC by acme"
         assert re.search(f"✗ {was_revoked}; only the broker has it", ran.out)
         assert re.search(was_revoked, lines(ran)[0])
+        assert "run `penstock cert renew FILE.cert --key demo/keys/acme.key --grant-again`, and then" in ran.err
         # With the certificate at hand its content is shown, and not that of the first one.
         ran = penstock(*explain, "--credential", "power.cert", "--credential", "demo/certs/reader-connect.cert")
         assert re.search(r"✗ revoked at [0-9: -]+ UTC by acme: .* attributes power", ran.out)
         both = [word for one in ("power", "demo/certs/reader-subscribe") for word in ("--credential", f"{one}.cert")]
         ran = penstock(*explain, *both)
         assert re.search(r"✗ revoked at [0-9: -]+ UTC by acme: .* attributes power", ran.out)
+        # Whoever follows the advice has given the right back.
+        publish = ("net", "publish", "power.cert", *owner)
+        ran = penstock(*publish)
+        assert (ran.code, "run `penstock cert renew power.cert" in ran.err) == ("evolution.revoked", True)
+        renew = ("cert", "renew", "power.cert", "--key", "demo/keys/acme.key", "--grant-again", "--days", "9")
+        renewed = penstock.ok(*renew, "--out", "again.cert").out
+        [command] = re.findall(r"`penstock ([^`]+)`", renewed)
+        penstock.ok(*shlex.split(command))
+        assert f"✓ {url} permits it" in penstock.ok(*explain).out
         # The network of the certificates decides which broker is asked, and not the context in use.
         penstock.ok("init", "other")
         assert penstock.ok("context", "show", "-o", "json").json["name"] == "other-reader"

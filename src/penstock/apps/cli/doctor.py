@@ -1,9 +1,9 @@
 """`penstock doctor`: check a folder or a running broker, and say what to do."""
 
 import asyncio
-import os
+import secrets
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -22,6 +22,7 @@ from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.revocations import (
     CHAINS,
     NOT_CHECKED,
+    RenewalAdvice,
     RevocationCheck,
     ask_client,
     check_at_broker,
@@ -32,9 +33,11 @@ from penstock.apps.cli.shared.terminal import Shown
 from penstock.apps.node.config import FabricKind, Stamps
 from penstock.apps.node.load import LoadedNode, load_node
 from penstock.broker.client.client import connect
+from penstock.broker.limits import BrokerLimits
+from penstock.broker.wire.link import Endpoint
 from penstock.broker.wire.transports import PeerAddress
 from penstock.codec.wire import Wire
-from penstock.crypto import SigningKey
+from penstock.crypto import SigningKey, new_key
 from penstock.errors import FailedError, PenstockError, RefusedError
 from penstock.model.principals import Principal
 from penstock.store.files.client_files import load_key
@@ -51,6 +54,7 @@ _NODE_KEYS: Final = frozenset(("network", "key", "listen"))
 _PATIENCE: Final = 3.0
 _FRESH: Final = "fresh"
 _LOST: Final = "lost"
+_NOT_OPERATOR: Final = "broker.not-operator"
 
 
 class HealthLevel(StrEnum):
@@ -163,7 +167,7 @@ def check_folder(path: Path, now: datetime, call: Call | None = None) -> Iterato
     yield _check_clock(files, now)
     yield from check_clocks(check)
     yield from _check_keys([one for one in files if one.suffix in _SECRETS])
-    yield from _check_certificates(folder, now, check)
+    yield from _check_certificates(folder, [*map(str, keys)], now, check)
     if not nodes:
         yield HealthFinding(
             HealthLevel.WARNING, "brokers", f"there is no node file in {folder}", "create one: `penstock init`"
@@ -218,18 +222,17 @@ def _check_keys(files: list[Path]) -> Iterator[HealthFinding]:
 
 
 _EXPIRY: Final = {
-    Expiry.EXPIRED: (HealthLevel.PROBLEM, "run `penstock cert renew {file} --key …`, or delete the file"),
-    Expiry.REVOKED: (
-        HealthLevel.PROBLEM,
-        "delete the file; to give the right back, run `penstock cert renew {file} --key … --grant-again`",
-    ),
-    Expiry.INVALID: (HealthLevel.PROBLEM, "run `penstock cert show {file}`, and ask the issuer for another one"),
-    Expiry.EXPIRING: (HealthLevel.WARNING, "run `penstock cert renew {file} --key …`"),
-    Expiry.NEVER: (HealthLevel.WARNING, "run `penstock cert renew {file} --key …` to give it a lifetime"),
+    Expiry.EXPIRED: (HealthLevel.PROBLEM, "run `{0.renew}`, or delete the file"),
+    Expiry.REVOKED: (HealthLevel.PROBLEM, "to give the right back, {0.give_back}; otherwise delete the file"),
+    Expiry.INVALID: (HealthLevel.PROBLEM, "run `penstock cert show {0.files[0]}`, and ask the issuer for another one"),
+    Expiry.EXPIRING: (HealthLevel.WARNING, "run `{0.renew}`"),
+    Expiry.NEVER: (HealthLevel.WARNING, "run `{0.renew}` to give it a lifetime"),
 }
 
 
-def _check_certificates(folder: Path, now: datetime, check: RevocationCheck) -> Iterator[HealthFinding]:
+def _check_certificates(
+    folder: Path, keys: Sequence[str], now: datetime, check: RevocationCheck
+) -> Iterator[HealthFinding]:
     try:
         found = list(find_certificates((str(folder),), now, check=lambda _file: check))
         spoken = load_names(names).spoken() if (names := folder / DEFAULT_FILE).is_file() else {}
@@ -240,7 +243,8 @@ def _check_certificates(folder: Path, now: datetime, check: RevocationCheck) -> 
         if one.expiry in _EXPIRY:
             level, hint = _EXPIRY[one.expiry]
             words = speak(one.state, spoken)
-            yield HealthFinding(level, "certificates", f"{one.file}: {words}", hint.format(file=one.file))
+            advice = RenewalAdvice.of(one.judged.statement.issuer, one.file, keys=keys)
+            yield HealthFinding(level, "certificates", f"{one.file}: {words}", hint.format(advice))
     valid = [one.ends for one in found if one.expiry is Expiry.VALID and one.ends is not None]
     if valid:
         number = counted(len(valid), "certificate")
@@ -323,30 +327,41 @@ async def _check_addresses(
     check = NOT_CHECKED
     for peer in loaded.peers:
         if isinstance(peer, PeerAddress):
-            problem = await _cannot_connect(peer)
-            level = HealthLevel.PROBLEM if problem else HealthLevel.OK
-            hint = "start that broker, or correct `address` in `[[peers]]`" if problem else ""
-            found.append(HealthFinding(level, f"peer {peer}", problem or "answers", hint))
+            problem = await _cannot_connect(peer, loaded)
+            level = HealthLevel.OK if problem is None else HealthLevel.PROBLEM
+            hint = "" if problem is None else "start that broker, or correct `address` in `[[peers]]`"
+            message = "answers" if problem is None else problem.message
+            found.append(HealthFinding(level, f"peer {peer}", message, hint))
     listen = loaded.file.listen
-    if listen.port and not await _cannot_connect(listen):
+    problem = (
+        await _cannot_connect(listen, loaded) if listen.port else FailedError("link.unreachable", "it has no port")
+    )
+    if problem is None:
         asked, check = await _ask_running(loaded, keys, bag)
         found += asked
-    else:
+    elif problem.code == "link.unreachable":
         found.append(HealthFinding(HealthLevel.OK, loaded.path, f"not running; `penstock up {loaded.path}` starts it"))
+    else:
+        words = f"something else listens at {listen}: {problem.message}"
+        found.append(HealthFinding(HealthLevel.PROBLEM, loaded.path, words, "stop it, or change `listen`"))
     return found, check
 
 
-async def _cannot_connect(address: PeerAddress) -> str:
-    """Return why a connection is not possible, or nothing."""
+async def _cannot_connect(address: PeerAddress, loaded: LoadedNode) -> PenstockError | None:
+    """Return why a broker of this network cannot be reached, or None.
+
+    The whole handshake is done, with a key of the moment: a broker records connections that end within it.
+    """
+    endpoint = Endpoint(key=new_key(secrets.token_bytes), network=loaded.network, limits=BrokerLimits())
     try:
         async with asyncio.timeout(_PATIENCE):
-            _, writer = await asyncio.open_connection(address.host, address.port)
+            link = await address.call(endpoint)
+            await link.close()
     except TimeoutError:
-        return f"cannot connect to {address}: no answer within {_PATIENCE:.0f} s"
-    except OSError as error:
-        return f"cannot connect to {address}: {os.strerror(error.errno).lower() if error.errno else error}"
-    writer.close()
-    return ""
+        return FailedError("handshake.timeout", f"cannot connect to {address}: no answer within {_PATIENCE:.0f} s")
+    except PenstockError as error:
+        return error
+    return None
 
 
 async def _ask_running(
@@ -396,7 +411,8 @@ def _check_broker(call: Call, now: datetime, *, alone: bool) -> list[HealthFindi
                 HealthLevel.PROBLEM,
                 "certificates",
                 f"{wording.line(one.statement)} was {revoked.words(call.names.show)}",
-                "ask its issuer for a new certificate",
+                f"ask {call.names.show(one.statement.issuer)} to give the right back: "
+                f"{RenewalAdvice.about(one, call.credential_files).give_back}",
             )
             for one in call.credentials
             if (revoked := check.of(one.id, one.statement)) is not None
@@ -406,6 +422,13 @@ def _check_broker(call: Call, now: datetime, *, alone: bool) -> list[HealthFindi
         try:
             async with call.client() as client:
                 return list(check_status(await client.status(), call.names))
+        except RefusedError as error:
+            if error.code != _NOT_OPERATOR:
+                return [HealthFinding.of(f"broker {call.url}", error)]
+            text = (
+                f"answers; what else it knows it tells operators, and {call.names.show(call.key.principal)} is not one"
+            )
+            return [HealthFinding(HealthLevel.OK, f"broker {call.url}", text)]
         except PenstockError as error:
             return [HealthFinding.of(f"broker {call.url}", error)]
 

@@ -1,6 +1,6 @@
 """`penstock explain`: why a principal may, or may not, do something."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from enum import StrEnum
@@ -29,7 +29,7 @@ from penstock.apps.cli.shared.options import (
     TypeFileOptions,
     passphrase,
 )
-from penstock.apps.cli.shared.revocations import BrokerLookup, RevocationCheck
+from penstock.apps.cli.shared.revocations import BrokerLookup, RenewalAdvice, RevocationCheck
 from penstock.apps.cli.shared.session import CommandSession, Warned, speak, warn
 from penstock.apps.cli.shared.terminal import Shown, fact_table
 from penstock.errors import EvaluationError, MalformedError, PenstockError, RefusedError
@@ -334,7 +334,6 @@ POLICY: Final = "policy:"
 AGREED: Final = "rule:"
 
 _HINTS: Final = {
-    "cert.revoked": "ask its owner to issue a new certificate",
     "guard.not-now": "ask about another time with --at",
     "selector.unknown-attribute": "where brokers know more than the time and the rate, say so: --fact on_duty:boolean",
 }
@@ -510,10 +509,11 @@ def explain(session: CommandSession, options: _Explain) -> CommandAnswer:
             found = list(_answers(replace(asked, source=governed, check=check) for asked in questions))
             answers[right] = _as_the_broker_says(found, check, who)
     wording = Wording(names, *(() if verified is None else (verified.event_type,)), *find_types(session.now))
+    output = _ExplainOutput(who, wording, check, options.credentials)
     if options.right is None:
-        return _list_rights(answers, wording, check, who)
+        return output.every(answers)
     [explained] = answers.values()
-    return _explain_right(explained, wording, check, who, warnings)
+    return output.one(explained, warnings)
 
 
 def _rights_on(name: TypeName | None, place: NetworkName | None) -> list[Right]:
@@ -541,71 +541,89 @@ def _as_the_broker_says(answers: list[ExplainAnswer], check: RevocationCheck, wh
     ]
 
 
-def _explain_right(
-    answers: list[ExplainAnswer], wording: Wording, check: RevocationCheck, who: Principal, more: Iterable[Warned]
-) -> CommandAnswer:
-    """Return the answer about one right, in full."""
-    found = [warning for answer in answers for warning in answer.warnings]
-    allowed, right = all(answer.allowed for answer in answers), answers[-1].asked.right
-    if allowed and check.rights is not None and right in TYPE_USES - check.rights:
-        text = f"{check.broker} does not permit it: give the policies and agreements that it uses, to see why"
-        found.append(Warned("broker.not-permitted", text))
-    warn(*found)
-    data = {
-        "allowed": allowed,
-        "principal": str(who),
-        "right": str(right),
-        "answers": [_data(answer, wording) for answer in answers],
-        "warnings": [warning.as_dict() for warning in (*more, *found)],
-        "revocations": check.as_dict(),
-    }
-    refusals = (
-        RefusedError(
-            answer.code,
-            f"{wording.who(who)} {_may(answer)}: {answer.reason(wording)}",
-            hint=_HINTS.get(answer.code, ""),
-            principal=who,
+@dataclass(frozen=True, slots=True)
+class _ExplainOutput:
+    """Words for answers about a principal: what a broker has said, and the files that the certificates are in."""
+
+    who: Principal
+    wording: Wording
+    check: RevocationCheck
+    files: Sequence[str]
+
+    def one(self, answers: list[ExplainAnswer], more: Iterable[Warned]) -> CommandAnswer:
+        """Return the answer about one right, in full. `more` are warnings that were given before."""
+        wording, check, who = self.wording, self.check, self.wording.who(self.who)
+        found = [warning for answer in answers for warning in answer.warnings]
+        allowed, right = all(answer.allowed for answer in answers), answers[-1].asked.right
+        if allowed and check.rights is not None and right in TYPE_USES - check.rights:
+            text = f"{check.broker} does not permit it: give the policies and agreements that it uses, to see why"
+            found.append(Warned("broker.not-permitted", text))
+        warn(*found)
+        data = {
+            "allowed": allowed,
+            "principal": str(self.who),
+            "right": str(right),
+            "answers": [_data(answer, wording) for answer in answers],
+            "warnings": [warning.as_dict() for warning in (*more, *found)],
+            "revocations": check.as_dict(),
+        }
+        refusals = (
+            RefusedError(
+                answer.code,
+                f"{who} {_may(answer)}: {answer.reason(wording)}",
+                hint=_HINTS.get(answer.code, "") or self._give_back(answer),
+                principal=self.who,
+            )
+            for answer in answers
+            if not answer.allowed
         )
-        for answer in answers
-        if not answer.allowed
-    )
-    shown = [part for answer in answers for part in _show(answer, wording)]
-    if allowed and check.unchecked:
-        # A refusal stays a refusal, whatever was revoked.
-        shown.append(f"revocations were not checked: {check.unchecked}")
-    elif not allowed:
-        shown.append(_other_certificates(check, right, wording.who(who)))
-    return CommandAnswer(data, shown, next(refusals, None))
+        shown = [part for answer in answers for part in _show(answer, wording)]
+        if allowed and check.unchecked:
+            # A refusal stays a refusal, whatever was revoked.
+            shown.append(f"revocations were not checked: {check.unchecked}")
+        elif not allowed:
+            shown.append(self._other_certificates(right))
+        return CommandAnswer(data, shown, next(refusals, None))
 
+    def _give_back(self, answer: ExplainAnswer) -> str:
+        """Return how a revoked right is given back; nothing for other refusals."""
+        revoked = next((link.certificate for link in answer.explanation.links if link.code == "cert.revoked"), None)
+        if answer.last is not None:
+            issuer, advice = answer.last.by, RenewalAdvice.of(answer.last.by)
+        elif revoked is not None:
+            issuer, advice = revoked.statement.issuer, RenewalAdvice.about(revoked, self.files)
+        else:
+            return ""
+        return f"ask {self.wording.who(issuer)} to give the right back: {advice.give_back}"
 
-def _other_certificates(check: RevocationCheck, right: Right, who: str) -> str:
-    """Return whether certificates that are not here could change a refusal."""
-    if check.rights is not None and right in TYPE_USES:
-        return f"{check.broker} does not permit it either, with all certificates that it has"
-    how = f"run this as {who}, with --context, to ask it; or " if right in TYPE_USES else ""
-    return f"not known here: a broker can have certificates that an owner published; {how}give them with --credential"
+    def _other_certificates(self, right: Right) -> str:
+        """Return whether certificates that are not here could change a refusal."""
+        check, who = self.check, self.wording.who(self.who)
+        if check.rights is not None and right in TYPE_USES:
+            return f"{check.broker} does not permit it either, with all certificates that it has"
+        how = f"run this as {who}, with --context, to ask it; or " if right in TYPE_USES else ""
+        return (
+            f"not known here: a broker can have certificates that an owner published; {how}give them with --credential"
+        )
 
-
-def _list_rights(
-    answers: dict[Right, list[ExplainAnswer]], wording: Wording, check: RevocationCheck, who: Principal
-) -> CommandAnswer:
-    """Return what a principal may do."""
-    allowed = {right: all(answer.allowed for answer in found) for right, found in answers.items()}
-    data = {
-        "principal": str(who),
-        "rights": {str(right): may for right, may in allowed.items()},
-        "revocations": check.as_dict(),
-    }
-    shown: list[Shown] = []
-    for right, found in answers.items():
-        if allowed[right]:
-            shown += _show(found[-1], wording)
-    denied = ", ".join(right for right, may in allowed.items() if not may)
-    if denied:
-        shown.append(f"✗ {wording.who(who)} does not have these rights: {denied}; add --right to see why")
-    if check.unchecked:
-        shown.append(f"revocations were not checked: {check.unchecked}")
-    return CommandAnswer(data, shown)
+    def every(self, answers: Mapping[Right, list[ExplainAnswer]]) -> CommandAnswer:
+        """Return what the principal may do."""
+        allowed = {right: all(answer.allowed for answer in found) for right, found in answers.items()}
+        data = {
+            "principal": str(self.who),
+            "rights": {str(right): may for right, may in allowed.items()},
+            "revocations": self.check.as_dict(),
+        }
+        shown: list[Shown] = []
+        for right, found in answers.items():
+            if allowed[right]:
+                shown += _show(found[-1], self.wording)
+        denied = ", ".join(right for right, may in allowed.items() if not may)
+        if denied:
+            shown.append(f"✗ {self.wording.who(self.who)} does not have these rights: {denied}; add --right to see why")
+        if self.check.unchecked:
+            shown.append(f"revocations were not checked: {self.check.unchecked}")
+        return CommandAnswer(data, shown)
 
 
 def _type_name(written: str | None, names: NameBook) -> TypeName | None:

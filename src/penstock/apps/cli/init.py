@@ -255,20 +255,23 @@ def _steps(made: StarterNetwork, folder: Path | None, *, contexts: bool) -> list
     """Return the commands to run next, and what they do; without a folder, from within it."""
     at = "" if folder is None else f"{shlex.quote(str(folder))}/"
     who = {role: f" --context {_context_name(made, role)}" if contexts else "" for role in (READER, SENSOR, _OWNER)}
-    subscribe, publish, revoke = f"penstock sub{who[READER]}", f"penstock pub{who[SENSOR]}", "penstock net revoke"
+    subscribe, publish = f"penstock sub{who[READER]}", f"penstock pub{who[SENSOR]}"
     if not contexts:
         load = f"cd {at or '.'} && set -a && . ./.env && set +a"
         subscribe = f"{subscribe} --type-file {TYPE_FILE}"
         publish = f"{publish} --key {key_path(SENSOR)} --type-file {TYPE_FILE}"
         at = ""
-        revoked = f"{revoke} {certificate_path('reader-subscribe')} --key {key_path(made.organisation)} --wait"
+        owner = f"--key {key_path(made.organisation)} --wait"
         start = [(load, "in each of three terminals"), ("penstock up .", "start the broker, and leave it running")]
     else:
-        revoked = f"{revoke} {at}{certificate_path('reader-subscribe')}{who[_OWNER]} --wait"
+        owner = f"{who[_OWNER].strip()} --wait"
         start = [(f"penstock up {at.rstrip('/') or '.'}", "start the broker, and leave it running")]
+    right = f"{at}{certificate_path(f'{READER}-subscribe')}"
     return [
         *start,
         (subscribe, "in a second terminal: wait for readings"),
         (f"{publish} {SAMPLE}", "in a third: publish one"),
-        (revoked, "take the reader's right away"),
+        (f"penstock net revoke {right} {owner}", "take the reader's right away"),
+        (f"penstock cert renew {right} --key {at}{key_path(made.organisation)} --grant-again", "give it back:"),
+        (f"penstock net publish {right} {owner}", "and let the broker know"),
     ]

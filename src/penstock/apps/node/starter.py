@@ -213,8 +213,8 @@ power and the region of readings in the north, and never which meter they are fr
 {commands}
 ```
 
-The reader sees `-` in place of the meter. A reading with `region=south` is not delivered. Now revoke the reader's
-right, and publish again: nothing arrives.
+The reader sees `-` in place of the meter. A reading with `region=south` is not delivered. After the reader's right is
+revoked, nothing arrives. After it is given back, readings arrive again.
 
 ## What is here
 
@@ -234,6 +234,7 @@ In production each principal creates its own key on its own machine, and the key
 
 - `penstock doctor .` checks this folder and says what to do.
 - `penstock cert list certs` shows who may do what, and when each right expires. `penstock cert renew` renews rights.
-- `penstock cert issue --help` grants a right, and `penstock type new --help` defines your own event type. Put the
-  files into `certs/` and `types/`, and send the broker SIGHUP.
+- `penstock cert issue --help` grants a right, and `penstock type new --help` defines your own event type.
+  `penstock net publish` and `penstock net install` give them to every broker. Or put the files into `certs/` and
+  `types/`, and send the broker SIGHUP.
 """

@@ -48,6 +48,7 @@ from penstock.apps.cli.shared.options import (
 from penstock.apps.cli.shared.revocations import (
     CHAINS,
     NOT_CHECKED,
+    RenewalAdvice,
     RevocationCheck,
     check_files,
     context_option,
@@ -552,9 +553,10 @@ def renew(session: CommandSession, options: _Renew) -> CommandAnswer:
     """Grant the same rights again, with a new lifetime from now on.
 
     Every certificate must be signed by the key's principal. The old certificate stays valid until it expires. Brokers
-    use the new one when they reload their files, or when a client shows it. A certificate that is revoked is refused
-    unless you say --grant-again, because the new one is not revoked. Revocations are known from the key's chain of
-    policy events, and from a broker of the certificates' own network, if a context or the environment has one.
+    use the new one when you publish it with `penstock net publish`, when a client shows it, or when they reload their
+    files. A certificate that is revoked is refused unless you say --grant-again, because the new one is not revoked.
+    Revocations are known from the key's chain of policy events, and from a broker of the certificates' own network, if
+    a context or the environment has one.
     """
     if options.out is not None and len(options.files) > 1:
         raise MalformedError("cli.usage", "--out is for one file", hint="leave it out to replace each file")
@@ -567,6 +569,7 @@ def renew(session: CommandSession, options: _Renew) -> CommandAnswer:
     renewed: list[tuple[str, Credentials]] = []
     chained = revoked_in_chains([Path(options.key.key_file).with_suffix(CHAINS)])
     checks = check_files(options.files, wording.names, options.context)
+    advice = replace(RenewalAdvice.of(key.principal, *options.files), key=options.key.key_file)
     for file in options.files:
         check = chained | checks[file]
         bag = load_credentials([file])
@@ -574,7 +577,7 @@ def renew(session: CommandSession, options: _Renew) -> CommandAnswer:
         if due:
             with within(file):
                 if not options.grant_again:
-                    _check_not_revoked(due, check, wording, _AGAIN)
+                    _check_not_revoked(due, check, wording, f"to give the right back, {advice.give_back}")
                 made = {one.id: renewed_certificate(one, key, validity) for one in due}
                 # A certificate with the same words is the same certificate, and a revocation cannot be undone.
                 _check_not_revoked(made.values(), check, wording, "choose another lifetime, so that it is a new one")
@@ -600,10 +603,10 @@ def renew(session: CommandSession, options: _Renew) -> CommandAnswer:
         for file, bag in renewed
         for one in bag.certificates
     ]
+    if renewed and not options.dry_run:
+        new = replace(advice, files=tuple(options.out or file for file, _ in renewed))
+        lines.append(f"brokers use it when a client shows it, or now if you run `{new.publish}`")
     return CommandAnswer(data, lines or ["no certificate is due"])
-
-
-_AGAIN: Final = "say --grant-again to give the right back: the new certificate is not revoked"
 
 
 def _check_not_revoked(due: Iterable[Certificate], check: RevocationCheck, wording: Wording, hint: str) -> None:

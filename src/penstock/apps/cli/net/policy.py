@@ -42,7 +42,7 @@ from penstock.apps.cli.shared.describe import listed, table, value_text
 from penstock.apps.cli.shared.files import read_bytes, within
 from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.options import Duration, ShelfOptions
-from penstock.apps.cli.shared.revocations import may_revoke
+from penstock.apps.cli.shared.revocations import RenewalAdvice, may_revoke
 from penstock.apps.cli.shared.session import Warned, say, warn
 from penstock.apps.cli.shared.terminal import Shown, showing
 from penstock.broker.client.client import Client
@@ -213,7 +213,7 @@ penstock net publish met.cert --broker penstock://127.0.0.1:7600 --network pito/
 def publish(options: _Publish) -> CommandAnswer:
     """Publish certificates: every broker that serves your types then uses them."""
     bag = load_credentials(options.files)
-    return _change(lambda state: _publications(state, bag), options.change)
+    return _change(lambda state: _publications(state, bag, options.files), options.change)
 
 
 @option_class
@@ -228,9 +228,10 @@ penstock net revoke met.cert --broker penstock://127.0.0.1:7600 --network pito/L
 """
 )
 def revoke(options: _Revoke) -> CommandAnswer:
-    """Revoke certificates, by file or by id. This cannot be undone: to grant the same again, issue a new certificate.
+    """Revoke certificates, by file or by id. This cannot be undone.
 
-    With --wait the command ends when nothing is delivered any more that the revocation forbids.
+    With --wait the command ends when nothing is delivered any more that the revocation forbids. To give a right back,
+    make a new certificate with `penstock cert renew --grant-again`, and publish it with `penstock net publish`.
     """
     found = {id_: one for written in options.certificates for id_, one in _ids(written).items()}
 
@@ -310,13 +311,13 @@ def checkpoint(options: _Checkpoint) -> CommandAnswer:
 # The changes.
 
 
-def _publications(state: PolicyState, bag: Credentials) -> Iterable[Change]:
+def _publications(state: PolicyState, bag: Credentials, files: Sequence[str]) -> Iterable[Change]:
     gone = [certificate for certificate in bag if certificate.id in state.revoked]
     if gone:
         raise RefusedError(
             "evolution.revoked",
             f"{gone[0].id} was revoked, and a revocation cannot be undone",
-            hint="issue a new certificate, and publish that",
+            hint=f"to give the right back, {RenewalAdvice.of(gone[0].statement.issuer, *files).give_back}",
         )
     known = {certificate.id for certificate in state.credentials}
     new = [certificate for certificate in bag if certificate.id not in known]

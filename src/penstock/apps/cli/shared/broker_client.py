@@ -95,19 +95,20 @@ class ClientOptions:
         key_file = self.key_file or omitted.find("key")
         names = self.names.load(omitted.names_file())
         broker = self.broker_principal or omitted.broker_principal()
-        found = type_files or ()
+        found, credentials = type_files or (), self.credentials or omitted.credential_files()
         if type_files == () and omitted.context.type_file:
             found = (omitted.context.type_file,)
         call = Call(
             url,
             names.network(network),
             open_key(key_file, self.passphrase_file),
-            load_credentials(self.credentials or omitted.credential_files()),
+            load_credentials(credentials),
             names,
             None if broker is None else names.principal(broker),
             self.patience,
             tuple(map(load_type, found)),
             key_file,
+            credentials,
         )
         click.get_current_context().meta[EXPLAINED] = self._explaining(call, omitted, type_files or ())
         return call
@@ -187,6 +188,7 @@ class Call:
     patience: float
     types: tuple[UnverifiedType, ...] = ()
     key_file: str = ""
+    credential_files: tuple[str, ...] = ()
 
     def client(self) -> Client:
         """Return a client that connects when it is entered. Raises `MalformedError` (`client.url`)."""

@@ -11,11 +11,12 @@ from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from shlex import quote
 from typing import Any, Final
 
 from penstock.apps.cli.shared.broker_client import Call, complete_context, talk
 from penstock.apps.cli.shared.commands import option
-from penstock.apps.cli.shared.credentials import load_credentials, usable_credentials
+from penstock.apps.cli.shared.credentials import load_credentials, read_bag, usable_credentials
 from penstock.apps.cli.shared.names import NameBook
 from penstock.apps.cli.shared.session import Warned
 from penstock.broker.client.client import Client
@@ -26,7 +27,7 @@ from penstock.store.files.client_files import CREDENTIALS, VARIABLES, OmittedArg
 from penstock.store.files.contexts import ConnectionContext, ContextFile, context_in_use
 from penstock.store.files.policy_files import ChainFile
 from penstock.trust.capabilities import Right, owner_of_tag
-from penstock.trust.certificates import Authorisation, Statement
+from penstock.trust.certificates import Authorisation, Certificate, Statement
 from penstock.trust.credentials import Credentials
 from penstock.trust.policy_events import Revoke
 from penstock.trust.policy_state import Revocations
@@ -119,6 +120,74 @@ def may_revoke(statement: Statement) -> frozenset[Principal] | None:
     """
     owner = owner_of_tag(statement.tag) if isinstance(statement, Authorisation) else None
     return None if owner is None else frozenset((statement.issuer, owner))
+
+
+@dataclass(frozen=True, slots=True)
+class RenewalAdvice:
+    """The commands that renew the certificates in files, and give a revoked right back. They can be copied.
+
+    They name the issuer's key if it is in one of the user's contexts, or among the files that are looked at.
+    """
+
+    files: tuple[str, ...]
+    key: str = ""
+    context: str = ""
+
+    @classmethod
+    def of(cls, issuer: Principal, *files: str, keys: Iterable[str] = ()) -> "RenewalAdvice":
+        """Look for the issuer's key."""
+        with suppress(PenstockError):
+            for name, one in ContextFile.load().contexts.items():
+                if one.key and _is_key_of(issuer, one.key):
+                    return cls(files, _shorter(one.key), name)
+        return cls(files, next((key for key in keys if _is_key_of(issuer, key)), ""))
+
+    @classmethod
+    def about(cls, certificate: Certificate, files: Iterable[str]) -> "RenewalAdvice":
+        """Return the commands for a certificate in one of these files."""
+        found = [_shorter(file) for file in files if _contains(file, certificate.id)]
+        return cls.of(certificate.statement.issuer, *found[:1])
+
+    @property
+    def renew(self) -> str:
+        """The command that renews them."""
+        return f"penstock cert renew {self._files} --key {self._key}"
+
+    @property
+    def publish(self) -> str:
+        """The command that gives the new certificates to all brokers."""
+        who = f"--context {quote(self.context)}" if self.context else f"--key {self._key}"
+        return f"penstock net publish {self._files} {who} --wait"
+
+    @property
+    def give_back(self) -> str:
+        """What to do to give a revoked right back."""
+        return f"run `{self.renew} --grant-again`, and then `{self.publish}`"
+
+    @property
+    def _key(self) -> str:
+        return quote(self.key or "ISSUER.key")
+
+    @property
+    def _files(self) -> str:
+        return " ".join(map(quote, self.files)) or "FILE.cert"
+
+
+def _is_key_of(principal: Principal, file: str) -> bool:
+    with suppress(PenstockError):
+        return NameBook.of({}).principal(file) == principal
+    return False
+
+
+def _contains(file: str, certificate: str) -> bool:
+    with suppress(PenstockError):
+        return any(one.id == certificate for one in read_bag([file]).credentials.certificates)
+    return False
+
+
+def _shorter(file: str) -> str:
+    """Return a path as seen from here if that is shorter."""
+    return min(os.path.relpath(file), file, key=len)
 
 
 def revoked_in_chains(files: Iterable[Path]) -> RevocationCheck:
